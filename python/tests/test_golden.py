@@ -12,7 +12,7 @@ import pytest
 from tameike import Container, DamagedError
 from tameike.codec import zstd
 
-GOLDEN = Path(__file__).parents[2] / "crates/store/tests/golden"
+GOLDEN = Path(__file__).parents[2] / "crates/container/tests/golden"
 
 
 def content(size: int) -> bytes:

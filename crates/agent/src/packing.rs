@@ -5,9 +5,6 @@ use crate::control::{Aggregate, AggregateChoice};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
-use tameike_aggregate::packed::{
-    CONTAINER, ContainerDir, OpenContainer, OutsideDir, PackedTree, Packer, PackerParts, Way,
-};
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Cluster, Errno, Fault, NodeId, Result};
@@ -15,6 +12,10 @@ use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 use tameike_io::os::process;
 use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_packer::{
+    CONTAINER, ContainerDir, ExternalDir, OpenContainer, PackHandler, PackedTree, Packer, PackerClient,
+    PackerParts,
+};
 
 /// Serves other agents as the packer of the job.
 pub struct PackService {
@@ -87,11 +88,11 @@ impl Packing {
             }
             _ => None,
         };
-        let far = |node: NodeId| Way::Far { rpc: rpc.clone(), node };
-        let way = packer.clone().map(Way::Own).or_else(|| node.map(far));
+        let far = |node: NodeId| PackerClient::Remote { rpc: rpc.clone(), node };
+        let way = packer.clone().map(|packer| PackerClient::Local(packer)).or_else(|| node.map(far));
         let owner = (process::user(), process::group());
         let packs_storms = choice == AggregateChoice::Auto;
-        let outside = OutsideDir::new(open_container(container, is_ignored), by_others);
+        let outside = ExternalDir::new(open_container(container, is_ignored), by_others);
         let plain = (plain, outside);
         let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms, size_max));
         let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));

@@ -3,12 +3,12 @@
 use crate::control::Left;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::packed::{count_noted, count_owed};
 use tameike_core::{Fault, Result, View};
 use tameike_io::disk::uring::Direct;
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;
 use tameike_io::{Pool, Slab};
+use tameike_packer::{count_noted, count_owed};
 use tameike_server::cache::{Journaled, journaled};
 use tameike_store::ledger::RecordKind;
 use tameike_store::table::Table;

@@ -14,6 +14,7 @@ pub mod name;
 pub mod placement;
 pub mod ranges;
 pub mod receipt;
+pub mod spool;
 pub mod wire;
 
 pub use attr::{Attr, FileKind, Timestamp};

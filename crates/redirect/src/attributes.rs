@@ -6,10 +6,10 @@
 use crate::kernel::{self, Result};
 use crate::names::{self, Way};
 use crate::spool::{self, Spool};
-use crate::stub::Stub;
 use rustix::fs::{AtFlags, CWD, Stat, Statx, StatxFlags};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use tameike_core::Timestamp;
+use tameike_core::spool::number;
+use tameike_core::spool::stub::Stub;
 use tameike_interpose::Verdict;
 
 /// Bytes that are best read at once.
@@ -95,13 +95,6 @@ fn hide_packing(stat: &mut Stat) {
     if kernel::is_kind(stat.st_mode, libc::S_IFDIR) {
         stat.st_size = DIRECTORY_SIZE;
     }
-}
-
-/// A file's number: of its path in the tree.
-pub fn number(inner: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    inner.hash(&mut hasher);
-    hasher.finish() | 1
 }
 
 fn packed(spool: &Spool, inner: &[u8], stub: &Stub) -> Result<Stat> {

@@ -2,14 +2,14 @@
 
 use crate::kernel::{self, Result, is_kind};
 use crate::place::{self, Place};
-use crate::protocol::Request;
 use crate::resolve::{self, Found, Target};
 use crate::spool::Spool;
-use crate::stub::Stub;
 use rustix::fs::{AtFlags, CWD, Mode, Stat};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use tameike_core::spool::protocol::Request;
+use tameike_core::spool::stub::Stub;
 use tameike_interpose::Verdict;
 
 /// How often a call is made again whose file was packed in between.

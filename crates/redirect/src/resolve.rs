@@ -3,9 +3,9 @@
 use crate::kernel::{self, Result, is_kind};
 use crate::place::{self, Place};
 use crate::spool::Spool;
-use crate::stub::Stub;
 use rustix::fs::Stat;
 use rustix::io::Errno;
+use tameike_core::spool::stub::Stub;
 
 /// Symbolic links on one way: as the kernel has it.
 const LINKS_MAX: u32 = 40;

@@ -3,13 +3,13 @@
 use crate::kernel::{self, Result, is_kind};
 use crate::names::{Way, way};
 use crate::place::{self, Place};
-use crate::protocol::Request;
 use crate::resolve::{self, Found, Target};
-use crate::stub::Stub;
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
 use std::ffi::CString;
 use tameike_core::attr::AttrChange;
+use tameike_core::spool::protocol::Request;
+use tameike_core::spool::stub::Stub;
 use tameike_interpose::Verdict;
 
 /// `faccessat`.

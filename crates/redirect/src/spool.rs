@@ -1,12 +1,7 @@
 //! The spool that the environment names: where it is, and its packer.
 
 use crate::kernel::{self, Result};
-use crate::protocol::{
-    CONTAINER_VARIABLE, FREE_PART, LINKED, NAME_VARIABLE, PAGE, Page, REQUEST_SIZE_MAX, Request, SOCKET,
-    SPOOL_VARIABLE, TREE,
-};
 use rustix::event::Timespec;
-use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
@@ -18,6 +13,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use tameike_core::spool::protocol::{
+    CONTAINER_VARIABLE, LINKED, NAME_VARIABLE, PAGE, Page, REQUEST_SIZE_MAX, Request, SOCKET, SPOOL_VARIABLE,
+    TREE,
+};
 
 /// How often a packer is asked that is not there: another one may take over. With [`STEP`], ten seconds.
 const TRIES: u32 = 1000;
@@ -201,7 +200,9 @@ impl Spool {
 
     /// Waits until there is room for new files.
     pub fn await_room(&self) -> Result<()> {
-        if is_short(&rustix::fs::statvfs(self.real(b"")?)?) { self.ask(&Request::Room) } else { Ok(()) }
+        let space = rustix::fs::statvfs(self.real(b"")?)?;
+        let space = [(space.f_bavail, space.f_blocks), (space.f_favail, space.f_files)];
+        if tameike_core::spool::is_short(space) { self.ask(&Request::Room) } else { Ok(()) }
     }
 
     /// Asks the packer for something, and waits until it is done.
@@ -257,12 +258,6 @@ fn is_own(dir: &[u8]) -> bool {
             && found.st_uid == rustix::process::geteuid().as_raw()
             && found.st_mode & 0o022 == 0
     })
-}
-
-/// Whether a spool has no room for new files.
-pub fn is_short(space: &StatVfs) -> bool {
-    let is_short = |free: u64, all: u64| all > 0 && free < all / FREE_PART;
-    is_short(space.f_bavail, space.f_blocks) || is_short(space.f_favail, space.f_files)
 }
 
 /// What a signal interrupts is tried again: the packer does not take long.

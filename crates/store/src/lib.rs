@@ -3,12 +3,9 @@
 //! Everything that must survive goes through the [`ledger`]: a change is a record; it is applied to the table
 //! of keys and appended to the log; replaying the log after a crash gives the same table. Data goes to the
 //! device before the record that names it, so the table never names bytes that are not there.
-//!
-//! Apart from both are [`container`]s: many files in a few of the shared file system.
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod container;
 pub mod directory;
 pub mod extent;
 #[cfg(feature = "fuzz")]

@@ -45,9 +45,9 @@ const GOLDEN: [(&str, usize, &str); 15] = [
 const GOLDEN_TESTS: &str = include_str!("../../../crates/core/src/wire/tests.rs");
 /// A container: header, subfile with two lanes in blocks of 4 KiB behind a header of the same size, index.
 const CONTAINER: [&[u8]; 3] = [
-    include_bytes!("../../../crates/store/tests/golden/container-1-zstd/container"),
-    include_bytes!("../../../crates/store/tests/golden/container-1-zstd/00000000.data"),
-    include_bytes!("../../../crates/store/tests/golden/container-1-zstd/index"),
+    include_bytes!("../../../crates/container/tests/golden/container-1-zstd/container"),
+    include_bytes!("../../../crates/container/tests/golden/container-1-zstd/00000000.data"),
+    include_bytes!("../../../crates/container/tests/golden/container-1-zstd/index"),
 ];
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };

@@ -14,7 +14,7 @@ use std::process::Command;
 mod tests;
 
 /// The crates, each after all it stands on, with those it may name directly. What these may name, it may too.
-pub const EDGES: [(&str, &[&str]); 19] = [
+pub const EDGES: [(&str, &[&str]); 21] = [
     ("tameike-core", &[]),
     ("tameike-io", &["tameike-core"]),
     ("tameike-fabric", &["tameike-io"]),
@@ -22,20 +22,19 @@ pub const EDGES: [(&str, &[&str]); 19] = [
     ("tameike-interpose", &[]),
     ("tameike-redirect", &["tameike-core", "tameike-interpose"]),
     ("tameike-store", &["tameike-io"]),
-    ("tameike-aggregate", &["tameike-store", "tameike-fabric", "tameike-redirect"]),
+    ("tameike-container", &["tameike-io"]),
+    ("tameike-packer", &["tameike-container", "tameike-fabric"]),
+    ("tameike-spool", &["tameike-container"]),
     ("tameike-server", &["tameike-store", "tameike-fabric"]),
     ("tameike-client", &["tameike-fabric"]),
     ("tameike-ring", &["tameike-io"]),
     ("tameike-preload", &["tameike-ring", "tameike-interpose"]),
-    ("tameike-capi", &["tameike-ring", "tameike-aggregate"]),
+    ("tameike-capi", &["tameike-ring", "tameike-container"]),
     (
         "tameike-agent",
-        &["tameike-server", "tameike-client", "tameike-ring", "tameike-fuse", "tameike-aggregate"],
+        &["tameike-server", "tameike-client", "tameike-ring", "tameike-fuse", "tameike-packer"],
     ),
-    (
-        "tameike",
-        &["tameike-agent", "tameike-aggregate", "tameike-preload", "tameike-redirect", "tameike-capi"],
-    ),
+    ("tameike", &["tameike-agent", "tameike-spool", "tameike-preload", "tameike-redirect", "tameike-capi"]),
     ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),
     ("tameike-bench", &[]),

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
-use tameike_aggregate::session::{OpenFile, OpenFlags};
+use tameike_container::session::{OpenFile, OpenFlags};
 
 /// A file in a container that is open.
 pub struct AggregateFile {

@@ -19,8 +19,8 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::STREAMS;
-use tameike_aggregate::session::{
+use tameike_container::STREAMS;
+use tameike_container::session::{
     Codec, Known, LookAgain, Openness, Rank, SUBFILES_MAX, Session, SessionOptions, block_size_of,
 };
 use tameike_core::{Fault, Result};

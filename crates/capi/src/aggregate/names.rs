@@ -4,7 +4,7 @@ use super::{Aggregate, inner, told};
 use crate::abi::{Status, Time, counted, done, fits, put, there};
 use rustix::io::Errno;
 use std::ffi::{CString, c_char, c_int, c_uint};
-use tameike_aggregate::session::Brief;
+use tameike_container::session::Brief;
 use tameike_core::FileKind;
 
 /// Names in a directory of a container.

@@ -6,7 +6,7 @@ use libc::ssize_t;
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use tameike_aggregate::session::Report;
+use tameike_container::session::Report;
 
 /// Tells rank 0 of a program what it knows of a container that it has just opened: for `known` in the options of all others, which open it
 /// after that. `known` is only written to where `size` bytes are enough, and may be null where that is 0. Returns how many bytes it takes, 1 MiB and a

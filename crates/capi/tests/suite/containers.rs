@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use tameike_container::Container;
 use tameike_io::os::process::{ask_until, random_bytes};
 use tameike_io::shared::PosixTree;
-use tameike_store::container::Container;
 
 /// Writers that are killed, one after the other, into each of some containers.
 const KILLS: u32 = 200;

@@ -7,12 +7,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tameike_aggregate::session::{LookAgain, Openness, Session, SessionOptions};
-use tameike_aggregate::{ContainerTree, Destination, Tally};
+use tameike_container::Superblock;
+use tameike_container::session::{LookAgain, Openness, Session, SessionOptions};
+use tameike_container::{ContainerTree, Destination, Tally};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
 use tameike_io::shared::{SharedFs, join, split};
-use tameike_store::container::Superblock;
 
 /// What an argument means.
 enum Place {
@@ -113,7 +113,7 @@ fn copy_out(sources: &[Source], into: &Path, arguments: &CopyArguments, tally: &
     let files = Destination::Files { tree: &*tree, keeps: keeps(arguments.same_permissions) };
     for (source, from) in sources {
         let to = if is_dir { within(b"", name_of(from)) } else { name.clone() };
-        tameike_aggregate::copy((&**source, from), (&files, &to), arguments.recursive, threads(), tally);
+        tameike_container::copy((&**source, from), (&files, &to), arguments.recursive, threads(), tally);
     }
     Ok(())
 }
@@ -155,7 +155,7 @@ fn copy_in(
     let added = Destination::Container(&session);
     for (source, from) in sources {
         let to = if is_dir { within(&to, name_of(from)) } else { to.clone() };
-        tameike_aggregate::copy((&**source, from), (&added, &to), arguments.recursive, threads(), tally);
+        tameike_container::copy((&**source, from), (&added, &to), arguments.recursive, threads(), tally);
     }
     session.finish()
 }

@@ -3,8 +3,8 @@
 use super::{inner, open, printing};
 use crate::arguments::ListArguments;
 use std::io::{BufWriter, IsTerminal, Write};
+use tameike_container::{Brief, Container, IndexEntry, quoted, shown};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_store::container::{Brief, Container, IndexEntry, quoted, shown};
 use time::OffsetDateTime;
 
 /// Lists. Returns the exit code.

@@ -18,12 +18,13 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_aggregate::session::{SUBFILES_MAX, block_size_of};
-use tameike_aggregate::{Format, Keeps, PackOptions, Tally};
+use tameike_container::format::superblock;
+use tameike_container::session::{SUBFILES_MAX, block_size_of};
+use tameike_container::{Codec, Container, IndexEntry, shown};
+use tameike_container::{Format, Keeps, PackOptions, Tally};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{random_bytes, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
-use tameike_store::container::{Codec, Container, IndexEntry, shown, superblock};
 
 /// Threads, unless somebody asks for others.
 const THREADS_MAX: usize = 16;
@@ -143,7 +144,7 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
         subfiles,
     };
     let tally = Tally::default();
-    tameike_aggregate::pack(&*source, tree(&arguments.container)?, &options, &tally)
+    tameike_container::pack(&*source, tree(&arguments.container)?, &options, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
     Ok(tell(&tally, "packed"))
 }
@@ -195,7 +196,7 @@ fn codec(compress: Compress) -> Codec {
 fn compact(arguments: &CompactArguments) -> Result<u8> {
     let tally = Tally::default();
     let fs = tree(&arguments.container)?;
-    let done = tameike_aggregate::compact(&fs, codec(arguments.compress), threads(), &tally)
+    let done = tameike_container::compact(&fs, codec(arguments.compress), threads(), &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
     let code = tell(&tally, "kept");
     say(format_args!("it takes {} now, in place of {}", show(done.after), show(done.before)));
@@ -276,7 +277,7 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
     }
     let tally = Tally::default();
     let keeps = keeps(arguments.same_permissions);
-    tameike_aggregate::extract(&container, entries, &*tree(&arguments.into)?, threads(), keeps, &tally);
+    tameike_container::extract(&container, entries, &*tree(&arguments.into)?, threads(), keeps, &tally);
     tell_damage(&arguments.container, &container, tell(&tally, "extracted"))
 }
 
@@ -296,11 +297,11 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
             let file =
                 made.map_err(|error| Fault::new(Errno::EIO, format!("make {}: {error}", archive.display())))?;
             let out = BufWriter::with_capacity(CAT_SIZE, file);
-            tameike_aggregate::export(&container, out, format, threads(), &tally)?;
+            tameike_container::export(&container, out, format, threads(), &tally)?;
         }
         None => {
             let out = BufWriter::with_capacity(CAT_SIZE, std::io::stdout().lock());
-            tameike_aggregate::export(&container, out, format, threads(), &tally)?;
+            tameike_container::export(&container, out, format, threads(), &tally)?;
         }
     }
     tell_damage(&arguments.container, &container, tell(&tally, "exported"))
@@ -328,7 +329,7 @@ fn chosen(container: &Container, paths: &[std::path::PathBuf]) -> Result<Vec<Ind
 fn verify(arguments: &VerifyArguments) -> Result<u8> {
     let fs = tree(&arguments.container)?;
     let tally = Tally::default();
-    let found = tameike_aggregate::verify(&fs, threads(), arguments.rebuild, &tally)
+    let found = tameike_container::verify(&fs, threads(), arguments.rebuild, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
     if !found.has_index {
         warn_of_end(&arguments.container);

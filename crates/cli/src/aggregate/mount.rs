@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use tameike_agent::mounted::serve_tree;
-use tameike_aggregate::ContainerTree;
+use tameike_container::ContainerTree;
 use tameike_core::Result;
 use tameike_io::os::mount::UnmountWatch;
 use tameike_io::os::process::{group, start_thread, user};

@@ -10,12 +10,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use tameike_aggregate::session::block_size_of;
-use tameike_aggregate::spool::{Packed, Spool, SpoolOptions};
+use tameike_container::format::superblock;
+use tameike_container::session::block_size_of;
+use tameike_container::{Listing, Superblock};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::ProcessId;
 use tameike_io::os::signal::watch_ending;
-use tameike_store::container::{Listing, Superblock, superblock};
+use tameike_spool::{Packed, Spool, SpoolOptions};
 
 /// The library that programs load.
 const LIBRARY: &str = "libtameike_redirect.so";

@@ -19,10 +19,10 @@ use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, AggregateChoice, Left};
-use tameike_aggregate::packed::CONTAINER;
 use tameike_core::receipt::FileReceipt;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
+use tameike_packer::CONTAINER;
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;

@@ -15,7 +15,7 @@ use super::offer::{
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr::{NonNull, null_mut};
-use tameike_io::os::signal::KeptSignals;
+use tameike_io::os::signal::SavedSignals;
 
 // Commands of `fi_control` (rdma/fabric.h).
 const FI_GETWAIT: c_int = 5;
@@ -88,7 +88,7 @@ impl Endpoint {
         memory: (NonNull<u8>, usize),
         (operations, key): (usize, u64),
     ) -> Result<Self, String> {
-        let _signals = KeptSignals::new();
+        let _signals = SavedSignals::save();
         let found = info.first();
         // SAFETY: an answer of the library, whose parts are all there, and live as long as `info`.
         let (fabric_attr, domain_attr) = unsafe { ((*found).fabric_attr, (*found).domain_attr) };

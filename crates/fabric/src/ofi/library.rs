@@ -6,7 +6,7 @@
 use super::bindings::{fi_fabric_attr, fi_info, fid_fabric};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use tameike_io::os::signal::KeptSignals;
+use tameike_io::os::signal::SavedSignals;
 
 /// The version of the interface that is spoken: 1.17.
 pub(super) const API_VERSION: u32 = (1 << 16) | 17;
@@ -37,7 +37,7 @@ impl Library {
     }
 
     fn open() -> Result<Self, String> {
-        let _signals = KeptSignals::new();
+        let _signals = SavedSignals::save();
         // SAFETY: loading runs the library's initialisers, which is what loading it is for; the name is a C string.
         let library = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {

@@ -5,7 +5,7 @@ use super::bindings::{FI_EP_RDM, FI_RM_ENABLED, FI_THREAD_DOMAIN, fi_info};
 use super::library::{API_VERSION, Library};
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
-use tameike_io::os::signal::KeptSignals;
+use tameike_io::os::signal::SavedSignals;
 
 // Of rdma/fabric.h.
 pub(super) const FI_MSG: u64 = 1 << 1;
@@ -76,7 +76,7 @@ impl Info {
     fn ask(&self, source: Option<&CStr>) -> Result<Self, i32> {
         let (name, flags) = source.map_or((null(), 0), |name| (name.as_ptr(), FI_SOURCE));
         let mut first = null_mut();
-        let _signals = KeptSignals::new();
+        let _signals = SavedSignals::save();
         // SAFETY: all pointers are to live objects of the types that are named; the answer is given back when dropped.
         let code =
             unsafe { (self.library.get_info)(API_VERSION, name, null(), flags, self.first, &raw mut first) };

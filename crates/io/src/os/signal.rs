@@ -56,12 +56,12 @@ fn ignored_signals() -> u64 {
     mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// What this process does on each signal, put back when dropped: for calls of libraries that take signals for themselves.
-pub struct KeptSignals(Vec<(i32, libc::sigaction)>);
+/// The signal actions of this process, restored when dropped: for calls of libraries that install handlers.
+pub struct SavedSignals(Vec<(i32, libc::sigaction)>);
 
-impl KeptSignals {
-    /// As it is now.
-    pub fn new() -> Self {
+impl SavedSignals {
+    /// Saves the current actions.
+    pub fn save() -> Self {
         let read = |signal| {
             // SAFETY: all of its fields may be zero; only read into.
             let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -73,7 +73,7 @@ impl KeptSignals {
     }
 }
 
-impl Drop for KeptSignals {
+impl Drop for SavedSignals {
     fn drop(&mut self) {
         for (signal, action) in &self.0 {
             // Refused for those that nobody can change.

@@ -5,11 +5,11 @@
 //!
 //! [`completed`] does not allocate: a child of `vfork` and a signal handler may call it.
 
-use crate::protocol::{CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SPOOL_VARIABLE};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
+use tameike_core::spool::protocol::{CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SPOOL_VARIABLE};
 use tameike_interpose::arguments::Text;
 use tameike_interpose::lists::{List, strings, with_list};
 

@@ -1,0 +1,181 @@
+//! Files and trees are copied to other files, or into a container.
+
+use crate::Tally;
+use crate::pack::look;
+use crate::session::{OpenFlags, Session};
+use crate::tree::content::FileInput;
+use crate::tree::create::{Files, Keeps, copy_pieces};
+use crate::tree::walk::{Item, Walk, Within, by_directory};
+use crate::{Node, split_path};
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::shared::{SharedFs, join};
+
+/// Where copies go. Nothing that is there is replaced; directories that are there get what is new.
+pub enum Destination<'a> {
+    /// A tree of files.
+    Files {
+        /// Its file system.
+        tree: &'a dyn SharedFs,
+        /// What files get.
+        keeps: Keeps,
+    },
+    /// A container.
+    Container(&'a Session),
+}
+
+/// Copies what is at `from` to `to`, with its attributes, by so many threads: with `is_deep` all that is below a directory, too. What could
+/// not be copied is told of in `tally`.
+pub fn copy(
+    (source, from): (&dyn SharedFs, &[u8]),
+    (into, to): (&Destination<'_>, &[u8]),
+    is_deep: bool,
+    threads: usize,
+    tally: &Tally,
+) {
+    let mut items = Vec::new();
+    match source.stat(from) {
+        Ok(stat) if stat.kind != FileKind::Directory => {
+            items.push(Item { path: from.to_vec(), kind: stat.kind });
+        }
+        Ok(_) if !is_deep => {
+            tally.note(from, &Fault::new(Errno::EISDIR, "it is a directory, which is copied with `-r`"));
+        }
+        Ok(stat) => {
+            items.push(Item { path: from.to_vec(), kind: stat.kind });
+            let note = |path: &[u8], fault: &Fault| tally.note(path, fault);
+            items.extend(Walk::new(source, from, &note).map(|(_, item)| item));
+        }
+        Err(fault) => tally.note(from, &fault),
+    }
+    let (dirs, files): (Vec<_>, Vec<_>) =
+        items.into_iter().partition(|item| item.kind == FileKind::Directory);
+    let work = Work { source, into, from, to, tally };
+    // The root of a tree has no name: only what is in it is copied.
+    let dirs: Vec<_> = dirs.into_iter().filter(|dir| !dir.path.is_empty()).collect();
+    dirs.iter().for_each(|dir| work.count(dir, work.make_dir(dir)));
+    by_directory(&files, |file| &file.path, threads, |dir, files| work.put_all(dir, files));
+    // Last: what is made in a directory changes its time, and may not be made where it is read-only.
+    for dir in dirs.iter().rev() {
+        if let Err(fault) = work.finish_dir(dir) {
+            tally.note(&dir.path, &fault);
+        }
+    }
+}
+
+struct Work<'a> {
+    source: &'a dyn SharedFs,
+    into: &'a Destination<'a>,
+    from: &'a [u8],
+    to: &'a [u8],
+    tally: &'a Tally,
+}
+
+impl Work<'_> {
+    fn count(&self, item: &Item, done: Result<()>) {
+        match done {
+            Ok(()) => self.tally.add_file(),
+            Err(fault) => self.tally.note(&item.path, &fault),
+        }
+    }
+
+    /// Where an item goes.
+    fn target(&self, item: &Item) -> Vec<u8> {
+        let below = &item.path[self.from.len()..];
+        match below.strip_prefix(b"/").unwrap_or(below) {
+            b"" => self.to.to_vec(),
+            below => join(self.to, below),
+        }
+    }
+
+    fn make_dir(&self, item: &Item) -> Result<()> {
+        let to = self.target(item);
+        match *self.into {
+            Destination::Files { tree, keeps } => Files { into: tree, keeps }.make_dir(&to),
+            Destination::Container(session) => match session.make_dir(&to, 0o700) {
+                Err(fault) if fault.errno == Errno::EEXIST => match session.stat(&to)?.kind {
+                    FileKind::Directory => Ok(()),
+                    _ => Err(fault),
+                },
+                made => made,
+            },
+        }
+    }
+
+    fn finish_dir(&self, item: &Item) -> Result<()> {
+        let to = self.target(item);
+        let (node, _) = look(&Within::new(self.source, b""), item)?;
+        match *self.into {
+            Destination::Files { tree, keeps } => Files { into: tree, keeps }.finish(&to, &node),
+            Destination::Container(session) => {
+                session.set_attributes(&to, &attributes(&node))?;
+                if node.xattrs.is_empty() { Ok(()) } else { session.set_xattrs(&to, node.xattrs) }
+            }
+        }
+    }
+
+    /// Copies some of what is in a directory.
+    fn put_all(&self, dir: &[u8], items: &[Item]) {
+        let from = Within::new(self.source, dir);
+        match *self.into {
+            Destination::Files { tree, keeps } => {
+                let files = Files { into: tree, keeps };
+                let target = items.first().map(|item| self.target(item)).unwrap_or_default();
+                let to = files.within(split_path(&target).0);
+                items.iter().for_each(|item| self.count(item, self.put_file(&from, (&files, &to), item)));
+            }
+            Destination::Container(session) => {
+                items.iter().for_each(|item| self.count(item, self.put(&from, session, item)));
+            }
+        }
+    }
+
+    fn put_file(&self, from: &Within<'_>, (files, to): (&Files<'_>, &Within<'_>), item: &Item) -> Result<()> {
+        let target = self.target(item);
+        let (node, mut content) = look(from, item)?;
+        let (into, path) = to.at(&target);
+        Files { into, ..*files }.put(path, &node, &mut content, self.tally)
+    }
+
+    fn put(&self, from: &Within<'_>, session: &Session, item: &Item) -> Result<()> {
+        let to = self.target(item);
+        match look(from, item)? {
+            (node, Some(content)) => self.add(session, &to, node, content),
+            (node, None) => session.make(&to, node),
+        }
+    }
+
+    /// Adds a regular file to a container.
+    fn add(&self, session: &Session, to: &[u8], node: Node, mut input: FileInput) -> Result<()> {
+        let flags = OpenFlags { write: true, create: true, exclusive: true, truncate: false };
+        let file = session.open_file(to, flags, 0o600)?;
+        let write = |data: &[u8], at| session.write(&file, data, Some(at)).map(drop);
+        let copied = copy_pieces(node.size, &mut input, self.tally, write)
+            .and_then(|()| match session.status(&file).size == node.size {
+                true => Ok(()),
+                false => session.truncate(&file, node.size),
+            })
+            .and_then(|()| session.set_file_attributes(&file, &attributes(&node)))
+            .and_then(|()| match node.xattrs.is_empty() {
+                true => Ok(()),
+                false => session.set_xattrs(to, node.xattrs),
+            });
+        if copied.is_err() {
+            // Half a file is not left behind.
+            session.unlink(to)?;
+        }
+        session.close(file)?;
+        copied
+    }
+}
+
+fn attributes(node: &Node) -> AttrChange {
+    AttrChange {
+        mode: Some(node.mode),
+        uid: Some(node.uid),
+        gid: Some(node.gid),
+        atime: Some(SetTime::To(node.atime)),
+        mtime: Some(SetTime::To(node.mtime)),
+        ..AttrChange::default()
+    }
+}

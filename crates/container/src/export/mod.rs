@@ -1,0 +1,178 @@
+//! A container as an archive, which any system unpacks.
+//!
+//! Threads read ahead; one writes, depth first: a directory comes right before all that is in it, as programs expect that give a directory its permissions when
+//! they have left it.
+
+mod tar;
+mod zip;
+
+use self::tar::Tar;
+use self::zip::Zip;
+use crate::Tally;
+use crate::{Container, FileReader, IndexEntry, Node, shown};
+use std::io::{self, Read, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use tameike_core::{Errno, Fault, FileKind, Result};
+
+/// Entries that each thread has before it, or done.
+const AHEAD: usize = 4;
+/// Larger files are read twice: proven, then copied, as an archive tells of a file before its content.
+const WHOLE_MAX: u64 = 1 << 20;
+
+/// What an archive is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// tar.
+    Tar,
+    /// zip.
+    Zip,
+}
+
+/// Writes all of a container as an archive, read by so many threads. A file that is damaged, or that an archive of this format cannot have, is
+/// left out, and told of in `tally`, as is what such an archive cannot have of a file.
+///
+/// # Errors
+/// `EIO` when the archive cannot be written, or the index is damaged.
+pub fn export(
+    container: &Container,
+    out: impl Write,
+    format: Format,
+    threads: usize,
+    tally: &Tally,
+) -> Result<()> {
+    match format {
+        Format::Tar => write(container, Tar::new(out), threads, tally),
+        Format::Zip => write(container, Zip::new(out), threads, tally),
+    }
+}
+
+/// An archive that is being written.
+trait Archive {
+    /// Why it cannot have this.
+    fn refuses(&self, _: &Item) -> Option<&'static str> {
+        None
+    }
+    /// What of this it cannot have, in words that follow "path" and "paths".
+    fn loses(&self, _: &Item) -> Option<&'static str> {
+        None
+    }
+    /// One more.
+    fn put(&mut self, item: Item) -> io::Result<()>;
+    /// No more.
+    fn end(self) -> io::Result<()>;
+}
+
+/// What goes to the archive.
+struct Item {
+    path: Vec<u8>,
+    node: Node,
+    content: Content,
+}
+
+/// The bytes of a file, one after the other.
+enum Content {
+    Whole(io::Cursor<Vec<u8>>),
+    Reader(Box<FileReader>, u64),
+}
+
+impl Read for Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Whole(bytes) => bytes.read(buffer),
+            Self::Reader(reader, at) => {
+                let count = reader.read_at(buffer, *at).map_err(io::Error::other)?;
+                *at += count as u64;
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// A thread that reads: what it is asked for, and what has come of it, in the same order.
+struct Worker {
+    wanted: SyncSender<IndexEntry>,
+    done: Receiver<Result<Item>>,
+}
+
+fn write(container: &Container, mut archive: impl Archive, threads: usize, tally: &Tally) -> Result<()> {
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1))
+            .map(|_| {
+                let (wanted, asked) = sync_channel::<IndexEntry>(AHEAD);
+                let (tell, done) = sync_channel(AHEAD);
+                scope.spawn(move || {
+                    for entry in asked {
+                        if tell.send(prepare(container, &entry)).is_err() {
+                            // Whoever asks has given up.
+                            break;
+                        }
+                    }
+                });
+                Worker { wanted, done }
+            })
+            .collect();
+        let mut walk = container.walk_deep()?;
+        let mut paths = std::collections::VecDeque::new();
+        let (mut asked, mut written) = (0, 0);
+        loop {
+            while asked - written < workers.len() * AHEAD {
+                let Some(entry) = walk.next().transpose()? else { break };
+                paths.push_back(entry.path.clone());
+                workers[asked % workers.len()].wanted.send(entry).map_err(|_| died())?;
+                asked += 1;
+            }
+            let Some(path) = paths.pop_front() else { break };
+            let item = workers[written % workers.len()].done.recv().map_err(|_| died())?;
+            written += 1;
+            put(&mut archive, &path, item, tally)?;
+        }
+        archive.end().map_err(|error| Fault::new(Errno::EIO, format!("end the archive: {error}")))
+    })
+}
+
+fn died() -> Fault {
+    Fault::new(Errno::EIO, "a thread that reads has ended with a panic")
+}
+
+fn put(archive: &mut impl Archive, path: &[u8], item: Result<Item>, tally: &Tally) -> Result<()> {
+    let item = match item {
+        Ok(item) => item,
+        Err(fault) => {
+            tally.note(path, &fault);
+            return Ok(());
+        }
+    };
+    if let Some(why) = archive.refuses(&item) {
+        tally.note(path, &Fault::new(Errno::EINVAL, why));
+        return Ok(());
+    }
+    if let Some(what) = archive.loses(&item) {
+        tally.lose(what);
+    }
+    let size = item.node.size;
+    archive
+        .put(item)
+        .map_err(|error| Fault::new(Errno::EIO, format!("write {} to the archive: {error}", shown(path))))?;
+    tally.add_file();
+    tally.add_bytes(size);
+    Ok(())
+}
+
+/// Reads a file, or makes sure that all of it can be read.
+fn prepare(container: &Container, entry: &IndexEntry) -> Result<Item> {
+    let mut reader = container.open_entry(entry)?;
+    let node = reader.node().clone();
+    let path = entry.path.clone();
+    if node.kind != FileKind::File {
+        return Ok(Item { path, node, content: Content::Whole(io::Cursor::default()) });
+    }
+    if node.size <= WHOLE_MAX {
+        let mut bytes = vec![0; node.size as usize];
+        reader.read_at(&mut bytes, 0)?;
+        return Ok(Item { path, node, content: Content::Whole(io::Cursor::new(bytes)) });
+    }
+    match container.check(entry)?.into_iter().next() {
+        Some(fault) => Err(fault),
+        None => Ok(Item { path, node, content: Content::Reader(Box::new(reader), 0) }),
+    }
+}

@@ -1,0 +1,66 @@
+//! What is in a container becomes files again.
+
+use crate::Tally;
+use crate::tree::create::{Files, Keeps};
+use crate::tree::walk::{Within, by_directory};
+use crate::{Container, IndexEntry};
+use tameike_core::{FileKind, Result};
+use tameike_io::shared::SharedFs;
+
+/// Brings `entries` of a container back as files of `into`, by so many threads: directories that are missing are made, and nothing that is
+/// there is replaced. Files get what `keeps` tells. What could not be brought back is told of in `tally`.
+pub fn extract(
+    container: &Container,
+    entries: Vec<IndexEntry>,
+    into: &dyn SharedFs,
+    threads: usize,
+    keeps: Keeps,
+    tally: &Tally,
+) {
+    let is_dir = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Directory);
+    let (mut dirs, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_dir);
+    // Parents first.
+    dirs.sort_by(|one, other| one.path.cmp(&other.path));
+    let work = Work { container, files: Files { into, keeps } };
+    dirs.iter().for_each(|dir| work.count(&dir.path, work.files.make_dir(&dir.path), tally));
+    by_directory(
+        &files,
+        |file| &file.path,
+        threads,
+        |dir, files| {
+            let within = work.files.within(dir);
+            files.iter().for_each(|file| work.count(&file.path, work.make_file(&within, file, tally), tally));
+        },
+    );
+    // Last: what is made in a directory changes its time, and may not be made where it is read-only.
+    for dir in dirs.iter().rev() {
+        if let Err(fault) = work.finish_dir(dir) {
+            tally.note(&dir.path, &fault);
+        }
+    }
+}
+
+struct Work<'a> {
+    container: &'a Container,
+    files: Files<'a>,
+}
+
+impl Work<'_> {
+    fn count(&self, path: &[u8], done: Result<()>, tally: &Tally) {
+        match done {
+            Ok(()) => tally.add_file(),
+            Err(fault) => tally.note(path, &fault),
+        }
+    }
+
+    fn make_file(&self, within: &Within<'_>, entry: &IndexEntry, tally: &Tally) -> Result<()> {
+        let mut reader = self.container.open_entry(entry)?;
+        let node = reader.node().clone();
+        let (into, path) = within.at(&entry.path);
+        Files { into, ..self.files }.put(path, &node, &mut reader, tally)
+    }
+
+    fn finish_dir(&self, entry: &IndexEntry) -> Result<()> {
+        self.files.finish(&entry.path, &self.container.node(entry)?)
+    }
+}

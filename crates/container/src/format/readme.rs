@@ -1,0 +1,29 @@
+//! A file in the directory of each container that says to people what this is. No program reads it.
+
+use super::superblock;
+use tameike_core::Result;
+use tameike_io::shared::SharedFs;
+
+/// Its name.
+pub(crate) const NAME: &[u8] = b"README-tameike.txt";
+const TEXT: &str = "\
+This directory is a Tameike container: a few large files that hold any number of small ones.
+Copy, move and remove it as a whole. Its files are of no use alone, and must not be changed.
+
+    tameike agg ls -r DIRECTORY          lists what is in it
+    tameike agg extract DIRECTORY INTO   brings it back as files
+    tameike agg verify DIRECTORY         names what is damaged
+
+The Python package `tameike` reads it, too. The format is described in the file DESIGN.md of Tameike, section Containers.
+";
+
+/// Writes it, as open as the header. A container is complete without: what fails is nobody's concern.
+pub(crate) fn put(fs: &dyn SharedFs) {
+    let put = || -> Result<()> {
+        let mode = fs.stat(superblock::NAME)?.mode & 0o777;
+        fs.create(NAME, mode)?.write_at(TEXT.as_bytes(), 0)
+    };
+    if let Err(fault) = put() {
+        log::debug!("a container gets no notice for people: {fault}");
+    }
+}

@@ -1,0 +1,227 @@
+//! What a container is, in the file [`NAME`] of its directory, and how its other files are called.
+//!
+//! ```text
+//! TMKC | format u16 | 0 u16 | container u64 | block size u32 | lanes u32 | 0 u32 | crc32c of the 28 bytes before u32
+//! ```
+//!
+//! Every subfile begins with the same bytes, with its number in place of the last 0. Numbers are little-endian.
+
+use super::geometry::Geometry;
+use super::readme;
+use super::subfile;
+use std::sync::Arc;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::crc32c;
+use tameike_io::shared::{Access, SharedFile, SharedFs};
+
+/// The file that makes a directory a container.
+pub const NAME: &[u8] = b"container";
+/// That file while it is written.
+pub const TEMPORARY_NAME: &[u8] = b"container.new";
+/// Its size, in bytes.
+pub const SIZE: usize = 32;
+
+/// Blocks: from 4 KiB to 64 MiB.
+pub const BLOCK_SIZE_MIN: u32 = 4 << 10;
+/// See [`BLOCK_SIZE_MIN`].
+pub const BLOCK_SIZE_MAX: u32 = 64 << 20;
+/// Lanes of a subfile.
+pub const LANES_MAX: u32 = 1 << 16;
+
+const MAGIC: [u8; 4] = *b"TMKC";
+const FORMAT: u16 = 1;
+
+/// What is the same for all of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// A number that no other container has.
+    pub container: u64,
+    /// How its subfiles are divided.
+    pub geometry: Geometry,
+}
+
+/// Permissions of a file of a container that is as open as another one.
+fn mode_like(other: u16) -> u16 {
+    other & 0o666 | 0o600
+}
+
+/// Makes a file of a container, as open as its file [`NAME`].
+///
+/// # Errors
+/// `EEXIST` when it is there, and what the file system says.
+pub(crate) fn create_like(fs: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
+    match fs.stat(NAME) {
+        Ok(found) => fs.create(name, mode_like(found.mode)),
+        Err(_) => fs.create_by_umask(name),
+    }
+}
+
+/// Gives a header its checksum.
+pub(crate) fn sign(bytes: &mut [u8; SIZE]) {
+    let sum = crc32c(&bytes[..28]);
+    bytes[28..].copy_from_slice(&sum.to_le_bytes());
+}
+
+impl Superblock {
+    /// As it stands in the file [`NAME`], or at the beginning of a subfile of this number.
+    pub fn encode(&self, subfile: u32) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.container.to_le_bytes());
+        let words = [self.geometry.block_size, self.geometry.lanes, subfile];
+        for (word, to) in words.iter().zip(bytes[16..].chunks_exact_mut(4)) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        sign(&mut bytes);
+        bytes
+    }
+
+    /// What [`Self::encode`] told, and the number of the subfile.
+    ///
+    /// # Errors
+    /// `EINVAL` when this is no container, or one of a later format; `EIO` when it is damaged.
+    pub fn decode(bytes: &[u8; SIZE]) -> Result<(Self, u32)> {
+        let fault = |errno, why: String| Err(Fault::new(errno, why));
+        let word = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u32::from_le_bytes);
+        if bytes[..4] != MAGIC {
+            return fault(Errno::EINVAL, "this is no container".to_string());
+        }
+        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if format != FORMAT {
+            return fault(
+                Errno::EINVAL,
+                format!("this container has format {format}: a later tameike reads it"),
+            );
+        }
+        if word(28) != crc32c(&bytes[..28]) {
+            return fault(Errno::EIO, "the header is damaged: its checksum is wrong".to_string());
+        }
+        let container = bytes[8..].first_chunk().copied().map_or(0, u64::from_le_bytes);
+        let superblock = Self { container, geometry: Geometry { block_size: word(16), lanes: word(20) } };
+        superblock.check()?;
+        Ok((superblock, word(24)))
+    }
+
+    /// Reads it in the directory of a container. When the file [`NAME`] is lost or damaged, the subfiles tell it.
+    ///
+    /// # Errors
+    /// `EINVAL` when the directory is no container, and as [`Self::decode`].
+    pub fn read(fs: &dyn SharedFs) -> Result<Self> {
+        match Self::read_file(fs) {
+            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EIO) => {
+                Self::of_subfiles(fs).ok_or(fault)
+            }
+            read => read,
+        }
+    }
+
+    /// What the subfiles say: nothing when there are none, or when two of them disagree.
+    fn of_subfiles(fs: &dyn SharedFs) -> Option<Self> {
+        let mut found = None;
+        for number in subfile::numbers(fs).ok()? {
+            let mut bytes = [0; SIZE];
+            let file = fs.open(&subfile::name(number), Access::Read).ok()?;
+            if file.read_at(&mut bytes, 0).ok()? < SIZE {
+                continue;
+            }
+            let Ok((superblock, named)) = Self::decode(&bytes) else { continue };
+            if named != number || found.is_some_and(|found| found != superblock) {
+                return None;
+            }
+            found = Some(superblock);
+        }
+        found
+    }
+
+    /// Writes the file [`NAME`] again, when it is lost or damaged.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
+        // Who was killed has left it.
+        match fs.unlink(TEMPORARY_NAME) {
+            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+            _ => {}
+        }
+        if Self::is_file_whole(fs) {
+            return Ok(());
+        }
+        // As open as what it can be made of.
+        let file = match subfile::numbers(fs)?.first().map(|first| fs.stat(&subfile::name(*first))) {
+            Some(Ok(first)) => fs.create(TEMPORARY_NAME, mode_like(first.mode))?,
+            _ => fs.create_by_umask(TEMPORARY_NAME)?,
+        };
+        file.write_at(&self.encode(0), 0)?;
+        file.sync()?;
+        fs.rename(TEMPORARY_NAME, NAME, RenameMode::Replace)?;
+        fs.sync_dir(b"")
+    }
+
+    /// Whether the file [`NAME`] is there, and not damaged.
+    pub fn is_file_whole(fs: &dyn SharedFs) -> bool {
+        Self::read_file(fs).is_ok()
+    }
+
+    fn read_file(fs: &dyn SharedFs) -> Result<Self> {
+        let file = match fs.open(NAME, Access::Read) {
+            Err(fault) if fault.errno == Errno::ENOENT => {
+                return Err(Fault::new(Errno::EINVAL, "this is no container: it has no file `container`"));
+            }
+            file => file?,
+        };
+        let mut bytes = [0; SIZE];
+        if file.read_at(&mut bytes, 0)? < SIZE {
+            let why = "this is no container: its file `container` is too short. Who was to make it may have died: remove it";
+            return Err(Fault::new(Errno::EINVAL, why));
+        }
+        Self::decode(&bytes).map(|(superblock, _)| superblock)
+    }
+
+    /// Makes it, in an empty directory that becomes a container by it, as open as the umask says.
+    ///
+    /// # Errors
+    /// `EEXIST` when the directory is a container, `EINVAL` when the geometry is impossible.
+    pub fn create(&self, fs: &dyn SharedFs) -> Result<()> {
+        self.create_with(fs, || fs.create_by_umask(NAME))
+    }
+
+    /// The same, for its owner alone.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_private(&self, fs: &dyn SharedFs) -> Result<()> {
+        self.create_with(fs, || fs.create(NAME, 0o600))
+    }
+
+    fn create_with(
+        &self,
+        fs: &dyn SharedFs,
+        create: impl FnOnce() -> Result<Arc<dyn SharedFile>>,
+    ) -> Result<()> {
+        self.check()?;
+        let file = create()?;
+        file.write_at(&self.encode(0), 0)?;
+        file.sync()?;
+        readme::put(fs);
+        fs.sync_dir(b"")
+    }
+
+    fn check(&self) -> Result<()> {
+        let Geometry { block_size, lanes } = self.geometry;
+        let is_possible = block_size.is_power_of_two()
+            && (BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&block_size)
+            && (1..=LANES_MAX).contains(&lanes);
+        match is_possible {
+            true => Ok(()),
+            false => Err(Fault::new(
+                Errno::EINVAL,
+                format!(
+                    "blocks of {block_size} bytes for {lanes} writers cannot be: a block is a power of two from 4 KiB to 64 MiB, \
+                     and a file has 1 to {LANES_MAX} writers"
+                ),
+            )),
+        }
+    }
+}

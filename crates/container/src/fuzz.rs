@@ -1,0 +1,149 @@
+//! Decoders of containers, for tests that feed them anything.
+
+use super::index::{IndexEntry, LaneEnd, entries_of};
+use crate::format::codec::unpack;
+use crate::format::entry::Entry;
+use crate::format::geometry::{Geometry, LaneId};
+use crate::format::record;
+use crate::format::record::{FIXED_SIZE, Found, Place};
+use crate::format::superblock;
+use crate::format::superblock::Superblock;
+use crate::reader::scan::{LaneScan, Step};
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::{Errno, FileKind, Result, Timestamp};
+use tameike_io::shared::{Allocate, FileStat, Seek, SharedFile};
+
+/// That of the container whose parts the corpus has.
+const CONTAINER: u64 = 0x0123_4567_89ab_cdef;
+
+/// The header of a container, whatever its checksum is.
+pub fn header(bytes: &[u8]) {
+    let mut header = [0; superblock::SIZE];
+    let count = bytes.len().min(superblock::SIZE);
+    header[..count].copy_from_slice(&bytes[..count]);
+    for is_right in [false, true] {
+        if is_right {
+            superblock::sign(&mut header);
+        }
+        if let Ok((superblock, subfile)) = Superblock::decode(&header) {
+            assert_eq!(Superblock::decode(&superblock.encode(subfile)), Ok((superblock, subfile)));
+            let Geometry { block_size, lanes } = superblock.geometry;
+            assert!(block_size.is_power_of_two() && lanes > 0);
+        }
+    }
+}
+
+/// A record, whatever its checksum is: its chunks are within it, and its entry is encoded to the same.
+pub fn record(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().max(FIXED_SIZE), 0);
+    let lane = LaneId { subfile: 0, lane: 0 };
+    let place = Place { container: CONTAINER, lane, address: 0, sequence: 0 };
+    for is_right in [false, true] {
+        if is_right {
+            record::sign(&mut bytes, &place);
+        }
+        let Found::Record(head) = record::decode(&bytes, &place) else { continue };
+        assert!(head.size as usize <= bytes.len());
+        for chunk in 0..head.chunks.len() {
+            let kept = head.kept_range(chunk);
+            assert!(kept.end <= (head.size + head.kept_size) as usize);
+            let size = head.chunk_range(chunk).len();
+            let Some(kept) = bytes.get(kept) else { continue };
+            let mut unpacked = Vec::new();
+            if kept.len() < size && unpack(kept, size, &mut unpacked).is_ok() {
+                assert_eq!(unpacked.len(), size);
+            }
+        }
+        if let Some(entry) = &head.entry {
+            assert_eq!(Entry::decode(&entry.encode()).as_ref(), Some(entry));
+        }
+    }
+}
+
+/// A lane: whatever stands there, a scan comes to its end, and finds records and damage in their order.
+pub fn lane(bytes: &[u8]) {
+    let geometry = Geometry { block_size: superblock::BLOCK_SIZE_MIN, lanes: 1 };
+    let superblock = Superblock { container: CONTAINER, geometry };
+    let lane = LaneId { subfile: 0, lane: 0 };
+    let mut content = vec![0; geometry.offset(0, 0) as usize];
+    content.extend(bytes);
+    let file = Arc::new(Memory(content));
+    let mut scan = LaneScan::new(file, superblock, LaneEnd::none(lane)).expect("memory does not fail");
+    let mut last = 0;
+    while let Some(step) = scan.next().expect("memory does not fail") {
+        let address = match step {
+            Step::Record(head) => head.place.address,
+            Step::Damage { address, .. } => address,
+        };
+        assert!(address >= last && address < bytes.len() as u64);
+        last = address;
+    }
+}
+
+/// A page of an index.
+pub fn page(bytes: &[u8]) {
+    if let Ok(entries) = entries_of(bytes) {
+        let again: Vec<u8> = entries.iter().flat_map(IndexEntry::encode).collect();
+        assert_eq!(entries_of(&again).as_ref(), Ok(&entries));
+    }
+}
+
+/// A file in memory, to be read.
+struct Memory(Vec<u8>);
+
+impl SharedFile for Memory {
+    fn stat(&self) -> Result<FileStat> {
+        let never = Timestamp { seconds: 0, nanoseconds: 0 };
+        Ok(FileStat {
+            device: 0,
+            inode: 1,
+            birth: 0,
+            kind: FileKind::File,
+            mode: 0o600,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: self.0.len() as u64,
+            blocks: 0,
+            atime: never,
+            mtime: never,
+            ctime: never,
+        })
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let rest = self.0.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+        Err(Errno::EROFS.into())
+    }
+    fn append(&self, _: &[u8]) -> Result<()> {
+        Err(Errno::EROFS.into())
+    }
+    fn truncate(&self, _: u64) -> Result<()> {
+        Err(Errno::EROFS.into())
+    }
+    fn allocate(&self, _: Allocate, _: u64, _: u64) -> Result<()> {
+        Err(Errno::EROFS.into())
+    }
+    fn seek(&self, _: Seek, _: u64) -> Result<u64> {
+        Err(Errno::ENXIO.into())
+    }
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+    fn forget_pages(&self) -> Result<()> {
+        Ok(())
+    }
+    fn look_anew(&self) -> Result<()> {
+        Ok(())
+    }
+    fn change(&self, _: &AttrChange) -> Result<()> {
+        Err(Errno::EROFS.into())
+    }
+}

@@ -1,0 +1,170 @@
+//! A tree of files goes into a new container.
+
+use crate::Tally;
+use crate::tree::content::FileInput;
+use crate::tree::walk::{Item, Walk, Within};
+use crate::writer::indexed::IndexedWriter;
+use crate::{Codec, Content, Geometry, IndexBuilder, LaneEnd, LaneWriter, Node, Superblock, WriterId, Xattr};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::shared::{FileStat, NamedXattr, SharedFs, WholeFile, xattrs_of};
+
+/// How a container is made.
+#[derive(Clone, Copy, Debug)]
+pub struct PackOptions {
+    /// A number that no other container has.
+    pub container: u64,
+    /// The version of all that is packed: nanoseconds since 1970.
+    pub version: u64,
+    /// Bytes of a block, see [`Geometry::block_size`].
+    pub block_size: u32,
+    /// Threads that write, each to a lane of its own.
+    pub writers: u32,
+    /// Files that they share.
+    pub subfiles: u32,
+    /// What makes data smaller.
+    pub codec: Codec,
+}
+
+/// Packs all that is below the root of `source` into an empty directory. Files that cannot be read are told of in `tally`, and are not in
+/// the container.
+///
+/// # Errors
+/// `EEXIST` when `into` is a container already, `EINVAL` when there can be none of these options, and what the file system says when it
+/// cannot be written: then it has no index, and what is in it is not all of it.
+pub fn pack(
+    source: &dyn SharedFs,
+    into: Arc<dyn SharedFs>,
+    options: &PackOptions,
+    tally: &Tally,
+) -> Result<()> {
+    if options.writers == 0 || options.subfiles == 0 {
+        return Err(Fault::new(Errno::EINVAL, "a container needs a writer and a file"));
+    }
+    let lanes = options.writers.div_ceil(options.subfiles);
+    let geometry = Geometry { block_size: options.block_size, lanes };
+    let superblock = Superblock { container: options.container, geometry };
+    superblock.create(&*into)?;
+    let begin = |rank| {
+        let mut writer =
+            LaneWriter::begin(&*into, superblock, &WriterId::Rank { rank, size: options.writers })?;
+        writer.set_codec(options.codec)?;
+        Ok(writer)
+    };
+    let lanes: Result<Vec<_>> = (0..options.writers).map(begin).collect();
+    let index = Mutex::new(IndexBuilder::new(into.clone(), options.container)?);
+    let note = |path: &[u8], fault: &Fault| tally.note(path, fault);
+    let items = Mutex::new(Some(Walk::new(source, b"", &note)));
+    let ends: Result<Vec<Vec<LaneEnd>>> = std::thread::scope(|scope| {
+        let writers: Vec<_> = lanes?
+            .into_iter()
+            .map(|writer| {
+                let writer = IndexedWriter::new(writer, &index, tally);
+                let packer = Packer { writer, tally, version: options.version };
+                let items = &items;
+                scope.spawn(move || packer.run(items))
+            })
+            .collect();
+        writers.into_iter().map(|writer| writer.join().unwrap_or_else(|_| Err(died()))).collect()
+    });
+    // Names of new files, before the index says that they are there.
+    into.sync_dir(b"")?;
+    index.into_inner().finish(&ends?.concat())
+}
+
+fn died() -> Fault {
+    Fault::new(Errno::EIO, "a thread that packs has ended with a panic")
+}
+
+/// What is to be packed, for all threads that do it. Nothing any more when one of them has ended.
+type Items<'a> = Mutex<Option<Walk<'a>>>;
+
+/// Leaves nothing to the others when a thread that packs ends, by a fault or a panic too.
+struct Closing<'a, 'b>(&'a Items<'b>);
+
+impl Drop for Closing<'_, '_> {
+    fn drop(&mut self) {
+        self.0.lock().take();
+    }
+}
+
+/// One thread at work.
+struct Packer<'a> {
+    writer: IndexedWriter<'a>,
+    tally: &'a Tally,
+    version: u64,
+}
+
+impl Packer<'_> {
+    fn run(mut self, items: &Items<'_>) -> Result<Vec<LaneEnd>> {
+        let _closing = Closing(items);
+        loop {
+            let item = items.lock().as_mut().and_then(Iterator::next);
+            let Some((within, item)) = item else { break };
+            match self.put(&within, &item)? {
+                Ok(()) => self.tally.add_file(),
+                Err(fault) => self.tally.note(&item.path, &fault),
+            }
+        }
+        self.writer.finish()
+    }
+
+    /// Packs one path. The outer fault is the container's, the inner one that of the source.
+    fn put(&mut self, within: &Within<'_>, item: &Item) -> Result<Result<()>> {
+        let (node, file) = match look(within, item) {
+            Ok(found) => found,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let put = match file {
+            None => self.writer.put(&item.path, self.version, node).map(Ok),
+            Some(mut file) => self.writer.put_file(&item.path, self.version, node, &mut file),
+        };
+        match put {
+            // What no container can have is the fault of the source.
+            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENAMETOOLONG | Errno::EFBIG) => {
+                Ok(Err(fault))
+            }
+            put => put,
+        }
+    }
+}
+
+/// What a container tells of a path, and its content if it is a regular file.
+pub fn look(within: &Within<'_>, item: &Item) -> Result<(Node, Option<FileInput>)> {
+    let (fs, path) = within.at(&item.path);
+    let stat = match item.kind {
+        FileKind::File => None,
+        _ => Some(fs.stat(path)?).filter(|stat| stat.kind != FileKind::File),
+    };
+    let Some(stat) = stat else {
+        let WholeFile { file, stat, xattrs } = fs.open_whole(path)?;
+        let node = Node { size: stat.size, ..node_of(&stat, xattrs) };
+        return Ok((node, Some(FileInput::new(file, &stat))));
+    };
+    let xattrs = match stat.kind {
+        FileKind::Directory => xattrs_of(fs, path)?,
+        _ => Vec::new(),
+    };
+    let target = match stat.kind {
+        FileKind::Symlink => fs.read_link(path)?,
+        _ => Vec::new(),
+    };
+    Ok((Node { target, ..node_of(&stat, xattrs) }, None))
+}
+
+fn node_of(stat: &FileStat, xattrs: Vec<NamedXattr>) -> Node {
+    Node {
+        kind: stat.kind,
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: stat.rdev,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        target: Vec::new(),
+        xattrs: xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect(),
+        size: 0,
+        content: Content::Here,
+    }
+}

@@ -1,0 +1,20 @@
+//! Symbolic links, which are followed within a container.
+
+use super::Container;
+use super::links::follow_links;
+use tameike_core::{FileKind, Result};
+
+impl Container {
+    /// The path that one leads to when all links on it are followed, the last one too. There may be nothing at it.
+    ///
+    /// # Errors
+    /// As [`follow_links`], and [`Self::find`].
+    pub fn follow(&self, path: &[u8]) -> Result<Vec<u8>> {
+        follow_links(path, |at| match self.find(at)? {
+            Some(entry) if entry.node.is_some_and(|node| node.kind == FileKind::Symlink) => {
+                Ok(Some(self.node(&entry)?.target))
+            }
+            _ => Ok(None),
+        })
+    }
+}

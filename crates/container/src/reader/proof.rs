@@ -1,0 +1,67 @@
+//! What of a container is as it was written.
+
+use super::super::index::IndexEntry;
+use super::Container;
+use crate::format::entry::{Entry, Extent, Node};
+use crate::format::external::OutsideContent;
+use crate::format::geometry::LaneId;
+use crate::format::record::Head;
+use tameike_core::{Errno, Fault, Result};
+
+impl Container {
+    /// Whether an entry that was put at a place is there and believed, whatever has become of its path since.
+    ///
+    /// # Errors
+    /// What the file system says, beside damage.
+    pub fn has_put(&self, entry: &Entry, lane: LaneId, address: u64) -> Result<bool> {
+        if self.refused.iter().any(|refused| (refused.lane, refused.address) == (lane, address)) {
+            return Ok(false);
+        }
+        match self.records.read(lane, address, 0) {
+            Ok((Head { entry: Some(found), .. }, _)) => {
+                Ok(found.path == entry.path && found.version == entry.version)
+            }
+            Ok(_) => Ok(false),
+            Err(fault) if fault.errno == Errno::EIO => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Whether all of a piece of a file can be read.
+    ///
+    /// # Errors
+    /// What the file system says, beside damage.
+    pub fn is_whole(&self, node: &Node, piece: &Extent) -> Result<bool> {
+        Ok(self.open_extents(node.clone(), vec![*piece]).damage()?.is_empty())
+    }
+
+    /// What is damaged of a file: nothing when all of it can be read. Of content outside nothing is known but that it is there.
+    ///
+    /// # Errors
+    /// What the file system says, beside damage.
+    pub fn check(&self, entry: &IndexEntry) -> Result<Vec<Fault>> {
+        let mut damage = self.check_records(entry)?;
+        if damage.is_empty()
+            && let Some(identity) = self.outside_of(entry)?
+        {
+            match OutsideContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
+                // It has come to its place.
+                Err(fault) if fault.errno == Errno::ENOENT => {}
+                Err(fault) => damage.push(fault),
+                Ok(_) => {}
+            }
+        }
+        Ok(damage)
+    }
+
+    pub(super) fn check_records(&self, entry: &IndexEntry) -> Result<Vec<Fault>> {
+        if entry.node.is_none() {
+            return Ok(Vec::new());
+        }
+        match self.opener().open_record(entry) {
+            Ok(mut file) => file.damage(),
+            Err(fault) if fault.errno == Errno::EIO => Ok(vec![fault]),
+            Err(fault) => Err(fault),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Symbolic links of a container, and names that lead to the same content.
+
+use super::draft::Draft;
+use super::state::{State, There, brief};
+use super::{Brief, Session};
+use crate::{IndexEntry, Node, check_path, follow_links, split_path};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::join;
+
+/// Longest target, in bytes.
+const TARGET_SIZE_MAX: usize = 4095;
+
+/// Where a path leads to.
+pub struct Led {
+    /// A path on which there is no link.
+    pub path: Vec<u8>,
+    /// The file there that is open for writing.
+    pub draft: Option<Arc<Mutex<Draft>>>,
+    /// What is there in the container.
+    pub entry: Option<IndexEntry>,
+}
+
+impl Session {
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EINVAL` when it is no link.
+    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let mut state = self.state.lock();
+        if path.is_empty() || state.drafts.contains_key(path) {
+            return Err(Errno::EINVAL.into());
+        }
+        match state.find(path)? {
+            There { entry, node: Brief { kind: FileKind::Symlink, .. } } => Ok(state.node(&entry)?.target),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// Makes a symbolic link, and the directories that it lies in.
+    ///
+    /// # Errors
+    /// `EEXIST` when there is something, `ENOENT` and `ENAMETOOLONG` for a target that is none.
+    pub fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<()> {
+        check_path(path)?;
+        match target.len() {
+            0 => return Err(Errno::ENOENT.into()),
+            size if size > TARGET_SIZE_MAX => return Err(Errno::ENAMETOOLONG.into()),
+            _ => {}
+        }
+        let mut state = self.state.lock();
+        state.check_missing(path)?;
+        self.begin(&mut state)?;
+        self.make_parents(&mut state, path)?;
+        let node = self.new_node(FileKind::Symlink, 0);
+        let node = Node { mode: 0o777, target: target.to_vec(), ..node };
+        state.put(path, Some(node), &[]).map(drop)
+    }
+
+    /// Puts what is at a path at another one, too. It is a file of its own from then on, of which no byte is copied.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EEXIST` when there is something already, `EPERM` for a directory.
+    pub fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        check_path(to)?;
+        if from.is_empty() {
+            return Err(Errno::EPERM.into());
+        }
+        let mut state = self.state.lock();
+        let There { entry, node } = state.find_published(from)?;
+        if node.kind == FileKind::Directory {
+            return Err(Errno::EPERM.into());
+        }
+        state.check_missing(to)?;
+        state.check_inside(&entry)?;
+        self.begin(&mut state)?;
+        self.make_parents(&mut state, to)?;
+        let (node, _) = state.node_of(&entry)?;
+        state.put(to, Some(node), &[]).map(drop)
+    }
+
+    /// The path that one leads to when all links on it are followed, the last one, too; maybe there is nothing.
+    ///
+    /// # Errors
+    /// `ELOOP` when there are more than 40 links, `ENOENT` when one leads out of the container.
+    pub fn resolve(&self, path: &[u8]) -> Result<Vec<u8>> {
+        if path.is_empty() {
+            return Ok(Vec::new());
+        }
+        check_path(path)?;
+        Ok(self.state.lock().lead_or_look(path, true)?.path)
+    }
+
+    /// As [`Self::stat`], of what [`Self::resolve`] finds.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is nothing, and as [`Self::resolve`].
+    pub fn stat_followed(&self, path: &[u8]) -> Result<Brief> {
+        if path.is_empty() {
+            return Ok(self.root());
+        }
+        let mut state = self.state.lock();
+        match state.lead_or_look(path, true)? {
+            Led { path, .. } if path.is_empty() => Ok(self.root()),
+            Led { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
+            Led { entry: Some(entry), .. } => state.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into()),
+            Led { entry: None, .. } => Err(Errno::ENOENT.into()),
+        }
+    }
+}
+
+impl State {
+    /// As [`Self::lead`]. What is missing is looked for.
+    pub fn lead_or_look(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
+        match self.lead(path, follows_last)? {
+            Led { draft: None, entry: None, .. } if self.look_again()? => self.lead(path, follows_last),
+            led => Ok(led),
+        }
+    }
+
+    /// Where a path leads to, as far as this process knows; with `follows_last`, through a link at its end, too.
+    pub fn lead(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
+        let here = self.at(path.to_vec())?;
+        let is_end = |node: Brief| node.kind != FileKind::Symlink || !follows_last;
+        let found = here.entry.as_ref().and_then(|entry| entry.node);
+        if here.draft.is_some() || found.is_some_and(is_end) {
+            return Ok(here);
+        }
+        let (dir, name) = split_path(path);
+        if found.is_none() && (dir.is_empty() || self.dirs.contains(dir)) {
+            // No link leads to it: what is known to be a directory is none, and what is missing is none.
+            return Ok(here);
+        }
+        let to = match follows_last {
+            true => self.follow(path)?,
+            false => join(&self.follow(dir)?, name),
+        };
+        if to == path { Ok(here) } else { self.at(to) }
+    }
+
+    fn at(&self, path: Vec<u8>) -> Result<Led> {
+        let draft = self.drafts.get(&path).cloned();
+        let entry = self.container.find(&path)?;
+        Ok(Led { path, draft, entry })
+    }
+
+    /// A path without its links.
+    fn follow(&mut self, path: &[u8]) -> Result<Vec<u8>> {
+        follow_links(path, |at| self.target(at))
+    }
+
+    /// Target of what is at a path; nothing when that is no link.
+    fn target(&mut self, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.dirs.contains(path) || self.drafts.contains_key(path) {
+            return Ok(None);
+        }
+        match self.container.find(path)? {
+            Some(entry) if entry.node.is_some_and(|node| node.kind == FileKind::Symlink) => {
+                Ok(Some(self.node(&entry)?.target))
+            }
+            Some(entry) => {
+                if entry.node.is_some_and(|node| node.kind == FileKind::Directory) {
+                    self.dirs.insert(path.to_vec());
+                }
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! A container as a tree of files that cannot be changed, for whatever serves one.
+
+use crate::{Container, Content, FileReader, IndexEntry, Node, split_path};
+use parking_lot::Mutex;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::{Errno, FileKind, Result, Timestamp};
+use tameike_io::shared::{
+    Access, Allocate, FileStat, NamedFile, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace,
+    XattrMode, join,
+};
+
+/// Names that are given at once.
+const NAMES_AT_ONCE: usize = 1024;
+/// Bytes per block of `st_blocks`.
+const STAT_BLOCK: u64 = 512;
+
+/// A container that is open, as a file system. Directories that no entry tells of, but in which there is something, are there, too.
+pub struct ContainerTree {
+    container: Arc<Container>,
+    /// Who owns what no entry tells of.
+    owner: (u32, u32),
+}
+
+impl ContainerTree {
+    /// The tree of a container, with this user and group for what no entry tells of.
+    pub fn new(container: Container, owner: (u32, u32)) -> Self {
+        Self { container: Arc::new(container), owner }
+    }
+
+    fn directory(&self, path: &[u8]) -> FileStat {
+        let never = Timestamp { seconds: 0, nanoseconds: 0 };
+        FileStat {
+            device: 0,
+            inode: number_of(path),
+            birth: 0,
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: never,
+            mtime: never,
+            ctime: never,
+        }
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Node> {
+        let entry = self.container.find(path)?.ok_or(Errno::ENOENT)?;
+        self.container.describe(&entry)
+    }
+
+    /// Whether a path without an entry is a directory all the same.
+    fn is_implied(&self, path: &[u8]) -> Result<bool> {
+        let has_children = self.container.children(path)?.next().transpose()?.is_some();
+        Ok(has_children || !self.container.directories_in(path)?.is_empty())
+    }
+}
+
+/// A number for what is at a path, the same as long as the container is.
+fn number_of(path: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn stat_of(path: &[u8], node: &Node) -> FileStat {
+    let size = if node.kind == FileKind::Symlink { node.target.len() as u64 } else { node.size };
+    FileStat {
+        device: 0,
+        inode: number_of(path),
+        birth: 0,
+        kind: node.kind,
+        mode: node.mode,
+        nlink: if node.kind == FileKind::Directory { 2 } else { 1 },
+        uid: node.uid,
+        gid: node.gid,
+        rdev: node.rdev,
+        size,
+        blocks: space(node).div_ceil(STAT_BLOCK),
+        atime: node.atime,
+        mtime: node.mtime,
+        ctime: node.mtime,
+    }
+}
+
+/// Bytes of a file that are no hole.
+fn space(node: &Node) -> u64 {
+    match &node.content {
+        Content::Here => node.size,
+        // What is outside of the container has none.
+        Content::Extents(extents) => extents.iter().map(|extent| u64::from(extent.length)).sum(),
+    }
+}
+
+fn read_only<T>() -> Result<T> {
+    Err(Errno::EROFS.into())
+}
+
+impl SharedFs for ContainerTree {
+    fn stat(&self, path: &[u8]) -> Result<FileStat> {
+        if path.is_empty() {
+            return Ok(self.directory(path));
+        }
+        match self.container.find(path)? {
+            Some(entry) => Ok(stat_of(path, &self.container.describe(&entry)?)),
+            None if self.is_implied(path)? => Ok(self.directory(path)),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
+        Ok((self.stat(path)?, Box::new(())))
+    }
+
+    fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
+        let stat = self.stat(path)?;
+        if stat.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let (container, path) = (self.container.clone(), path.to_vec());
+        Ok(Arc::new(OpenDirectory { container, path, stat, place: Mutex::default() }))
+    }
+
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let node = self.node(path)?;
+        if node.kind == FileKind::Symlink { Ok(node.target) } else { Err(Errno::EINVAL.into()) }
+    }
+
+    fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>> {
+        if access == Access::Write {
+            return read_only();
+        }
+        let reader = self.container.file(path)?;
+        let stat = stat_of(path, reader.node());
+        Ok(Arc::new(OpenFile { reader: Mutex::new(reader), stat }))
+    }
+
+    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        let found = self.xattrs_of(path)?.into_iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value).ok_or_else(|| Errno::ENODATA.into())
+    }
+
+    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Ok(self.xattrs_of(path)?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn space(&self) -> Result<TreeSpace> {
+        Ok(TreeSpace::default())
+    }
+
+    fn create(&self, _: &[u8], _: u16) -> Result<Arc<dyn SharedFile>> {
+        read_only()
+    }
+
+    fn make(&self, _: &[u8], _: &Special) -> Result<FileStat> {
+        read_only()
+    }
+
+    fn unlink(&self, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+
+    fn rmdir(&self, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+
+    fn rename(&self, _: &[u8], _: &[u8], _: RenameMode) -> Result<()> {
+        read_only()
+    }
+
+    fn link(&self, _: &[u8], _: &[u8]) -> Result<()> {
+        read_only()
+    }
+
+    fn change(&self, _: &[u8], _: &AttrChange) -> Result<()> {
+        read_only()
+    }
+
+    fn set_xattr(&self, _: &[u8], _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
+        read_only()
+    }
+
+    fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
+        read_only()
+    }
+
+    fn sync_dir(&self, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl ContainerTree {
+    fn xattrs_of(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        if self.container.find(path)?.is_none() {
+            return self.stat(path).map(|_| Vec::new());
+        }
+        Ok(self.node(path)?.xattrs.into_iter().map(|xattr| (xattr.name, xattr.value)).collect())
+    }
+}
+
+/// An open file.
+struct OpenFile {
+    reader: Mutex<FileReader>,
+    stat: FileStat,
+}
+
+impl SharedFile for OpenFile {
+    fn stat(&self) -> Result<FileStat> {
+        Ok(self.stat.clone())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.reader.lock().read_at(buffer, offset)
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> Result<u64> {
+        if offset >= self.stat.size {
+            return Err(Errno::ENXIO.into());
+        }
+        let data = self.reader.lock().data(offset);
+        match (what, data) {
+            (Seek::Data, Some(data)) => Ok(data.start),
+            (Seek::Data, None) => Err(Errno::ENXIO.into()),
+            (Seek::Hole, Some(data)) if data.start == offset => Ok(data.end),
+            (Seek::Hole, _) => Ok(offset),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn forget_pages(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn look_anew(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+        read_only()
+    }
+
+    fn append(&self, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+
+    fn truncate(&self, _: u64) -> Result<()> {
+        read_only()
+    }
+
+    fn allocate(&self, _: Allocate, _: u64, _: u64) -> Result<()> {
+        read_only()
+    }
+
+    fn change(&self, _: &AttrChange) -> Result<()> {
+        read_only()
+    }
+}
+
+/// An open directory: `.`, `..`, what entries tell of, then directories that none tells of.
+struct OpenDirectory {
+    container: Arc<Container>,
+    path: Vec<u8>,
+    stat: FileStat,
+    place: Mutex<Place>,
+}
+
+/// How far a directory was read.
+#[derive(Default)]
+struct Place {
+    given: u64,
+    next: Next,
+}
+
+/// What comes next in a directory.
+#[derive(Default)]
+enum Next {
+    #[default]
+    Dots,
+    /// Entries whose names come after this one.
+    Entries(Vec<u8>),
+    Implied,
+    Nothing,
+}
+
+impl OpenDirectory {
+    /// The next names, some at once; maybe none, until [`Next::Nothing`] is left.
+    fn next(&self, next: &mut Next) -> Result<Vec<(Vec<u8>, FileKind)>> {
+        let directory = |name: &[u8]| (name.to_vec(), FileKind::Directory);
+        let names: Vec<_> = match next {
+            Next::Dots => {
+                *next = Next::Entries(Vec::new());
+                vec![directory(b"."), directory(b"..")]
+            }
+            Next::Entries(after) => {
+                let entries: Result<Vec<_>> =
+                    self.container.children_after(&self.path, after)?.take(NAMES_AT_ONCE).collect();
+                let entries = entries?;
+                *next = match entries.last() {
+                    Some(last) => Next::Entries(split_path(&last.path).1.to_vec()),
+                    None => Next::Implied,
+                };
+                let kind = |entry: &IndexEntry| entry.node.map_or(FileKind::File, |node| node.kind);
+                entries.iter().map(|entry| (split_path(&entry.path).1.to_vec(), kind(entry))).collect()
+            }
+            Next::Implied => {
+                *next = Next::Nothing;
+                let mut names = Vec::new();
+                for name in self.container.directories_in(&self.path)? {
+                    if self.container.find(&join(&self.path, &name))?.is_none() {
+                        names.push(directory(&name));
+                    }
+                }
+                names
+            }
+            Next::Nothing => Vec::new(),
+        };
+        Ok(names)
+    }
+}
+
+impl SharedDir for OpenDirectory {
+    fn stat(&self) -> Result<FileStat> {
+        Ok(self.stat.clone())
+    }
+
+    fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
+        let mut place = self.place.lock();
+        if place.given != after {
+            *place = Place::default();
+        }
+        let mut names = Vec::new();
+        while names.is_empty() && !matches!(place.next, Next::Nothing) {
+            for (name, kind) in self.next(&mut place.next)? {
+                place.given += 1;
+                let inode =
+                    FileStat { inode: number_of(&join(&self.path, &name)), ..self.stat.clone() }.inode_id();
+                if place.given > after {
+                    names.push(NamedFile { name, inode, kind, next: place.given });
+                }
+            }
+        }
+        Ok(names)
+    }
+}

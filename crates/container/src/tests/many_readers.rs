@@ -1,0 +1,73 @@
+//! Readers of large files have open files of their own, and not too many.
+
+use super::*;
+use crate::reader::records::{Lent, Reader, Records};
+
+/// Open files of this process with that path.
+pub(super) fn open_files(path: &std::path::Path) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+    open.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|of| of == path)).count()
+}
+
+#[test]
+fn readers_of_large_files_have_open_files_of_their_own_and_not_too_many() {
+    const SIZE: usize = 3 << 20;
+    let bed = Bed::new(Geometry { block_size: 4 << 20, lanes: 1 });
+    let mut writer = bed.writer(0, 0);
+    (0..20).for_each(|file| put(&mut writer, format!("{file}").as_bytes(), 1, &bytes(2 * file, SIZE)));
+    put(&mut writer, b"small", 1, b"content");
+    writer.finish().expect("ended");
+    bed.close(8);
+    let container = Container::open(bed.fs()).expect("it opens");
+    let subfile = bed.subfile(0);
+    let open = |file: u64| container.file(format!("{file}").as_bytes()).expect("a file");
+    let mut files: Vec<_> = (0..20).map(open).collect();
+    let mut part = vec![0; SIZE / 2];
+    // One that is read after the other needs no other open file.
+    for file in 0..3 {
+        assert_eq!(open(file).read_at(&mut part, 7).expect("read"), part.len());
+        assert_eq!(open_files(&subfile), 1);
+    }
+    for (count, (number, file)) in (1..).zip((0..).zip(&mut files)) {
+        assert_eq!(file.read_at(&mut part, 7).expect("read"), part.len());
+        assert!(part == bytes(2 * number, SIZE)[7..7 + SIZE / 2], "{number}");
+        assert_eq!(open_files(&subfile), usize::min(count, 8));
+    }
+    // All at the same time, in turns.
+    for at in (0..SIZE).step_by(SIZE / 2) {
+        for (number, file) in (0..).zip(&mut files) {
+            assert_eq!(file.read_at(&mut part, at as u64).expect("read"), part.len());
+            assert!(part == bytes(2 * number, SIZE)[at..at + SIZE / 2], "{number}");
+        }
+    }
+    assert_eq!(content(&container, b"small"), Ok(b"content".to_vec()));
+    assert_eq!(open_files(&subfile), 8);
+    files.clear();
+    // They are used again.
+    assert_eq!(open(5).read_at(&mut part, 0).expect("read"), part.len());
+    assert_eq!(open_files(&subfile), 8);
+}
+
+/// Files that were open, and not read just then, had all others read by one open file.
+#[test]
+fn who_does_not_read_just_now_has_no_open_file() {
+    let bed = Bed::new(Geometry { block_size: 4 << 20, lanes: 1 });
+    bed.writer(0, 0).finish().expect("ended");
+    bed.close(1);
+    let fs = bed.fs();
+    let records = Arc::new(Records::new(fs.clone(), Superblock::read(&*fs).expect("a container")));
+    let readers: Vec<_> = (0..12).map(|_| Reader::default()).collect();
+    let lend = |reader: &Reader| records.lend(0, reader).expect("it is there");
+    let is_same = |one: &Lent, other: &Lent| Arc::ptr_eq(one.file(), other.file());
+    let one_by_one: Vec<_> = readers.iter().map(|reader| lend(reader).file().clone()).collect();
+    let at_once: Vec<_> = readers[4..].iter().map(lend).collect();
+    for (number, lent) in at_once.iter().enumerate() {
+        assert!(at_once[..number].iter().all(|other| !is_same(other, lent)), "{number} has it alone");
+        assert!(Arc::ptr_eq(lent.file(), &one_by_one[number + 4]), "{number} has the one that it had");
+    }
+    let beyond = lend(&readers[0]);
+    assert!(at_once.iter().any(|lent| is_same(lent, &beyond)), "there are no more than eight");
+    drop(at_once);
+    let again = lend(&readers[0]);
+    assert!(!is_same(&again, &lend(&readers[1])), "that one is not taken for its own");
+}

@@ -1,0 +1,72 @@
+//! Attributes of packed files as the tree shows them.
+
+use super::packer_client::unexpected_reply;
+use super::{DEVICE, PackedTree};
+use tameike_container::format::external::{self, name};
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::{FileStat, SharedFs, anew};
+
+/// Bytes of a block of `st_blocks`.
+const STAT_BLOCK: u64 = 512;
+
+/// A file whose content is in the container, as the shared directory would show it.
+pub(crate) fn stat_of(plain: &dyn SharedFs, packed: &PackedStat) -> FileStat {
+    FileStat {
+        device: DEVICE,
+        inode: packed.number,
+        birth: 0,
+        kind: FileKind::File,
+        mode: packed.mode,
+        nlink: packed.nlink,
+        uid: packed.uid,
+        gid: plain.shown_group((packed.uid, packed.gid)),
+        rdev: 0,
+        size: packed.size,
+        blocks: packed.size.div_ceil(STAT_BLOCK),
+        atime: packed.atime,
+        mtime: packed.mtime,
+        ctime: packed.ctime,
+    }
+}
+
+/// A file whose content is outside, in a file that is `content`.
+pub(crate) fn stat_outside(plain: &dyn SharedFs, packed: &PackedStat, content: &FileStat) -> FileStat {
+    let FileStat { size, blocks, atime, mtime, .. } = *content;
+    FileStat { size, blocks, atime, mtime, ctime: packed.ctime.max(content.ctime), ..stat_of(plain, packed) }
+}
+
+impl PackedTree {
+    /// A packed file as it is now, wherever its content is. One that has none any more is gone.
+    pub(crate) fn shown(&self, packed: &PackedStat) -> Result<FileStat> {
+        if !packed.is_outside {
+            return Ok(stat_of(&*self.plain, packed));
+        }
+        let (container, name) = (self.container.get(&*self.plain)?, name(packed.number));
+        // Those that ask for this to be looked at anew do not know of it.
+        container.look_anew(&name);
+        let content = anew(container, &name, || container.stat(&name))?;
+        Ok(stat_outside(&*self.plain, packed, &content))
+    }
+}
+
+impl PackedTree {
+    /// Changes attributes of what is packed at a path.
+    pub(crate) fn change_packed(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        let Some(packer) = &self.packer else { return Err(Errno::ENOENT.into()) };
+        match packer.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
+            PackReply::Done => Ok(()),
+            PackReply::Outside { file } => {
+                let (container, name) = (self.container.get(&*self.plain)?, external::name(file));
+                anew(container, &name, || container.change(&name, &times_of(change)))
+            }
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+}
+
+/// What of a change is of times; these go with the content.
+pub(super) fn times_of(change: &AttrChange) -> AttrChange {
+    AttrChange { atime: change.atime, mtime: change.mtime, ..AttrChange::default() }
+}

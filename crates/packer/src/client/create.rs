@@ -1,0 +1,80 @@
+//! Making files where two places have names: the shared directory and its container.
+
+use super::PackedTree;
+use super::lookup::Unlisted;
+use super::packer_client::{PackerClient, unexpected_reply};
+use crate::{owner_of_new, unless_missing};
+use std::sync::Arc;
+use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::{Access, SharedFile, split};
+
+impl PackedTree {
+    /// What was made just now under a name that is packed meanwhile is unmade.
+    pub(crate) fn unless_packed<T>(&self, path: &[u8], made: T) -> Result<T> {
+        if self.is_packed_as_well(path)? {
+            self.plain.unlink(path)?;
+            return Err(Errno::EEXIST.into());
+        }
+        Ok(made)
+    }
+
+    /// Whether something is packed where the shared directory has got something. From now on nobody packs there who has not seen that.
+    pub(crate) fn is_packed_as_well(&self, path: &[u8]) -> Result<bool> {
+        let Some(packer) = &self.packer else { return Ok(false) };
+        Ok(unless_missing(packer.stat(PackRequest::Named { path: path.to_vec() }))?.is_some())
+    }
+
+    fn check_missing(&self, path: &[u8]) -> Result<()> {
+        match unless_missing(self.plain.stat(path))? {
+            Some(_) => Err(Errno::EEXIST.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a file that is packed; nothing where files are not.
+    pub(crate) fn create_packed(
+        &self,
+        packer: &PackerClient,
+        path: &[u8],
+        mode: u16,
+    ) -> Result<Option<Arc<dyn SharedFile>>> {
+        self.check_names_beside(path)?;
+        let now = self.runtime.clock.monotonic();
+        if self.missing.seen(path, now).is_none() && self.find_unlisted(path, now) == Some(Unlisted::Packed) {
+            return Err(Errno::EEXIST.into());
+        }
+        let seen = self.missing.seen(path, now);
+        if seen.is_none() {
+            self.check_missing(path)?;
+        }
+        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
+        let parent = self.plain.stat(dir)?;
+        if parent.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let (uid, gid) = owner_of_new(&parent, self.owner);
+        let mut looked = None;
+        loop {
+            match packer.ask(PackRequest::Create { path: path.to_vec(), mode, uid, gid, looked })? {
+                PackReply::Stat(stat) => {
+                    self.absent.note(path, seen.unwrap_or(now));
+                    return self.opened(packer, &stat, Access::Write).map(Some);
+                }
+                PackReply::Declined => return Ok(None),
+                PackReply::Look(since) => {
+                    self.plain.look_anew(path);
+                    self.check_missing(path)?;
+                    looked = Some(since);
+                }
+                other => return Err(unexpected_reply(&other)),
+            }
+        }
+    }
+
+    /// Nothing is known any more of a path at which something is made in the shared directory.
+    pub(crate) fn forget(&self, path: &[u8]) {
+        self.absent.forget(path);
+        self.missing.forget(path);
+    }
+}

@@ -1,0 +1,108 @@
+//! Names of a directory: those of the shared file system, by its cursors, then those that are packed.
+
+use super::DEVICE;
+use super::packer_client::unexpected_reply;
+use crate::external::ASIDE;
+use crate::{CONTAINER, PackerClient};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{FileKind, InodeId, Result};
+use tameike_io::shared::{FileStat, NamedFile, SharedDir};
+
+/// Cursors of packed names come after this one. File systems have none there but the last: ext4 leaves out that value of its hash, and
+/// others count.
+const PACKED_AFTER: u64 = 0x7fff_ffff_0000_0000;
+/// The largest number that a cursor can be; file systems give it for the end.
+const END: u64 = i64::MAX as u64;
+/// Names that are given at once.
+const NAMES_AT_ONCE: usize = 1024;
+
+/// An open directory.
+pub struct MergedDir {
+    plain: Arc<dyn SharedDir>,
+    packer: PackerClient,
+    path: Vec<u8>,
+    /// What is packed in it, as it was when it was read from its beginning; with the place of each in order.
+    packed: Mutex<Option<Packed>>,
+}
+
+#[derive(Default)]
+struct Packed {
+    names: Vec<(Vec<u8>, u64)>,
+    places: BTreeMap<Vec<u8>, usize>,
+    /// Those that the shared file system has told, too.
+    told: Vec<bool>,
+}
+
+impl MergedDir {
+    /// The directory at `path`.
+    pub fn new(plain: Arc<dyn SharedDir>, packer: PackerClient, path: Vec<u8>) -> Self {
+        Self { plain, packer, path, packed: Mutex::default() }
+    }
+
+    fn look(&self) -> Result<Packed> {
+        let mut names = Vec::new();
+        loop {
+            let after = names.last().map_or_else(Vec::new, |(name, _): &(Vec<u8>, u64)| name.clone());
+            match self.packer.ask(PackRequest::List { dir: self.path.clone(), after })? {
+                PackReply::Names(more) if more.is_empty() => break,
+                PackReply::Names(more) => {
+                    names.extend(more.into_iter().map(|(name, file)| (name.into_vec(), file)));
+                }
+                other => return Err(unexpected_reply(&other)),
+            }
+        }
+        let places = names.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
+        let told = vec![false; names.len()];
+        Ok(Packed { names, places, told })
+    }
+
+    fn packed_after(packed: &Packed, first: usize) -> Vec<NamedFile> {
+        let rest = packed.names.iter().zip(&packed.told).enumerate().skip(first);
+        let named = rest.filter(|(_, (_, told))| !**told).map(|(place, ((name, file), _))| NamedFile {
+            name: name.clone(),
+            inode: InodeId::cached(DEVICE, *file),
+            kind: FileKind::File,
+            next: PACKED_AFTER + place as u64 + 1,
+        });
+        named.take(NAMES_AT_ONCE).collect()
+    }
+}
+
+impl SharedDir for MergedDir {
+    fn stat(&self) -> Result<FileStat> {
+        self.plain.stat()
+    }
+
+    fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
+        let mut known = self.packed.lock();
+        if after == 0 || known.is_none() {
+            *known = Some(self.look()?);
+        }
+        let Some(packed) = known.as_mut() else { return Ok(Vec::new()) };
+        if (PACKED_AFTER..END).contains(&after) && after > PACKED_AFTER {
+            return Ok(Self::packed_after(packed, (after - PACKED_AFTER) as usize));
+        }
+        let mut cursor = after;
+        loop {
+            let mut names = self.plain.read(cursor)?;
+            let Some(last) = names.last().map(|last| last.next) else {
+                return Ok(Self::packed_after(packed, 0));
+            };
+            for named in &names {
+                if let Some(&place) = packed.places.get(&named.name) {
+                    packed.told[place] = true;
+                }
+            }
+            names.retain(|named| !(self.path.is_empty() && named.name == CONTAINER));
+            // It is about to be elsewhere.
+            names.retain(|named| !named.name.starts_with(ASIDE));
+            if !names.is_empty() {
+                return Ok(names);
+            }
+            cursor = last;
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Whose the container of a shared directory is: that of one job at a time.
+
+use crate::CONTAINER;
+use std::sync::Arc;
+use tameike_container::format::subfile;
+use tameike_container::{FIRST_OF_HOSTS, Geometry, Superblock};
+use tameike_core::attr::AttrChange;
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::os::process::random_bytes;
+use tameike_io::shared::{Access, SharedFile, SharedFs};
+
+/// Bytes of a block of a container that is made.
+const BLOCK_SIZE: u32 = 4 << 20;
+/// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
+const LANES: u32 = 1;
+
+/// The file whose lock the packer has.
+const LOCK: &[u8] = b"lock";
+const LOCK_MODE: u16 = 0o600;
+
+/// The superblock of the container. It is made where there is none and `may_make`.
+///
+/// # Errors
+/// What the file system says, and as [`Superblock::read`].
+pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Superblock> {
+    match Superblock::read(fs) {
+        Err(fault) if fault.errno == Errno::EINVAL && may_make => {}
+        Err(fault) if fault.errno == Errno::EACCES => {
+            let name = String::from_utf8_lossy(CONTAINER);
+            let why = format!(
+                "files of this shared directory are packed in {name}, which you may not read ({fault}): ask who packed them to open it \
+                 (`chmod a+rx`), or share a directory below"
+            );
+            return Err(Fault::new(Errno::EACCES, why));
+        }
+        read => return read,
+    }
+    let geometry = Geometry { block_size: BLOCK_SIZE, lanes: LANES };
+    let superblock = Superblock { container: u64::from_le_bytes(random_bytes()?), geometry };
+    match superblock.create(fs) {
+        // Another job was faster.
+        Err(fault) if fault.errno == Errno::EEXIST => Superblock::read(fs),
+        made => made.map(|()| superblock),
+    }
+}
+
+/// Whose a container is to change.
+pub(crate) enum Taken {
+    /// This job's, which keeps others from it by a lock where the file system knows of some.
+    Ours(Option<Arc<dyn SharedFile>>),
+    /// Another one's, or user's.
+    Foreign(Errno, String),
+}
+
+pub(crate) fn of_another_user() -> Taken {
+    let name = String::from_utf8_lossy(CONTAINER);
+    Taken::Foreign(Errno::EPERM, format!("another user has packed files of this shared directory ({name})"))
+}
+
+/// Opens the file whose lock the packer has. Whoever can read a file can lock it, too, and keep the packer from its lock: so only the container's
+/// owner can read this one.
+fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
+    loop {
+        match fs.open(LOCK, Access::Write) {
+            Err(fault) if fault.errno == Errno::ENOENT => {}
+            opened => {
+                let opened = opened?;
+                if opened.stat()?.mode & 0o777 != LOCK_MODE {
+                    opened.change(&AttrChange { mode: Some(LOCK_MODE), ..AttrChange::default() })?;
+                }
+                return Ok(opened);
+            }
+        }
+        match fs.create(LOCK, LOCK_MODE) {
+            // Another job was faster.
+            Err(fault) if fault.errno == Errno::EEXIST => {}
+            made => return made,
+        }
+    }
+}
+
+/// Takes a container from others.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
+    let name = String::from_utf8_lossy(CONTAINER);
+    let lock = match open_lock(fs) {
+        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => return Ok(of_another_user()),
+        Err(fault) if fault.errno == Errno::EROFS => {
+            let why =
+                format!("files that are packed in this shared directory ({name}) can only be read here");
+            return Ok(Taken::Foreign(Errno::EROFS, why));
+        }
+        opened => opened?,
+    };
+    match lock.try_lock(0, 1) {
+        Ok(true) => Ok(Taken::Ours(Some(lock))),
+        Ok(false) => {
+            let why =
+                format!("another job packs files of this shared directory ({name}): wait until it has ended");
+            Ok(Taken::Foreign(Errno::EBUSY, why))
+        }
+        Err(fault) if fault.errno == Errno::EOPNOTSUPP => Ok(Taken::Ours(None)),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// See [`Whose::oldest`](super::journal::Whose::oldest).
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
+    let numbers = subfile::numbers(fs)?;
+    Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,290 @@
+//! When the job ends, files whose content is outside of the container become files of the shared directory.
+
+use super::APART;
+use super::external::OutsideFiles;
+use super::pending_promotions::Owed;
+use super::store::Store;
+use crate::external::{aside_of, copy, is_at, outside_path, remove};
+use crate::{SETGID, owner_of_new};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tameike_container::Listing;
+use tameike_container::format::external;
+use tameike_container::format::external::Place;
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
+use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_io::os::process;
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
+
+/// Files that are brought to their places at a time: each waits for the file system.
+const AT_ONCE: usize = 16;
+
+/// Brings files of a shared directory to their places.
+pub struct Moving<'a> {
+    pub plain: &'a dyn SharedFs,
+    /// The directory of the container.
+    pub container: &'a dyn SharedFs,
+    /// Counts what was done for it.
+    pub pieces: &'a AtomicU64,
+}
+
+impl Moving<'_> {
+    /// Files whose content this job has brought outside become files of the shared directory, which is asked to make their names safe, and are packed
+    /// no more.
+    ///
+    /// # Errors
+    /// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
+    pub fn move_out(&self, store: &mut Store) -> Result<()> {
+        if store.owed.as_ref().is_none_or(Owed::is_empty) {
+            return Ok(());
+        }
+        let OutsideFiles { mut files, are_all } = self.count(store.outside())?;
+        let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
+        files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
+        files.iter().try_for_each(|(path, _)| self.count(store.set_place_of(path, Place::Leaving)))?;
+        self.count(store.sync())?;
+        self.bring(store, &files)?;
+        if are_all {
+            // Of files that were removed by a life that was cut off.
+            let mut gone = store.owed.iter().flat_map(Owed::numbers).filter(|number| !known.contains(number));
+            gone.try_for_each(|number| remove(self.container, &external::name(number)))?;
+        }
+        store.end_owed()
+    }
+
+    /// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
+    /// more. Those of this job are its own matter.
+    ///
+    /// # Errors
+    /// What the file system says, but for what keeps a file from its place.
+    pub fn end_out(&self, store: &mut Store) -> Result<()> {
+        let Self { plain, container, .. } = *self;
+        if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
+            return Ok(());
+        }
+        let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
+        for (path, stat) in store.outside()?.files {
+            let is_leaving = store.place_of(&path)? == Place::Leaving;
+            let name = external::name(stat.number);
+            // A mount may remember the directory as it was.
+            container.look_anew(&name);
+            match anew(container, &name, || container.stat(&name)) {
+                Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
+                Err(_) if is_leaving => at_place.push(path),
+                // It was not safe, and is in the stores of its job.
+                Err(_) => store.set_place_of(&path, Place::Inside)?,
+                Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
+                Ok(_) if is_leaving && !store.is_owed(stat.number) => leaving.push((path, stat)),
+                Ok(_) => {}
+            }
+        }
+        for path in at_place {
+            let number = store.stat(&path)?.number;
+            // Where the directory is gone, so is the file.
+            let _ = plain.sync_dir(dir_of(&path));
+            remove(container, &external::name(number))?;
+            store.unname(&path)?;
+        }
+        if let Err(fault) = self.bring(store, &leaving) {
+            log::warn!("a file of an earlier job does not come to its place: {fault}");
+        }
+        Ok(())
+    }
+
+    /// Files come to their places.
+    fn bring(&self, store: &mut Store, files: &[(Vec<u8>, PackedStat)]) -> Result<()> {
+        let (mut moved, mut outcome) = (Vec::new(), Ok(()));
+        for ((path, _), done) in files.iter().zip(self.move_at_once(files)) {
+            match done {
+                Ok(()) => moved.push(path),
+                Err(fault) => {
+                    outcome =
+                        outcome.and(Err(fault.context(format_args!("{}", String::from_utf8_lossy(path)))));
+                }
+            }
+        }
+        let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
+        dirs.into_iter().try_for_each(|dir| self.count(self.plain.sync_dir(dir)))?;
+        moved.into_iter().try_for_each(|path| self.count(store.unname(path)))?;
+        outcome
+    }
+
+    fn move_at_once(&self, files: &[(Vec<u8>, PackedStat)]) -> Vec<Result<()>> {
+        let outcomes: Vec<_> = files.iter().map(|_| Mutex::new(Ok(()))).collect();
+        let (next, lending) = (AtomicUsize::new(0), Mutex::new(()));
+        std::thread::scope(|scope| {
+            for _ in 0..files.len().min(AT_ONCE) {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let Some((path, stat)) = files.get(number) else { return };
+                        *outcomes[number].lock() = self.count(self.move_one(path, stat, &lending));
+                    }
+                });
+            }
+        });
+        outcomes.into_iter().map(Mutex::into_inner).collect()
+    }
+
+    /// A file comes to its place. Who lends a permission of a directory is `lending`.
+    fn move_one(&self, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
+        let plain = self.plain;
+        let outside = outside_path(stat.number);
+        // Gfarm syncs what is open for writing only.
+        let content = self.container.open(&external::name(stat.number), Access::Write)?;
+        give_attributes(plain, &*content, path, stat)?;
+        in_writable(plain, dir_of(path), lending, || {
+            match plain.rename(&outside, path, RenameMode::NoReplace) {
+                Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(path, stat),
+                // Some file systems cannot rename so (GlusterFS).
+                Err(fault) if fault.errno == Errno::EINVAL => {
+                    plain.link(&outside, path)?;
+                    check_came(plain, path, &*content, &outside)?;
+                    self.end_other_name(stat.number, path)
+                }
+                renamed => renamed.and_then(|()| check_came(plain, path, &*content, &outside)),
+            }
+        })
+    }
+
+    /// Where the shared directory has another file system below it, a file is copied there.
+    fn carry_over(&self, to: &[u8], stat: &PackedStat) -> Result<()> {
+        let plain = self.plain;
+        let aside = aside_of(to, stat.number)?;
+        remove(plain, &aside)?;
+        let content = self.container.open(&external::name(stat.number), Access::Read)?;
+        let FileStat { size, atime, mtime, .. } = content.stat()?;
+        let read = |offset: u64| {
+            let mut bytes = vec![0; PACKED_BYTES_MAX];
+            let count = content.read_at(&mut bytes, offset)?;
+            bytes.truncate(count);
+            self.count(Ok(bytes))
+        };
+        let copied = plain.create(&aside, 0o600).and_then(|file| {
+            copy(read, size, (atime, mtime), &*file)?;
+            give_attributes(plain, &*file, to, stat)?;
+            Ok(file)
+        });
+        let named = copied.and_then(|file| {
+            match plain.rename(&aside, to, RenameMode::NoReplace) {
+                Err(fault) if fault.errno == Errno::EINVAL => {
+                    plain.link(&aside, to)?;
+                    remove(plain, &aside)?;
+                }
+                renamed => renamed?,
+            }
+            check_came(plain, to, &*file, &outside_path(stat.number))
+        });
+        if let Err(fault) = named {
+            // The content is still where it was; of what lies aside nobody knows.
+            let _ = plain.unlink(&aside);
+            return Err(fault);
+        }
+        self.end_other_name(stat.number, to)
+    }
+
+    /// What has come to its place is no more where it was; once the place is safe.
+    fn end_other_name(&self, number: u64, to: &[u8]) -> Result<()> {
+        self.plain.sync_dir(dir_of(to))?;
+        remove(self.container, &external::name(number))
+    }
+
+    /// Something was done, or could not be.
+    pub fn count<T>(&self, done: Result<T>) -> Result<T> {
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+        done
+    }
+}
+
+fn dir_of(path: &[u8]) -> &[u8] {
+    split(path).map_or(b"", |(dir, _)| dir)
+}
+
+/// Whether it is where nobody sees it but in the container. Then a person is told where its content is.
+fn is_apart(path: &[u8], number: u64) -> bool {
+    let is_apart = path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/"));
+    if is_apart {
+        let (path, outside) = (String::from_utf8_lossy(path), outside_path(number));
+        log::warn!(
+            "the content of {path}, whose directory was removed by another program, is kept in {}",
+            String::from_utf8_lossy(&outside)
+        );
+    }
+    is_apart
+}
+
+/// Whether what is at a path is this file, which lies outside as well: a life that was cut off has come so far.
+fn has_come(plain: &dyn SharedFs, path: &[u8], content: &FileStat) -> bool {
+    plain.stat(path).is_ok_and(|there| {
+        let is_link = (there.device, there.inode) == (content.device, content.inode);
+        let is_copy = (there.size, there.mtime) == (content.size, content.mtime);
+        there.kind == FileKind::File && (is_link || is_copy)
+    })
+}
+
+/// Does something in a directory; where that may not be written, its owner may be us, and lends the permission.
+fn in_writable(
+    plain: &dyn SharedFs,
+    dir: &[u8],
+    lending: &Mutex<()>,
+    act: impl Fn() -> Result<()>,
+) -> Result<()> {
+    match act() {
+        Err(fault) if [Errno::EACCES, Errno::EPERM].contains(&fault.errno) => {
+            let _one = lending.lock();
+            let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
+            let was = plain.stat(dir)?.mode;
+            plain.change(dir, &mode(was | 0o300)).map_err(|_| fault)?;
+            let done = act();
+            plain.change(dir, &mode(was)).and(done)
+        }
+        done => done,
+    }
+}
+
+/// The group that a file has at its place. In a plain user's namespace other groups show as the user's own, which the entry tells then: such a file
+/// has what its directory gives to all.
+fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
+    let (user, group) = (process::user(), process::group());
+    let may_be_shown = user != 0 && (stat.uid, stat.gid) == (user, group);
+    let is_inherited = dir.mode & SETGID != 0 && has.gid == dir.gid;
+    if may_be_shown && is_inherited { has.gid } else { stat.gid }
+}
+
+/// A file that is about to come to a path gets permissions and owner; these are safe then.
+fn give_attributes(
+    plain: &dyn SharedFs,
+    file: &dyn SharedFile,
+    path: &[u8],
+    stat: &PackedStat,
+) -> Result<()> {
+    let (has, dir) = (file.stat()?, plain.stat(dir_of(path))?);
+    let (uid, gid) = (stat.uid, group_of(stat, &has, &dir));
+    if (has.uid, has.gid) != (uid, gid) {
+        let owner = AttrChange { uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
+        // Some have owners of their own (Gfarm). Nobody is told of what no program has asked for.
+        if let Err(fault) = file.change(&owner)
+            && (uid, gid) != owner_of_new(&dir, (process::user(), process::group()))
+        {
+            let path = String::from_utf8_lossy(path);
+            log::warn!("{path} does not keep the owner {uid} and the group {gid}: {fault}");
+        }
+    }
+    file.change(&AttrChange { mode: Some(stat.mode), ..AttrChange::default() })?;
+    file.sync()
+}
+
+/// Checks that a file has come to its place. Who may rename files there, or directories above, may have put another one in its place.
+fn check_came(plain: &dyn SharedFs, place: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
+    if is_at(plain, place, file)? {
+        return Ok(());
+    }
+    let content = String::from_utf8_lossy(content);
+    let why = format!(
+        "another program has put a file in its place just now; its content is in {content}: remove that file, and run `tameike recover`"
+    );
+    Err(Fault::new(Errno::EEXIST, why))
+}

@@ -1,0 +1,73 @@
+//! Names that the container has and the tree does not: they come to the tree directory by directory, when somebody looks there.
+
+use super::packer::kind_of;
+use super::tree::Found;
+use super::{Names, Packer};
+use std::collections::HashMap;
+use tameike_container::{Brief, split_path};
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::spool::stub::Stub;
+use tameike_core::{FileKind, Result};
+use tameike_io::shared::join;
+
+/// Directories whose names are in the tree, and since when.
+#[derive(Default)]
+pub struct Listed(HashMap<Vec<u8>, u64>);
+
+impl Listed {
+    /// Directories below these paths may be other ones from now on.
+    pub fn forget(&mut self, paths: [&[u8]; 2]) {
+        let is_below = |dir: &[u8], path: &[u8]| {
+            dir.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        self.0.retain(|dir, _| !paths.iter().any(|path| is_below(dir, path)));
+    }
+}
+
+impl Packer {
+    /// Has the names of a directory, and of those that it lies in, be in the tree.
+    pub fn list(&self, names: &mut Names, dir: &[u8]) -> Result<()> {
+        if names.epoch == 0 || names.listed.0.get(dir) == Some(&names.epoch) {
+            return Ok(());
+        }
+        if !dir.is_empty() {
+            self.list(names, split_path(dir).0)?;
+        }
+        // What the container has there was replaced, or removed, where the tree has no directory.
+        let tree = &self.shared.tree;
+        if tree.look(dir)? != Some(Found::Dir) {
+            return Ok(());
+        }
+        let known = kind_of(&self.session, dir)?.filter(|known| known.kind == FileKind::Directory);
+        if known.is_some() {
+            let names = self.session.read_dir(dir)?;
+            tree.keeping_time(dir, || {
+                names.iter().try_for_each(|(name, _)| self.bring_name(&join(dir, name)))
+            })?;
+        }
+        names.listed.0.insert(dir.to_vec(), names.epoch);
+        Ok(())
+    }
+
+    /// What the tree has is newer, unless that is an older stub.
+    fn bring_name(&self, path: &[u8]) -> Result<()> {
+        let tree = &self.shared.tree;
+        let Some(known) = kind_of(&self.session, path)? else { return Ok(()) };
+        let Brief { kind, mode, uid, gid, mtime, size } = known;
+        let stub = Stub { size, mode, uid, gid, mtime };
+        let attributes = AttrChange {
+            mode: Some(mode),
+            uid: Some(uid),
+            gid: Some(gid),
+            mtime: Some(SetTime::To(mtime)),
+            ..AttrChange::default()
+        };
+        match (tree.look(path)?, kind) {
+            (None, FileKind::Directory) => tree.make_dir(path, &attributes, &self.session.xattrs(path)?),
+            (None, FileKind::Symlink) => tree.make_link(path, &self.session.read_link(path)?, &attributes),
+            (None, FileKind::File) => tree.put_stub(path, &stub),
+            (Some(Found::Packed(before)), FileKind::File) if before != stub => tree.put_stub(path, &stub),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The spool's tree: real files, and stubs of those that are packed.
+
+use super::page::SharedPage;
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags, chownat,
+    renameat_with, utimensat,
+};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tameike_container::session::Xattr;
+use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::spool::protocol::LINKED;
+use tameike_core::spool::stub::Stub;
+use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+
+/// Begins the names of files that are being brought back.
+const STAGED: &str = "staged.";
+/// Bytes of a value, and of the list of names, at most: as the kernel has it.
+const XATTRS_SIZE_MAX: usize = 64 << 10;
+
+/// The tree, and room beside it for what is not in it yet.
+pub struct Tree {
+    root: PathBuf,
+    beside: PathBuf,
+    staged: AtomicU64,
+    /// What programs are told of it.
+    pub page: SharedPage,
+}
+
+/// What a name of the tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A regular file.
+    File(Mark),
+    /// A directory.
+    Dir,
+    /// A symbolic link of a program's.
+    Link,
+    /// A packed file.
+    Packed(Stub),
+    /// Anything else: it cannot be in a container.
+    Other,
+}
+
+/// By which a file is known to be as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its number in the tree's file system.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of anything.
+    pub ctime: Timestamp,
+}
+
+impl Mark {
+    /// That of an open file, or of what was looked at.
+    pub fn of(metadata: &std::fs::Metadata) -> Self {
+        let time = |seconds, nanoseconds: i64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
+        Self {
+            inode: metadata.ino(),
+            size: metadata.len(),
+            mode: (metadata.mode() & 0o7777) as u16,
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+            ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// What programs are told of it when it is packed.
+    pub fn stub(&self) -> Stub {
+        let Self { size, mode, uid, gid, mtime, .. } = *self;
+        Stub { size, mode, uid, gid, mtime }
+    }
+
+    /// The attributes that it has, as a change.
+    pub fn attributes(&self) -> AttrChange {
+        AttrChange {
+            mode: Some(self.mode),
+            uid: Some(self.uid),
+            gid: Some(self.gid),
+            mtime: Some(SetTime::To(self.mtime)),
+            ..AttrChange::default()
+        }
+    }
+
+    /// The same of a symbolic link: its mode is not its own.
+    pub fn link_attributes(&self) -> AttrChange {
+        let atime = Some(SetTime::To(self.mtime));
+        AttrChange { mode: None, atime, ..self.attributes() }
+    }
+}
+
+impl Tree {
+    /// The tree in `root`; `beside` is on the same file system.
+    pub fn new(root: PathBuf, beside: &Path, page: SharedPage) -> Self {
+        Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0), page }
+    }
+
+    /// Takes away what was left beside the tree.
+    pub fn clear_beside(&self) -> Result<()> {
+        let names = std::fs::read_dir(&self.beside).map_err(|error| told(&error))?;
+        for name in names.flatten().filter(|name| name.file_name().as_bytes().starts_with(STAGED.as_bytes()))
+        {
+            std::fs::remove_file(name.path()).map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Where a path is.
+    pub fn real(&self, path: &[u8]) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) }
+    }
+
+    /// What a path is; nothing where there is none.
+    pub fn look(&self, path: &[u8]) -> Result<Option<Found>> {
+        let real = self.real(path);
+        let metadata = match std::fs::symlink_metadata(&real) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            found => found.map_err(|error| told(&error))?,
+        };
+        let kind = metadata.file_type();
+        Ok(Some(if kind.is_symlink() {
+            match Stub::parse(&self.link(path)?) {
+                Some(stub) => Found::Packed(stub),
+                None => Found::Link,
+            }
+        } else if kind.is_dir() {
+            Found::Dir
+        } else if kind.is_file() {
+            Found::File(Mark::of(&metadata))
+        } else {
+            debug_assert!(
+                kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_block_device()
+            );
+            Found::Other
+        }))
+    }
+
+    /// Where a symbolic link leads.
+    pub fn link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let target = std::fs::read_link(self.real(path)).map_err(|error| told(&error))?;
+        Ok(target.into_os_string().into_encoded_bytes())
+    }
+
+    /// Opens a regular file for reading. Extended attributes are with it where its bits would forbid to read them later.
+    pub fn open(&self, path: &[u8]) -> std::io::Result<(File, Option<Vec<Xattr>>)> {
+        let (real, flags) = (self.real(path), open_flags());
+        let open = || File::options().read(true).custom_flags(flags).open(&real);
+        match open() {
+            // An owner may read what its bits forbid, by changing them for the moment.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let mode = std::fs::symlink_metadata(&real)?.mode() & 0o7777;
+                let change = |mode: u32| {
+                    change_at(&real, &AttrChange { mode: Some(mode as u16), ..AttrChange::default() })
+                };
+                change(mode | 0o400)?;
+                let opened = open().and_then(|file| Ok((xattrs(&file)?, file)));
+                change(mode)?;
+                opened.map(|(xattrs, file)| (file, Some(xattrs)))
+            }
+            opened => opened.map(|file| (file, None)),
+        }
+    }
+
+    /// A new file beside the tree, and where it is.
+    pub fn stage(&self) -> Result<(File, PathBuf)> {
+        let path = self.staged_path();
+        let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&path);
+        file.map(|file| (file, path)).map_err(|error| Fault::from_os("making a file in the spool", &error))
+    }
+
+    /// Puts what was staged at a path, in place of what is there.
+    pub fn put(&self, staged: &Path, path: &[u8]) -> Result<()> {
+        std::fs::rename(staged, self.real(path)).map_err(|error| told(&error))
+    }
+
+    /// Has a file keep the number that programs know it by when it gets a second name.
+    pub fn keep_number(&self, inode: u64, number: u64) -> Result<()> {
+        let staged = self.staged_path();
+        std::os::unix::fs::symlink(number.to_string(), &staged).map_err(|error| told(&error))?;
+        let kept = self.beside.join(format!("{LINKED}{inode}"));
+        std::fs::rename(staged, kept).map_err(|error| told(&error))
+    }
+
+    fn staged_path(&self) -> PathBuf {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        self.beside.join(format!("{STAGED}{}.{number}", std::process::id()))
+    }
+
+    /// Puts a stub at a path, in place of what is there.
+    pub fn put_stub(&self, path: &[u8], stub: &Stub) -> Result<()> {
+        let staged = self.staged_path();
+        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| told(&error))?;
+        self.put(&staged, path)
+    }
+
+    /// Runs `change`, which puts other things in the place of those in a directory, and leaves that its time: to programs, nothing has
+    /// changed.
+    pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.page.while_changing(|| {
+            let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(&error))?;
+            let changed = change()?;
+            let mtime = Some(SetTime::To(Mark::of(&before).mtime));
+            self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
+            Ok(changed)
+        })
+    }
+
+    /// Makes a directory as the container tells of it.
+    pub fn make_dir(&self, path: &[u8], attributes: &AttrChange, xattrs: &[Xattr]) -> Result<()> {
+        let real = self.real(path);
+        std::fs::create_dir(&real).map_err(|error| told(&error))?;
+        for Xattr { name, value } in xattrs {
+            rustix::fs::lsetxattr(&real, name.as_slice(), value, XattrFlags::empty())
+                .map_err(|error| told(&error.into()))?;
+        }
+        self.change(path, attributes)
+    }
+
+    /// Extended attributes of a directory.
+    pub fn xattrs(&self, path: &[u8]) -> Result<Vec<Xattr>> {
+        let dir = File::options().read(true).custom_flags(open_flags()).open(self.real(path));
+        dir.and_then(|dir| xattrs(&dir)).map_err(|error| told(&error))
+    }
+
+    /// Gives something another name, in place of what has that name; with `keeps`, only where nothing has.
+    pub fn rename(&self, from: &[u8], to: &[u8], keeps: bool) -> Result<()> {
+        let flags = if keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        renameat_with(CWD, self.real(from), CWD, self.real(to), flags).map_err(|error| told(&error.into()))
+    }
+
+    /// Makes a symbolic link with the target and the times that the container has.
+    pub fn make_link(&self, path: &[u8], target: &[u8], attributes: &AttrChange) -> Result<()> {
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
+            .map_err(|error| told(&error))?;
+        let AttrChange { uid, gid, mtime, .. } = *attributes;
+        match self.change(path, &AttrChange { uid, gid, ..AttrChange::default() }) {
+            // Who may not give links away has them as they can be.
+            Err(fault) if fault.errno == Errno::EPERM => {}
+            done => done?,
+        }
+        self.change(path, &AttrChange { mtime, ..AttrChange::default() })
+    }
+
+    /// Changes attributes of what is at a path, and not of what that leads to.
+    pub fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
+        change_at(&self.real(path), change).map_err(|error| told(&error))
+    }
+
+    /// Names in a directory, in the order in which file systems give numbers: what was made first comes first. Who reads it in that order
+    /// again finds it so in the container.
+    pub fn names(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
+        let failed = |error: std::io::Error| told(&error);
+        let mut names = Vec::new();
+        for name in std::fs::read_dir(self.real(path)).map_err(failed)? {
+            let name = name.map_err(failed)?;
+            let kind = name.file_type().map_err(failed)?;
+            let kind = if kind.is_dir() {
+                FileKind::Directory
+            } else if kind.is_symlink() {
+                FileKind::Symlink
+            } else if kind.is_file() {
+                FileKind::File
+            } else {
+                FileKind::Fifo
+            };
+            names.push((name.ino(), name.file_name().into_encoded_bytes(), kind));
+        }
+        names.sort_unstable_by_key(|(number, ..)| *number);
+        Ok(names.into_iter().map(|(_, name, kind)| (name, kind)).collect())
+    }
+}
+
+/// Should a pipe have come in the place of a file, nobody waits for who writes to it.
+fn open_flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+/// Changes attributes of what is at a path, and not of what that leads to.
+pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
+    if change.uid.is_some() || change.gid.is_some() {
+        let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+        match chownat(CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+            // Who may not give files away has them as they can be.
+            Err(rustix::io::Errno::PERM) if change.mode.is_some() => {}
+            done => done?,
+        }
+    }
+    if let Some(mode) = change.mode {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(mode.into()))?;
+    }
+    if change.atime.is_some() || change.mtime.is_some() {
+        let time = |time: Option<SetTime>| match time {
+            None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+            Some(SetTime::To(Timestamp { seconds, nanoseconds })) => {
+                Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() }
+            }
+        };
+        let times = Timestamps { last_access: time(change.atime), last_modification: time(change.mtime) };
+        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Extended attributes of an open file or directory, by name.
+pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
+    // Most have none.
+    if matches!(rustix::fs::flistxattr_query(file), Ok(0) | Err(rustix::io::Errno::OPNOTSUPP)) {
+        return Ok(Vec::new());
+    }
+    let mut list = vec![0; XATTRS_SIZE_MAX];
+    let count = rustix::fs::flistxattr(file, list.as_mut_slice())?;
+    let names = list[..count].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let mut xattrs = Vec::new();
+    for name in names {
+        let mut value = vec![0; XATTRS_SIZE_MAX];
+        match rustix::fs::fgetxattr(file, name, value.as_mut_slice()) {
+            // It was removed since.
+            Err(rustix::io::Errno::NODATA) => continue,
+            count => value.truncate(count?),
+        }
+        xattrs.push(Xattr { name: name.to_vec(), value });
+    }
+    xattrs.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Ok(xattrs)
+}
+
+/// A failure of the spool's file system.
+pub fn told(error: &std::io::Error) -> Fault {
+    Fault::from_os("in the spool", error)
+}
