@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long variants of the tests: soak.sh MINUTES
 #
-# Runs every end-to-end test program once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
+# Runs every module of the end-to-end tests once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
 # 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then those of
 # suites.sh in the other ways in which programs reach a job, then
 # SOAK_SEEDS= (100000) seeds of the simulated cluster and all its fault countdowns, then the random tests of all crates
@@ -57,10 +57,10 @@ cargo build --release --package tameike-sim "${locked[@]}"
 before=$(belongings | sort)
 end=$((SECONDS + 60 * minutes))
 
-for file in crates/cli/tests/*.rs; do
-    name=$(basename "$file" .rs)
+program=$(scripts/end-to-end-program.sh "${locked[@]}")
+for name in $("$program" --list --format terse | sed -n 's/::.*//p' | sort -u); do
     # One at a time: some of them count the machine's processes and memory.
-    run "$name" cargo test --package tameike "${locked[@]}" --test "$name" -- --nocapture --test-threads=1
+    run "$name" env --chdir=crates/cli ../../scripts/test-modules.sh "$program" "$name" --nocapture --test-threads=1
 done
 
 run other-ways scripts/suites.sh "${locked[@]}"

@@ -18,28 +18,11 @@ if [ "${TAMEIKE_SOAK:-}" = 1 ]; then
 fi
 cargo_options=("$@")
 
-# built NAME...: paths of these programs of tests, as they were built with all others
-built() {
-    cargo test --workspace "${cargo_options[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
-import json, sys
-for line in sys.stdin:
-    told = json.loads(line)
-    target = told.get("target", {})
-    if told.get("executable") and "/crates/cli/tests/" in target["src_path"] and target["name"] in sys.argv[1:]:
-        print(told["executable"])
-' "$@"
-}
+program=$(scripts/end-to-end-program.sh "${cargo_options[@]}")
 
-# tests NAME...: runs these programs of tests, all of them
+# tests MODULE...: runs the tests of these modules
 tests() {
-    local programs program failed=0
-    mapfile -t programs < <(built "$@")
-    [ "${#programs[@]}" = $# ] || { echo "suites: not all built: $*"; return 1; }
-    for program in "${programs[@]}"; do
-        echo "suites: $program"
-        (cd crates/cli && "$program") || failed=1
-    done
-    return "$failed"
+    (cd crates/cli && ../../scripts/test-modules.sh "$program" "$*")
 }
 
 by_rings() {
@@ -62,19 +45,15 @@ preloaded() {
     TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" "${preloaded_suites[@]}"
 }
 
-# plain PROGRAM...: runs test programs that were built already, in a mount namespace of its own, where anybody may use FUSE
+# plain PROGRAM MODULE...: runs tests in a mount namespace of its own, where every user may use FUSE
 plain() {
     mount -t tmpfs none "$TMPDIR"
     chmod 1777 "$TMPDIR"
     mknod -m 666 "$TMPDIR/fuse" c 10 229
     mount --bind "$TMPDIR/fuse" /dev/fuse
     cd crates/cli
-    local program failed=0
-    for program; do
-        setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --inh-caps=-all \
-            env HOME="$TMPDIR" "$program" || failed=1
-    done
-    return "$failed"
+    setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --inh-caps=-all \
+        env HOME="$TMPDIR" ../../scripts/test-modules.sh "$1" "${*:2}"
 }
 
 as_plain_user() {
@@ -82,16 +61,14 @@ as_plain_user() {
         echo "suites: not run as another user: that takes root"
         return
     fi
-    local programs
-    mapfile -t programs < <(built "${suites[@]}")
-    if ! setpriv --reuid="$nobody" --regid="$nobody" --clear-groups test -x "${programs[0]}"; then
-        echo "suites: not run as a plain user: user $nobody may not read ${programs[0]}"
+    if ! setpriv --reuid="$nobody" --regid="$nobody" --clear-groups test -x "$program"; then
+        echo "suites: not run as a plain user: user $nobody may not execute $program"
         return
     fi
     echo "suites: as a plain user"
     local place
     place=$(mktemp --directory)
-    TMPDIR=$place unshare --mount bash -euo pipefail -c "$(declare -f plain); readonly nobody=$nobody; plain \"\$@\"" plain "${programs[@]}"
+    TMPDIR=$place unshare --mount bash -euo pipefail -c "$(declare -f plain); readonly nobody=$nobody; plain \"\$@\"" plain "$program" "${suites[@]}"
     rmdir "$place"
 }
 

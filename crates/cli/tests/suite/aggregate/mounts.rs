@@ -1,0 +1,84 @@
+//! `agg mount` ends with its mount, also where other mount namespaces have a copy of that.
+
+use super::{Mounted, Tree, path};
+use crate::support::succeed;
+use crate::support::victims::wait_for;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A mount namespace that was made after a mount, and has a copy of it.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new(at: &Path) -> Self {
+        let mut holder = Command::new("unshare")
+            .args([
+                "--map-root-user",
+                "--mount",
+                "sh",
+                "-c",
+                r#"ls "$0/empty" && echo ready && exec sleep 600"#,
+            ])
+            .arg(at)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare is installed");
+        let said = BufReader::new(holder.stdout.take().expect("a pipe"));
+        assert!(said.lines().any(|line| line.is_ok_and(|line| line == "ready")), "it has the mount");
+        Self(holder)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// It went on, and only SIGKILL ended it.
+#[test]
+fn copies_of_a_mount_do_not_keep_it() {
+    let tree = Tree::new().packed();
+    let at = tree.base.path().join("at");
+    fs::create_dir(&at).expect("a directory");
+    for is_interrupted in [false, true] {
+        let mut server = Mounted::new(&tree.container(), &at);
+        let other = Namespace::new(&at);
+        match is_interrupted {
+            true => succeed(Command::new("kill").arg(server.0.id().to_string())),
+            false => succeed(Command::new("fusermount3").arg("-u").arg(&at)),
+        };
+        let status = wait_for("the end of the mount", || server.0.try_wait().expect("a child"));
+        assert!(status.success(), "{status}");
+        assert_eq!(fs::read_dir(&at).expect("a directory").count(), 0);
+        drop(other);
+    }
+    let mut server = Mounted::new(&tree.container(), &at);
+    assert!(at.join(path("empty")).is_dir());
+    assert!(server.end().success());
+}
+
+/// Nothing in it can change: the kernel asked for each name and attribute again.
+#[test]
+fn the_kernel_keeps_what_it_was_told() {
+    let tree = Tree::new().packed();
+    let at = tree.base.path().join("at");
+    fs::create_dir(&at).expect("a directory");
+    let mut server = Mounted::new(&tree.container(), &at);
+    let file = at.join("results/deep/er/0007");
+    let look = || {
+        assert_eq!(fs::read_dir(at.join("results/deep/er")).expect("a directory").count(), 300);
+        (fs::metadata(&file).expect("there").len(), fs::read(&file).expect("read"))
+    };
+    let known = look();
+    // A process that is stopped answers nothing.
+    succeed(Command::new("kill").args(["-STOP", &server.0.id().to_string()]));
+    let stat = Command::new("timeout").args(["--signal=KILL", "30", "stat"]).arg(&file).output();
+    succeed(Command::new("kill").args(["-CONT", &server.0.id().to_string()]));
+    assert!(stat.expect("it runs").status.success(), "the kernel asks again");
+    assert_eq!(look(), known);
+    assert!(server.end().success());
+}

@@ -1,0 +1,308 @@
+//! `tameike run --aggregate-only` beside others, killed, full, and with bad input.
+
+use crate::support::mounts::Mounts;
+use crate::support::spooled::Place;
+use crate::support::{binary, shown, succeed};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const FAILED: i32 = 71;
+const INCOMPLETE: i32 = 75;
+
+/// S39: "Until the program ends, a program of it that is killed has lost nothing that it had written."
+#[test]
+fn a_program_that_is_killed_loses_nothing_it_has_written() {
+    let place = Place::new();
+    let output = place
+        .script(
+            r#"for i in $(seq 50); do seq $((i * 400)) > file-$i; done; exec 7> open; printf written >&7; kill -9 $$"#,
+        )
+        .output()
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", shown(&output));
+    let extracted = place.extracted();
+    assert_eq!(fs::read(extracted.join("open")).expect("it is there"), b"written");
+    for number in 1..=50 {
+        let expected: String = (1..=number * 400).map(|line| format!("{line}\n")).collect();
+        let found = fs::read_to_string(extracted.join(format!("file-{number}"))).expect("it is there");
+        assert_eq!(found, expected);
+    }
+    place.assert_whole();
+}
+
+#[track_caller]
+fn await_line(child: &mut Child, expected: &str) {
+    let mut line = String::new();
+    let out = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    assert_eq!(line, expected);
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// S39: "What a `tameike run` that was killed has not packed is in the spool, and packed by the next one on that host with
+/// the same container."
+#[test]
+fn a_packer_that_is_killed_is_followed() {
+    let place = Place::new();
+    let script = "for i in $(seq 300); do seq $i > file-$i; done; until-packed file-1; mkdir d; exec 7> d/open; printf open >&7; echo ready; read line";
+    for round in 0..5 {
+        let mut child = start(&mut place.script(
+            &format!("test -e d && rm -r d\n{script} {round}").replace("test -e d &&", "! test -e d ||"),
+        ));
+        await_line(
+            &mut child, "ready
+",
+        );
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    }
+    let output = place.script("cat d/open; cat file-* | wc -l; rm file-1").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "open45150\n");
+    let extracted = place.extracted();
+    assert!(!extracted.join("file-1").exists());
+    assert_eq!(fs::read_to_string(extracted.join("file-3")).expect("it is there"), "1\n2\n3\n");
+    place.assert_whole();
+}
+
+/// S39: "Programs of one host see each other's files at once; those of another host see what was packed when they first list a
+/// directory." Several runs share a spool, and who ends last takes it away. Another host's has a spool of its own, elsewhere.
+#[test]
+fn runs_of_one_host_share_a_spool() {
+    let place = Place::new();
+    let wait = "until test -s other; do sleep 0.02; done; cat other; echo mine > mine";
+    let mut first = start(&mut place.script(wait));
+    let second =
+        place.script("echo theirs > other; until test -s mine; do sleep 0.02; done; cat mine").output();
+    let second = second.expect("it starts");
+    assert!(second.status.success(), "{}", shown(&second));
+    assert_eq!(String::from_utf8_lossy(&second.stdout), "mine\n");
+    drop(first.stdin.take());
+    let first = first.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&first.stdout), "theirs\n", "{}", shown(&first));
+    place.assert_whole();
+    assert_eq!(fs::read_to_string(place.extracted().join("mine")).expect("it is there"), "mine\n");
+    let elsewhere = place.base.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    let mut here =
+        start(&mut place.script("echo packed > here; sync; echo ready; read line || true; cat ../ready"));
+    await_line(&mut here, "ready\n");
+    let mut other = Command::new(binary());
+    other.arg("run").arg("--aggregate-only").arg(place.container()).arg("--spool").arg(&elsewhere);
+    let other = other.args(["--", "cat"]).arg(place.container().join("here")).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&other.stdout), "packed\n", "{}", shown(&other));
+    fs::write(place.base.path().join("ready"), "").expect("a file");
+    drop(here.stdin.take());
+    assert!(here.wait().expect("it ends").success());
+}
+
+/// S39: "fsync makes a file safe in the container."
+#[test]
+fn what_is_synced_is_in_the_container_before_the_run_ends() {
+    let place = Place::new();
+    let mut child = start(&mut place.script(
+        "python3 -c 'import os; f = open(\"synced\", \"w\"); f.write(\"safe\"); f.flush(); os.fsync(f.fileno()); print(\"ready\", flush=True); input()'",
+    ));
+    await_line(
+        &mut child, "ready
+",
+    );
+    let output = place.agg("cat", &[Path::new("synced")]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "safe", "{}", shown(&output));
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+    place.assert_whole();
+}
+
+/// What a program was told as done is done, whatever is killed.
+#[test]
+fn names_that_have_changed_stay_changed_when_the_packer_is_killed() {
+    let place = Place::new();
+    let script = "echo old > data; echo k > gone; echo m > mode; mkdir d; echo in > d/f; until-packed data gone mode d/f; echo new > tmp; until-packed tmp
+        mv tmp data; rm gone; chmod 600 mode; mv d e; kill -9 $PPID";
+    place.script(script).output().expect("it starts");
+    let output = place.script("cat data e/f; stat -c %a mode; ls").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "new\nin\n600\ndata\ne\nmode\n");
+    place.assert_whole();
+}
+
+#[test]
+fn what_a_program_leaves_running_ends_with_it() {
+    let place = Place::new();
+    let script = "(trap '' HUP; exec > late; echo one; sleep 1000) & until test -s late; do sleep 0.02; done";
+    let output = place.script(script).stdout(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(fs::read_to_string(place.extracted().join("late")).expect("it is there"), "one\n");
+    place.assert_whole();
+}
+
+/// A copy of a container has a spool of its own.
+#[test]
+fn a_copy_of_a_container_is_another_one() {
+    let place = Place::new();
+    let output = place.script("echo first > first").output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    let copy = place.base.path().join("copy");
+    succeed(Command::new("cp").arg("-a").arg(place.container()).arg(&copy));
+    let mut here = start(&mut place.script("echo ready; read line || true"));
+    await_line(&mut here, "ready\n");
+    let mut other = Command::new(binary());
+    other.arg("run").arg("--aggregate-only").arg(&copy).arg("--spool").arg(place.spool());
+    let other = other.args(["--", "touch"]).arg(copy.join("second")).output().expect("it starts");
+    assert!(other.status.success(), "{}", shown(&other));
+    drop(here.stdin.take());
+    assert!(here.wait().expect("it ends").success());
+    let names = |container: &Path| {
+        let listed = Command::new(binary()).args(["agg", "ls"]).arg(container).output().expect("it starts");
+        String::from_utf8_lossy(&listed.stdout).into_owned()
+    };
+    assert_eq!(
+        (names(&place.container()), names(&copy)),
+        ("first\n".to_owned(), "first\nsecond\n".to_owned())
+    );
+    place.assert_whole();
+}
+
+#[test]
+fn bad_input_is_named_and_nothing_is_changed() {
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    fs::write(place.container().join("mine"), "not a container").expect("a file");
+    let output = place.script("echo no > file").output().expect("it starts");
+    assert_eq!(output.status.code(), Some(FAILED));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("neither empty nor a container"),
+        "{}",
+        shown(&output)
+    );
+    assert_eq!(fs::read_dir(place.container()).expect("a directory").count(), 1);
+    fs::remove_file(place.container().join("mine")).expect("removed");
+    let output = place.run(&["/no/such/program"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(127), "{}", shown(&output));
+    let output = place.run(&["sh", "-c", "exit 3"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(3), "{}", shown(&output));
+    let missing = place.base.path().join("no/such/dir");
+    let output =
+        Command::new(binary()).arg("run").arg("--aggregate-only").arg(&missing).args(["--", "true"]).output();
+    let output = output.expect("it starts");
+    assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
+    assert!(!missing.exists());
+    place.assert_whole();
+}
+
+/// S39: "What cannot be packed is named, kept in the spool, and packed by the next run once there is room."
+#[test]
+fn a_full_file_system_keeps_the_rest_in_the_spool() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    mounts.mount_memory(&place.container(), "24m");
+    let script = "umask 022; for i in $(seq 40); do head -c 1000000 /dev/zero | tr '\\0' \"$(printf %o $((i + 64)))\" > file-$i; done; md5sum file-*";
+    let run = |script: &str| mounts.inside(&place.script(script)).output().expect("it starts");
+    let output = run(script);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("kept in") && said.contains("ENOSPC"), "{said}");
+    // What is told as packed is in the container.
+    assert!(!said.contains("packed 40 files"), "{said}");
+    let sum = String::from_utf8_lossy(&output.stdout).into_owned();
+    mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
+    let output = run("md5sum file-*");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), sum);
+    let verify = mounts.shell(&format!("{} agg verify {}", binary(), place.container().display()));
+    assert!(verify.status.success(), "{}", shown(&verify));
+    assert_eq!(fs::read_dir(place.spool()).expect("a directory").count(), 0);
+}
+
+/// What was packed before there was no room is not packed once more: it needs room again otherwise.
+#[test]
+fn what_is_packed_of_a_full_file_system_stays_packed() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = Place::new();
+    fs::create_dir(place.container()).expect("a directory");
+    mounts.mount_memory(&place.container(), "4m");
+    // Small ones, open until the program ends, so that all are packed then. A process may have a thousand files open.
+    let program = "import os; first = 0 if os.fork() else 750; files = [(i, open(str(i), 'wb')) for i in range(first, first + 750)]; \
+                   [file.write(b'%05d' % i * 800) for i, file in files]; first or os.wait()";
+    let run = |program: &str| {
+        let output =
+            mounts.inside(&place.script(&format!("python3 -c \"{program}\""))).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let packed =
+            said.split_once("packed ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
+        (output.status.code(), packed.unwrap_or_else(|| panic!("{}", shown(&output))))
+    };
+    let (status, first) = run(program);
+    assert_eq!(status, Some(INCOMPLETE));
+    assert!(0 < first && first < 1500, "{first}");
+    mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
+    let (status, second) =
+        run("assert all(open(str(i), 'rb').read() == b'%05d' % i * 800 for i in range(1500))");
+    assert_eq!((status, first + second), (Some(0), 1500));
+}
+
+/// S39: "What programs leave beside the container, past the library, is named at the end, with exit code 75."
+/// A program without the library, and who came by a link from elsewhere, left files in no listing, and all was said to be well.
+#[test]
+fn what_lies_beside_the_container_is_named() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(place.container(), place.base.path().join("by")).expect("a link");
+    let script = "echo in > a; echo 1 > ../by/stray; TAMEIKE_SPOOL= mkdir \"$TAMEIKE_CONTAINER/made\"";
+    let first = place.script(script).output().expect("it starts");
+    // Until it is taken away, later runs say so, too.
+    let later = place.run(&["true"]).output().expect("it starts");
+    for output in [first, later] {
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+        let said = shown(&output);
+        let name = |name: &str| place.container().join(name).display().to_string();
+        for stray in ["made", "stray"].map(name) {
+            assert!(said.contains(&format!("{stray}: it lies beside the container")), "{said}");
+        }
+        assert!(said.contains("2 paths are not packed") && !said.contains(".data:"), "{said}");
+    }
+    // What is said to help does.
+    fs::rename(place.container().join("stray"), place.base.path().join("stray")).expect("ours");
+    fs::remove_dir(place.container().join("made")).expect("ours");
+    succeed(&mut place.run(&["mv", "stray", "container/"]));
+    assert_eq!(fs::read(place.extracted().join("stray")).expect("it is there"), b"1\n");
+    place.assert_whole();
+}
+
+/// A spool that is full makes room as files are packed; who writes more than it has at once is told.
+#[test]
+fn a_small_spool_is_enough_for_many_files() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = Place::new();
+    mounts.mount_memory(&place.spool(), "16m");
+    let script = "for i in $(seq 100); do head -c 1000000 /dev/urandom > file-$i; done; ls | wc -l; for i in $(seq 100); do wc -c < file-$i; done | sort | uniq -c";
+    let output = mounts.inside(&place.script(script)).output().expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    let words: Vec<_> =
+        String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect();
+    assert_eq!(words, ["100", "100", "1000000"]);
+    let output = mounts.inside(&place.script("head -c 20000000 /dev/zero > large || echo told")).output();
+    let output = output.expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "told\n", "{}", shown(&output));
+}
+
+/// Other users can make directories beside a spool, of every name that they can foresee.
+#[test]
+fn nobody_keeps_a_spool_from_its_end() {
+    let place = Place::new();
+    let output = place
+        .script(r#"echo kept > file; mkdir -p "$TAMEIKE_SPOOL.gone/in"; echo "$TAMEIKE_SPOOL.gone""#)
+        .output()
+        .expect("it starts");
+    assert!(output.status.success(), "{}", shown(&output));
+    let beside = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    fs::remove_dir_all(beside).expect("it is there");
+    assert_eq!(fs::read_to_string(place.extracted().join("file")).expect("it is there"), "kept\n");
+    place.assert_whole();
+}

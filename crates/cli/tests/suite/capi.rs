@@ -1,0 +1,74 @@
+//! Programs in C that use the library, in jobs.
+
+use crate::kit::Kit;
+use crate::support::{Site, preload, shown, succeed};
+use std::process::Command;
+
+/// It tells and leaves the same in each view as in a plain directory, and other nodes and programs find what it has left. Returns
+/// the job's status.
+fn is_told_the_same(options: &[&str]) -> String {
+    let kit = Kit::new();
+    let program = kit.build("calls");
+    let site = Site::new();
+    let sums = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
+    let script = format!("{}; {sums}", program.display());
+    let expected = succeed(Command::new("bash").args(["-euc", &script]).current_dir(site.plain()));
+    let inner = format!(
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE"; do
+               mkdir "$view/here"; cd "$view/here"; {script}; echo ---
+           done
+           cd "$TAMEIKE_SHARED/here"; {sums} > /dev/shm/$TAMEIKE_JOB.sums
+           tameike exec --node 1 --cwd "$TAMEIKE_SHARED/here" -- sha256sum --quiet -c /dev/shm/$TAMEIKE_JOB.sums
+           rm /dev/shm/$TAMEIKE_JOB.sums
+           tameike status --json"#
+    );
+    let output = site.job(2, options, &inner).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = said.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{said}");
+    for (view, part) in parts[..3].iter().enumerate() {
+        assert_eq!(*part, expected, "view {view}");
+    }
+    site.assert_clean();
+    parts[3].to_owned()
+}
+
+#[test]
+fn a_program_with_the_library_is_told_the_same_in_each_view() {
+    let status = is_told_the_same(&[]);
+    assert!(preload::answered(&status) > 200, "this was the kernel: {status}");
+}
+
+#[test]
+fn and_without_a_ring() {
+    let status = is_told_the_same(&["--no-ring"]);
+    assert!(!status.contains("ring_answered"), "there is a ring: {status}");
+}
+
+/// As for every program, a mount for reading only holds, though the agent would do what it is asked.
+#[test]
+fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
+    let kit = Kit::new();
+    let site = Site::new();
+    let script = format!(r#"{} "$TAMEIKE_SHARED""#, kit.build("mounts").display());
+    succeed(&mut site.job(1, &[], &script));
+    site.assert_clean();
+}
+
+/// As for every program, what the kernel allows to the new user counts, not what the old one was allowed.
+#[test]
+fn a_program_that_becomes_another_user_has_that_users_permissions() {
+    if tameike_io::os::process::user() != 0 {
+        return;
+    }
+    let kit = Kit::new();
+    let site = Site::new();
+    let script = format!(
+        r#"dir=$TAMEIKE_SHARED; while [ "$dir" != / ]; do chmod a+x "$dir"; dir=$(dirname "$dir"); done
+        {} "$TAMEIKE_SHARED""#,
+        kit.build("users").display()
+    );
+    succeed(&mut site.job(1, &[], &script));
+    site.assert_clean();
+}

@@ -1,0 +1,229 @@
+//! Agents that are killed with -9 at random moments: what was acknowledged comes to the shared directory, and
+//! nothing that did not happen is claimed.
+//!
+//! Programs on three nodes write small and large files in the cache view, append, overwrite, cut, rename and
+//! remove, and say outside of the views what close or fsync has acknowledged. An agent dies while they write,
+//! in the background flush, or in the drain; `recover` follows, sometimes cut off itself, sometimes twice.
+
+use crate::support::promises::Promises;
+use crate::support::victims::{Background, Chance, JobPlace, is_soak, let_pass_ms, seed, wait_for};
+use crate::support::{Site, shown};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+const NODES: u32 = 3;
+const INCOMPLETE: i32 = 75;
+const AGENT_LOST: i32 = 70;
+const FAILED: i32 = 71;
+/// Moments in the long test and in the normal one.
+const MOMENTS: u64 = 50;
+const FEW_MOMENTS: u64 = 6;
+
+/// S16: "When close has returned, the written data is in the journal: it survives the death of any agent, and
+/// `tameike recover` brings it to the shared file system."
+/// S6: "One whose node dies before it is acknowledged may leave zeros there."
+#[test]
+fn what_was_acknowledged_survives_the_death_of_any_agent_at_any_moment() {
+    let first = seed();
+    let moments = if is_soak() { MOMENTS } else { FEW_MOMENTS };
+    let mut hits = 0;
+    for moment in 0..moments {
+        let seed = first + moment;
+        println!("moment {moment}: TAMEIKE_SEED={seed}");
+        hits += u64::from(Round::new(seed).play());
+    }
+    println!("{hits} of {moments} blows hit");
+    assert!(hits >= moments / 2, "too few blows hit for the test to mean anything");
+}
+
+/// When in a job's life an agent is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Writing,
+    Flushing,
+    Draining,
+}
+
+struct Round {
+    seed: u64,
+    chance: Chance,
+    site: Site,
+    place: JobPlace,
+    logs: PathBuf,
+}
+
+impl Round {
+    fn new(seed: u64) -> Self {
+        let site = Site::new();
+        let logs = site.base().join("said");
+        fs::create_dir(&logs).expect("a directory");
+        let place = JobPlace::new(&site, &format!("crash-{seed:x}"));
+        Self { seed, chance: Chance::new(seed), site, place, logs }
+    }
+
+    /// Plays the round; whether the blow hit.
+    fn play(mut self) -> bool {
+        let phase = [Phase::Writing, Phase::Flushing, Phase::Draining][(self.seed % 3) as usize];
+        let mut job = self.start_job(phase);
+        let victim = self.chance.below(u64::from(NODES)) as u32;
+        let moment_ms = self.await_moment(phase, &mut job);
+        let killed = self.place.kill_agent(victim);
+        println!("{phase:?} + {moment_ms} ms: node {victim} {}", if killed { "killed" } else { "had ended" });
+        let output = job.output();
+        let promises = self.promises();
+        println!("{} files promised whole", promises.iter().map(Promises::whole_files).sum::<usize>());
+        let cut_off = self.check_end_of_job(&output, killed, &promises);
+        if cut_off {
+            self.check_stores();
+            self.recover(&promises);
+        }
+        self.check_kept(&promises);
+        self.place.assert_gone();
+        killed
+    }
+
+    /// Whatever the moment of the blow, no store is damaged by it.
+    fn check_stores(&self) {
+        for store in self.place.devices(Path::new("/dev/shm")) {
+            let output = self.site.tameike(&["check", store.to_str().expect("plain path")]).output();
+            let output = output.expect("it starts");
+            assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+        }
+    }
+
+    fn start_job(&self, phase: Phase) -> Background {
+        // What is to be drained must not have been flushed before.
+        let pause = if phase == Phase::Draining {
+            r#"tameike exec --all -- sh -c 'head -c 40M /dev/zero > $TAMEIKE_CACHE/last-$TAMEIKE_NODE'"#
+        } else {
+            "sleep 0.3"
+        };
+        let writer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/writer.py");
+        let (writer, logs, seed) = (writer.display(), self.logs.display(), self.seed);
+        let script = format!(
+            r#"tameike exec --all -- sh -c 'python3 {writer} "$TAMEIKE_CACHE" {logs}/$TAMEIKE_NODE {seed} 40' || true
+               touch {logs}/wrote; {pause}; touch {logs}/ending"#
+        );
+        let receipt = self.logs.join("receipt");
+        let receipt = receipt.to_str().expect("plain path");
+        let options = ["--job", &self.place.job, "--receipt", receipt, "--memory", "64MiB"];
+        Background::start(&mut self.site.job(NODES, &options, &script))
+    }
+
+    /// Waits for the moment of the blow: in the writing, after so many words of a writer; else after so many
+    /// milliseconds, which it gives.
+    fn await_moment(&mut self, phase: Phase, job: &mut Background) -> u64 {
+        let (mark, lines, within_ms) = match phase {
+            Phase::Writing => ("0", self.chance.below(80), 10),
+            Phase::Flushing => ("wrote", 0, 300),
+            Phase::Draining => ("ending", 0, 80),
+        };
+        let mark = self.logs.join(mark);
+        let has_come = || {
+            let text = fs::read(&mark).ok()?;
+            (text.iter().filter(|&&byte| byte == b'\n').count() as u64 >= lines).then_some(())
+        };
+        wait_for("the phase", || has_come().or_else(|| (!job.runs()).then_some(())));
+        let moment_ms = self.chance.below(within_ms);
+        let_pass_ms(moment_ms);
+        moment_ms
+    }
+
+    fn promises(&self) -> Vec<Promises> {
+        (0..NODES).map(|node| Promises::read(&self.logs.join(node.to_string()), node)).collect()
+    }
+
+    /// What the job says of itself must be so. Whether it was cut off.
+    fn check_end_of_job(&self, output: &Output, killed: bool, promises: &[Promises]) -> bool {
+        let code = output.status.code();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let cut_off = match code {
+            Some(0) => false,
+            Some(AGENT_LOST) if killed => false,
+            Some(INCOMPLETE) if killed => {
+                assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+                assert!(said.contains("drain INCOMPLETE"), "{said}");
+                assert!(self.status().contains(&self.place.job), "status does not name the job");
+                true
+            }
+            _ => unreachable!("seed {}: {}", self.seed, shown(output)),
+        };
+        self.check_receipt(&self.logs.join("receipt"), promises);
+        cut_off
+    }
+
+    fn status(&self) -> String {
+        let output = self.site.tameike(&["status"]).output().expect("it starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Recovers the job: cut off itself at a random moment in some rounds, always once more at the end.
+    fn recover(&mut self, promises: &[Promises]) {
+        let receipt = self.logs.join("recovered");
+        let path = receipt.to_str().expect("plain path").to_owned();
+        let arguments = ["recover", "--job", &self.place.job, "--receipt", &path, "--verify"];
+        let blow = self.chance.below(3);
+        if blow > 0 {
+            let victim = self.chance.below(u64::from(NODES)) as u32;
+            let dead = self.place.agent(victim);
+            let mut first = Background::start(&mut self.site.tameike(&arguments));
+            let program = first.program();
+            wait_for("an agent", || (self.place.agent(victim) != dead || !first.runs()).then_some(()));
+            let_pass_ms(self.chance.below(100));
+            let hit = if blow == 1 {
+                crate::support::victims::signal(program, "KILL")
+            } else {
+                self.place.kill_agent(victim)
+            };
+            println!("recover hit: {hit} ({blow})");
+            let output = first.output();
+            assert!(!hit || blow == 1 || output.status.code() != Some(0) || !self.place.dir.exists());
+        }
+        // Agents whose driver was killed see it, and end: until then the job is not to be had.
+        let is_held = |said: &str| said.contains("is still running") || said.contains("is locked by another");
+        let output = wait_for("the end of the agents of the first recovery", || {
+            let output = self.site.tameike(&arguments).output().expect("it starts");
+            let held = output.status.code() == Some(FAILED) && is_held(&shown(&output));
+            (!held).then_some(output)
+        });
+        let code = crate::support::victims::code_of_recovery(&shown(&output));
+        assert_eq!(output.status.code(), Some(code), "seed {}: {}", self.seed, shown(&output));
+        if receipt.exists() {
+            self.check_receipt(&receipt, promises);
+        }
+        let again = self.site.tameike(&arguments[..3]).output().expect("it starts");
+        assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
+        assert!(String::from_utf8_lossy(&again.stderr).contains("has left nothing"), "{}", shown(&again));
+    }
+
+    /// A file that a receipt calls synced or verified is on the shared directory as its writer was promised, and
+    /// has the checksum of the receipt.
+    fn check_receipt(&self, path: &Path, promises: &[Promises]) {
+        let text = fs::read(path).expect("a receipt");
+        let receipt: Value = serde_json::from_slice(&text).expect("JSON");
+        for file in receipt["files"].as_array().expect("files") {
+            let name = file["path"].as_str().expect("a path");
+            if !matches!(file["outcome"].as_str(), Some("synced" | "verified")) {
+                assert_ne!(receipt["complete"], Value::Bool(true), "{file}");
+                continue;
+            }
+            for promise in promises {
+                assert_eq!(promise.breach(&self.site.shared(), name), None, "seed {}: {file}", self.seed);
+            }
+            let content = fs::read(self.site.shared().join(name)).expect("a drained file");
+            assert_eq!(file["size"].as_u64(), Some(content.len() as u64), "seed {}: {file}", self.seed);
+            let sum = file["checksum"].as_str().expect("a checksum");
+            if !sum.starts_with("units:") {
+                assert_eq!(sum, blake3::hash(&content).to_hex().as_str(), "seed {}: {file}", self.seed);
+            }
+        }
+    }
+
+    fn check_kept(&self, promises: &[Promises]) {
+        let broken: Vec<_> =
+            promises.iter().flat_map(|promise| promise.broken(&self.site.shared())).collect();
+        assert!(broken.is_empty(), "seed {}: {broken:#?}", self.seed);
+    }
+}

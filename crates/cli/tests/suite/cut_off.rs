@@ -1,0 +1,160 @@
+//! Files that a program has open for writing when its job, or its node, is cut off: named, with how much of them is there.
+
+use crate::support::victims::{Background, JobPlace, end_programs, signal, wait_for};
+use crate::support::{Site, processes_naming, shown};
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+const INCOMPLETE: i32 = 75;
+
+fn place(site: &Site, name: &str) -> JobPlace {
+    JobPlace::new(site, &format!("{name}-{}", std::process::id()))
+}
+
+/// A job of two nodes whose program makes `closed`, does `writes` to files that it keeps open, and waits.
+fn start(site: &Site, place: &JobPlace, writes: &str) -> Background {
+    let ready = site.plain().join("ready");
+    let python = format!(
+        "import os, time
+cache = os.environ['TAMEIKE_CACHE']
+with open(cache + '/closed', 'wb') as file: file.write(bytes(3000000))
+file = open(cache + '/open', 'wb', buffering=0)
+{writes}
+open('{}', 'w')
+time.sleep(1000)",
+        ready.display()
+    );
+    let program = site.plain().join("program.py");
+    fs::write(&program, python).expect("written");
+    let options = ["--job", &place.job, "--memory", "64MiB"];
+    let script = format!("python3 {}", program.display());
+    let mut job = Background::start(&mut site.job(2, &options, &script));
+    wait_for("the job's files", || (ready.exists() || !job.runs()).then_some(()));
+    job
+}
+
+fn await_quiet(site: &Site, kills: bool) {
+    let base = site.base();
+    let base = base.to_str().expect("plain path");
+    wait_for("the end of all processes", || {
+        if kills {
+            end_programs(base);
+        }
+        processes_naming(base).is_empty().then_some(())
+    });
+}
+
+/// Kills the whole job, the agents first: they would write down what they have when their driver is gone.
+fn kill_all(site: &Site, place: &JobPlace, job: Background) {
+    assert!(signal(job.program(), "STOP"));
+    assert!(place.kill_agents(0..2));
+    assert!(signal(job.program(), "KILL"));
+    await_quiet(site, true);
+    job.output();
+}
+
+fn tameike(site: &Site, arguments: &[&str], code: i32) -> String {
+    let output = site.tameike(arguments).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", shown(&output));
+    shown(&output)
+}
+
+/// What `recover` and `status` say of a job with an open file.
+fn check_recovery(site: &Site, place: &JobPlace) {
+    let words = "1 file open for writing";
+    let status = tameike(site, &["status", "--job", &place.job], 0);
+    assert!(status.contains(words), "{status}");
+    let said = tameike(site, &["recover", "--job", &place.job], INCOMPLETE);
+    assert!(said.contains(words) && said.contains("1 of 2 files cut off while written"), "{said}");
+    let line = |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    assert!(line("closed").contains("synced"), "{said}");
+    let size = fs::metadata(site.shared().join("open")).expect("there").len();
+    let told =
+        format!("CUT OFF: a program had it open for writing when it was cut off; the first {size} bytes");
+    assert!(line("open").contains(&told), "{said}");
+    assert!(!said.contains("drain complete"), "{said}");
+    place.assert_gone();
+    assert!(tameike(site, &["recover", "--job", &place.job], 0).contains("has left nothing"));
+    site.assert_clean();
+}
+
+/// S45: "A file of the cache view that a program had open for writing when its node, or the whole job, was killed is never called
+/// synced" `recover` called it so, or said nothing of it where all that the homes had was flushed.
+#[test]
+fn what_was_being_written_when_all_was_killed_is_named() {
+    for (name, writes) in [
+        ("begun", "file.write(bytes(2500000))"),
+        ("synced", "file.write(bytes(2500000)); os.fsync(file.fileno()); file.write(b'more')"),
+    ] {
+        let site = Site::new();
+        let place = place(&site, name);
+        let job = start(&site, &place, writes);
+        kill_all(&site, &place, job);
+        check_recovery(&site, &place);
+    }
+}
+
+/// S45: "Not so is one of which all that was written has been acknowledged by close or fsync, or by a lock that the writer asked for or
+/// gave back since (S21)."
+#[test]
+fn what_was_closed_or_unlocked_is_not_called_cut_off() {
+    for (name, ends) in [
+        ("closed", "os.ftruncate(file.fileno(), 7); file.close()"),
+        ("unlocked", "lock = __import__('fcntl').lockf; lock(file, 2); file.write(b'more'); lock(file, 8)"),
+    ] {
+        let site = Site::new();
+        let place = place(&site, name);
+        let job = start(&site, &place, &format!("file.write(bytes(2500000)); {ends}"));
+        kill_all(&site, &place, job);
+        let status = tameike(&site, &["status", "--job", &place.job], 0);
+        assert!(!status.contains("open for writing"), "{status}");
+        let said = tameike(&site, &["recover", "--job", &place.job], 0);
+        assert!(!said.contains("CUT OFF"), "{said}");
+        place.assert_gone();
+    }
+}
+
+/// S45: "So is one whose program the agents end because the job's driver was killed." What it had open ends in the middle.
+#[test]
+fn what_was_being_written_when_the_driver_was_killed_is_named() {
+    let site = Site::new();
+    let place = place(&site, "driver");
+    let job = start(&site, &place, "file.write(bytes(2500000))");
+    assert!(signal(job.program(), "KILL"));
+    job.output();
+    await_quiet(&site, false);
+    check_recovery(&site, &place);
+}
+
+/// The job goes on without one of its nodes, and its receipt names what that node's programs were writing.
+#[test]
+fn what_a_dead_node_was_writing_is_named_in_the_receipt() {
+    let site = Site::new();
+    let place = place(&site, "node");
+    let mark = site.plain().join("mark");
+    let writer = "import os, sys, time
+files = [open(os.environ['TAMEIKE_CACHE'] + f'/{n}', 'wb', buffering=0) for n in range(24)]
+for file in files: file.write(b'begun')
+open(sys.argv[1], 'w')
+time.sleep(1000)";
+    let program = site.plain().join("program.py");
+    fs::write(&program, writer).expect("written");
+    let script = format!(
+        r#"tameike exec --node 1 -- python3 {program} {mark} & until [ -e {mark} ]; do sleep 0.01; done
+           kill -9 $(grep -o '"pid": [0-9]*' "$TAMEIKE_JOB_DIR/node-1/node.json" | grep -o '[0-9]*'); sleep 0.2"#,
+        program = program.display(),
+        mark = mark.display()
+    );
+    let output = site.job(2, &["--job", &place.job, "--keep-going"], &script).output().expect("a job");
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    let named = |output: &Output| shown(output).matches("CUT OFF").count();
+    // Those of which node 1 was the coordinator are named by `recover`.
+    assert!((1..24).contains(&named(&output)), "{}", shown(&output));
+    end_programs(site.base().to_str().expect("plain path"));
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
+    assert_eq!(recovered.status.code(), Some(INCOMPLETE), "{}", shown(&recovered));
+    assert_eq!(named(&recovered), 24, "{}", shown(&recovered));
+    place.assert_gone();
+    assert!(Path::new("/dev/shm").exists());
+}

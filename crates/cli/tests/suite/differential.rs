@@ -1,0 +1,87 @@
+//! Random system calls of one process return on each view what they return on a local file system.
+
+use crate::support::{Site, is_soak, shown};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+const STEPS: usize = 300;
+/// Steps of a seed that are shown when it fails.
+const STEPS_SHOWN: usize = 12;
+
+fn program() -> String {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/differential.py");
+    program.display().to_string()
+}
+
+/// What the steps of each seed returned.
+fn by_seed(output: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut seeds = BTreeMap::<_, Vec<_>>::new();
+    for line in output.lines() {
+        seeds.entry(line.split('/').next().unwrap_or_default()).or_default().push(line);
+    }
+    seeds
+}
+
+fn compare(view: &str, reference: &str, found: &str) {
+    let (reference, found) = (by_seed(reference), by_seed(found));
+    for (seed, wanted) in &reference {
+        let got = found.get(seed).map(Vec::as_slice).unwrap_or_default();
+        let differs = |step: &usize| wanted.get(*step) != got.get(*step);
+        let step = (0..wanted.len().max(got.len())).find(differs).unwrap_or(wanted.len());
+        assert_eq!(
+            got.get(step),
+            wanted.get(step),
+            "{view}, seed {seed}; what returned the same before: {:#?}",
+            &wanted[step.saturating_sub(STEPS_SHOWN)..step]
+        );
+    }
+}
+
+/// Runs the same programs on a local file system in memory and on the views of a job.
+fn run(options: &[&str]) {
+    let (first, count) =
+        if is_soak() { (crate::support::victims::seed() % 1_000_000, 1000) } else { (0, 20) };
+    let site = Site::new();
+    let local = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let seeds = format!("{first} {count} {STEPS}");
+    let reference = Command::new("python3")
+        .arg(program())
+        .arg(local.path())
+        .args(seeds.split(' '))
+        .output()
+        .expect("python3 is installed");
+    assert!(reference.status.success(), "{}", shown(&reference));
+    let reference = String::from_utf8(reference.stdout).expect("text");
+    let views = ["SHARED", "CACHE", "NODE_LOCAL"];
+    let script = views
+        .map(|view| {
+            format!("mkdir $TAMEIKE_{view}/d; python3 {} $TAMEIKE_{view}/d {seeds} > {view}", program())
+        })
+        .join("\n");
+    let script = format!("cd {}; {script}", local.path().display());
+    let device = site.disk();
+    let device = ["--device", device.to_str().expect("plain path")];
+    let output = site.job(2, &[&device, options].concat(), &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    for view in views {
+        let found = std::fs::read_to_string(local.path().join(view)).expect("written");
+        compare(view, &reference, &found);
+    }
+    site.assert_clean();
+}
+
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
+/// to which a mapping and calls write at the same time." And so do all other calls.
+///
+/// Stores to mappings of a file that was opened with `O_APPEND` were once appended to it, and a change of that flag was not heard of.
+#[test]
+fn random_calls_return_what_they_return_on_a_local_file_system() {
+    run(&[]);
+}
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+#[test]
+fn random_calls_of_preloaded_programs_return_what_they_return_on_a_local_file_system() {
+    run(&["--preload"]);
+}

@@ -1,0 +1,302 @@
+//! A shared directory that takes no more in the middle of a job: the receipt says what is missing and why, the
+//! job ends with 75 and a journal, and `recover` completes it when there is room again.
+
+use crate::support::mounts::Mounts;
+use crate::support::small_disk::{KINDS, Kind, SmallDisk};
+use crate::support::victims::{Chance, JobPlace, is_soak, seed};
+use crate::support::{Site, shown};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const INCOMPLETE: i32 = 75;
+/// Files of a job, of 1 MiB and a bit each.
+const FILES: u32 = 16;
+const SIZE: u32 = 1_050_000;
+
+/// Held by each scene: a job that begins looks into the journals that others have left, which moves their logs into their tables.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Scene {
+    _alone: MutexGuard<'static, ()>,
+    size_bytes: u32,
+    site: Site,
+    mounts: Mounts,
+    place: JobPlace,
+}
+
+impl Scene {
+    fn new(job: &str) -> Option<Self> {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let site = Site::new();
+        let job = format!("{job}-{}", std::process::id());
+        let place = JobPlace::new(&site, &job);
+        Some(Self { _alone, place, mounts: Mounts::new()?, size_bytes: SIZE, site })
+    }
+
+    fn receipt_path(&self) -> PathBuf {
+        self.site.base().join("receipt")
+    }
+
+    /// Runs a job of two nodes that writes the files, each first to a place outside of the views, and then does
+    /// what `end` says. Files that are there are overwritten in place.
+    fn run(&self, end: &str) -> Output {
+        let expected = self.site.base().join("expected");
+        fs::create_dir(&expected).expect("a directory");
+        let (expected, shared, size) = (expected.display(), self.site.shared(), self.size_bytes);
+        let script = format!(
+            r#"export expected={expected} shared={}
+               for i in $(seq {FILES}); do head -c {size} /dev/urandom > $expected/$i; done
+               for i in $(seq 1 2 {FILES}); do cat $expected/$i 1<> "$TAMEIKE_CACHE/$i"; done
+               tameike exec --node 1 -- sh -euc 'for i in $(seq 2 2 {FILES}); do cat $expected/$i 1<> "$TAMEIKE_CACHE/$i"; done'
+               {end}"#,
+            shared.display()
+        );
+        let receipt = self.receipt_path();
+        let receipt = receipt.to_str().expect("plain path");
+        let options = ["--job", &self.place.job, "--receipt", receipt, "--memory", "64MiB"];
+        self.mounts.inside(&self.site.job(2, &options, &script)).output().expect("nsenter is installed")
+    }
+
+    /// The job must have ended with a receipt that names what is missing for this reason. How many files.
+    fn check_incomplete(&self, output: &Output, reason: &str) -> usize {
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("drain INCOMPLETE"), "{said}");
+        assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+        let receipt: Value =
+            serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
+        assert_eq!(receipt["complete"], Value::Bool(false));
+        let mut missing = 0;
+        for file in receipt["files"].as_array().expect("files") {
+            let name = file["path"].as_str().expect("a path");
+            match file["outcome"]["missing"].as_str() {
+                Some(why) => {
+                    assert!(why.to_lowercase().contains(reason), "{why}");
+                    missing += 1;
+                }
+                None => self.check_file(name),
+            }
+        }
+        missing
+    }
+
+    /// The status names the job. It looks into the journals, which moves their logs into their tables.
+    fn check_status(&self) {
+        let status = self.mounts.tameike(&self.site, &["status"]);
+        assert!(String::from_utf8_lossy(&status.stdout).contains(&self.place.job), "{}", shown(&status));
+    }
+
+    /// The file on the shared directory is as it was written.
+    fn check_file(&self, name: &str) {
+        let (base, shared) = (self.site.base(), self.site.shared());
+        self.mounts.must(&format!("cmp {}/expected/{name} {}/{name}", base.display(), shared.display()));
+    }
+
+    fn recover(&self, options: &[&str]) -> Output {
+        let receipt = self.receipt_path();
+        let receipt = receipt.to_str().expect("plain path");
+        let arguments = ["recover", "--job", &self.place.job, "--receipt", receipt];
+        self.mounts.tameike(&self.site, &[&arguments, options].concat())
+    }
+
+    /// Recovery must complete the job.
+    fn check_recovery(&self) {
+        let output = self.recover(&["--verify"]);
+        assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("read back and equal"),
+            "{}",
+            shown(&output)
+        );
+        (1..=FILES).for_each(|name| self.check_file(&name.to_string()));
+        self.place.assert_gone();
+    }
+}
+
+#[test]
+fn a_full_shared_directory_leaves_a_journal_that_is_drained_when_there_is_room() {
+    let Some(scene) = Scene::new("full") else { return };
+    scene.mounts.mount_memory(&scene.site.shared(), "6m");
+    let output = scene.run("");
+    let missing = scene.check_incomplete(&output, "no space left");
+    scene.check_status();
+    assert!(missing > 5, "{missing} files are missing");
+    // Without room, recovery says the same again.
+    let again = scene.recover(&["--verify"]);
+    assert_eq!(scene.check_incomplete(&again, "no space left"), missing, "{}", shown(&again));
+    scene.check_status();
+    scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+    scene.check_recovery();
+}
+
+#[test]
+fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
+    let Some(scene) = Scene::new("read-only") else { return };
+    scene.mounts.mount_memory(&scene.site.shared(), "64m");
+    // The whole file system, as a server that fails would do it; busy while a flush has a file open.
+    let output = scene.run("until mount -o remount,ro $shared 2>/dev/null; do :; done");
+    let missing = scene.check_incomplete(&output, "read-only");
+    scene.check_status();
+    assert!(missing > 0, "everything was flushed before");
+    scene.mounts.must(&format!("mount -o remount,rw {}", scene.site.shared().display()));
+    scene.check_recovery();
+}
+
+/// The file system takes all writes into memory, and the disk below has no room for them: only fsync tells. What a
+/// receipt calls synced must be on the disk, and not only in memory.
+///
+/// S17: "a file is listed as there only after fsync of it succeeded."
+#[test]
+fn a_failed_fsync_is_no_success() {
+    let seed = seed();
+    let rounds = if is_soak() { 12 } else { 1 };
+    for round in 0..rounds {
+        for kind in KINDS {
+            println!("round {round}, TAMEIKE_SEED={}: {kind:?}", seed + round);
+            fail_fsync(kind, seed + round);
+        }
+    }
+}
+
+fn fail_fsync(kind: Kind, seed: u64) {
+    let Some(mut scene) = Scene::new("fsync") else { return };
+    scene.size_bytes = kind.file_bytes;
+    let disk_dir = scene.site.base().join("disk");
+    fs::create_dir(&disk_dir).expect("a directory");
+    let mut chance = Chance::new(seed);
+    let room_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
+    // Half of the files of the job are there before.
+    let dirs = (disk_dir.as_path(), &*scene.site.shared());
+    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, room_kib) else { return };
+    let output = scene.run("");
+    let missing = scene.check_incomplete(&output, "fsync");
+    scene.check_status();
+    assert!(missing >= FILES as usize / 2 - 1, "the disk had room: {}", shown(&output));
+    let synced = scene.files_that_are("synced");
+    println!("{room_kib} KiB of room: {missing} missing, {} synced", synced.len());
+    // Recovery meets what the kernel keeps of the failed writes, or only what the disk has.
+    if chance.below(2) == 0 {
+        disk.forget();
+        synced.iter().for_each(|name| scene.check_file(name));
+    }
+    disk.give_room();
+    let verify: &[&str] = if chance.below(2) == 0 { &["--verify"] } else { &[] };
+    let recovered = scene.recover(verify);
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    disk.forget();
+    (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
+    scene.place.assert_gone();
+}
+
+impl Scene {
+    /// A job of which most files are in the journal only, with room for them on the shared directory since.
+    fn cut_off(job: &str) -> Option<Self> {
+        let scene = Self::new(job)?;
+        scene.mounts.mount_memory(&scene.site.shared(), "4m");
+        let output = scene.run("");
+        let missing = scene.check_incomplete(&output, "no space left");
+        assert!(missing > FILES as usize / 2, "{}", shown(&output));
+        scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+        Some(scene)
+    }
+
+    /// A file in the device directory of node 1.
+    fn store_file(&self, name: &str) -> PathBuf {
+        let devices = self.place.devices(Path::new("/dev/shm"));
+        let device = devices.iter().find(|dir| dir.to_string_lossy().ends_with("-1")).expect("a device");
+        device.join(name)
+    }
+
+    /// Recovery must say what is damaged, claim nothing that is not so, and go on saying it until it is told to
+    /// give up. How many files are right all the same.
+    fn check_damaged(&self, part: &str) -> usize {
+        for _ in 0..2 {
+            let output = self.recover(&["--verify"]);
+            let told = shown(&output);
+            assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
+            assert!(told.contains(part) && !told.contains("panicked"), "{told}");
+            self.verified().iter().for_each(|name| self.check_file(name));
+        }
+        let right = (1..=FILES).filter(|name| self.is_right(&name.to_string())).count();
+        let given_up = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--discard"]);
+        assert_eq!(given_up.status.code(), Some(INCOMPLETE), "{}", shown(&given_up));
+        self.place.assert_gone();
+        right
+    }
+
+    fn is_right(&self, name: &str) -> bool {
+        let (base, shared) = (self.site.base(), self.site.shared());
+        let compared =
+            self.mounts.shell(&format!("cmp {}/expected/{name} {}/{name}", base.display(), shared.display()));
+        compared.status.success()
+    }
+
+    /// The files that the last receipt calls verified.
+    fn verified(&self) -> Vec<String> {
+        self.files_that_are("verified")
+    }
+
+    /// The files of which the last receipt gives this outcome.
+    fn files_that_are(&self, outcome: &str) -> Vec<String> {
+        let receipt = fs::read(self.receipt_path()).expect("a receipt");
+        let receipt: Value = serde_json::from_slice(&receipt).expect("JSON");
+        let files = receipt["files"].as_array().expect("files");
+        let chosen = files.iter().filter(|file| file["outcome"] == outcome);
+        chosen.map(|file| file["path"].as_str().expect("a path").to_owned()).collect()
+    }
+}
+
+/// Turns a bit of every `step`th byte of a file from `first` on; a sparse file stays sparse.
+fn damage(path: &Path, first: usize, step: usize) {
+    let mut bytes = fs::read(path).expect("a file of the store");
+    assert!(bytes.len() > first, "{} has {} bytes", path.display(), bytes.len());
+    bytes.iter_mut().skip(first).step_by(step).for_each(|byte| *byte ^= 0x10);
+    fs::write(path, bytes).expect("written");
+}
+
+#[test]
+fn a_damaged_log_is_told_and_the_rest_is_recovered() {
+    let Some(scene) = Scene::cut_off("log") else { return };
+    damage(&scene.store_file("log.0"), 100, 2_000);
+    let right = scene.check_damaged("of the log are missing or broken");
+    assert!(right > 2, "{right} files are right");
+}
+
+#[test]
+fn a_damaged_table_is_told_and_nothing_wrong_is_claimed() {
+    let Some(scene) = Scene::cut_off("table") else { return };
+    // Looking into the journal has moved the log into the table.
+    scene.site.tameike(&["status"]).output().expect("it starts");
+    let swept = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
+    assert!(shown(&swept).contains("was cut off"), "{}", shown(&swept));
+    damage(&scene.store_file("table"), 4096, 512);
+    // Whether any file needs nothing of this node is chance: all have parts on both.
+    scene.check_damaged("it is set aside");
+}
+
+/// Bytes of files that the device has lost: the files are named, and the others come.
+#[test]
+fn damaged_bytes_of_files_are_never_passed_on() {
+    let Some(scene) = Scene::cut_off("bytes") else { return };
+    let extents = scene.store_file("extents");
+    scene.mounts.must(&format!(
+        "dd if=/dev/urandom of={} bs=4096 count=1 seek=10 conv=notrunc status=none",
+        extents.display()
+    ));
+    let output = scene.recover(&["--verify"]);
+    let told = shown(&output);
+    if output.status.code() == Some(0) {
+        // The damaged block was of a file that had been drained before.
+        (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
+    } else {
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
+        assert!(told.contains("checksum"), "{told}");
+        scene.verified().iter().for_each(|name| scene.check_file(name));
+        assert!(scene.verified().len() >= FILES as usize - 2, "{told}");
+        scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job, "--discard"]);
+    }
+    scene.place.assert_gone();
+}

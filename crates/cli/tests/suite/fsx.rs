@@ -1,0 +1,132 @@
+//! fsx, which does random operations to a file and compares every byte that it reads, on each view.
+
+use crate::support::victims::seed;
+use crate::support::{Site, is_soak, preload, shown};
+use std::fs;
+
+/// Operations of one round on a view, 50,000 together in a long test. fsx keeps what it has mapped for reading, and the kernel allows a
+/// process 65,530 mappings: many operations take many runs.
+fn small_operations() -> u64 {
+    if is_soak() { 45_000 } else { 15_000 }
+}
+
+/// The same in the larger file.
+fn large_operations() -> u64 {
+    if is_soak() { 5_000 } else { 2_000 }
+}
+
+/// What scripts begin with: `fsx CONFIG ARGUMENT...` runs fsx and says at its end only what went wrong.
+fn script(site: &Site, seed: u64, body: &str) -> String {
+    format!(
+        r#"marks={marks}; seed={seed}; small={small}; large={large}; ring={ring}; program={program}
+           on() {{ node=$1; shift; tameike exec --node $node -- "$@"; }}
+           fsx() {{
+               node=$1; name=$2; shift 2
+               on $node $program -P $marks "$@" > $marks/said-$name 2>&1 || {{ echo "$name: $*" >&2; tail -n 60 $marks/said-$name >&2; exit 1; }}
+               grep -q A-OK $marks/said-$name
+           }}
+           {body}"#,
+        marks = site.plain().display(),
+        small = crate::suites::file("fsx.toml"),
+        large = crate::suites::file("fsx-large.toml"),
+        ring = crate::suites::file("fsx-ring.toml"),
+        program = crate::suites::program("fsx"),
+    )
+}
+
+fn run(site: &Site, seed: u64, options: &[&str], body: &str) {
+    let output = site.job(2, options, &script(site, seed, body)).output().expect("a job");
+    assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
+    site.assert_clean();
+}
+
+/// Works on each of these views, a word and a variable each, at the same time.
+fn work_on(views: &[(&str, &str)], options: &[&str]) {
+    let rounds = if is_soak() { 20 } else { 1 };
+    let (small, large) = (small_operations(), large_operations());
+    let mut body = format!(
+        r#"work() {{
+               for round in $(seq {rounds}); do
+                   fsx 0 $1 -f $small -S $((seed + round)) -N {small} $2/small
+                   fsx 0 $1 -f $large -S $((seed + round)) -N {large} $2/large
+               done
+           }}
+           workers="#
+    );
+    for (word, view) in views {
+        body += &format!("\nwork {word} $TAMEIKE_{view} & workers=\"$workers $!\"");
+    }
+    body += "\nfor worker in $workers; do wait $worker; done";
+    run(&Site::new(), seed(), options, &body);
+}
+
+/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
+/// to which a mapping and calls write at the same time."
+#[test]
+fn random_operations_on_the_striped_views_give_what_was_written() {
+    work_on(&[("shared", "SHARED"), ("cache", "CACHE")], &[]);
+}
+
+/// On a disk the agent serves the node-local view, too.
+#[test]
+fn random_operations_on_a_node_local_view_give_what_was_written() {
+    let disk = Site::new();
+    work_on(&[("local", "NODE_LOCAL")], &["--device", disk.disk().to_str().expect("plain path")]);
+}
+
+/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+#[test]
+fn random_operations_through_the_ring_give_what_was_written() {
+    let (rounds, seed, operations) = (if is_soak() { 20 } else { 1 }, seed(), small_operations());
+    let body = format!(
+        r#"for round in $(seq {rounds}); do
+               fsx 0 shared -f $ring -S $((seed + round)) -N {operations} $TAMEIKE_SHARED/file & one=$!
+               fsx 0 cache -f $ring -S $((seed + round)) -N {operations} $TAMEIKE_CACHE/file & other=$!
+               wait $one; wait $other
+           done
+           tameike status --json"#
+    );
+    let site = Site::new();
+    let output = site.job(2, &["--preload"], &script(&site, seed, &body)).output().expect("a job");
+    assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
+    let answered = preload::answered(&String::from_utf8_lossy(&output.stdout));
+    assert!(answered > operations, "this was the kernel: {answered}");
+    site.assert_clean();
+}
+
+/// Two nodes take turns on the same file, and each compares what the other one has left with what the same operations
+/// leave in a plain directory. (`workloads` has nodes that go on from one another's content.)
+///
+/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written before."
+#[test]
+fn what_one_node_did_the_other_finds() {
+    let (turns, operations) = if is_soak() { (40, 5_000) } else { (6, 1_000) };
+    run(
+        &Site::new(),
+        seed(),
+        &[],
+        &format!(
+            r#"for turn in $(seq {turns}); do
+                   node=$((turn % 2)); other=$((1 - node)); config=$small; test $((turn % 3)) != 0 || config=$large
+                   work="-f $config -S $((seed + turn)) -N {operations}"
+                   fsx 0 plain $work $marks/file
+                   for view in $TAMEIKE_SHARED $TAMEIKE_CACHE; do
+                       fsx $node turns $work $view/file
+                       on $other cmp $view/file $marks/file
+                   done
+               done"#
+        ),
+    );
+}
+
+/// fsx itself sees a byte that is not what it should be.
+#[test]
+fn fsx_sees_a_lost_write() {
+    let site = Site::new();
+    let file = site.plain().join("file");
+    let mut command = std::process::Command::new(crate::suites::program("fsx"));
+    command.args(["-f", &crate::suites::file("fsx.toml"), "-S", "2", "-N", "1000", "--inject", "13", "-P"]);
+    let output = command.arg(site.plain()).arg(&file).output().expect("fsx");
+    assert!(!output.status.success(), "{}", shown(&output));
+    assert!(fs::exists(&file).expect("a look"), "fsx did nothing: {}", shown(&output));
+}

@@ -1,0 +1,169 @@
+//! One job, end to end: the real binary, real agents, real mounts.
+
+use crate::support::{Site, shown};
+use std::fs;
+
+#[test]
+fn what_a_job_writes_in_the_cache_view_is_in_the_shared_directory_at_the_end() {
+    let site = Site::new();
+    fs::write(site.shared().join("input"), "from before").expect("an input");
+    site.run(2, r#"cat "$TAMEIKE_CACHE/input" > "$TAMEIKE_CACHE/copy"; echo more >> "$TAMEIKE_CACHE/copy""#);
+    let copy = fs::read_to_string(site.shared().join("copy")).expect("the drained file");
+    assert_eq!(copy, "from beforemore\n");
+    site.assert_clean();
+}
+
+/// S15: "A change that somebody outside the job has made to a file is seen at the next open, unless the job has dirty
+/// data in that file: then the job's data wins at the flush, and the receipt says so." A time that the job has set
+/// itself is no such change.
+#[test]
+fn a_file_that_the_job_has_touched_is_not_one_that_others_have_changed() {
+    let site = Site::new();
+    let receipt = site.base().join("receipt");
+    let options = ["--receipt", receipt.to_str().expect("plain path")];
+    let script = r#"cd "$TAMEIKE_CACHE"
+        for i in $(seq 20); do echo $i > $i; touch $i; done
+        sleep 1
+        touch 1 2 3; touch -d 2001-02-03 4 5 6; cat 1 4 > both"#;
+    let output = site.job(2, &options, script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let told = fs::read_to_string(&receipt).expect("a receipt");
+    fs::remove_file(&receipt).expect("a receipt");
+    assert!(told.contains("both"), "{told}");
+    assert!(!told.contains("another program"), "{told}");
+    site.assert_clean();
+}
+
+/// Root may tell the kernel how far it is to read ahead: as far as a request reaches.
+#[test]
+fn the_kernel_reads_ahead_by_whole_units_where_it_can_be_told_so() {
+    let site = Site::new();
+    let script = r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+        kib=/sys/class/bdi/$(mountpoint -d "$view")/read_ahead_kb
+        [ -w $kib ] && cat $kib || echo 1024
+    done"#;
+    let output = site.job(1, &[], script).output().expect("a job");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1024\n1024\n", "{}", shown(&output));
+    site.assert_clean();
+}
+
+#[test]
+fn the_commands_exit_code_and_output_are_the_jobs() {
+    let site = Site::new();
+    let output = site.job(1, &[], "echo to stdout; echo to stderr >&2; exit 17").output().expect("a job");
+    assert_eq!(output.status.code(), Some(17), "{}", shown(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("to stdout"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("to stderr"));
+    site.assert_clean();
+}
+
+#[test]
+fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() {
+    let site = Site::new();
+    let said = site.run(
+        3,
+        r#"for v in JOB NODE NODES SHARED NODE_LOCAL CACHE; do eval "test -n \"\$TAMEIKE_$v\""; done
+           here=$TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL
+           tameike exec --all -- sh -c 'echo $TAMEIKE_NODE/$TAMEIKE_NODES $TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL' > out
+           test $(grep -c "$here" out) = 3
+           cat out"#
+            .replace("out", site.shared().join("out").to_str().expect("plain path"))
+            .as_str(),
+    );
+    for node in 0..3 {
+        assert!(said.contains(&format!("[{node}] {node}/3 ")), "{said}");
+    }
+    site.assert_clean();
+}
+
+/// S8: "A name that one node has made, removed or changed is so on every node from the moment the call returns."
+/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written
+/// before."
+#[test]
+fn nodes_see_each_others_names_and_files() {
+    let site = Site::new();
+    site.run(
+        4,
+        r#"cd "$TAMEIKE_SHARED"
+           mkdir dir
+           for k in 0 1 2 3; do
+               tameike exec --node $k -- sh -euc "seq 1 20000 > dir/from-$k; mv dir/from-$k dir/by-$k"
+           done
+           seq 1 20000 > expected
+           for k in 0 1 2 3; do
+               tameike exec --node $k -- sh -euc 'for j in 0 1 2 3; do cmp expected dir/by-$j; done; test $(ls dir | wc -l) = 4'
+           done
+           tameike exec --node 3 -- rm -r dir
+           test ! -e dir"#,
+    );
+    site.assert_clean();
+}
+
+/// S8: "A name that one node has made, removed or changed is so on every node from the moment the call returns."
+#[test]
+fn what_one_node_does_to_names_every_node_sees_at_once() {
+    let site = Site::new();
+    site.run(
+        3,
+        r#"cd "$TAMEIKE_SHARED"
+           for round in 1 2 3 4 5; do
+               mkdir dir && echo one > dir/file && echo two > dir/other && mkdir dir/below
+               test "$(cat dir/file)" = one
+               tameike exec --node 1 -- sh -euc 'test -d dir/below; test "$(stat -c %s dir/file)" = 4; chmod 600 dir/file; chmod 700 dir'
+               test "$(stat -c %a dir)$(stat -c %a dir/file)" = 700600
+               tameike exec --node 2 -- sh -euc 'mv dir/other dir/file; mv dir/below dir/moved'
+               test "$(cat dir/file)" = two
+               test ! -e dir/other && test ! -e dir/below && test -d dir/moved
+               tameike exec --node 1 -- sh -euc 'echo longer > dir/file; rmdir dir/moved'
+               test "$(stat -c %s dir/file)" = 7 && test ! -e dir/moved
+               tameike exec --node 2 -- rm -r dir
+               test ! -e dir
+           done"#,
+    );
+    site.assert_clean();
+}
+
+/// S6: "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+#[test]
+fn appends_of_all_nodes_land_whole() {
+    let site = Site::new();
+    site.run(
+        3,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+               export log=$view/log
+               tameike exec --all -- sh -euc 'i=0; while [ $i -lt 100 ]; do echo "node $TAMEIKE_NODE line $i" >> $log; i=$((i+1)); done'
+               test $(wc -l < $log) = 300
+               for k in 0 1 2; do test $(grep -c "^node $k line [0-9]*$" $log) = 100; done
+           done"#,
+    );
+    assert_eq!(fs::read_to_string(site.shared().join("log")).expect("the log").lines().count(), 300);
+    site.assert_clean();
+}
+
+/// What programs expect of any file system, in each view.
+#[test]
+fn every_view_does_what_a_file_system_does() {
+    let site = Site::new();
+    site.run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do
+               cd "$view"
+               mkdir -p a/b; echo one > a/b/f; ln a/b/f a/g; ln -s b/f a/s
+               test "$(cat a/s)" = one; test "$(stat -c %h a/b/f)" = 2
+               echo two >> a/g; test "$(cat a/b/f)" = "$(printf 'one\ntwo')"
+               mv a/b/f a/h; test ! -e a/b/f; rmdir a/b
+               truncate -s 3 a/h; test "$(cat a/g)" = one
+               truncate -s 100000 a/h; test "$(stat -c %s a/g)" = 100000
+               test "$(tr -d '\0' < a/h)" = one
+               chmod 640 a/h; test "$(stat -c %a a/g)" = 640
+               touch -d '2001-02-03 04:05:06.789' a/h; test "$(stat -c %y a/h | cut -c1-23)" = "2001-02-03 04:05:06.789"
+               echo x > a/over; mv a/over a/h; test "$(cat a/h)" = x; test "$(stat -c %h a/g)" = 1
+               mkfifo a/fifo; test -p a/fifo
+               exec 3<>a/gone; echo still here >&3; rm a/gone; test "$(head -c 10 /proc/self/fd/3)" = "still here"; exec 3>&-
+               ! rmdir a 2>/dev/null
+               df . > /dev/null
+               rm -r a; test -z "$(ls -A .)"
+           done"#,
+    );
+    site.assert_clean();
+}

@@ -1,0 +1,209 @@
+//! Locks of files by programs on several nodes.
+
+use crate::support::victims::JobPlace;
+use crate::support::{Site, is_soak, shown};
+use std::fs;
+use std::path::Path;
+
+/// What every script of these tests begins with. `on N FUNCTION ...` runs a function of `support/locker.py` on a
+/// node; `$marks` is a directory that all nodes see beside the views; `pid_of MARK` is the process that made it.
+fn script(site: &Site, body: &str) -> String {
+    let locker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/locker.py");
+    format!(
+        r#"marks={marks}; locker={locker}
+           on() {{ node=$1; shift; timeout {limit} tameike exec --node $node -- python3 $locker "$@"; }}
+           until_there() {{ for name; do while [ ! -e $name ]; do sleep 0.02; done; done; }}
+           {body}"#,
+        marks = site.plain().display(),
+        locker = locker.display(),
+        limit = if is_soak() { 1500 } else { 100 },
+    )
+}
+
+fn run(nodes: u32, body: &str) -> String {
+    let site = Site::new();
+    let said = site.run(nodes, &script(&site, body));
+    site.assert_clean();
+    said
+}
+
+/// S21: "flock and fcntl locks exclude each other on all nodes of the job, in the job-shared and the cache view"
+#[test]
+fn a_lock_of_one_node_excludes_the_others() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix ofd; do
+               file=$view/file-$kind; : > $file
+               on 0 hold $kind $file $marks/ready $marks/go & holder=$!
+               until_there $marks/ready
+               on 1 excluded $kind $file
+               on 1 wait $kind $file $marks/waits & waiter=$!
+               until_there $marks/waits
+               # The lock is the inode's: names come and go.
+               on 1 excluded $kind $file
+               mv $file $file-moved; on 1 excluded $kind $file-moved
+               touch $marks/go
+               wait $holder; wait $waiter
+               on 1 free $kind $file-moved
+               rm $marks/*
+           done; done"#,
+    );
+}
+
+/// S21: "Who gets a lock reads through its open descriptors what was written before under the lock, on any node; bytes
+/// written through a mapping, only after msync."
+#[test]
+fn what_is_counted_under_a_lock_is_counted_once() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix mapped; do
+               file=$view/number-$kind; printf %020d 0 > $file
+               writers=
+               for node in 0 1 0 1; do on $node count $kind $file 50 & writers="$writers $!"; done
+               for writer in $writers; do wait $writer; done
+               counted=$(tail -c 20 $file | sed "s/^0*//"); test $counted = 200 || { echo "$file: $counted" >&2; exit 1; }
+           done; done"#,
+    );
+}
+
+/// S21: "As over NFS, a flock is a lock of all bytes, and excludes fcntl locks too."
+#[test]
+fn a_flock_excludes_fcntl_locks() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kinds in 'flock posix' 'posix flock'; do
+               file=$view/file; : > $file
+               on 0 hold ${kinds% *} $file $marks/ready $marks/go & holder=$!
+               until_there $marks/ready
+               on 0 excluded ${kinds#* } $file
+               on 1 excluded ${kinds#* } $file
+               touch $marks/go; wait $holder; rm $marks/*
+               on 1 free ${kinds#* } $file
+           done; done"#,
+    );
+}
+
+/// S21: "F_GETLK tells 0 as the process of a lock that another node has."
+/// S21: "Byte ranges, upgrades, downgrades and closes are as POSIX says, open file descriptions as Linux says."
+#[test]
+fn byte_ranges_split_and_merge_and_are_told_with_their_process() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+               file=$view/ranges; : > $file
+               tameike exec --node 0 -- sh -c 'echo $$ > '$marks'/pid; exec python3 "$@"' sh $locker ranges $file $marks/ready $marks/go & holder=$!
+               until_there $marks/ready
+               on 1 other_ranges $file 0
+               on 0 other_ranges $file $(cat $marks/pid)
+               touch $marks/go; wait $holder; rm $marks/*
+               on 1 closes $file
+               on 1 descriptions $file
+           done"#,
+    );
+}
+
+/// S21: "A lock ends with its process or descriptor" S21: "a process that waits for one can be interrupted and killed"
+#[test]
+fn processes_that_are_killed_leave_neither_locks_nor_waiters() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix; do
+               file=$view/killed-$kind; : > $file
+               start() { mark=$1; node=$2; shift 2; tameike exec --node $node -- sh -c 'echo $$ > '$mark'; exec python3 "$@"' sh $locker "$@" || true; }
+               start $marks/holder 0 hold $kind $file $marks/ready $marks/never & first=$!
+               until_there $marks/ready
+               on 1 interrupted $file
+               start $marks/waiter 1 wait $kind $file $marks/waits & second=$!
+               until_there $marks/waits; sleep 0.5
+               kill -KILL $(cat $marks/waiter); wait $second
+               kill -KILL $(cat $marks/holder); wait $first
+               timeout 20 tameike exec --node 1 -- python3 $locker wait $kind $file $marks/again
+               on 0 free $kind $file
+               rm $marks/*
+           done; done"#,
+    );
+}
+
+/// S21: "A wait that would last for ever fails with EDEADLK"
+#[test]
+fn of_two_that_wait_for_each_other_one_is_told() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for pair in 1 2 3 4 5 6; do
+               # Files of several directories have several homes.
+               mkdir $view/a$pair $view/b$pair; one=$view/a$pair/file; two=$view/b$pair/file; : > $one; : > $two
+               on 0 deadlock $one $two $marks/a $marks/b $marks/said & first=$!
+               on 1 deadlock $two $one $marks/b $marks/a $marks/said & second=$!
+               wait $first; wait $second
+               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               rm $marks/*
+           done; done"#,
+    );
+}
+
+/// S21: "So does one of two calls of flock that both wait to turn a shared lock into an exclusive one"
+#[test]
+fn of_two_that_upgrade_one_is_told() {
+    run(
+        2,
+        r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+               file=$view/upgraded; : > $file
+               on 0 upgrade $file $marks/a $marks/b $marks/said & first=$!
+               on 1 upgrade $file $marks/b $marks/a $marks/said & second=$!
+               wait $first; wait $second
+               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               rm $marks/*
+           done"#,
+    );
+}
+
+/// S21: "with its node, and with the agent that is the file's home, whose files then have no locks: EHOSTDOWN."
+#[test]
+fn an_agent_that_is_killed_takes_its_locks_along() {
+    let site = Site::new();
+    let place = JobPlace::new(&site, &format!("locks-{}", std::process::id()));
+    let state = place.dir.join("node-2/node.json");
+    let body = r#"for k in $(seq 1 24); do tameike exec --node $((k % 3)) -- mkdir $TAMEIKE_SHARED/$k; done
+        names=$(seq -f "$TAMEIKE_SHARED/%g/file" 1 24 | paste -sd,)
+        (on 2 lock_all $names $marks/ready $marks/never || true) &
+        until_there $marks/ready
+        on 0 excluded posix "${names%%,*}"
+        kill -KILL $(python3 -c "import json; print(json.load(open('$STATE'))['record']['pid'])")
+        on 0 lock_each $names > $marks/said
+        sort $marks/said | uniq -c >&2
+        test $(wc -l < $marks/said) = 24
+        test $(grep -cx locked $marks/said) -ge 8
+        test $(grep -cx EHOSTDOWN $marks/said) -ge 1
+        touch $marks/passed"#
+        .replace("$STATE", state.to_str().expect("plain path"));
+    let options = ["--job", &place.job, "--keep-going"];
+    let output = site.job(3, &options, &script(&site, &body)).output().expect("a job");
+    assert!(fs::exists(site.plain().join("passed")).expect("a look"), "{}", shown(&output));
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    site.assert_clean();
+}
+
+/// A database that is written on two nodes, with the rollback journal that SQLite uses by default.
+#[test]
+fn a_database_is_written_on_two_nodes() {
+    let transactions = if is_soak() { 2000 } else { 200 };
+    let all = 4 * transactions;
+    run(
+        2,
+        &format!(
+            r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
+                   sqlite3 $view/base.db 'create table log (writer, number, count, primary key (writer, number))'
+                   writers=
+                   for writer in 0 1 2 3; do
+                       on $((writer % 2)) database $view/base.db $writer {transactions} & writers="$writers $!"
+                   done
+                   for writer in $writers; do wait $writer; done
+                   test "$(sqlite3 $view/base.db 'pragma integrity_check')" = ok
+                   # Each transaction saw all that were before it.
+                   test "$(sqlite3 $view/base.db 'select count(*), count(distinct count), max(count) from log')" = '{all}|{all}|{last}'
+               done"#,
+            last = all - 1,
+        ),
+    );
+}

@@ -1,0 +1,337 @@
+//! Data that was only in memory and is gone, and memory of jobs of which nothing else is left.
+
+use crate::support::mounts::Mounts;
+use crate::support::victims::{Background, JobPlace, end_programs, signal, wait_for};
+use crate::support::{Site, processes_naming, shown};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+const INCOMPLETE: i32 = 75;
+const MEMORY: &str = "/dev/shm";
+
+/// A job of two nodes that was killed with all of its agents. Its shared directory has room for little of what
+/// it wrote. It has a `/dev/shm` of its own: `recover` looks after all that the user has there.
+struct Killed {
+    site: Site,
+    mounts: Mounts,
+    place: JobPlace,
+}
+
+impl Killed {
+    fn new(name: &str, script: &str) -> Option<Self> {
+        Self::with(Site::new(), name, script, &[])
+    }
+
+    fn with(site: Site, name: &str, script: &str, more: &[&str]) -> Option<Self> {
+        let mounts = Mounts::new()?;
+        mounts.mount_memory(&site.shared(), "1m");
+        mounts.mount_memory(Path::new(MEMORY), "256m");
+        let place = JobPlace::new(&site, &format!("{name}-{}", std::process::id()));
+        let ready = site.shared().with_file_name("ready");
+        let script = format!("{script}\nsleep 1000 & touch {}; wait", ready.display());
+        let options = [&["--job", &place.job, "--memory", "64MiB"], more].concat();
+        let mut job = Background::start(&mut mounts.inside(&site.job(2, &options, &script)));
+        wait_for("the job", || (ready.exists() || !job.runs()).then_some(()));
+        // The agents first: they would clear away after their driver. And it would after them.
+        assert!(signal(job.program(), "STOP"));
+        assert!(place.kill_agents(0..2));
+        assert!(signal(job.program(), "KILL"));
+        // Nobody is left to end what runs in the nodes.
+        let base = site.base();
+        let base = base.to_str().expect("plain path");
+        wait_for("the end of all processes", || {
+            end_programs(base);
+            processes_naming(base).is_empty().then_some(())
+        });
+        job.output();
+        Some(Self { site, mounts, place })
+    }
+
+    /// Memory of the namespace as the test sees it.
+    fn memory(&self) -> PathBuf {
+        self.mounts.root().join(MEMORY.trim_start_matches('/'))
+    }
+
+    fn devices(&self) -> Vec<PathBuf> {
+        let mut devices = self.place.devices(&self.memory());
+        devices.sort();
+        assert_eq!(devices.len(), 2, "the store of each node");
+        devices
+    }
+
+    fn assert_gone(&self) {
+        self.place.assert_gone();
+        assert_eq!(self.place.devices(&self.memory()), Vec::<PathBuf>::new(), "shared memory left");
+    }
+
+    /// A path in the namespace, as its programs know it.
+    fn shown_path(&self, path: &Path) -> String {
+        let below = path.strip_prefix(self.mounts.root()).expect("in the namespace");
+        Path::new("/").join(below).display().to_string()
+    }
+
+    /// Where libfabric keeps memory of the agents.
+    fn endpoints(&self) -> usize {
+        let start = format!("tameike-fabric-{}.", self.place.job);
+        let entries = fs::read_dir(self.memory()).expect("there").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start)).count()
+    }
+
+    /// Another job of the same user, which sweeps; what it said.
+    fn next_job(&self) -> String {
+        let output = self.mounts.inside(&self.site.job(1, &[], "true")).output().expect("a job");
+        assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn recover(&self, more: &[&str]) -> Output {
+        self.mounts.tameike(&self.site, &[&["recover"], more].concat())
+    }
+
+    /// A command with another TMPDIR than the job had; what it said, with this exit code.
+    fn elsewhere(&self, arguments: &[&str], code: i32) -> String {
+        let tmp = self.site.base().with_file_name("other");
+        fs::create_dir_all(&tmp).expect("made");
+        let output = self.mounts.inside(self.site.tameike(arguments).env("TMPDIR", tmp)).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", shown(&output));
+        shown(&output)
+    }
+
+    /// Lets the shared directory have room for everything, and recovers there; the file must be whole then.
+    fn recover_elsewhere(&self, more: &[&str]) -> String {
+        let shared = self.site.shared();
+        self.mounts.must(&format!("mount -o remount,size=64m {}", shared.display()));
+        let said = self.elsewhere(&[&["recover"], more].concat(), 0);
+        self.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", shared.display()));
+        self.assert_gone();
+        said
+    }
+
+    fn check_recovery(&self, more: &[&str], code: i32, parts: &[&str]) {
+        let output = self.recover(more);
+        assert_eq!(output.status.code(), Some(code), "{}", shown(&output));
+        for part in parts {
+            assert!(shown(&output).contains(part), "no {part:?} in {}", shown(&output));
+        }
+    }
+}
+
+const WRITES: &str = r#"head -c 5000000 /dev/urandom > "$TAMEIKE_CACHE/file""#;
+
+/// After a restart of the machine `recover` found nothing and called that success.
+#[test]
+fn what_was_only_in_memory_is_told_as_lost() {
+    let Some(killed) = Killed::new("restart", WRITES) else { return };
+    let devices = killed.devices();
+    devices.iter().for_each(|device| fs::remove_dir_all(device).expect("ours"));
+    // A recovery that was cut off at its start has left its name there: the loss was then forgotten.
+    fs::create_dir(&devices[0]).expect("made");
+    fs::write(devices[0].join("owner.json"), "{}").expect("written");
+    for node in 0..2 {
+        let path = killed.place.dir.join(format!("node-{node}/node.json"));
+        let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");
+        state["boot_id"] = json!("of another start");
+        fs::write(path, state.to_string()).expect("ours");
+    }
+    let said = killed.next_job();
+    assert!(said.contains(&format!("job {} was cut off and lost data", killed.place.job)), "{said}");
+    let shared = killed.site.shared();
+    let shared = shared.to_str().expect("plain path");
+    let named = ["node 0", "node 1", "is lost", "restarted", "nothing can be recovered", shared];
+    killed.check_recovery(&[], INCOMPLETE, &named);
+    killed.assert_gone();
+    killed.check_recovery(&[], 0, &["nothing to recover"]);
+}
+
+/// What the other node still has is drained, and nothing of it is called complete.
+#[test]
+fn a_part_that_is_lost_is_never_forgotten() {
+    let Some(killed) = Killed::new("part", WRITES) else { return };
+    killed.mounts.must(&format!("mount -o remount,size=16m {}", killed.site.shared().display()));
+    fs::remove_dir_all(&killed.devices()[1]).expect("ours");
+    for _ in 0..2 {
+        killed.check_recovery(
+            &[],
+            INCOMPLETE,
+            &["drain INCOMPLETE", "is lost", "something else has removed it"],
+        );
+    }
+    killed.check_recovery(&["--discard"], INCOMPLETE, &["are removed"]);
+    killed.assert_gone();
+}
+
+/// A file was counted once by each node that held a part of it. And of memory whose job's directory was gone it was said that nobody could
+/// bring it to the shared directory.
+#[test]
+fn a_job_whose_directory_is_gone_is_recovered_from_memory() {
+    let Some(killed) = Killed::new("orphan", WRITES) else { return };
+    let said = killed.next_job();
+    assert!(said.contains(" of 1 file not on the shared file system"), "{said}");
+    fs::remove_dir_all(&killed.place.dir).expect("ours");
+    let said = killed.next_job();
+    let device = killed.shown_path(&killed.devices()[0]);
+    let recover = format!("tameike recover --job {}", killed.place.job);
+    assert!(
+        said.contains(&device) && said.contains("was cut off and left") && said.contains(&recover),
+        "{said}"
+    );
+    killed.check_recovery(&[], INCOMPLETE, &["2 nodes back", "drain INCOMPLETE"]);
+    let said = killed.recover_elsewhere(&[]);
+    assert!(said.contains("drain complete: 1 file"), "{said}");
+    killed.check_recovery(&[], 0, &["nothing to recover"]);
+}
+
+/// Where one store is gone with the job's directory, nobody knows whether something was lost: nothing is called complete.
+#[test]
+fn a_store_that_is_missed_when_its_jobs_directory_is_gone_is_named() {
+    let Some(killed) = Killed::new("missed", WRITES) else { return };
+    fs::remove_dir_all(&killed.place.dir).expect("ours");
+    fs::remove_dir_all(&killed.devices()[1]).expect("ours");
+    killed.mounts.must(&format!("mount -o remount,size=64m {}", killed.site.shared().display()));
+    killed.check_recovery(&[], INCOMPLETE, &["no store of node 1 is in /dev/shm", "is not known"]);
+    killed.assert_gone();
+}
+
+/// Sites that set a TMPDIR for each batch job remove it at its end, or not: `recover` in the next one found nothing.
+#[test]
+fn a_job_of_another_tmpdir_is_found_by_its_stores() {
+    for is_there in [true, false] {
+        let Some(killed) = Killed::new(&format!("tmpdir-{is_there}"), WRITES) else { return };
+        if !is_there {
+            fs::remove_dir_all(killed.site.base()).expect("ours");
+        }
+        let job = &killed.place.job;
+        let left = " of 1 file not on the shared file system";
+        let status = killed.elsewhere(&["status"], 0);
+        assert!(status.contains(left), "{status}");
+        assert!(status.contains(&format!("job {job} was cut off and left")), "{status}");
+        assert!(killed.elsewhere(&["status", "--job", job], 0).contains(job));
+        assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("cut off: {job}")));
+        let run = killed.elsewhere(&["run", "--", "true"], 0);
+        assert!(is_there || run.contains(&format!("recover --job {job}")), "{run}");
+        assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has left nothing"));
+        let said = killed.recover_elsewhere(&["--job", job]);
+        assert!(said.contains(&format!("job {job} was cut off and left")) && said.contains(left), "{said}");
+    }
+}
+
+#[test]
+fn a_job_of_another_tmpdir_is_found_in_its_device_directory() {
+    let site = Site::new();
+    let disk = site.disk();
+    let disk = disk.to_str().expect("plain path");
+    let options = ["--device", disk, "--capacity", "64M"];
+    let Some(killed) = Killed::with(site, "disk", WRITES, &options) else { return };
+    let job = &killed.place.job;
+    assert!(!killed.elsewhere(&["status"], 0).contains(job));
+    assert!(killed.elsewhere(&["status", "--device", disk], 0).contains(job));
+    assert!(killed.elsewhere(&["doctor", "--device", disk], 0).contains(job));
+    killed.elsewhere(&["recover", "--device", "/no/such/dir"], 71);
+    fs::remove_dir_all(killed.site.base()).expect("ours");
+    let run = killed.elsewhere(&["run", "--device", disk, "--capacity", "64M", "--", "true"], 0);
+    assert!(run.contains(&format!("recover --job {job} --device {disk}")), "{run}");
+    killed.recover_elsewhere(&["--device", disk]);
+    assert_eq!(fs::read_dir(disk).expect("there").count(), 0, "stores are left");
+}
+
+/// A file that is removed from the shared directory while its drain is cut off has no place any more: its journal could only be given up.
+#[test]
+fn what_is_gone_from_the_shared_directory_is_saved_elsewhere() {
+    let wrote = r#"mkdir "$TAMEIKE_CACHE/dir"; seq 1 700000 > "$TAMEIKE_CACHE/dir/file""#;
+    let Some(killed) = Killed::new("gone", wrote) else { return };
+    let shared = killed.site.shared();
+    killed.mounts.must(&format!("rm {}/dir/file", shared.display()));
+    let job = ["--job", &killed.place.job];
+    let named = format!("tameike recover --job {} --to DIR", killed.place.job);
+    killed.check_recovery(&job, INCOMPLETE, &["dir/file is gone", &named]);
+    let to = killed.site.plain().join("to");
+    let there = to.to_str().expect("plain path");
+    killed.check_recovery(&["--to", there], INCOMPLETE, &["saving dir/file", "ENOENT"]);
+    fs::create_dir(&to).expect("made");
+    killed.check_recovery(
+        &["--to", there],
+        0,
+        &["is gone from the shared directory", "drain complete: 1 file"],
+    );
+    killed.mounts.must(&format!("seq 1 700000 | cmp - {there}/dir/file"));
+    killed.assert_gone();
+    killed.mounts.must(&format!("test -z \"$(ls {}/dir)\"", shared.display()));
+}
+
+/// Half a file that is saved is none: the next attempt takes another directory, and loses nothing.
+#[test]
+fn what_cannot_be_saved_stays_in_the_journal() {
+    let Some(killed) = Killed::new("saved", WRITES) else { return };
+    killed.mounts.must(&format!("rm {}/file", killed.site.shared().display()));
+    let [small, large] = ["small", "large"].map(|name| killed.site.plain().join(name));
+    for (dir, size) in [(&small, "1m"), (&large, "64m")] {
+        fs::create_dir(dir).expect("made");
+        killed.mounts.mount_memory(dir, size);
+    }
+    let to = |dir: &Path, code, parts: &[&str]| {
+        killed.check_recovery(&["--to", dir.to_str().expect("plain path")], code, parts);
+    };
+    to(&small, INCOMPLETE, &["saving file", "ENOSPC", "is gone"]);
+    to(&small, INCOMPLETE, &["saving file", "EEXIST"]);
+    to(&large, 0, &["drain complete: 1 file"]);
+    killed.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", large.display()));
+    killed.assert_gone();
+}
+
+#[test]
+fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
+    let Some(killed) = Killed::new("swept", r#"echo data > "$TAMEIKE_SHARED/file""#) else { return };
+    let devices = killed.devices();
+    let owner: Value =
+        serde_json::from_slice(&fs::read(devices[0].join("owner.json")).expect("an owner")).expect("JSON");
+    // Of others, or of jobs of which something is left.
+    let decoy = |number: u32| PathBuf::from(format!("{}{number}", devices[0].display()));
+    let with_owner = |number: u32, key: &str, value: Value| {
+        let mut owner = owner.clone();
+        owner[key] = value;
+        fs::create_dir(decoy(number)).expect("made");
+        fs::write(decoy(number).join("owner.json"), owner.to_string()).expect("ours");
+    };
+    let own = fs::read_to_string("/proc/self/stat").expect("proc");
+    let start: u64 =
+        own.rsplit(')').next().and_then(|rest| rest.split(' ').nth(20)?.parse().ok()).expect("a time");
+    with_owner(1, "node_dir", json!(killed.site.base()));
+    with_owner(2, "place_id", json!([0, 0]));
+    with_owner(3, "pid", json!(std::process::id()));
+    let mut alive: Value =
+        serde_json::from_slice(&fs::read(decoy(3).join("owner.json")).expect("made")).expect("JSON");
+    alive["pid_start"] = json!(start);
+    fs::write(decoy(3).join("owner.json"), alive.to_string()).expect("ours");
+    fs::create_dir(decoy(4)).expect("made");
+    symlink(&devices[1], decoy(5)).expect("a link");
+    fs::remove_dir_all(&killed.place.dir).expect("ours");
+    let said = killed.next_job();
+    for device in &devices {
+        assert!(!device.exists(), "{said}");
+        assert!(
+            said.contains(&format!("{} of job {}", killed.shown_path(device), killed.place.job)),
+            "{said}"
+        );
+    }
+    for number in 1..=5 {
+        assert!(decoy(number).symlink_metadata().is_ok(), "decoy {number}: {said}");
+    }
+    (1..=4).for_each(|number| fs::remove_dir_all(decoy(number)).expect("ours"));
+    fs::remove_file(decoy(5)).expect("ours");
+    killed.assert_gone();
+}
+
+/// libfabric's provider within a host keeps an endpoint's memory in a file, which nobody removes when its agent is killed.
+#[test]
+fn memory_of_endpoints_of_killed_agents_is_swept() {
+    let wrote = r#"echo data > "$TAMEIKE_SHARED/file""#;
+    let Some(killed) = Killed::with(Site::new(), "endpoint", wrote, &["--fabric", "ofi:shm"]) else { return };
+    assert_eq!(killed.endpoints(), 2, "one of each node");
+    let said = killed.next_job();
+    assert_eq!(killed.endpoints(), 0, "{said}");
+    killed.assert_gone();
+}

@@ -1,0 +1,54 @@
+//! End-to-end tests of the program `tameike`: real jobs with real mounts, processes, sockets and signals.
+
+mod aggregate;
+mod aggregate_modes;
+mod aggregate_only;
+mod aggregate_only_faults;
+mod aggregate_only_programs;
+mod capacity;
+mod capi;
+mod check;
+mod cluster;
+mod cores;
+mod crash;
+mod cut_off;
+mod differential;
+mod drain_faults;
+mod fsx;
+mod full_disk;
+mod holders;
+mod hops;
+mod hosts;
+mod job;
+mod jobs;
+#[expect(dead_code, reason = "the tests of crate capi use the rest")]
+#[path = "../../../capi/tests/kit/mod.rs"]
+mod kit;
+mod leftovers;
+mod listing;
+mod locks;
+mod lost;
+mod memory;
+mod mosaic;
+mod names;
+mod neighbours;
+mod network;
+mod one_dead;
+mod packed;
+mod packed_beside;
+mod packed_faults;
+mod packed_programs;
+mod parallel;
+mod pjdfstest;
+mod place;
+mod posix;
+mod preload;
+mod preload_names;
+mod remembered;
+mod rings;
+mod semantics;
+mod suites;
+mod support;
+mod unprivileged;
+mod users;
+mod workloads;

@@ -1,0 +1,107 @@
+//! The mosaic of `examples/montage`, a workflow of unchanged programs, whose files are packed: every byte of what it leaves, the
+//! intermediate files too, is what it leaves in a plain directory.
+
+use crate::support::{Site, binary, preload, processes_naming, succeed};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Few enough for a test; some of their files are larger than what a job packs, most are not.
+const TILES: u32 = 9;
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/montage");
+
+/// Makes the tiles in a directory's `input`, and of them the mosaic in its `output`, with what is between in its `work`.
+fn script(dir: &str) -> String {
+    format!(
+        "export PYTHONDONTWRITEBYTECODE=1; umask 022; {EXAMPLE}/prepare.py {dir} --tiles {TILES}
+         TAMEIKE_CACHE={dir} TAMEIKE_SHARED={dir}/work {EXAMPLE}/mosaic.py"
+    )
+}
+
+fn made_directly(site: &Site) {
+    let script = script(&site.plain().display().to_string());
+    let said = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
+    assert!(said.contains("nothing failed or missing"), "{said}");
+}
+
+/// The same files with the same bytes, and pixels that are not blank.
+fn assert_as_direct(site: &Site, made: &Path) {
+    succeed(Command::new("diff").arg("-r").arg(site.plain()).arg(made));
+    let compare = format!("{EXAMPLE}/compare.py");
+    let mut compare = Command::new(compare);
+    compare
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .args(["plain/output".as_ref(), made.join("output").as_path()]);
+    let said = succeed(compare.current_dir(site.plain().parent().expect("it has one")));
+    assert!(said.contains("the mosaics are the same"), "{said}");
+}
+
+/// The container's files in a directory.
+fn extracted(container: &Path, into: &Path) {
+    succeed(Command::new(binary()).args(["agg", "verify"]).arg(container));
+    succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(container).arg(into));
+}
+
+/// S39: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and leaves what it would in
+/// a plain one."
+#[test]
+fn a_mosaic_without_agents_is_the_same() {
+    preload::install();
+    let site = Site::new();
+    made_directly(&site);
+    let container = site.shared().join("container");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(binary());
+        command.arg("run").arg("--aggregate-only").arg(&container).arg("--spool").arg(site.base());
+        succeed(command.arg("--").args(words))
+    };
+    let said = run(&["sh", "-euc", &script(&container.display().to_string())]);
+    assert!(said.contains("nothing failed or missing"), "{said}");
+    assert!(fs::read_dir(site.base()).expect("a directory").next().is_none(), "the spool is left");
+    let made = site.disk().join("made");
+    extracted(&container, &made);
+    assert_as_direct(&site, &made);
+    // A later run makes it once more, of the tiles that are packed, over what is there.
+    let again = format!("TAMEIKE_CACHE={0} TAMEIKE_SHARED={0}/work {EXAMPLE}/mosaic.py", container.display());
+    run(&["env", "PYTHONDONTWRITEBYTECODE=1", "sh", "-euc", &again]);
+    fs::remove_dir_all(&made).expect("ours");
+    extracted(&container, &made);
+    assert_as_direct(&site, &made);
+    assert!(processes_naming(&site.base().to_string_lossy()).is_empty());
+}
+
+/// S33: "With `--aggregate`, regular files that are made in the cache view go to the shared directory packed in a container, and read,
+/// list and change as ever, in this job and in later ones."
+#[test]
+fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
+    let site = Site::new();
+    made_directly(&site);
+    let options = ["--aggregate", "--verify"];
+    let said = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
+    assert!(said.contains("on 2 nodes") && said.contains("nothing failed or missing"), "{said}");
+    site.assert_clean();
+    let container = site.shared().join(".tameike-packed");
+    let taken_out = |into: &Path| {
+        extracted(&container, into);
+        let large = r#"cp -a "$1"/* "$2""#;
+        succeed(Command::new("sh").args(["-euc", large, "copy"]).arg(site.shared()).arg(into));
+    };
+    let made = site.disk().join("made");
+    taken_out(&made);
+    assert_as_direct(&site, &made);
+    assert!(
+        fs::read_dir(site.shared().join("work/mosaic/differences")).expect("a directory").next().is_none(),
+        "small files are not packed"
+    );
+    // A later job compares what it finds, and makes it once more over what is there.
+    let later = format!(
+        r#"export PYTHONDONTWRITEBYTECODE=1; diff -r {plain} $TAMEIKE_CACHE
+           TAMEIKE_SHARED=$TAMEIKE_CACHE/work {EXAMPLE}/mosaic.py; tameike exec --node 1 -- diff -r {plain} $TAMEIKE_CACHE"#,
+        plain = site.plain().display(),
+    );
+    succeed(&mut site.job(2, &options, &later));
+    site.assert_clean();
+    fs::remove_dir_all(&made).expect("ours");
+    taken_out(&made);
+    assert_as_direct(&site, &made);
+}

@@ -1,0 +1,291 @@
+//! Small files of the cache view that go to the shared directory packed, in real jobs.
+
+use crate::support::victims::{Background, JobPlace, wait_for};
+use crate::support::{Site, binary, files_below, shown, succeed};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const INCOMPLETE: i32 = 75;
+
+/// Where packed files are.
+fn container(site: &Site) -> PathBuf {
+    site.shared().join(".tameike-packed")
+}
+
+/// Runs a job that packs, and must succeed; what it printed.
+fn pack(site: &Site, nodes: u32, script: &str) -> String {
+    succeed(&mut site.job(nodes, &["--aggregate", "--verify"], script))
+}
+
+/// Files of the shared directory that are none of the container.
+fn plain_files(site: &Site) -> Vec<PathBuf> {
+    let mut files = files_below(&site.shared());
+    files.retain(|path| path.is_file() && !path.starts_with(container(site)));
+    files
+}
+
+/// Proves the container.
+fn verify(site: &Site) -> String {
+    succeed(Command::new(binary()).args(["agg", "verify"]).arg(container(site)))
+}
+
+/// S33: "With `--aggregate`, regular files that are made in the cache view go to the shared directory packed in a container, and read,
+/// list and change as ever, in this job and in later ones. A packed file has one name: a link to it is refused with EPERM. It has
+/// no extended attributes, its holes are zeros, and it changes places with nothing (RENAME_EXCHANGE is refused with EINVAL). Programs outside of jobs see the
+/// container, and no packed file. A rename of a packed file that replaces one that is not packed may show nothing under that name for a moment."
+#[test]
+fn packed_files_are_files_to_this_job_and_to_later_ones() {
+    let site = Site::new();
+    pack(
+        &site,
+        2,
+        r#"cd "$TAMEIKE_CACHE"; mkdir -p d/sub
+           for i in $(seq 200); do echo "file $i" > d/sub/f$i; done
+           tameike exec --all -- sh -euc 'cd "$TAMEIKE_CACHE/d/sub"
+               test $(ls | wc -l) = 200; for i in $(seq 200); do test "$(cat f$i)" = "file $i"; done
+               for i in $(seq 50); do echo "$TAMEIKE_NODE $i" > ../by-$TAMEIKE_NODE-$i; done'
+           test $(ls d | wc -l) = 101
+           mv d/sub/f1 d/renamed; rm d/sub/f2; echo more >> d/sub/f3; echo other > d/sub/f4; chmod 751 d/sub/f5
+           touch -d 2001-02-03T04:05:06Z d/sub/f6; truncate -s 3 d/sub/f7; mv -f d/sub/f8 d/sub/f9
+           test ! -e d/sub/f1; test ! -e d/sub/f8; test "$(stat -c %a d/sub/f5)" = 751
+           ls -a | grep tameike-packed && exit 1 || true
+           rmdir d/sub && exit 1 || true
+           ln d/sub/f10 d/link && exit 1 || true
+           python3 - <<'END'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.renameat2(-100, b"d/sub/f10", -100, b"d/sub/f12", 2) == -1 and ctypes.get_errno() == errno.EINVAL
+try:
+    os.setxattr("d/sub/f10", "user.x", b"1")
+    raise SystemExit("it has an attribute")
+except OSError as error:
+    assert error.errno == errno.EOPNOTSUPP, error
+assert os.listxattr("d/sub/f10") == []
+with open("d/sub/f13", "r+b") as file:
+    file.truncate(9000)
+assert open("d/sub/f13", "rb").read() == b"file 13\n" + bytes(8992)
+END
+           mv d e; test "$(cat e/renamed)" = "file 1""#,
+    );
+    assert_eq!(plain_files(&site), Vec::<PathBuf>::new(), "all are packed");
+    let later = succeed(&mut site.job(
+        2,
+        &[],
+        r#"cd "$TAMEIKE_CACHE/e"; test $(ls sub | wc -l) = 197; cat sub/f3 sub/f4 sub/f7 sub/f9 renamed by-1-50
+           stat -c '%a' sub/f5; stat -c '%Y' sub/f6; tar cf - . | tar tf - | wc -l; echo new > sub/new; rm sub/f11"#,
+    ));
+    assert_eq!(later, "file 3\nmore\nother\nfilfile 8\nfile 1\n1 50\n751\n981173106\n300\n");
+    assert_eq!(plain_files(&site), [site.shared().join("e/sub/new")]);
+    verify(&site);
+    site.assert_clean();
+}
+
+/// S34: "The receipt proves packed files as it does others, and an fsync of one makes its name safe in the container."
+#[test]
+fn the_receipt_has_checksums_of_packed_files() {
+    let site = Site::new();
+    let receipt = site.base().join("receipt");
+    let options = ["--aggregate", "--verify", "--receipt", receipt.to_str().expect("plain path")];
+    let script = r#"cd "$TAMEIKE_CACHE"; printf abc > small; head -c 900000 /dev/zero > large
+                    dd if=/dev/zero of=synced bs=5000 count=1 conv=fsync status=none; rm large"#;
+    succeed(&mut site.job(2, &options, script));
+    let receipt: Value = serde_json::from_slice(&fs::read(receipt).expect("read")).expect("JSON");
+    let files = receipt["files"].as_array().expect("files");
+    let told: Vec<_> = files.iter().map(|file| (file["path"].as_str(), file["outcome"].as_str())).collect();
+    assert_eq!(told, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
+    // As `b3sum` has it.
+    let sum = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
+    assert_eq!(files[0]["checksum"], sum);
+    assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
+}
+
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends."
+#[test]
+fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
+    let site = Site::new();
+    let script = r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 3000000 /dev/urandom > d/large; head -c 1000 d/large > d/small
+                    cksum < d/large; chmod 640 d/large; mkdir of-group; chgrp 5 of-group; chmod 2775 of-group
+                    head -c 2000000 d/large > of-group/given; cp of-group/given of-group/kept; chgrp 0 of-group/given"#;
+    let sum = pack(&site, 2, script);
+    let large = ["d/large", "of-group/given", "of-group/kept"];
+    let mut found = plain_files(&site);
+    found.sort();
+    assert_eq!(found, large.map(|name| site.shared().join(name)));
+    let groups = Command::new("stat").args(["-c", "%g"]).args(large).current_dir(site.shared()).output();
+    assert_eq!(groups.expect("stat").stdout, b"0\n0\n5\n");
+    assert_eq!(
+        succeed(Command::new("cksum").stdin(fs::File::open(site.shared().join("d/large")).expect("there"))),
+        sum
+    );
+    assert_eq!(succeed(Command::new("stat").args(["-c", "%a"]).arg(site.shared().join("d/large"))), "640\n");
+    let container = container(&site);
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; ls d; cksum < d/large; cp d/large d/copy; until ls {0} | grep -q '^out\.'; do sleep 0.1; done
+           tameike exec --node 1 -- cksum < d/copy"#,
+        container.display()
+    );
+    assert_eq!(pack(&site, 2, &script), format!("large\nsmall\n{sum}{sum}"));
+    assert_eq!(fs::read(site.shared().join("d/copy")).expect("there").len(), 3_000_000);
+    assert!(
+        fs::read_dir(container).expect("there").all(|name| !name
+            .expect("a name")
+            .file_name()
+            .to_string_lossy()
+            .starts_with("out"))
+    );
+}
+
+/// Another program has removed the directory of one: `recover` brings it to its place once that is there, and finds those that came to theirs before.
+#[test]
+fn a_large_file_whose_place_was_gone_is_recovered() {
+    let site = Site::new();
+    let job = format!("gone-{}", std::process::id());
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in 1 d/2 3; do head -c 2000000 /dev/urandom > $i; done; cksum 1 d/2 3
+           until test $(ls {0}/.tameike-packed | grep -c '^out\.') = 3; do sleep 0.1; done; rmdir {0}/d"#,
+        site.shared().display()
+    );
+    let output =
+        site.job(2, &["--job", &job, "--aggregate", "--verify"], &script).output().expect("it starts");
+    let said = shown(&output);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{said}");
+    assert!(said.contains("d/2: ") && said.contains("ENOENT"), "{said}");
+    let recover = || site.tameike(&["recover", "--job", &job]).output().expect("it starts");
+    let again = recover();
+    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
+    fs::create_dir(site.shared().join("d")).expect("made");
+    let recovered = recover();
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    let found = succeed(Command::new("cksum").args(["1", "d/2", "3"]).current_dir(site.shared()));
+    assert_eq!(found.as_bytes(), output.stdout);
+    site.assert_clean();
+}
+
+/// S36: "`tameike layout set --aggregate` says so of a directory and all below it, as long as the job runs."
+#[test]
+fn directories_are_packed_or_not_as_it_was_said_of_them() {
+    let site = Site::new();
+    let script = r#"cd "$TAMEIKE_CACHE"; mkdir -p first/not other; tameike layout set --aggregate first; mv first yes
+                    tameike layout set --aggregate=off yes/not
+                    echo 1 > yes/a; echo 2 > yes/not/b; echo 3 > other/c; mv yes/a other/a; mv other/c yes/c"#;
+    succeed(&mut site.job(2, &["--aggregate=auto"], script));
+    let mut plain = plain_files(&site);
+    plain.sort();
+    assert_eq!(plain, [site.shared().join("yes/c"), site.shared().join("yes/not/b")]);
+    assert_eq!(pack(&site, 1, r#"cd "$TAMEIKE_CACHE"; cat other/a yes/c yes/not/b"#), "1\n3\n2\n");
+    let site = Site::new();
+    let refused = site
+        .job(1, &[], r#"tameike layout set --aggregate "$TAMEIKE_CACHE" 2>&1 && exit 1 || true"#)
+        .output();
+    assert!(refused.expect("it starts").status.success());
+}
+
+/// S37: "A directory in which 128 files are made within ten seconds is in a storm: `tameike status` says so, and what
+/// packing would save, and so does the receipt from 0.1 s on; with `--aggregate=auto` the next are packed."
+#[test]
+fn storms_are_told_and_packed() {
+    let site = Site::new();
+    let script = r#"mkdir "$TAMEIKE_CACHE/d"; cd "$TAMEIKE_CACHE/d"; for i in $(seq 200); do echo $i > f$i; done; tameike status"#;
+    let output = site.job(1, &[], script).output().expect("it starts");
+    let told = "many files were made fast in d: packed (--aggregate=auto), 200 of them would save";
+    let said = shown(&output);
+    // Once by `tameike status`, and in the receipt where it is worth a word.
+    assert!(output.status.success() && [1, 2].contains(&said.matches(told).count()), "{said}");
+    assert_eq!(said.matches("would save less than 0.1 s").count(), 2 - said.matches(told).count(), "{said}");
+    assert_eq!(plain_files(&site).len(), 200);
+    let script = script.replace("/d\"", "/e\"");
+    let output = site.job(1, &["--aggregate=auto"], &script).output().expect("it starts");
+    let said = shown(&output);
+    assert!(output.status.success() && said.contains("; 72 are packed"), "{said}");
+    assert_eq!(plain_files(&site).len(), 328);
+}
+
+/// S38: "Agents that are killed lose nothing of packed files that close or fsync has acknowledged, and `tameike recover` brings it to the
+/// container."
+#[test]
+fn packed_files_survive_agents_that_are_killed() {
+    for victim in [0, 1] {
+        let site = Site::new();
+        let job = format!("packed-{victim}-{}", std::process::id());
+        let place = JobPlace::new(&site, &job);
+        let wrote = site.base().join("wrote");
+        let script = format!(
+            r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq 300); do seq $i > d/f$i; done
+               mv d/f1 d/moved; rm d/f2; seq 7 > d/f3; mkdir e; mv d/f4 e/f4; mv e e2
+               touch {}; exec sleep 600"#,
+            wrote.display()
+        );
+        let running = Background::start(&mut site.job(2, &["--job", &job, "--aggregate"], &script));
+        wait_for("files", || wrote.exists().then_some(()));
+        let agent = place.agent(victim).expect("it runs");
+        assert!(crate::support::victims::signal(agent, "KILL"));
+        let output = running.output();
+        assert_ne!(output.status.code(), Some(0), "{}", shown(&output));
+        let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
+        assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+        let found = pack(
+            &site,
+            2,
+            r#"cd "$TAMEIKE_CACHE"; test ! -e d/f1; test ! -e d/f2; test "$(seq 1)" = "$(cat d/moved)"
+               test "$(seq 7)" = "$(cat d/f3)"; test "$(seq 4)" = "$(cat e2/f4)"; test ! -e e
+               for i in $(seq 5 300); do seq $i | cmp - d/f$i; done; ls d | wc -l"#,
+        );
+        assert_eq!(found, "298\n", "{}", shown(&recovered));
+        verify(&site);
+        fs::remove_file(wrote).expect("it is there");
+        site.assert_clean();
+    }
+}
+
+/// Programs that make, rename and remove small files, as version control and archives do.
+#[test]
+fn churn_leaves_what_it_leaves_elsewhere() {
+    let site = Site::new();
+    let churn = r#"for round in 1 2 3; do for i in $(seq 60); do
+                       dir=objects/$((i % 7)); mkdir -p $dir; seq $((i * round)) > $dir/tmp_$i
+                       ln $dir/tmp_$i $dir/$i 2>/dev/null && rm $dir/tmp_$i || mv -f $dir/tmp_$i $dir/$i
+                   done; rm objects/3/3; mv objects/5 objects/moved-$round; done
+                   tar cf all.tar objects; mkdir out; tar xf all.tar -C out; rm -r objects/1; mv out/objects/1 objects/1; rm all.tar
+                   find . -type f | LC_ALL=C sort | xargs cksum"#;
+    let plain = succeed(Command::new("sh").args(["-euc", churn]).current_dir(site.plain()));
+    let packed = pack(&site, 2, &format!(r#"cd "$TAMEIKE_CACHE"; {churn}"#));
+    assert_eq!(packed, plain);
+    verify(&site);
+    let later = r#"cd "$TAMEIKE_CACHE"; find . -type f | LC_ALL=C sort | xargs cksum"#;
+    assert_eq!(succeed(&mut site.job(2, &[], later)), plain);
+    site.assert_clean();
+}
+
+/// S43: "So it is closed to all but who packed them."
+///
+/// In a shared directory that others can write to, another user makes the container's directory first, open to all, or a link. Private packed files
+/// were readable there, or landed elsewhere.
+#[test]
+fn a_container_directory_of_another_user_is_refused() {
+    if tameike_io::os::process::user() != 0 {
+        println!("not tested: being another user takes root");
+        return;
+    }
+    for is_link in [false, true] {
+        let site = Site::new();
+        let elsewhere = site.base().with_file_name("elsewhere");
+        fs::create_dir(&elsewhere).expect("made");
+        if is_link {
+            std::os::unix::fs::symlink(&elsewhere, container(&site)).expect("linked");
+        } else {
+            fs::create_dir(container(&site)).expect("made");
+            std::os::unix::fs::chown(container(&site), Some(65_533), Some(65_533)).expect("chown");
+        }
+        let script = r#"umask 077; echo secret > "$TAMEIKE_CACHE/private""#;
+        let output = site.job(1, &["--aggregate"], script).output().expect("it starts");
+        let said = shown(&output);
+        assert!(!output.status.success() && said.contains(".tameike-packed"), "{said}");
+        assert_eq!(crate::support::files_below(&elsewhere), Vec::<PathBuf>::new());
+        if !is_link {
+            assert_eq!(crate::support::files_below(&container(&site)), Vec::<PathBuf>::new());
+        }
+        site.assert_clean();
+    }
+}

@@ -1,0 +1,511 @@
+//! Packed files where the shared file system is full, loses what it took, or the agent that packs them dies amid what it does.
+
+use crate::support::mounts::Mounts;
+use crate::support::small_disk::{KINDS, Kind, SmallDisk};
+use crate::support::victims::{Background, Chance, JobPlace, is_soak, seed, wait_for};
+use crate::support::{Site, binary, shown, succeed};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const INCOMPLETE: i32 = 75;
+/// Files of a job that meets a fault.
+const FILES: u32 = 120;
+
+/// A shared directory that is a file system of its own, in which an earlier job has packed files.
+struct Scene {
+    site: Site,
+    mounts: Mounts,
+    place: JobPlace,
+}
+
+impl Scene {
+    fn new(job: &str) -> Option<Self> {
+        let site = Site::new();
+        let job = format!("{job}-{}", std::process::id());
+        fs::create_dir(site.plain().join("expected")).expect("a directory");
+        Some(Self { place: JobPlace::new(&site, &job), mounts: Mounts::new()?, site })
+    }
+
+    fn receipt_path(&self) -> PathBuf {
+        self.site.plain().join("receipt")
+    }
+
+    /// Runs a job of two nodes that packs.
+    fn run(&self, script: &str) -> Output {
+        let receipt = self.receipt_path();
+        let receipt = receipt.to_str().expect("plain path");
+        let options = ["--job", &self.place.job, "--receipt", receipt, "--aggregate", "--verify"];
+        let script = format!("expected={}/expected; export expected\n{script}", self.site.plain().display());
+        self.mounts.inside(&self.site.job(2, &options, &script)).output().expect("nsenter is installed")
+    }
+
+    /// A job that must succeed; what it printed.
+    fn must(&self, script: &str) -> String {
+        let output = self.run(script);
+        assert!(output.status.success(), "{}", shown(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Packs forty files, to be found unharmed.
+    fn pack_old(&self) {
+        self.must(r#"cd "$TAMEIKE_CACHE"; mkdir old; for i in $(seq 40); do seq $((i * 50)) > old/$i; done"#);
+    }
+
+    /// A job that writes files of `size` bytes, each first to a place outside of the views, from both nodes, and then does `end`. Their
+    /// names are there before they have content.
+    fn write(&self, size: u32, end: &str) -> Output {
+        self.run(&format!(
+            r#"cd "$TAMEIKE_CACHE"; mkdir -p new; for i in $(seq {FILES}); do : > new/$i; done
+               for i in $(seq {FILES}); do head -c {size} /dev/urandom > $expected/$i; done
+               for i in $(seq 1 2 {FILES}); do cat $expected/$i 1<> new/$i; done
+               tameike exec --node 1 -- sh -euc 'cd "$TAMEIKE_CACHE"; for i in $(seq 2 2 {FILES}); do cat $expected/$i 1<> new/$i; done'
+               {end}"#
+        ))
+    }
+
+    /// The job has ended with a receipt that names what is missing; names of what it calls there.
+    fn check_incomplete(&self, output: &Output) -> BTreeSet<String> {
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+        let receipt: Value =
+            serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
+        assert_eq!(receipt["complete"], Value::Bool(false));
+        let (mut there, mut missing) = (BTreeSet::new(), 0);
+        for file in receipt["files"].as_array().expect("files") {
+            let path = file["path"].as_str().expect("a path");
+            if file["outcome"]["missing"].is_string() {
+                assert!(said.contains(path), "{path} is not named: {said}");
+                missing += 1;
+            } else {
+                there.insert(path.to_owned());
+            }
+        }
+        assert!(missing > 0, "{}", shown(output));
+        println!("{missing} files are missing, {} there", there.len());
+        there
+    }
+
+    /// Recovery completes the job.
+    fn recover(&self) {
+        let output = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--verify"]);
+        assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+        self.place.assert_gone();
+    }
+
+    fn container(&self) -> PathBuf {
+        self.site.shared().join(".tameike-packed")
+    }
+
+    /// These files of the job are in the container as they were written.
+    fn check_packed(&self, names: &BTreeSet<String>) {
+        for name in names.iter().filter_map(|path| path.strip_prefix("new/")) {
+            self.mounts.must(&format!(
+                "{} agg cat {} new/{name} | cmp - {}/expected/{name}",
+                binary(),
+                self.container().display(),
+                self.site.plain().display()
+            ));
+        }
+    }
+
+    /// Nothing in the container is damaged.
+    fn check_undamaged(&self) {
+        let verified = self.mounts.shell(&format!("{} agg verify {}", binary(), self.container().display()));
+        assert!(verified.status.success(), "{}", shown(&verified));
+    }
+
+    /// All is there and whole, what was packed before among it.
+    fn check_all(&self) {
+        let found = self.must(&format!(
+            r#"cd "$TAMEIKE_CACHE"; for i in $(seq {FILES}); do cmp new/$i $expected/$i; done
+               for i in $(seq 5 40); do seq $((i * 50)) | cmp - old/$i; done
+               for i in 1 2 3; do seq $((i * 50)) | cmp - old/$i || seq $((i * 50)) | cmp - old/moved-$i; done
+               ls -A | grep -v lost+found | tr '\n' ' '; ls new | wc -l"#
+        ));
+        assert_eq!(found, format!("new old {FILES}\n"));
+    }
+}
+
+/// S17: "a file is listed as there only after fsync of it succeeded."
+#[test]
+fn a_full_shared_directory_loses_nothing_that_was_packed() {
+    let Some(scene) = Scene::new("full") else { return };
+    scene.mounts.mount_memory(&scene.site.shared(), "3m");
+    scene.pack_old();
+    let output = scene.write(60_000, "");
+    let there = scene.check_incomplete(&output);
+    scene.check_packed(&there);
+    // Without room, recovery says the same again.
+    let again = scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job]);
+    assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
+    scene.check_packed(&there);
+    scene.mounts.must(&format!("mount -o remount,size=64m {}", scene.site.shared().display()));
+    scene.recover();
+    scene.check_undamaged();
+    scene.check_all();
+}
+
+/// S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an earlier close stays."
+/// Names that find no room fail, and nothing is seen of them; neither do renames that fail leave a file under two names.
+#[test]
+fn names_that_find_no_room_are_not_there() {
+    let Some(scene) = Scene::new("names") else { return };
+    scene.mounts.mount_memory(&scene.site.shared(), "2m");
+    scene.pack_old();
+    let output = scene.run(&format!(
+        r#"cd "$TAMEIKE_CACHE"; head -c 4M /dev/zero > {shared}/ballast 2>/dev/null || true
+           python3 - <<'END'
+import errno, os, threading
+made, refused, failures = [], [], []
+def make(maker):
+    for number in range(maker, 20000, 4):
+        name = f"new-{{number}}-" + "x" * 200
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            made.append(name)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or os.path.exists(name): failures.append((name, error))
+            refused.append(name)
+            # More than a block of the container.
+            if len(refused) > 6000: break
+makers = [threading.Thread(target=make, args=[maker]) for maker in range(4)]
+for maker in makers: maker.start()
+for maker in makers: maker.join()
+assert refused and not failures, (len(refused), failures)
+for name in made: assert os.path.exists(name), name
+# What is packed is read all the same.
+for number in range(1, 41): assert open(f"old/{{number}}").read().startswith("1\n"), number
+for number in range(1, 41):
+    old, new = f"old/{{number}}", f"old/moved-{{number}}"
+    try:
+        os.rename(old, new)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+        assert os.path.exists(old) and not os.path.exists(new), old
+try:
+    os.rename("old", "older")
+except OSError as error:
+    assert error.errno == errno.ENOSPC, error
+assert len(os.listdir("older" if os.path.exists("older") else "old")) == 40
+os.unlink("{shared}/ballast")
+for name in made: os.unlink(name)
+open("after", "w").write("after")
+END"#,
+        shared = scene.site.shared().display()
+    ));
+    assert!(output.status.success(), "{}", shown(&output));
+    let found = scene.must(
+        r#"cd "$TAMEIKE_CACHE"; ls -A | tr '\n' ' '; cat after; cat old*/* | sort -n | uniq -c | tail -n 1; ls old* | wc -l"#,
+    );
+    // The last number stands in the longest file only.
+    assert_eq!(
+        found,
+        "after old after      1 2000\n40\n"
+            .replace("old", if found.contains("older") { "older" } else { "old" })
+    );
+}
+
+/// The file system takes the container's bytes into memory, and the disk below has no room for them: only fsync tells.
+///
+/// S34: "The receipt proves packed files as it does others"; "Names that the file system took and lost, as an fsync tells, are put again by
+/// `recover`, from the device of the packer."
+#[test]
+fn a_failed_fsync_of_the_container_is_no_success() {
+    let seed = seed();
+    for round in 0..if is_soak() { 6 } else { 1 } {
+        for kind in KINDS {
+            println!("round {round}, TAMEIKE_SEED={}: {kind:?}", seed + round);
+            fail_fsync(kind, seed + round);
+        }
+    }
+}
+
+fn fail_fsync(kind: Kind, seed: u64) {
+    let Some(scene) = Scene::new("fsync") else { return };
+    let disk_dir = scene.site.base().join("disk");
+    fs::create_dir(&disk_dir).expect("a directory");
+    let mut chance = Chance::new(seed);
+    let dirs = (disk_dir.as_path(), &*scene.site.shared());
+    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, 0, 0) else { return };
+    disk.give_room();
+    scene.pack_old();
+    // What is the file system's own has its room before: what is packed is to be lost. Little room has not all names either.
+    scene.must(r#"mkdir "$TAMEIKE_CACHE/new""#);
+    let room_kib = if chance.below(2) == 0 { chance.below(60) } else { chance.below(2_000) };
+    println!("{room_kib} KiB of room");
+    disk.take_room(room_kib as u32);
+    let end = "for i in 1 2 3; do mv old/$i old/moved-$i; done; rm old/4";
+    let output = scene.write(60_000, end);
+    let there = scene.check_incomplete(&output);
+    // Recovery meets what the kernel keeps of the failed writes, or only what the disk has.
+    let forgets = kind.has_journal() && chance.below(2) == 0;
+    if forgets {
+        disk.forget_and_give_room();
+        scene.check_packed(&there);
+    }
+    disk.give_room();
+    scene.recover();
+    disk.forget();
+    println!("{} of memory before recovery", if forgets { "nothing" } else { "all" });
+    // Records that the disk has lost are told of as damage; each file has a later one.
+    scene.check_all();
+}
+
+/// Nothing but names was changed when the disk had no room: what is left on the device of the packer is not swept away as that of a job
+/// that has ended, and comes back.
+#[test]
+fn names_that_were_lost_come_back_where_nothing_else_is_left() {
+    let Some(scene) = Scene::new("clean") else { return };
+    let disk_dir = scene.site.base().join("disk");
+    fs::create_dir(&disk_dir).expect("a directory");
+    let dirs = (disk_dir.as_path(), &*scene.site.shared());
+    let Some(disk) = SmallDisk::new(&scene.mounts, KINDS[1], dirs, 0, 0) else { return };
+    disk.give_room();
+    scene.pack_old();
+    disk.take_room(0);
+    let output = scene.run(
+        r#"cd "$TAMEIKE_CACHE"; mv old/1 old/moved-1; rm old/2; chmod 600 old/3; : > old/new; mkdir dir; mv old/4 dir"#,
+    );
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
+    disk.forget_and_give_room();
+    let list =
+        r#"cd "$TAMEIKE_CACHE"; ls -d dir/* old/1 old/2 old/moved-1 old/new 2>/dev/null | tr '\n' ' '"#;
+    // Another job comes, which sweeps.
+    let other =
+        scene.mounts.inside(&scene.site.job(1, &["--job", "other"], "true")).output().expect("it starts");
+    assert!(other.status.success(), "{}", shown(&other));
+    assert!(
+        shown(&other).contains("names of packed files that may not be on the shared file system"),
+        "{}",
+        shown(&other)
+    );
+    scene.recover();
+    let found = scene
+        .must(&format!(r#"{list}; stat -c %a old/3; seq 200 | cmp - dir/4; seq 50 | cmp - old/moved-1"#));
+    assert_eq!(found, "dir/4 old/moved-1 old/new 600\n");
+}
+
+/// S34: "an fsync of one makes its name safe in the container." What the disk has when fsync has returned is looked at: nothing else
+/// is left when power fails, and all agents with it.
+#[test]
+fn a_name_is_on_the_disk_when_fsync_has_returned() {
+    for kind in &KINDS[1..] {
+        let Some(scene) = Scene::new("name") else { return };
+        let disk_dir = scene.site.base().join("disk");
+        let copy = scene.site.plain().join("copy");
+        for dir in [&disk_dir, &copy] {
+            fs::create_dir(dir).expect("a directory");
+        }
+        let dirs = (disk_dir.as_path(), &*scene.site.shared());
+        let Some(disk) = SmallDisk::new(&scene.mounts, *kind, dirs, 0, 0) else { return };
+        disk.give_room();
+        scene.pack_old();
+        let synced = scene.site.plain().join("synced");
+        let script = format!(
+            r#"cd "$TAMEIKE_CACHE"; mkdir new; python3 -c '
+import os
+file = os.open("new/synced", os.O_CREAT | os.O_WRONLY)
+os.write(file, b"content")
+os.rename("old/7", "old/moved")
+os.fsync(file)'
+               touch {}; exec sleep 600"#,
+            synced.display()
+        );
+        let options = ["--job", &scene.place.job, "--aggregate"];
+        let running = Background::start(&mut scene.mounts.inside(&scene.site.job(2, &options, &script)));
+        wait_for("an fsync", || synced.exists().then_some(()));
+        disk.copy_to(&scene.site.plain().join("image"));
+        assert!(scene.place.kill_agents(0..2));
+        assert_ne!(running.output().status.code(), Some(0));
+        scene.mounts.must(&format!(
+            "mount -o loop {0}/image {0}/copy || mount -o loop,nouuid {0}/image {0}/copy",
+            scene.site.plain().display()
+        ));
+        let list = format!("{} agg ls -r {}/.tameike-packed", binary(), copy.display());
+        let listed = scene.mounts.must(&list);
+        let has = |name: &str| listed.lines().any(|line| line == name);
+        assert!(has("new/synced") && has("old/moved") && !has("old/7"), "{kind:?}: {listed}");
+        scene.mounts.must(&format!(
+            "seq 350 > {0}/seven; {1} agg cat {0}/copy/.tameike-packed old/moved | cmp - {0}/seven; umount {0}/copy",
+            scene.site.plain().display(),
+            binary()
+        ));
+        // The bytes were in the journal.
+        scene.recover();
+        assert_eq!(scene.must(r#"cat "$TAMEIKE_CACHE/new/synced""#), "content");
+    }
+}
+
+/// A job of two nodes whose first agent, which packs, is killed with -9 at some moment of `script`, which never ends. Then it is
+/// recovered; what recovery said.
+fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> String {
+    let place = JobPlace::new(site, job);
+    let running = Background::start(&mut site.job(2, &["--job", job, "--aggregate"], script));
+    wait();
+    assert!(place.kill_agent(0));
+    let output = running.output();
+    println!("the job has ended with {}", output.status);
+    let recovered = site.tameike(&["recover", "--job", job]).output().expect("it starts");
+    let said = shown(&recovered);
+    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&said)), "{said}");
+    format!("{}\n{said}", shown(&output))
+}
+
+/// S38: "Agents that are killed lose nothing of packed files that close or fsync has acknowledged". A directory is renamed meanwhile: each file
+/// is there once, under the old name or the new one.
+#[test]
+fn a_directory_is_renamed_with_all_that_is_packed_in_it_or_not() {
+    let mut chance = Chance::new(seed());
+    for round in 0..if is_soak() { 30 } else { 5 } {
+        let site = Site::new();
+        let job = format!("moves-{round}-{}", std::process::id());
+        let ready = site.plain().join("ready");
+        let script = format!(
+            r#"cd "$TAMEIKE_CACHE"; mkdir -p a/sub; for i in $(seq 300); do seq $i > a/sub/$i; done; touch {}
+               python3 -c '
+import os
+while True:
+    os.rename("a", "b")
+    os.rename("b", "a")'"#,
+            ready.display()
+        );
+        let pause = chance.below(400);
+        let said = kill_packer(&site, &job, &script, || {
+            wait_for("files", || ready.exists().then_some(()));
+            crate::support::victims::let_pass_ms(pause);
+        });
+        let script = r#"cd "$TAMEIKE_CACHE"; ls -A | wc -l; cd ?/sub; ls -A | wc -l; for i in $(seq 300); do seq $i | cmp - $i; done"#;
+        let found = succeed(&mut site.job(2, &["--aggregate"], script));
+        assert_eq!(found, "1\n300\n", "after {pause} ms: {said}");
+        let container = site.shared().join(".tameike-packed");
+        let listed = succeed(Command::new(binary()).args(["agg", "ls", "-r"]).arg(&container));
+        assert_eq!(listed.lines().filter(|line| line.contains("/sub/")).count(), 300, "{listed}");
+        site.assert_clean();
+    }
+}
+
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends." So it does
+/// where another file system is mounted there, into which no name can be moved.
+#[test]
+fn what_is_large_comes_into_another_file_system() {
+    let Some(scene) = Scene::new("below") else { return };
+    let below = scene.site.shared().join("below");
+    scene.mounts.mount_memory(&scene.site.shared(), "64m");
+    fs::create_dir(&below).expect("made here");
+    scene.mounts.must(&format!("mkdir {}", below.display()));
+    scene.mounts.mount_memory(&below, "64m");
+    let script = r#"cd "$TAMEIKE_CACHE"; head -c 5M /dev/urandom > $expected/large; cp $expected/large below/large
+                    cp $expected/large large; echo small > below/small; chmod 604 below/large; touch -d 2001-02-03 below/large"#;
+    scene.must(script);
+    let found = scene.mounts.must(&format!(
+        r#"cd {}; cmp below/large {1}; cmp large {1}; ls -A . below .tameike-packed | grep -c -e moved -e '^out' || true
+           stat -c '%a %Y' below/large; test ! -e below/small"#,
+        scene.site.shared().display(),
+        scene.site.plain().join("expected/large").display()
+    ));
+    assert_eq!(found, "0\n604 981158400\n");
+    let again =
+        r#"cd "$TAMEIKE_CACHE"; cat below/small; cmp below/large $expected/large; rm below/large; ls below"#;
+    assert_eq!(scene.must(again), "small\nsmall\n");
+    scene.check_undamaged();
+}
+
+/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends." The packer is
+/// killed amid that: each file is there once, packed or not, and with it no other.
+#[test]
+fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {
+    const LARGE: usize = 24;
+    let mut chance = Chance::new(seed());
+    for round in 0..if is_soak() { 20 } else { 4 } {
+        let site = Site::new();
+        let job = format!("out-{round}-{}", std::process::id());
+        let sums = site.plain().join("sums");
+        let script = format!(
+            r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq -w {LARGE}); do head -c 1500000 /dev/urandom > d/$i; done
+               echo small > d/small; cksum d/* > {}"#,
+            sums.display()
+        );
+        let (after, moved) = (chance.below(LARGE as u64 / 2), site.shared().join("d"));
+        let plain = || fs::read_dir(&moved).map_or(0, Iterator::count) as u64;
+        let said = kill_packer(&site, &job, &script, || {
+            wait_for("files that are moved out", || (plain() > after).then_some(()));
+            crate::support::victims::let_pass_ms(chance.below(3));
+        });
+        // The names change: nothing is left where a file was.
+        let script = r#"cd "$TAMEIKE_CACHE"; cksum d/*; mkdir e; for i in d/*; do mv $i e/; done; ls -A d; rm -r e; ls -A"#;
+        let found = succeed(&mut site.job(2, &["--aggregate"], script));
+        let expected = fs::read_to_string(&sums).expect("sums");
+        assert_eq!(found, format!("{expected}d\n"), "after {after} files: {said}");
+        assert_eq!(fs::read_dir(&moved).expect("a directory").count(), 0, "{said}");
+        site.assert_clean();
+    }
+}
+
+/// S38: "While the first agent with a device is dead, calls on packed files fail with EHOSTDOWN, and so do listings, and calls that make a
+/// file or look for one that is not there."
+#[test]
+fn without_its_packer_a_job_says_so_of_packed_files() {
+    let site = Site::new();
+    let job = format!("dead-{}", std::process::id());
+    let place = JobPlace::new(&site, &job);
+    let program = site.plain().join("calls.py");
+    fs::write(&program, CALLS).expect("written");
+    fs::write(site.shared().join("plain"), "plain").expect("written");
+    let wrote = site.plain().join("wrote");
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq 30); do seq $i > d/$i; done; touch {0}; while test -e {0}; do sleep 0.05; done"#,
+        wrote.display()
+    );
+    let running =
+        Background::start(&mut site.job(3, &["--job", &job, "--aggregate", "--keep-going"], &script));
+    wait_for("files", || wrote.exists().then_some(()));
+    assert!(place.kill_agent(0));
+    let said = site
+        .tameike(&[
+            "exec",
+            "--job",
+            &job,
+            "--node",
+            "1",
+            "--",
+            "python3",
+            program.to_str().expect("plain path"),
+        ])
+        .output()
+        .expect("it starts");
+    assert!(said.status.success(), "{}", shown(&said));
+    fs::remove_file(&wrote).expect("it is there");
+    assert_ne!(running.output().status.code(), Some(0));
+    let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    let script = r#"cd "$TAMEIKE_CACHE/d"; for i in $(seq 30); do seq $i | cmp - $i; done; ls | wc -l"#;
+    assert_eq!(succeed(&mut site.job(2, &["--aggregate"], script)), "30\n");
+}
+
+/// What others can still do with packed files, and what not.
+const CALLS: &str = r#"
+import errno, os
+os.chdir(os.environ["TAMEIKE_CACHE"])
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        assert error.errno == errno.EHOSTDOWN, (call, arguments, error)
+        return
+    raise SystemExit(f"{call} {arguments} succeeded")
+
+refused(os.stat, "d/1")
+refused(open, "d/2")
+refused(os.unlink, "d/3")
+refused(os.rename, "d/4", "d/40")
+refused(os.chmod, "d/5", 0o600)
+refused(os.truncate, "d/6", 1)
+refused(os.listdir, "d")
+refused(os.stat, "d/missing")
+refused(lambda: open("d/new", "x"))
+"#;

@@ -1,0 +1,184 @@
+//! A place of its own for each test: base directory, devices and shared directory in one temporary directory,
+//! and the program with the recording agent to run there.
+
+use std::fs::Permissions;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// The test's place. It ends with a check that no process of it is left.
+pub struct Place {
+    dir: TempDir,
+    /// The program.
+    pub program: PathBuf,
+}
+
+impl Place {
+    /// An empty place, open to every user.
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("tmk").tempdir_in("/tmp").expect("a directory");
+        for name in ["tmp", "shared", "disk"] {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).expect("made");
+            std::fs::set_permissions(&path, Permissions::from_mode(0o1777)).expect("ours");
+        }
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("ours");
+        let built = std::env::current_exe()
+            .expect("the test")
+            .parent()
+            .and_then(Path::parent)
+            .map(|target| target.join("examples/tameike-recording"));
+        let program = dir.path().join("tameike");
+        // Copied by another process: a file that this one has open for writing while another test forks cannot
+        // be run ("Text file busy").
+        let copied = Command::new("cp").arg(built.expect("target/PROFILE/deps")).arg(&program).status();
+        assert!(copied.expect("cp").success(), "cargo builds the examples");
+        Self { dir, program }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn shared(&self, name: &str) -> PathBuf {
+        self.path("shared").join(name)
+    }
+
+    /// Tells the recording agents something.
+    pub fn tell(&self, name: &str) {
+        std::fs::write(self.shared(name), "").expect("written");
+    }
+
+    pub fn untell(&self, name: &str) {
+        std::fs::remove_file(self.shared(name)).expect("there");
+    }
+
+    /// `tameike` with these words, in this place.
+    pub fn tameike(&self, words: &[&str]) -> Command {
+        // Tests that run in the background are started with signals of the terminal ignored, and so would be the job.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,QUIT").arg(&self.program).args(words);
+        self.settle(&mut command);
+        command
+    }
+
+    /// Gives a command the place's variables and directory.
+    pub fn settle(&self, command: &mut Command) {
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TAMEIKE_")) {
+            command.env_remove(name);
+        }
+        command.env("TMPDIR", self.path("tmp")).current_dir(self.dir.path()).stdin(Stdio::null());
+    }
+
+    /// Runs `tameike run ... -- sh -c SCRIPT` with the shared directory and disk of the place.
+    pub fn run(&self, options: &str, script: &str) -> Output {
+        self.run_command(options, script).output().expect("it starts")
+    }
+
+    pub fn run_command(&self, options: &str, script: &str) -> Command {
+        let (shared, disk) = (self.path("shared"), self.path("disk"));
+        let mut words = vec!["run", "--capacity", "64M", "--shared", shared.to_str().expect("UTF-8")];
+        words.extend(["--device", disk.to_str().expect("UTF-8")]);
+        words.extend(options.split_whitespace());
+        words.extend(["--", "sh", "-c", script]);
+        self.tameike(&words)
+    }
+
+    /// A run beside which the test goes on, from where its script prints `ready`.
+    pub fn start(&self, options: &str, script: &str) -> Started {
+        self.start_command(self.run_command(options, script))
+    }
+
+    /// The same with a command that the test has made itself.
+    pub fn start_command(&self, mut command: Command) -> Started {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut started = Started { child };
+        started.read("ready\n");
+        started
+    }
+
+    /// Waits until nothing of a job lives any more, by the lock on its directory.
+    pub fn await_end(&self, job: &str) {
+        let dir = self.path("tmp").join(format!("tameike-{}", tameike_io::os::process::user())).join(job);
+        if dir.exists() {
+            let status = Command::new("flock").arg(dir).arg("true").status().expect("flock is installed");
+            assert!(status.success());
+        }
+    }
+
+    /// What there is below the base directories and the disk, without the lock file.
+    pub fn leftovers(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let bases = std::fs::read_dir(self.path("tmp")).expect("there").flatten().map(|entry| entry.path());
+        for dir in bases.chain([self.path("disk")]) {
+            let entries = std::fs::read_dir(dir).expect("there").flatten().map(|entry| entry.path());
+            found.extend(entries.filter(|path| !path.ends_with("lock")));
+        }
+        found
+    }
+
+    /// Checks that nothing at all is left.
+    pub fn assert_clean(&self) {
+        assert_eq!(self.leftovers(), Vec::<PathBuf>::new());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("proc");
+        assert!(!mounts.contains(self.dir.path().to_str().expect("UTF-8")), "{mounts}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Whatever a failed test left running would keep its program open.
+        let own = std::fs::read_dir("/proc").expect("proc").flatten().filter(|entry| {
+            std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == self.program)
+        });
+        let left: Vec<_> = own.map(|entry| entry.file_name()).collect();
+        for pid in &left {
+            let _ = Command::new("kill").arg("-9").arg(pid).status();
+        }
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "processes are left: {left:?}");
+        }
+    }
+}
+
+/// A run that goes on.
+pub struct Started {
+    pub child: Child,
+}
+
+impl Started {
+    /// Waits for the next output of the command, which must be this.
+    pub fn read(&mut self, expected: &str) {
+        let mut bytes = vec![0; expected.len()];
+        self.child.stdout.as_mut().expect("piped").read_exact(&mut bytes).expect("the command goes on");
+        assert_eq!(String::from_utf8_lossy(&bytes), expected);
+    }
+
+    /// Signals the driver.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(status.expect("kill is installed").success());
+    }
+
+    pub fn finish(self) -> Output {
+        self.child.wait_with_output().expect("it ends")
+    }
+}
+
+/// What a run printed on standard output.
+pub fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a run printed on standard error.
+pub fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Checks the exit code, and shows everything when it is another.
+#[track_caller]
+pub fn assert_code(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{:?}\n{}\n{}", output.status, out(output), err(output));
+}

@@ -1,0 +1,199 @@
+//! Names that preloaded programs look up without asking: they are found as whoever changes them has left them.
+
+use crate::support::{Site, preload, shown};
+use std::fs;
+use std::process::Output;
+
+/// What programs of both doors have: attributes but for the device, or the name of an error; and steps that one of them does
+/// at the word of another.
+const DOORS: &str = r#"
+import errno, os, shutil, subprocess, sys
+
+def look(path):
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return (found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_gid, found.st_size, found.st_blocks,
+            found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
+
+class Door:
+    """A process that does what it is told, preloaded or not."""
+    def __init__(self, preloaded, before=()):
+        hidden = () if preloaded else ("LD_PRELOAD", "TAMEIKE_RING")
+        env = {name: value for name, value in os.environ.items() if name not in hidden}
+        command = [*before, sys.executable, "-c", "import sys; sys.argv = ['door']; exec(open(%r).read())" % sys.argv[0]]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    def __call__(self, step):
+        self.process.stdin.write(repr(step) + "\n"); self.process.stdin.flush()
+        return eval(self.process.stdout.readline())
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait() == 0
+
+def put(path, data, mode="wb"):
+    with open(path, mode) as file:
+        file.write(data)
+
+def get(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+if sys.argv[0] == "door":
+    kept = {}
+    for line in sys.stdin:
+        try:
+            said = eval(eval(line))
+        except OSError as error:
+            said = errno.errorcode[error.errno]
+        print(repr(said) if isinstance(said, (tuple, str, int)) else None, flush=True)
+    sys.exit()
+"#;
+
+/// Runs a program of doors on some nodes; its output ends with the state of the job.
+fn run(site: &Site, nodes: u32, program: &str) -> Output {
+    let file = site.shared().with_file_name("program.py");
+    fs::write(&file, format!("{DOORS}{program}")).expect("a program");
+    let script = format!(r#"cd "$TAMEIKE_SHARED"; python3 {}; tameike status --json"#, file.display());
+    let output = site.job(nodes, &["--preload"], &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    output
+}
+
+/// S31: "It and others on its node see at once what either does."
+/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+/// S23: "In the job-shared view such a read is seen on its node at once"
+///
+/// Each step is done by a program of either door, between looks of another that was shown the name before.
+#[test]
+fn what_is_done_on_a_node_is_seen_by_who_was_shown_the_name() {
+    let site = Site::new();
+    let output = run(
+        &site,
+        1,
+        r#"
+steps = (
+    "os.chmod('dir/file', 0o640)",
+    "os.utime('dir/file', ns=(5, 7))",
+    "os.truncate('dir/file', 3000)",
+    "put('dir/file', b'x' * 5000)",
+    "put('dir/file', b'more', 'ab')",
+    "kept.update(open=open('dir/file', 'r+b', buffering=0)) or kept['open'].write(b'y' * 9000)",
+    "kept['open'].write(b'z' * 100)",
+    "kept.pop('open').close()",
+    "len(get('dir/file'))",
+    "os.utime('dir/file')",
+    "len(get('dir/file'))",
+    "os.setxattr('dir/file', 'user.name', b'value')",
+    "os.link('dir/file', 'dir/other')",
+    "os.unlink('dir/other')",
+    "os.unlink('dir/file')",
+    "put('dir/file', b'anew')",
+    "os.rename('dir/file', 'dir/away')",
+    "put('dir/file', b'the next one')",
+    "os.replace('dir/away', 'dir/file')",
+    "os.rename('dir', 'old')",
+    "os.mkdir('dir') or put('dir/file', b'of another directory')",
+    "os.unlink('dir/file') or os.rmdir('dir')",
+    "os.rename('old', 'dir')",
+    "os.chmod('dir', 0o500) or os.chmod('dir', 0o700)",
+)
+doors = Door(True), Door(False)
+here, there = Door(True), Door(False)
+def agree(*when):
+    looks = [look("dir/file"), here("look('dir/file')"), there("look('dir/file')")]
+    assert looks[0] == looks[1] == looks[2], (when, looks)
+os.mkdir("dir")
+for round in range(4):
+    put("dir/file", b"first")
+    for step in steps:
+        for _ in range(3):
+            agree(round, step)
+        said = doors[round % 2](step)
+        assert not isinstance(said, str), (step, said)
+        agree(round, "after", step)
+    os.unlink("dir/file")
+for door in (*doors, here, there):
+    door.end()
+os.rmdir("dir")
+"#,
+    );
+    assert!(
+        preload::counted(&String::from_utf8_lossy(&output.stdout), "ring_looked_up") > 300,
+        "{}",
+        shown(&output)
+    );
+    site.assert_clean();
+}
+
+/// Each look at a file that a program of the node had just made was a request.
+#[test]
+fn files_that_a_node_has_made_are_looked_at_without_asking() {
+    let site = Site::new();
+    let output = run(
+        &site,
+        1,
+        r#"
+os.makedirs("some/where")
+for number in range(1000):
+    put(f"some/where/{number}", b"x" * (number % 3))
+here = Door(True)
+assert here("sum(os.stat(f'some/where/{number}').st_size for number in range(1000))") == 999
+here.end()
+"#,
+    );
+    let count = preload::counted(&String::from_utf8_lossy(&output.stdout), "ring_looked_up");
+    assert!(count > 900, "{count}");
+    site.assert_clean();
+}
+
+/// S8: "A name that one node has made, removed or changed is so on every node from the moment the call returns."
+/// S12: "Attributes of other files asked for by path are those of the moment of the call"
+#[test]
+fn what_another_node_does_is_seen_by_who_was_shown_the_name() {
+    let site = Site::new();
+    let output = run(
+        &site,
+        2,
+        r#"
+steps = (
+    ("None", "os.chmod('dir/file', 0o640)"),
+    ("None", "os.utime('dir/file', ns=(5, 7))"),
+    ("None", "put('dir/file', b'x' * 5000)"),
+    ("None", "os.truncate('dir/file', 3000)"),
+    ("None", "os.setxattr('dir/file', 'user.name', b'value')"),
+    ("None", "os.link('dir/file', 'dir/other')"),
+    ("os.link('dir/file', 'dir/other')", "os.unlink('dir/other')"),
+    ("None", "os.unlink('dir/file')"),
+    ("None", "os.unlink('dir/file') or put('dir/file', b'anew')"),
+    ("put('dir/new', b'the next one')", "os.replace('dir/new', 'dir/file')"),
+    ("None", "os.rename('dir/file', 'dir/away')"),
+    ("None", "os.rename('dir', 'old')"),
+    ("os.mkdir('new') or put('new/file', b'of another directory')", "os.rename('dir', 'old') or os.rename('new', 'dir')"),
+)
+far = Door(True, ("tameike", "exec", "--node", "1", "--"))
+for setup, step in steps:
+    # Made here, so that this node answers for it.
+    os.mkdir("dir")
+    put("dir/file", b"first")
+    eval(setup)
+    for _ in range(5):
+        before = look("dir/file")
+    said = far(step)
+    assert not isinstance(said, str), (step, said)
+    found = look("dir/file")
+    assert found != before, step
+    expected = far("look('dir/file')")
+    assert found == expected, (step, found, expected)
+    for name in ("dir", "old"):
+        shutil.rmtree(name, ignore_errors=True)
+far.end()
+"#,
+    );
+    assert!(
+        preload::counted(&String::from_utf8_lossy(&output.stdout), "ring_looked_up") > 30,
+        "{}",
+        shown(&output)
+    );
+    site.assert_clean();
+}

@@ -1,0 +1,53 @@
+//! Jobs over mounts of the shared directory that remember names and attributes, as those of NFS and of FUSE file systems do.
+
+use crate::cluster::network::Cluster;
+use crate::support::succeed;
+use std::fs;
+
+/// Longer than a test takes: what is remembered is never forgotten by itself.
+const FOR_EVER: u32 = 3600;
+
+/// Replaces, removes and reads files that the other node replaces and removes, too.
+const WORKER: &str = include_str!("remembered/worker.py");
+
+/// S13: "Names, modes, owners, times and links pass through to the shared file system at once. Where a node's mount of that
+/// remembers names and attributes for a time, as those of NFS and of FUSE file systems do, the node may see so much later what others have
+/// changed. What it has changed itself it sees at once, and no file is lost or mixed with another one whatever is remembered."
+#[test]
+fn a_node_sees_at_once_what_it_has_changed_whoever_did_it_for_the_node() {
+    let script = r#"tameike exec --node 1 -- sh -euc '
+        cd "$TAMEIKE_CACHE"
+        test ! -e d; mkdir d; test -d d; rmdir d; test ! -e d
+        mkdir d; mkdir d/e; echo one > d/e/f; test "$(cat d/e/f)" = one
+        mv d g; test ! -e d; test "$(cat g/e/f)" = one
+        mkdir d; test -z "$(ls d)"; mv g/e d/e; test "$(cat d/e/f)" = one; rmdir g; test ! -e g
+        mkdir x; mv x y; mkdir x; mv -T x y; test ! -e x; test -d y
+        echo two > d/e/two; mv d/e/two d/e/f; test "$(cat d/e/f)" = two; test "$(ls d/e)" = f
+        rm d/e/f; test ! -e d/e/f; rm -r d y; test -z "$(ls)"
+        mkdir d; echo three > d/f'"#;
+    for options in [&[][..], &["--aggregate"]] {
+        let cluster = Cluster::new(&["", ""]);
+        cluster.remember(FOR_EVER);
+        succeed(&mut cluster.job(options, script));
+        let found = succeed(&mut cluster.job(&[], r#"cat "$TAMEIKE_CACHE/d/f""#));
+        assert_eq!(found, "three\n");
+        cluster.assert_clean();
+    }
+}
+
+#[test]
+fn nodes_that_replace_each_others_files_lose_and_mix_none() {
+    for options in [&["--verify"][..], &["--verify", "--aggregate"]] {
+        let cluster = Cluster::new(&["", ""]);
+        cluster.remember(FOR_EVER);
+        let worker = cluster.plain_dir("program").join("worker.py");
+        fs::write(&worker, WORKER).expect("the worker");
+        let worker = worker.display();
+        let script =
+            format!("tameike exec --all -- python3 {worker} 4; tameike exec --all -- python3 {worker} 0");
+        // It would end with 75 if the shared directory lacked anything.
+        let told = succeed(&mut cluster.job(options, &script));
+        assert_eq!(told.matches("no file lost or mixed").count(), 4, "{told}");
+        cluster.assert_clean();
+    }
+}

@@ -1,0 +1,305 @@
+//! Sentences of SEMANTICS.md that no other test proves, in jobs of two nodes. `cargo xtask lint` sees to it that each
+//! sentence is quoted by some test.
+
+use crate::support::victims::JobPlace;
+use crate::support::{Site, shown, succeed};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const MIB: usize = 1 << 20;
+
+/// What every script of these tests begins with. `on N COMMAND` runs a command on a node, `nodes N FUNCTION ...` a
+/// function of `support/nodes.py`; `$marks` is a directory beside the views that all nodes see, `$both` are the views
+/// that nodes share.
+fn script(site: &Site, body: &str) -> String {
+    format!(
+        r#"marks={marks}
+           both="$TAMEIKE_SHARED $TAMEIKE_CACHE"
+           on() {{ node=$1; shift; timeout 100 tameike exec --node $node -- "$@"; }}
+           nodes() {{ node=$1; shift; on $node python3 {program} "$@"; }}
+           until_there() {{ while [ ! -e $1 ]; do sleep 0.02; done; }}
+           {body}"#,
+        marks = site.plain().display(),
+        program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/nodes.py").display(),
+    )
+}
+
+fn run(body: &str) -> Site {
+    let site = Site::new();
+    site.run(2, &script(&site, body));
+    site.assert_clean();
+    site
+}
+
+/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+#[test]
+fn processes_of_a_node_see_each_others_writes() {
+    run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 within $view/file; done");
+    let site = Site::new();
+    let device = ["--device", &site.disk().display().to_string()];
+    succeed(&mut site.job(1, &device, &script(&site, "nodes 0 within $TAMEIKE_NODE_LOCAL/file")));
+    site.assert_clean();
+}
+
+/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+#[test]
+fn what_is_written_past_the_kernels_pages_is_seen_through_them() {
+    run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 past_pages $view/file; done");
+}
+
+/// S2: "An fsync of a node that has written nothing since its last one has its open descriptors see the same"
+#[test]
+fn an_fsync_shows_what_others_have_synced() {
+    run(r#"for view in $both; do
+               : > $view/file
+               nodes 0 follow $view/file $marks/ready 10 & follower=$!
+               nodes 1 lead $view/file $marks/ready 10
+               wait $follower
+               rm $marks/*
+           done"#);
+}
+
+/// S7: "When fsync has returned, the data survives the death of every agent"
+#[test]
+fn what_was_synced_survives_the_death_of_all_agents() {
+    let site = Site::new();
+    let place = JobPlace::new(&site, &format!("synced-{}", std::process::id()));
+    let size = 3 * MIB + 17;
+    let body = format!(
+        r#"pid() {{ python3 -c "import json; print(json.load(open('{dir}/node-$1/node.json'))['record']['pid'])"; }}
+           nodes 0 synced $TAMEIKE_CACHE/file {size} $(pid 0) $(pid 1)"#,
+        dir = place.dir.display(),
+    );
+    let output = site.job(2, &["--job", &place.job], &script(&site, &body)).output().expect("a job");
+    assert!(!output.status.success(), "{}", shown(&output));
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    let expected = format!("import random, sys; sys.stdout.buffer.write(random.Random(7).randbytes({size}))");
+    let expected = std::process::Command::new("python3").args(["-c", &expected]).output().expect("python");
+    assert!(
+        fs::read(site.shared().join("file")).expect("the file") == expected.stdout,
+        "{}",
+        shown(&recovered)
+    );
+    site.assert_clean();
+}
+
+/// S8: "In the cache view, a directory that another node has removed or renamed may be seen under its old name for
+/// up to 0.2 seconds more."
+#[test]
+fn a_directory_that_is_gone_is_not_seen_for_longer_than_said() {
+    run(r#"cd $TAMEIKE_CACHE
+           for round in 1 2 3 4 5; do
+               mkdir -p one two; test -d one -a -d two
+               on 1 sh -c 'mv one three; rmdir two'
+               test -d three
+               sleep 0.2
+               test ! -e one; test ! -e two
+               rmdir three
+           done"#);
+}
+
+/// S9: "rename replaces atomically: every node finds the old file or the new one under the name, never none"
+#[test]
+fn a_name_that_is_replaced_is_never_missing() {
+    run(r#"for view in $both; do
+               echo 0-0 > $view/file
+               nodes 0 look $view/file $marks/ended & first=$!
+               nodes 1 look $view/file $marks/ended & second=$!
+               until [ "$(ls $marks | wc -l)" = 2 ]; do sleep 0.01; done
+               # Others want the processors, too: then calls meet each other half-way.
+               for _ in 1 2 3 4; do (while [ ! -e $marks/ended ]; do :; done) & done
+               nodes 0 replace $view/file 200 0 & third=$!
+               nodes 1 replace $view/file 200 1
+               wait $third
+               touch $marks/ended; wait $first; wait $second
+               rm $marks/*
+           done"#);
+}
+
+/// S10: "A file that is removed while open stays readable and writable through its descriptors until the last one is
+/// closed, on all nodes; then its space is given back. In the cache view as long as the shared file system keeps it"
+#[test]
+fn a_file_that_is_removed_while_open_goes_on() {
+    run(r#"for view in $both; do
+           for remover in 0 1; do
+               free=$(nodes 0 print_free $view)
+               head -c 3000000 /dev/urandom > $view/file
+               nodes 1 use_removed $view/file $marks/ready $marks/removed & user=$!
+               until_there $marks/ready
+               on $remover rm $view/file
+               touch $marks/removed
+               wait $user
+               # The cache view has the room of the shared file system, which others use too.
+               test $view = $TAMEIKE_CACHE || nodes 0 await_free $view $free
+               rm $marks/*
+           done; done"#);
+}
+
+/// S11: "Mode and owner of a directory that another node has changed are so on every node from the moment the call
+/// returns; its times, size and link count are seen after at most 0.2 seconds. In the cache view all are seen after
+/// at most 0.2 seconds."
+#[test]
+fn attributes_of_directories_are_seen_when_said() {
+    run(r#"for view in $both; do
+               cd $view; mkdir dir
+               for round in 1 2 3 4 5; do
+                   stat dir > $marks/said
+                   on 1 sh -c "chmod 7$round$round dir; mkdir dir/$round; touch -d 2001-02-03T04:05:0$round dir"
+                   test $view = $TAMEIKE_SHARED || sleep 0.2
+                   test $(stat -c %a dir) = 7$round$round
+                   sleep 0.2
+                   test $(stat -c %h dir) = $((round + 2))
+                   test "$(stat -c %y dir | cut -c1-19)" = "2001-02-03 04:05:0$round"
+               done
+               test $(id -u) != 0 || {
+                   on 1 chown 12:34 dir
+                   test $view = $TAMEIKE_SHARED || sleep 0.2
+                   test $(stat -c %u:%g dir) = 12:34
+               }
+           done"#);
+}
+
+/// S12: "Attributes of other files asked for by path are those of the moment of the call; through an open descriptor,
+/// changes by other nodes are seen after at most 0.1 seconds."
+#[test]
+fn attributes_of_files_are_seen_when_said() {
+    run(r#"for view in $both; do
+               cd $view; echo one > file; ln -s there link
+               for round in 1 2 3 4 5; do
+                   stat file link > $marks/said
+                   on 1 sh -c "chmod 6$round$round file; echo more >> file; ln -snf there-$round link; ln file name-$round"
+                   test "$(stat -c '%a %s %h' file)" = "6$round$round $((4 + 5 * round)) $((1 + round))"
+                   test "$(readlink link)" = there-$round
+               done
+               nodes 0 watch file $marks/ready $marks/changed 0.1 & watcher=$!
+               until_there $marks/ready
+               on 1 sh -c 'chmod 640 file; echo more >> file'
+               touch $marks/changed
+               wait $watcher
+               rm $marks/*
+           done"#);
+}
+
+/// S13: "Names, modes, owners, times and links pass through to the shared file system at once."
+#[test]
+fn names_and_attributes_are_in_the_shared_directory_at_once() {
+    let site = Site::new();
+    let body = format!(
+        r#"real={shared}; cd $TAMEIKE_CACHE
+           mkdir -m 750 dir; test "$(stat -c %a $real/dir)" = 750
+           on 1 touch dir/file; test -f $real/dir/file
+           on 1 mv dir/file moved; test -f $real/moved; test ! -e $real/dir/file
+           ln moved hard; test $(stat -c %h $real/moved) = 2; test $(stat -c %i $real/moved) = $(stat -c %i $real/hard)
+           ln -s moved soft; test "$(readlink $real/soft)" = moved
+           on 1 chmod 604 moved; test $(stat -c %a $real/hard) = 604
+           test $(id -u) != 0 || {{ chown 12:34 moved; test $(stat -c %u:%g $real/hard) = 12:34; }}
+           touch -d '2001-02-03 04:05:06.789' moved; test "$(stat -c %y $real/moved | cut -c1-23)" = "2001-02-03 04:05:06.789"
+           on 1 rm hard soft; test ! -e $real/hard -a ! -h $real/soft
+           rmdir dir; test ! -e $real/dir"#,
+        shared = site.shared().display(),
+    );
+    site.run(2, &script(&site, &body));
+    site.assert_clean();
+}
+
+/// S14: "Content written stays in the job's pool until it is flushed; size and time of last change are right on all
+/// nodes of the job before that."
+#[test]
+fn sizes_and_times_are_right_before_the_flush() {
+    run(r#"cd $TAMEIKE_CACHE
+           for size in 1 5000 1048577 7000000; do
+               head -c $size /dev/urandom > file
+               sum=$(sha256sum < file); said=$(stat -c '%s %y' file)
+               test "${said%% *}" = $size
+               test "$(on 1 stat -c '%s %y' file)" = "$said"
+               test "$(on 1 sha256sum < file)" = "$sum"
+               on 1 sh -c 'echo more >> file'
+               test $(stat -c %s file) = $((size + 5))
+               test "$(stat -c %y file)" = "$(on 1 stat -c %y file)"
+           done"#);
+}
+
+/// Checksums of a receipt by the path of the file.
+fn checksums(receipt: &Path) -> BTreeMap<String, String> {
+    let receipt: serde_json::Value =
+        serde_json::from_slice(&fs::read(receipt).expect("a receipt")).expect("JSON");
+    let files = receipt["files"].as_array().expect("files").iter();
+    let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+    files.map(|file| (text(&file["path"]), text(&file["checksum"]))).collect()
+}
+
+/// S17: "The receipt lists every file that the job wrote" S17: "Its checksum is that of the whole file when the job wrote
+/// into every MiB of it, else that of the MiB into which it wrote: holes that the job left, and what it found there,
+/// are not part of it and not vouched for."
+#[test]
+fn a_receipt_vouches_for_what_the_job_wrote_and_for_nothing_else() {
+    let site = Site::new();
+    // What the job finds: alike in the second MiB, but for one of them.
+    for (name, first, second) in [("one", 1, 5), ("two", 2, 5), ("three", 1, 6)] {
+        let content = [vec![first; MIB], vec![second; MIB], vec![first; 100]].concat();
+        fs::write(site.shared().join(name), content).expect("a file");
+    }
+    let receipt = site.plain().join("receipt.json");
+    let body = r#"cd $TAMEIKE_CACHE
+        for name in one two three; do printf x | dd of=$name bs=1 seek=1500000 conv=notrunc status=none; done
+        head -c 2500000 /dev/zero | tr '\0' w > whole
+        on 1 sh -c 'printf x | dd of=sparse bs=1 seek=1500000 status=none; echo small > small; : > empty'"#;
+    let options = ["--receipt", receipt.to_str().expect("plain path")];
+    let output = site.job(2, &options, &script(&site, body)).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    let sums = checksums(&receipt);
+    let names: Vec<_> = sums.keys().map(String::as_str).collect();
+    assert_eq!(names, ["one", "small", "sparse", "three", "two", "whole"], "{}", shown(&output));
+    for name in ["whole", "small"] {
+        let content = fs::read(site.shared().join(name)).expect("the file");
+        assert_eq!(sums[name], blake3::hash(&content).to_string(), "{name}");
+    }
+    for name in ["one", "two", "three", "sparse"] {
+        assert!(sums[name].starts_with("units:"), "{name}: {}", sums[name]);
+    }
+    assert_eq!(sums["one"], sums["two"], "the first MiB is not vouched for");
+    assert_ne!(sums["one"], sums["three"], "the second is");
+    site.assert_clean();
+}
+
+/// S20: "An agent that dies takes its part of the job-shared view with it: calls that need it fail with EHOSTDOWN.
+/// (Replicas are not there yet.)"
+#[test]
+fn calls_that_need_a_dead_agent_are_told_so() {
+    let site = Site::new();
+    let place = JobPlace::new(&site, &format!("dead-{}", std::process::id()));
+    let body = format!(
+        r#"names=; for k in $(seq 1 24); do mkdir $TAMEIKE_SHARED/$k; names=$names,$TAMEIKE_SHARED/$k/file; done
+           kill -KILL $(python3 -c "import json; print(json.load(open('{dir}/node-1/node.json'))['record']['pid'])")
+           nodes 0 use_each ${{names#,}} > $marks/said
+           test $(wc -l < $marks/said) = 24
+           test $(grep -cx done $marks/said) -ge 3
+           test $(grep -cx EHOSTDOWN $marks/said) -ge 3
+           ! grep -vxE 'done|EHOSTDOWN' $marks/said
+           touch $marks/passed"#,
+        dir = place.dir.display(),
+    );
+    let options = ["--job", &place.job, "--keep-going"];
+    let output = site.job(2, &options, &script(&site, &body)).output().expect("a job");
+    let said = fs::read_to_string(site.plain().join("said")).unwrap_or_default();
+    assert!(site.plain().join("passed").exists(), "{said}{}", shown(&output));
+    let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
+    assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
+    site.assert_clean();
+}
+
+/// S24: "O_TMPFILE is refused with EOPNOTSUPP; programs fall back."
+#[test]
+fn what_is_not_done_is_said() {
+    run(r#"for view in $both; do
+               cd $view
+               TMPDIR=$view python3 -c "
+import errno, os, tempfile
+try: os.open('.', os.O_TMPFILE | os.O_RDWR)
+except OSError as error: assert error.errno == errno.EOPNOTSUPP, error
+else: raise AssertionError('O_TMPFILE')
+with tempfile.TemporaryFile() as file: file.write(b'x')"
+           done"#);
+}

@@ -1,0 +1,160 @@
+//! A place of its own for each test: shared directory, base directory for jobs, and the real binary.
+
+pub mod mounts;
+pub mod preload;
+pub mod programs;
+pub mod promises;
+pub mod small_disk;
+pub mod spooled;
+pub mod victims;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// Longest time one command may take; a job that hangs fails its test instead of stopping all.
+const COMMAND_LIMIT_SECONDS: &str = "600";
+/// The same when `TAMEIKE_SOAK=1` asks for the long variants of the tests.
+const SOAK_COMMAND_LIMIT_SECONDS: &str = "3600";
+
+/// Whether the long variants of the tests are asked for.
+pub fn is_soak() -> bool {
+    std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
+}
+
+/// Directories of one test.
+pub struct Site {
+    dir: TempDir,
+}
+
+impl Site {
+    /// New, empty directories.
+    pub fn new() -> Self {
+        let dir = TempDir::with_prefix("tk").expect("a temporary directory");
+        for name in ["shared", "tmp", "plain", "disk"] {
+            fs::create_dir(dir.path().join(name)).expect("a directory");
+        }
+        Self { dir }
+    }
+
+    /// The shared directory.
+    pub fn shared(&self) -> PathBuf {
+        self.dir.path().join("shared")
+    }
+
+    /// A directory that no job touches, to compare with.
+    pub fn plain(&self) -> PathBuf {
+        self.dir.path().join("plain")
+    }
+
+    /// A directory that stands for a node's own disk: the node-local view of a job with this device is served by its
+    /// agent, that of one in memory by the kernel.
+    pub fn disk(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+
+    /// Where the jobs of the test keep their things.
+    pub fn base(&self) -> PathBuf {
+        self.dir.path().join("tmp")
+    }
+
+    /// The binary with these arguments, killed after a time limit.
+    pub fn tameike(&self, arguments: &[&str]) -> Command {
+        // Tests that run in the background are started with signals of the terminal ignored, and so would be the job.
+        let mut command = Command::new("env");
+        let limit = if is_soak() { SOAK_COMMAND_LIMIT_SECONDS } else { COMMAND_LIMIT_SECONDS };
+        command.args(["--default-signal=HUP,INT,QUIT", "timeout", "--signal=KILL", limit, binary()]);
+        command.args(arguments);
+        command.env("TMPDIR", self.base()).env_remove("TAMEIKE_JOB");
+        command
+    }
+
+    /// `tameike run --local NODES --shared DIR [OPTIONS] -- sh -euc SCRIPT`, with the binary on the PATH.
+    pub fn job(&self, nodes: u32, options: &[&str], script: &str) -> Command {
+        let nodes = nodes.to_string();
+        let shared = self.shared();
+        let mut arguments = vec!["run", "--local", &nodes, "--shared", shared.to_str().expect("plain path")];
+        let says = ["--preload", "--no-ring"].map(|option| options.contains(&option));
+        if says == [false, false] && preload::is_wanted() {
+            arguments.push("--preload");
+        }
+        if says[0] || preload::is_wanted() {
+            preload::install();
+        }
+        arguments.extend(options);
+        arguments.extend(["--", "sh", "-euc", script]);
+        let mut command = self.tameike(&arguments);
+        let directory = Path::new(binary()).parent().expect("the binary lies in a directory");
+        command.env("PATH", format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default()));
+        command
+    }
+
+    /// Runs a job that must succeed; what it printed.
+    pub fn run(&self, nodes: u32, script: &str) -> String {
+        succeed(&mut self.job(nodes, &[], script))
+    }
+
+    /// Panics if a job of this test has left a mount, a process, or a file other than `kept`.
+    pub fn assert_clean(&self) {
+        let base = self.base();
+        let base = base.to_str().expect("plain path");
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
+        let left: Vec<_> = mounts.lines().filter(|line| line.contains(base)).collect();
+        assert!(left.is_empty(), "mounts left: {left:#?}");
+        assert_eq!(processes_naming(base), Vec::<String>::new(), "processes left");
+        // The user's own directory stays, with the lock by which the starts of jobs take turns.
+        let mut left = files_below(&self.base());
+        left.retain(|path| path.is_file() && !path.ends_with("lock"));
+        assert!(left.is_empty(), "files left: {left:#?}");
+    }
+}
+
+/// Path of the binary under test.
+pub fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_tameike")
+}
+
+/// Runs a command that must succeed; its standard output.
+pub fn succeed(command: &mut Command) -> String {
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{command:?}\n{}", shown(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command said, for a failed assertion.
+pub fn shown(output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}\n--- stdout\n{out}\n--- stderr\n{err}", output.status)
+}
+
+/// Command lines of processes whose environment or command line names `text`.
+pub fn processes_naming(text: &str) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
+        .filter_map(|entry| {
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let named = line.contains(text) || String::from_utf8_lossy(&environment).contains(text);
+            (named && !line.is_empty()).then_some(line)
+        })
+        .collect()
+}
+
+/// Everything below a directory.
+pub fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    entries
+        .flatten()
+        .flat_map(|entry| {
+            let mut found = vec![entry.path()];
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.extend(files_below(&entry.path()));
+            }
+            found
+        })
+        .collect()
+}

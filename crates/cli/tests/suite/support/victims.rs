@@ -1,0 +1,217 @@
+//! Jobs that run in the background of a test, and processes of theirs that are killed.
+#![allow(clippy::disallowed_methods, reason = "whom a test kills lives in real time")]
+
+use crate::support::{Site, files_below, processes_naming};
+use serde_json::Value;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything that a test waits for may take.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
+/// Between two looks at what a test waits for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Numbers that one seed fixes (xorshift).
+pub struct Chance(u64);
+
+impl Chance {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// Whether the long variants of tests were asked for.
+pub fn is_soak() -> bool {
+    std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
+}
+
+/// The seed of a test: from `TAMEIKE_SEED`, or a new one. It is printed, so that a failure can be repeated.
+pub fn seed() -> u64 {
+    let given = std::env::var("TAMEIKE_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| u64::from(std::process::id()) << 16 | u64::from(pause_noise()));
+    println!("TAMEIKE_SEED={seed}");
+    seed
+}
+
+fn pause_noise() -> u16 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    (now.subsec_nanos() >> 8) as u16
+}
+
+/// The exit code of a recovery that has brought all that its journals have: another one if it names files that were cut off while
+/// programs wrote them.
+pub fn code_of_recovery(said: &str) -> i32 {
+    if said.contains("  CUT OFF: ") && !said.contains("  MISSING: ") { 75 } else { 0 }
+}
+
+/// Waits until `ready` gives something.
+pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(begin.elapsed() < WAIT_LIMIT, "waited in vain for {what}");
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Lets time pass: the moment of a blow is what is tested.
+pub fn let_pass_ms(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// How long a job that a failed test has left may take to end by itself.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// A command in the background. When dropped, it is asked to end, as a job clears away what it has; it is killed when it does not.
+pub struct Background(Option<Child>);
+
+impl Background {
+    /// Starts the command; what it prints is kept.
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(Some(command.spawn().expect("the command starts")))
+    }
+
+    /// The process that was started, which is `timeout`; the program itself is its child.
+    pub fn pid(&self) -> u32 {
+        self.0.as_ref().expect("it runs").id()
+    }
+
+    /// The program that `timeout` runs.
+    pub fn program(&self) -> u32 {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        wait_for("the program", || fs::read_to_string(&path).ok()?.split_whitespace().next()?.parse().ok())
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.0.as_mut().expect("it runs").try_wait().expect("a child").is_none()
+    }
+
+    /// Waits for its end.
+    pub fn output(mut self) -> Output {
+        self.0.take().expect("it runs").wait_with_output().expect("a child")
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let Some(mut child) = self.0.take() else { return };
+        // `timeout` passes it on.
+        signal(child.id(), "TERM");
+        let begin = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < END_LIMIT {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        // Ended or not: it is over.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Sends a signal; whether the process was there.
+pub fn signal(pid: u32, name: &str) -> bool {
+    signal_all(&[pid], name)
+}
+
+/// Sends a signal to processes one right after the other; whether all were there.
+fn signal_all(pids: &[u32], name: &str) -> bool {
+    let pids = pids.iter().map(u32::to_string);
+    let status = Command::new("kill").args(["-s", name]).args(pids).stderr(Stdio::null()).status();
+    status.expect("kill is installed").success()
+}
+
+/// Kills all programs that were started with this directory for jobs.
+pub fn end_programs(base: &str) {
+    for entry in fs::read_dir("/proc").expect("proc").flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(base) {
+            signal(pid, "KILL");
+        }
+    }
+}
+
+/// One job of a site, by its directories.
+pub struct JobPlace {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its name.
+    pub job: String,
+}
+
+impl JobPlace {
+    /// The job with this name; it need not be there.
+    pub fn new(site: &Site, job: &str) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        Self { dir: site.base().join(format!("tameike-{user}")).join(job), job: job.to_owned() }
+    }
+
+    /// Process of the agent of a node, when it has one.
+    pub fn agent(&self, node: u32) -> Option<u32> {
+        let text = fs::read(self.dir.join(format!("node-{node}/node.json"))).ok()?;
+        let state: Value = serde_json::from_slice(&text).ok()?;
+        u32::try_from(state["record"]["pid"].as_u64()?).ok()
+    }
+
+    /// Kills the agent of a node with -9; whether it was there.
+    pub fn kill_agent(&self, node: u32) -> bool {
+        self.kill_agents(node..node + 1)
+    }
+
+    /// Kills the agents of nodes with -9, all at once: those that are left when one has died end by themselves. Whether all were there.
+    pub fn kill_agents(&self, nodes: Range<u32>) -> bool {
+        let pids: Option<Vec<u32>> =
+            nodes.map(|node| self.agent(node).filter(|pid| is_agent(*pid))).collect();
+        pids.is_some_and(|pids| signal_all(&pids, "KILL"))
+    }
+
+    /// Device directories of the job in `root`.
+    pub fn devices(&self, root: &Path) -> Vec<PathBuf> {
+        let part = format!("-{}-", self.job);
+        let entries = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+        entries
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(&part)))
+            .collect()
+    }
+
+    /// Panics if the job has left a process, a file or shared memory.
+    pub fn assert_gone(&self) {
+        assert!(!self.dir.exists(), "files left: {:#?}", files_below(&self.dir));
+        assert_eq!(self.devices(Path::new("/dev/shm")), Vec::<PathBuf>::new(), "shared memory left");
+        let name = self.dir.to_str().expect("plain path");
+        assert_eq!(processes_naming(name), Vec::<String>::new(), "processes left");
+    }
+}
+
+impl Drop for JobPlace {
+    /// After a failure: ends the agents and drivers of the job, and removes its memory.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for node in 0..16 {
+                self.kill_agent(node);
+            }
+            for device in self.devices(Path::new("/dev/shm")) {
+                let _ = fs::remove_dir_all(device);
+            }
+        }
+    }
+}
+
+fn is_agent(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"tameike\0agent"))
+}

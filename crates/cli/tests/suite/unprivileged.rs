@@ -1,0 +1,499 @@
+//! Jobs of plain users: without root, beside each other, and where the host forbids this or that.
+
+mod user;
+
+use crate::support::{shown, succeed};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use user::{Allows, Host, User};
+
+/// Users that every Debian has.
+const NOBODY: u32 = 65534;
+const DAEMON: u32 = 1;
+const SYS: u32 = 3;
+
+/// What a job of two nodes must be able to do, whatever its paths are.
+const EVERYTHING: &str = r#"
+    me=$(id -u):$(id -g)
+    for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do
+        mkdir "$view/dir"
+        echo made > "$view/dir/file"
+        test "$(stat -c %u:%g "$view/dir/file")" = "$me"
+        test "$(stat -c %u:%g "$view/dir")" = "$me"
+        chmod 600 "$view/dir/file"
+        mv "$view/dir/file" "$view/dir/moved"
+    done
+    rm "$TAMEIKE_CACHE/dir/moved"
+    rmdir "$TAMEIKE_CACHE/dir"
+    tameike exec --all -- sh -euc '
+        test "$(cat "$TAMEIKE_SHARED/dir/moved")" = made
+        test "$(stat -c %u:%g "$TAMEIKE_SHARED/dir/moved")" = "$(id -u):$(id -g)"
+        echo "from $TAMEIKE_NODE" > "$TAMEIKE_CACHE/from-$TAMEIKE_NODE"'
+    cat "$TAMEIKE_CACHE/from-0" "$TAMEIKE_CACHE/from-1" > "$TAMEIKE_CACHE/both"
+    tameike exec --node 1 -- sh -euc 'test "$(cat "$TAMEIKE_CACHE/both")" = "$(printf "from 0\nfrom 1")"'
+    tameike exec --node 1 -- sh -euc 'echo "$TAMEIKE_SHARED"' > "$TAMEIKE_SHARED/path"
+    # What a job leaves running ends with it.
+    setsid sleep 1000 > /dev/null 2>&1 &
+    tameike exec --node 1 -- sh -c 'setsid sleep 1000 > /dev/null 2>&1 &'
+    if [ "$(cat "$TAMEIKE_SHARED/path")" = "$TAMEIKE_SHARED" ]; then echo same paths; else echo other paths; fi"#;
+
+fn everything_works(allows: Allows, paths: &str) {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("{}-{}", paths.replace(' ', "-"), std::process::id());
+    let output = user.job(allows, &job, EVERYTHING).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(paths), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("drain complete: 3 files"), "{said}");
+    assert!(said.contains("all synced, read back and equal"), "{said}");
+    user.assert_shared("from-0", "from 0\n");
+    user.assert_shared("from-1", "from 1\n");
+    user.assert_shared("both", "from 0\nfrom 1\n");
+    assert_no_device(&job);
+    host.assert_clean();
+}
+
+/// Nothing of the job is in memory any more.
+fn assert_no_device(job: &str) {
+    let names = fs::read_dir("/dev/shm").expect("/dev/shm").flatten().map(|entry| entry.file_name());
+    let of_job = |name: &std::ffi::OsString| {
+        let name = name.to_string_lossy().into_owned();
+        name.rsplit_once('-').is_some_and(|(device, _)| {
+            device
+                .strip_prefix("tameike-")
+                .and_then(|rest| rest.split_once('-'))
+                .is_some_and(|(_, of)| of == job)
+        })
+    };
+    let left: Vec<_> = names.filter(of_job).collect();
+    assert!(left.is_empty(), "devices left: {left:?}");
+}
+
+#[test]
+fn a_plain_user_has_a_job_in_namespaces() {
+    everything_works(Allows::Everything, "same paths");
+}
+
+#[test]
+fn fusermount3_mounts_where_namespaces_are_refused() {
+    everything_works(Allows::NoNamespaces, "other paths");
+}
+
+#[test]
+fn where_no_mount_is_allowed_the_job_says_what_to_do() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("none-{}", std::process::id());
+    for (allows, part) in [(Allows::NoDevice, "/dev/fuse"), (Allows::Nothing, "namespace")] {
+        let output = user.job(allows, &job, "exit 0").output().expect("a try");
+        assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(part) && said.contains("fusermount3"), "{allows:?}: {said}");
+        assert!(said.contains("`tameike doctor` says what mends it"), "{allows:?}: {said}");
+        assert_no_device(&job);
+        host.assert_clean();
+    }
+}
+
+/// What the doctor says about `name`: the finding and the mend.
+fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
+    let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
+    let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+    assert!(document.is_ok(), "{}", shown(&output));
+    let document = document.expect("checked");
+    let works = document["works"].as_bool().expect("works");
+    assert_eq!(output.status.code(), Some(if works { 0 } else { 71 }), "{}", shown(&output));
+    let checks = document["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|check| check["name"] == name).expect(name);
+    let text = |key: &str| check[key].as_str().expect(key).to_owned();
+    (works, text("outcome"), text("mend"))
+}
+
+#[test]
+fn the_doctor_names_the_mend() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let cases = [
+        (Allows::Everything, "FUSE device", true, "ok", ""),
+        (Allows::Everything, "namespaces", true, "ok", ""),
+        (Allows::Everything, "mounts", true, "ok", ""),
+        (Allows::NoDevice, "FUSE device", false, "missing", "chmod 666 /dev/fuse"),
+        (Allows::NoDevice, "mounts", false, "missing", "mend the FUSE device"),
+        (Allows::NoNamespaces, "FUSE device", true, "ok", ""),
+        (Allows::NoNamespaces, "namespaces", true, "slow", "sysctl -w user.max_user_namespaces"),
+        (Allows::NoNamespaces, "mounts", true, "slow", "mend the namespaces"),
+        (Allows::Nothing, "namespaces", false, "slow", "sysctl -w user.max_user_namespaces"),
+        (Allows::Nothing, "mounts", false, "missing", "apt install fuse3"),
+        (Allows::Nothing, "fusermount3", false, "slow", "apt install fuse3"),
+    ];
+    for (allows, name, works, outcome, mend) in cases {
+        let found = diagnosis(&user, allows, name);
+        assert_eq!((found.0, found.1.as_str()), (works, outcome), "{allows:?}, {name}: {found:?}");
+        assert!(found.2.contains(mend) && (!mend.is_empty() || found.2.is_empty()), "{allows:?}: {found:?}");
+    }
+    host.assert_clean();
+}
+
+/// A job that waits for a word of the test.
+struct Waiting {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Waiting {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut waiting = Self { child, input, output };
+        assert_eq!(waiting.line(), "ready");
+        waiting
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line.trim_end().to_owned()
+    }
+
+    /// Lets the job end, well.
+    fn end(mut self) {
+        writeln!(self.input.as_mut().expect("open until the end"), "go").expect("it waits");
+        assert_eq!(self.line(), "done");
+        assert!(self.child.wait().expect("our child").success());
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Only after a failed assertion does it still run: its script ends when there is nothing to read.
+        self.input.take();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two users at once with jobs of one name, and two jobs of one user, on one host with one `/tmp`.
+#[test]
+fn jobs_of_several_users_and_of_one_do_not_collide() {
+    let host = Host::new();
+    let (nobody, daemon) = (host.user(NOBODY), host.user(DAEMON));
+    let names = ["one", "two"].map(|name| format!("{name}-{}", std::process::id()));
+    let script = |word: &str| {
+        format!(
+            r#"echo {word} > "$TAMEIKE_SHARED/word"; echo ready; read -r go
+               tameike exec --node 1 -- sh -euc 'cp "$TAMEIKE_SHARED/word" "$TAMEIKE_CACHE/{word}"'
+               echo done"#
+        )
+    };
+    let allows = Allows::Everything;
+    let first = Waiting::start(&mut nobody.job(allows, &names[0], &script("first")));
+    let second = Waiting::start(&mut nobody.job(allows, &names[1], &script("second")));
+    let other = Waiting::start(&mut daemon.job(allows, &names[0], &script("other")));
+
+    let status = succeed(&mut nobody.tameike(allows, &["status"]));
+    assert!(names.iter().all(|name| status.contains(name.as_str())), "{status}");
+    let status = succeed(&mut daemon.tameike(allows, &["status"]));
+    assert!(status.contains(&names[0]) && !status.contains(&names[1]), "{status}");
+
+    let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).output().expect("a try");
+    let said = String::from_utf8_lossy(&ambiguous.stderr);
+    assert!(!ambiguous.status.success() && said.contains("say which with --job"), "{said}");
+    let foreign =
+        daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
+    let said = String::from_utf8_lossy(&foreign.stderr);
+    assert!(!foreign.status.success() && said.contains("there is no job"), "{said}");
+    // Beside a job, its views are entered from outside.
+    let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
+    let beside = |user: &User<'_>, job: &str| {
+        succeed(
+            &mut user.tameike(allows, &[&["exec", "--job", job, "--node", "1", "--"], &script[..]].concat()),
+        )
+    };
+    assert_eq!(beside(&nobody, &names[0]), "first\n");
+    assert_eq!(beside(&nobody, &names[1]), "second\n");
+    assert_eq!(beside(&daemon, &names[0]), "other\n");
+    // A name that is taken is refused, and the job that has it goes on.
+    let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
+    let said = String::from_utf8_lossy(&taken.stderr);
+    assert!(taken.status.code() == Some(71) && said.contains("there is a job named"), "{said}");
+
+    second.end();
+    other.end();
+    first.end();
+    nobody.assert_shared("first", "first\n");
+    nobody.assert_shared("second", "second\n");
+    daemon.assert_shared("other", "other\n");
+    names.iter().for_each(|name| assert_no_device(name));
+    host.assert_clean();
+}
+
+/// What a user does in a directory of a project, whose group is not the user's own.
+const PROJECT: &str = r#"
+    cd "$TAMEIKE_CACHE"
+    test "$(cat theirs)" = theirs; test "$(cat closed)" = closed; echo more >> theirs
+    if sh -c 'echo no >> closed' 2> /dev/null; then exit 1; fi; if touch locked/file 2> /dev/null; then exit 1; fi
+    if rm locked/kept 2> /dev/null; then exit 1; fi; if truncate -s 0 closed 2> /dev/null; then exit 1; fi
+    for size in 0 7 100; do
+        if python3 -c "import os; os.truncate('closed', $size)" 2> /dev/null; then exit 1; fi
+    done
+    if cat secret 2> /dev/null; then exit 1; fi; if chmod 666 closed 2> /dev/null; then exit 1; fi
+    mkdir new; echo made > new/file; cp -p new/file new/copy; mv new/copy copy; chmod 640 copy; echo old >> mine/file; touch mine/new
+    ln -s copy link; rm gone; rmdir empty
+    tameike exec --node 1 -- sh -euc 'cd "$TAMEIKE_CACHE"; echo node > new/node; cat new/file'"#;
+
+fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
+    const GROUP: u32 = 54_321;
+    let host = Host::new();
+    let user = host.user(DAEMON).in_group(GROUP);
+    let shared = user.shared();
+    let of = |name: &str, owner, mode| {
+        let path = shared.join(name);
+        chown(&path, Some(owner), Some(GROUP)).expect("an owner");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for name in ["mine", "empty", "locked"] {
+        fs::create_dir(shared.join(name)).expect("a directory");
+    }
+    let files =
+        [("theirs", 0o660), ("closed", 0o640), ("secret", 0o600), ("gone", 0o600), ("locked/kept", 0o664)];
+    for (name, mode) in files {
+        fs::write(shared.join(name), format!("{name}\n")).expect("written");
+        of(name, 0, mode);
+    }
+    fs::write(shared.join("mine/file"), "mine/file\n").expect("written");
+    of("empty", 0, 0o2775);
+    of("locked", 0, 0o2755);
+    of("mine", DAEMON, 0o2755);
+    of("mine/file", DAEMON, 0o644);
+    of("", 0, 0o2775);
+    let shared_name = shared.to_str().expect("plain path");
+    let job = format!("project-{}", std::process::id());
+    let arguments = [
+        &["run", "--local", "2", "--shared", shared_name, "--verify", "--job", &job],
+        options,
+        &["--", "sh", "-euc", PROJECT],
+    ];
+    let output = user.tameike(allows, &arguments.concat()).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "made\n");
+    let is_packed = !options.is_empty();
+    let script = "cat theirs closed mine/file; stat -c '%u:%g %a %n' theirs closed mine mine/file link; ls";
+    let found = succeed(Command::new("sh").args(["-euc", script]).current_dir(&shared));
+    let expected = format!(
+        "theirs\nmore\nclosed\nmine/file\nold\n0:{GROUP} 660 theirs\n0:{GROUP} 640 closed\n1:{GROUP} 2755 mine\n\
+         1:{GROUP} 644 mine/file\n1:{GROUP} 777 link\nclosed\n{}link\nlocked\nmine\nnew\nsecret\ntheirs\n",
+        if is_packed { "" } else { "copy\n" }
+    );
+    assert_eq!(found, expected);
+    if is_packed {
+        let packed = |name: &str| {
+            succeed(
+                Command::new(crate::support::binary())
+                    .args(["agg", "cat", ".tameike-packed", name])
+                    .current_dir(&shared),
+            )
+        };
+        assert_eq!(
+            ["copy", "new/file", "new/node", "mine/new"].map(packed),
+            ["made\n", "made\n", "node\n", ""]
+        );
+    } else {
+        let made = "stat -c '%u:%g %n' copy new new/file new/node mine/new; stat -c %a copy; cat new/*";
+        let found = succeed(Command::new("sh").args(["-euc", made]).current_dir(&shared));
+        let names =
+            ["copy", "new", "new/file", "new/node", "mine/new"].map(|name| format!("1:{GROUP} {name}\n"));
+        assert_eq!(found, format!("{}640\nmade\nnode\n", names.concat()));
+    }
+    host.assert_clean();
+}
+
+/// S44: "In a job of a plain user, files of others and of their groups are read, written and removed as outside of it."
+#[test]
+fn a_member_of_a_project_works_in_its_directory() {
+    for allows in [Allows::Everything, Allows::NoNamespaces] {
+        a_member_works_in_a_project(allows, &[]);
+        a_member_works_in_a_project(allows, &["--aggregate"]);
+    }
+}
+
+/// A job that was cut off and is recovered outside of its namespace leaves large files to the group of their directory, too.
+#[test]
+fn recovered_files_are_of_their_projects_group() {
+    const GROUP: u32 = 54_321;
+    let host = Host::new();
+    let user = host.user(DAEMON).in_group(GROUP);
+    let shared = user.shared();
+    chown(&shared, Some(0), Some(GROUP)).expect("an owner");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2775)).expect("a mode");
+    let shared_name = shared.to_str().expect("plain path");
+    let job = format!("cut-off-{}", std::process::id());
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 2000000 /dev/urandom > d/large
+           until ls {shared_name}/.tameike-packed | grep -q '^out\.'; do sleep 0.1; done; rmdir {shared_name}/d"#
+    );
+    let arguments =
+        ["run", "--shared", shared_name, "--aggregate", "--job", &job, "--", "sh", "-euc", &script];
+    let output = user.tameike(Allows::Everything, &arguments).output().expect("a job");
+    assert_eq!(output.status.code(), Some(75), "{}", shown(&output));
+    fs::create_dir(shared.join("d")).expect("made");
+    chown(shared.join("d"), Some(0), Some(GROUP)).expect("an owner");
+    fs::set_permissions(shared.join("d"), fs::Permissions::from_mode(0o2775)).expect("a mode");
+    let recovered = user.tameike(Allows::Everything, &["recover", "--job", &job]).output().expect("recover");
+    assert!(recovered.status.success(), "{}", shown(&recovered));
+    let found = succeed(Command::new("stat").args(["-c", "%u:%g %s"]).arg(shared.join("d/large")));
+    assert_eq!(found, format!("{DAEMON}:{GROUP} 2000000\n"), "{}", shown(&recovered));
+    host.assert_clean();
+}
+
+/// S44: "Where the job has namespaces of its own, they show as the user's own, with no fewer permissions than the user has; what goes beyond
+/// these is refused when it is done. Who gives such a file to the owner and group that it shows, leaves it as it is; it is given to no group but the
+/// user's first one (EINVAL)."
+#[test]
+fn files_of_others_show_as_the_users_own() {
+    const GROUP: u32 = 54_321;
+    let host = Host::new();
+    let user = host.user(DAEMON).in_group(GROUP);
+    let place = |name: &str, mode| {
+        let path = user.shared().join(name);
+        fs::write(&path, name).expect("written");
+        chown(&path, Some(0), Some(GROUP)).expect("an owner");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    place("odd", 0o470);
+    place("read", 0o644);
+    let script = format!(
+        r#"cd "$TAMEIKE_CACHE"; stat -c '%u:%g %a' odd read; test -w odd; printf +more >> odd; printf '#!/bin/sh' | dd of=odd conv=notrunc status=none; ./odd
+           ! sh -c 'echo no >> read'; chown 1:1 odd read; touch own; ! chgrp {GROUP} own; ! chgrp {GROUP} odd; ! chown 0 own"#
+    );
+    let job = format!("shows-{}", std::process::id());
+    let output = user.job(Allows::Everything, &job, &script).output().expect("a job");
+    assert!(output.status.success(), "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1:1 770\n1:1 644\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("Invalid argument").count(), 3, "{said}");
+    let found =
+        succeed(Command::new("stat").args(["-c", "%u:%g %a", "odd", "read"]).current_dir(user.shared()));
+    assert_eq!(found, format!("0:{GROUP} 470\n0:{GROUP} 644\n"));
+    assert_eq!(fs::read_to_string(user.shared().join("read")).expect("there"), "read");
+    host.assert_clean();
+}
+
+/// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
+/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files (`--packed-by-others`), as far as these files'
+/// permissions allow, and change none of them; where it is closed, their jobs with that option do not start. Without it a container of
+/// another user is ignored with a warning: its owner decides which files it shows, in directories of others, too." S44: "Packed files of others show as nobody's."
+#[test]
+fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
+    let host = Host::new();
+    let (packer, other) = (host.user(SYS), host.user(DAEMON));
+    let shared = packer.shared();
+    let run = |user: &User<'_>, name: &str, options: &[&str], script: &str| {
+        let job = format!("{name}-{}", std::process::id());
+        let shared = shared.to_str().expect("plain path");
+        let arguments = [&["run", "--shared", shared, "--job", &job], options, &["--", "sh", "-euc", script]];
+        user.tameike(Allows::Everything, &arguments.concat()).output().expect("a job")
+    };
+    let script = r#"cd "$TAMEIKE_CACHE"; umask 022; mkdir open; echo all > open/all; echo own > open/own; chmod 600 open/own
+                    head -c 2000000 /dev/zero > large; chmod 600 large; mkdir -m 777 anybody"#;
+    let packed = run(&packer, "packs", &["--aggregate"], script);
+    assert!(packed.status.success(), "{}", shown(&packed));
+    let container = shared.join(".tameike-packed");
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!((mode(&container), mode(&shared.join("large"))), (0o700, 0o600));
+    let refused = |name: &str, options: &[&str], parts: [&str; 2]| {
+        let refused = run(&other, name, options, "exit 0");
+        let said = shown(&refused);
+        assert_eq!(refused.status.code(), Some(71), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    };
+    let not_own = ["belongs to another user", "packed files would not be private there"];
+    refused("closed", &["--packed-by-others"], ["which you may not read", "ask who packed them"]);
+    refused("closed-packs", &["--aggregate"], not_own);
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("opened");
+    refused("packs-too", &["--aggregate"], not_own);
+    let script = r#"cd "$TAMEIKE_CACHE"; stat -c %u open/all; ls -A open; cat open/all; ! cat open/own; ! cat large; ! rm open/all; ! sh -c 'echo no >> open/all'; ! mv open/all open/other; ! chmod 666 open/all; echo mine > anybody/mine"#;
+    let read = run(&other, "opened", &["--packed-by-others"], script);
+    assert!(read.status.success(), "{}", shown(&read));
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "65534\nall\nown\nall\n");
+    assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
+    // A container that nobody has vouched for shows nothing, and keeps no job from starting.
+    let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#);
+    assert!(ignored.status.success(), "{}", shown(&ignored));
+    assert!(shown(&ignored).contains("--packed-by-others"), "{}", shown(&ignored));
+    host.assert_clean();
+}
+
+#[test]
+fn a_directory_of_another_user_in_place_of_ours_is_refused() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("base-{}", std::process::id());
+    let refused = |part: &str| {
+        let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
+        assert!(said.contains(part) && said.contains("set TMPDIR"), "{said}");
+        assert!(said.contains(user.base().to_str().expect("plain path")), "{said}");
+    };
+    let elsewhere = host.tmp().join("elsewhere");
+    fs::create_dir(user.base()).expect("a directory");
+    chown(user.base(), Some(DAEMON), Some(DAEMON)).expect("an owner");
+    refused("belongs to another user");
+    fs::rename(user.base(), &elsewhere).expect("moved");
+    symlink(&elsewhere, user.base()).expect("a link");
+    refused("is a symbolic link");
+    assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "something was put there");
+    fs::remove_file(user.base()).expect("a link");
+    assert_no_device(&job);
+    host.assert_clean();
+}
+
+#[test]
+fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
+    /// Removes the directory also when an assertion fails.
+    struct Foreign<'a>(&'a Path);
+    impl Drop for Foreign<'_> {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(self.0);
+        }
+    }
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let job = format!("dev-{}", std::process::id());
+    let path = format!("/dev/shm/tameike-{NOBODY}-{job}-1");
+    fs::create_dir(&path).expect("a directory");
+    let _foreign = Foreign(Path::new(&path));
+    fs::write(Path::new(&path).join("precious"), "theirs").expect("a file");
+    let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
+    assert!(said.contains(&path) && said.contains("node 1"), "{said}");
+    assert_eq!(fs::read_to_string(Path::new(&path).join("precious")).expect("still there"), "theirs");
+    host.assert_clean();
+}
+
+/// In a user namespace all users that have no number there show as nobody.
+#[test]
+fn nobody_takes_no_directory_of_an_unknown_user_for_his_own() {
+    let host = Host::new();
+    let user = host.user(NOBODY);
+    let container = user.shared().join(".tameike-packed");
+    fs::create_dir(&container).expect("a directory");
+    chown(&container, Some(DAEMON), Some(DAEMON)).expect("an owner");
+    fs::set_permissions(&container, fs::Permissions::from_mode(0o755)).expect("ours");
+    let job = format!("unknown-{}", std::process::id());
+    let shared = user.shared();
+    let shared = shared.to_str().expect("plain path");
+    let arguments = ["run", "--shared", shared, "--job", &job, "--aggregate", "--", "true"];
+    let refused = user.tameike(Allows::Everything, &arguments).output().expect("a try");
+    let said = shown(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{said}");
+    assert!(said.contains("belongs to another user"), "{said}");
+    fs::remove_dir(&container).expect("it is empty");
+    host.assert_clean();
+}

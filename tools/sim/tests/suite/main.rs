@@ -1,0 +1,15 @@
+//! Simulated clusters with faults: each test runs seeds or countdowns, and checks every result against the reference model.
+
+mod countdowns;
+mod descriptors;
+mod failures;
+mod found;
+mod full;
+mod holders;
+mod locks;
+mod power;
+mod replaced;
+mod rot;
+mod scale;
+mod seeds;
+mod unreachable;
