@@ -4,6 +4,7 @@
 //! can check (function length, banned calls, missing docs) is set in `Cargo.toml` and `clippy.toml`, not here.
 #![forbid(unsafe_code)]
 
+pub mod circles;
 pub mod crates;
 pub mod header;
 pub mod links;
@@ -51,6 +52,7 @@ pub fn lint(root: &Path) -> Result<Vec<Finding>, String> {
         findings.extend(source::check(&file.path, &file.text));
         findings.extend(links::check(root, &file.path, &file.text));
     }
+    findings.extend(circles::check(&files));
     findings.extend(semantics::check(&files));
     findings.extend(header::check(root)?);
     findings.sort();
