@@ -2,10 +2,11 @@
 
 use super::abi::{self, HEADER_SIZE, OUT_HEADER_SIZE, Operation, Request, opcode};
 use super::reply::{Reply, Route};
+use super::sender::Sender;
 use super::{FrameWrite, Service};
 use rustix::io::Errno as Os;
 use std::fs::OpenOptions;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use tameike_core::Errno;
@@ -24,10 +25,6 @@ const INVALIDATE_INODE: i32 = 2;
 
 /// An open device of a mount.
 pub(super) struct Device(Arc<OwnedFd>);
-
-/// What answers by a device.
-#[derive(Clone)]
-pub(super) struct Sender(Arc<OwnedFd>);
 
 /// What tells the kernel of changes.
 pub struct Notifier(Sender);
@@ -57,12 +54,12 @@ impl Device {
     }
 
     pub(super) fn notifier(&self) -> Notifier {
-        Notifier(Sender(self.0.clone()))
+        Notifier(Sender::new(self.0.clone()))
     }
 
     /// Answers a request.
     pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
-        Sender(self.0.clone()).answer(unique, error, bytes);
+        Sender::new(self.0.clone()).answer(unique, error, bytes);
     }
 
     /// The next request; none when the file system is unmounted.
@@ -106,7 +103,7 @@ impl Device {
     ) -> io::Result<()> {
         let (header, _) =
             abi::Header::decode(&buffer[..size.min(WRITE_HEAD_SIZE)]).map_err(io::Error::other)?;
-        let reply = Reply::new(Route::Device(Sender(self.0.clone()), header.unique));
+        let reply = Reply::new(Route::Device(Sender::new(self.0.clone()), header.unique));
         let carried = size.saturating_sub(WRITE_HEAD_SIZE);
         let request = match &*spare {
             Some(frame) if header.opcode == opcode::WRITE => {
@@ -130,23 +127,6 @@ impl Device {
         } else {
             super::serve(service, request, reply);
         }
-        Ok(())
-    }
-}
-
-impl Sender {
-    pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
-        let header = abi::out_header(OUT_HEADER_SIZE + bytes.len(), error, unique);
-        if let Err(error) = self.write(&header, bytes) {
-            // Who asked is gone.
-            log::debug!("the kernel takes no answer to request {unique}: {error}");
-        }
-    }
-
-    fn write(&self, header: &[u8], bytes: &[u8]) -> io::Result<()> {
-        let parts = [IoSlice::new(header), IoSlice::new(bytes)];
-        let parts = if bytes.is_empty() { &parts[..1] } else { &parts };
-        rustix::io::writev(&*self.0, parts)?;
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ mod device;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod reply;
+mod sender;
 #[cfg(test)]
 mod tests;
 mod uring;

@@ -1,8 +1,8 @@
 //! Answers to requests, given once, from any thread.
 
 use super::abi::{Body, Lifetimes, LockState, Space};
-use super::device::Sender;
 use super::libc_errno;
+use super::sender::Sender;
 use super::uring::Slot;
 use std::time::Duration;
 use tameike_core::{Attr, Errno};

@@ -7,7 +7,7 @@ use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId};
 use crate::receipt::Receipt;
 use crate::wire::holders::{Asked, Holder};
-use crate::wire::unit::SpaceChange;
+use crate::wire::space::SpaceChange;
 use serde::{Deserialize, Serialize};
 
 /// State of a file on the shared file system by which changes made by others are noticed.

@@ -16,6 +16,7 @@ pub mod lock;
 pub mod measure;
 pub mod meta;
 pub mod pack;
+pub mod space;
 pub mod unit;
 
 #[cfg(test)]

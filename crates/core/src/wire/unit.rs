@@ -2,6 +2,7 @@
 
 use super::cache::Stamp;
 use super::call::Run;
+pub use super::space::{Sought, SpaceChange};
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId, NodeId, UnitId};
 use crate::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, MESSAGE_SIZE_MAX, UNIT_SIZE};
@@ -254,26 +255,6 @@ pub const PLACES_MAX: usize = 32;
 
 // Each may be in as many parts as it has blocks, of at most 15 bytes.
 const _: () = assert!(PLACES_MAX * (BLOCKS_PER_UNIT * (15 + 4) + 10) < MESSAGE_SIZE_MAX);
-
-/// What happens to the space of a range of bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpaceChange {
-    /// It is set aside where there is none: later writes find room.
-    Allocate,
-    /// It is given back: the bytes read as zeros.
-    Punch,
-    /// The bytes read as zeros, and have space as after [`SpaceChange::Allocate`].
-    Zero,
-}
-
-/// What is looked for in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Sought {
-    /// A byte that was written.
-    Data,
-    /// A byte that was not.
-    Hole,
-}
 
 /// Most units that one [`UnitRequest::Flush`] flushes or one [`UnitRequest::Digest`] names.
 pub const FLUSH_UNITS_MAX: usize = 1024;

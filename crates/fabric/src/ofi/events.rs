@@ -1,10 +1,13 @@
-//! What is asked of an endpoint, and what has become of it: told when no lock is held.
+//! Operations on an endpoint and their results, which are delivered when no lock is held.
 
 use super::endpoint::MemoryKey;
-use super::operations::RouteId;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Frame;
+
+/// The address of another endpoint in this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RouteId(pub(super) u64);
 
 pub(super) type Done = Resolver<Result<()>>;
 pub(super) type Filled = Resolver<(Frame, Result<()>)>;

@@ -2,7 +2,7 @@
 
 use super::buffers::{Buffers, SLOTS_PER_FRAME};
 use super::endpoint::{Completion, Endpoint, Posted};
-use super::events::{Done, Events, Filled, Job, broken, ended};
+use super::events::{Done, Events, Filled, Job, RouteId, broken, ended};
 use super::{OfiConfig, Provider};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
@@ -18,10 +18,6 @@ const READS: usize = 128;
 pub(super) const OPERATIONS: usize = RECEIVES + SENDS + READS;
 /// What may wait for one route; more is refused, as it is for a socket.
 const QUEUE_MAX: usize = 16 << 10;
-
-/// A way to another endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RouteId(pub(super) u64);
 
 /// What an operation's number stands for.
 enum Operation {

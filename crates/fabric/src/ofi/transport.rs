@@ -20,7 +20,7 @@ use tameike_io::os::reactor::{Edge, Reactor, Readiness, Registration, Source};
 use tameike_io::os::runtime::{Promise, Resolver, Runtime, promise};
 use tameike_io::slab::Frame;
 
-pub(crate) use super::operations::RouteId;
+pub(crate) use super::events::RouteId;
 
 /// Between two looks at what a provider cannot tell of.
 const LOOK_PAUSE: Duration = Duration::from_micros(50);

@@ -1,7 +1,6 @@
 //! The way of a message from one node to another.
 
-use super::peer::LOOK;
-use super::{SimulatedNetwork, Station};
+use super::{RETRY_PAUSE, SimulatedNetwork, Station};
 use crate::{Incoming, Lane};
 use async_lock::Semaphore;
 use std::sync::Arc;
@@ -102,7 +101,7 @@ impl SimulatedNetwork {
         receiver.clone().config.runtime.spawn(async move {
             receiver.config.runtime.sleep(delay).await;
             while network.is_cut(from, to) && sender.connection(to) == connection {
-                receiver.config.runtime.sleep(LOOK).await;
+                receiver.config.runtime.sleep(RETRY_PAUSE).await;
             }
             if sender.connection(to) != connection || receiver.is_closed() {
                 return;

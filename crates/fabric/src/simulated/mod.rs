@@ -28,6 +28,9 @@ use tameike_io::os::runtime::{Clock, Runtime, promise};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::slab::{Frame, Payload, Pool};
 
+/// Time between two attempts to send where the link is cut.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
 /// How well the network works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weather {

@@ -1,14 +1,12 @@
 //! What a node knows of the life of its peers.
 
 use super::delivery::Parcel;
-use super::{SimulatedNetwork, Station};
+use super::{RETRY_PAUSE, SimulatedNetwork, Station};
 use crate::{PeerEvent, waited};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, NodeId, Result};
 
-/// Time between two looks whether a link is whole again.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long senders wait for a peer that is known to be unreachable.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
 /// Longest pause between two attempts to reach a peer again.
@@ -143,7 +141,7 @@ impl SimulatedNetwork {
             if self.now() >= deadline {
                 break;
             }
-            station.config.runtime.sleep(LOOK).await;
+            station.config.runtime.sleep(RETRY_PAUSE).await;
         }
         self.give_up(station, peer);
         if !known {
@@ -172,7 +170,7 @@ impl SimulatedNetwork {
     fn redial(&self, station: &Arc<Station>, peer: NodeId) {
         let (network, station) = (self.clone(), station.clone());
         station.clone().config.runtime.spawn(async move {
-            let mut pause = LOOK;
+            let mut pause = RETRY_PAUSE;
             while station.with(peer, |peer| peer.life) == Life::Unreachable {
                 station.config.runtime.sleep(pause).await;
                 if station.is_closed() || network.connect(&station, peer).is_some() {
@@ -213,7 +211,7 @@ impl SimulatedNetwork {
         station.clone().config.runtime.spawn(async move {
             station.config.runtime.sleep(delay).await;
             while !network.is_whole(station.node(), dead) {
-                station.config.runtime.sleep(LOOK).await;
+                station.config.runtime.sleep(RETRY_PAUSE).await;
             }
             if station.with(dead, known) {
                 station.lose(dead, Life::Dead);

@@ -8,8 +8,7 @@
 use super::header::Kind;
 use super::host::{LENT_MIN, Neighbour};
 use super::link::{LINK_ROOM, Link};
-pub(super) use super::outgoing::Outgoing;
-use super::outgoing::PIECES;
+use super::outgoing::{Outgoing, PIECES};
 use super::seal::{Keys, Packets, Stream};
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
@@ -163,7 +162,7 @@ impl Connection {
         let taken = match link.filter(|_| message.size() <= LINK_ROOM) {
             Some(link) => match self.count() {
                 Ok(()) => {
-                    link.send(self, message);
+                    self.send_by(link, message);
                     Ok(())
                 }
                 Err(refusal) => Err(Box::new((refusal, message))),
@@ -176,6 +175,28 @@ impl Connection {
             message.take_back(lender, loan);
         }
         Err(refusal.map_or_else(|| Unsent::Parting(Box::new(message)), Unsent::Failed))
+    }
+
+    /// Sends a message by the connection's link.
+    pub(super) fn send_by(self: &Arc<Self>, link: &Link, message: Outgoing) {
+        link.send(message, &mut self.packets.lock());
+        self.ring();
+    }
+
+    /// Has the peer make progress with what was posted on the link, if it needs that.
+    pub(super) fn ring(self: &Arc<Self>) {
+        if self.link.get().is_some_and(Link::needs_bell) {
+            // A closed connection needs none.
+            let _ = self.write_out(Outgoing::bare(Kind::Bell, 0));
+        }
+    }
+
+    /// Takes a knock of the peer, or the answer to one, that came by the link.
+    pub(super) fn knocked(self: &Arc<Self>, link: &Link, kind: Kind) {
+        match kind {
+            Kind::Knock => self.send_by(link, Outgoing::bare(Kind::Knocked, 0)),
+            _ => link.answered(),
+        }
     }
 
     /// Counts a message that goes by libfabric.

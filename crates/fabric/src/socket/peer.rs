@@ -1,8 +1,9 @@
 //! The peers: who is connected, who is being called, who is alive.
 
-use super::connection::{Connection, Outgoing, Side};
+use super::connection::{Connection, Side};
 use super::dial::{ATTEMPT_LIMIT, DialError, Line};
 use super::header::Kind;
+use super::outgoing::Outgoing;
 use super::{Inner, reader};
 use crate::{Lane, PeerEvent, waited};
 use rustix::net::{Shutdown, shutdown};

@@ -6,10 +6,11 @@
 //! is not read, which in the end stops its sender. Anything damaged ends the connection, with its reason.
 
 use super::Inner;
-use super::connection::{Connection, Outgoing, broken};
+use super::connection::{Connection, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
 use super::host::{PLACE_SIZE, Place};
 use super::input::Input;
+use super::outgoing::Outgoing;
 use crate::grant::PendingGet;
 use crate::{Incoming, Lane};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ impl Reader<'_> {
             }
             Kind::Knock | Kind::Knocked => {
                 if let Some(link) = self.connection.link.get().filter(|_| self.input.is_packet) {
-                    link.knock(self.connection, header.kind);
+                    self.connection.knocked(link, header.kind);
                 }
                 self.skip(&header).await?;
             }
@@ -261,7 +262,9 @@ impl Reader<'_> {
                 (frame, copied)
             }
             (None, Some(link)) => {
-                let (frame, read) = link.read(self.connection, place, frame, length as u32).await;
+                let reading = link.read(place, frame, length as u32);
+                self.connection.ring();
+                let (frame, read) = reading.await;
                 (frame, read.map_err(|fault| fault.message.to_string()))
             }
             (None, None) => (frame, Err("nothing is lent on this connection".to_owned())),

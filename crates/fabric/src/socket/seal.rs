@@ -13,7 +13,7 @@
 //!
 //! Local sockets need no tags: the kernel names the user at the other end, and nobody else can write there.
 
-use super::link::TOKEN_SIZE;
+use tameike_core::wire::endpoint::TOKEN_SIZE;
 
 /// Size of a tag, in bytes.
 pub(super) const TAG_SIZE: usize = 32;

@@ -1,8 +1,47 @@
-//! What requests are made of.
+//! Parts of kernel requests: numbers, names, locks, attribute changes.
 
-use super::request::{Decoded, Forgets, LockRequest, Malformed};
 use tameike_core::Timestamp;
 use tameike_core::attr::{AttrChange, SetTime};
+
+/// Bytes that are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel sent what is no FUSE request")]
+pub struct Malformed;
+
+pub(super) type Decoded<T> = Result<T, Malformed>;
+
+/// A lock that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The open file.
+    pub handle: u64,
+    /// Whose lock it is.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: i32,
+    /// Process that asks.
+    pub pid: u32,
+}
+
+/// Files that the kernel no longer holds, with how many look-ups each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgets<'a>(pub(super) &'a [u8]);
+
+impl Forgets<'_> {
+    pub(super) const ONE_SIZE: usize = 16;
+
+    /// Numbers of files, each with its look-ups.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.chunks_exact(Self::ONE_SIZE).filter_map(|one| {
+            let mut fields = Fields(one);
+            Some((fields.u64().ok()?, fields.u64().ok()?))
+        })
+    }
+}
 
 /// Which attributes a request changes.
 mod set {

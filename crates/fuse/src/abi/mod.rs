@@ -12,11 +12,12 @@ mod samples;
 #[cfg(test)]
 mod tests;
 
+pub use fields::{Forgets, LockRequest, Malformed};
 pub use init::Init;
 pub(super) use init::{Agreed, FIRST_MINOR, InitRequest, MAJOR};
 pub use reply::{Body, Directory, Lifetimes, LockState, Space, open_flag};
 pub(super) use reply::{OUT_HEADER_SIZE, out_header};
-pub use request::{Forgets, Header, LockRequest, Malformed, Operation, Request, WriteFlags};
 pub(super) use request::{HEADER_SIZE, opcode};
+pub use request::{Header, Operation, Request, WriteFlags};
 #[cfg(feature = "fuzz")]
 pub(crate) use samples::{fuzz, fuzz_seeds};

@@ -1,6 +1,6 @@
 //! Requests, decoded into what borrows from the bytes that they came in.
 
-use super::fields::{Fields, Rest};
+use super::fields::{Decoded, Fields, Forgets, LockRequest, Malformed, Rest};
 use tameike_core::attr::AttrChange;
 
 /// Size of the header of every request.
@@ -64,13 +64,6 @@ pub struct WriteFlags {
     pub takes_rights: bool,
 }
 
-/// Bytes that are no request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel sent what is no FUSE request")]
-pub struct Malformed;
-
-pub(super) type Decoded<T> = Result<T, Malformed>;
-
 /// Who asks, and of which file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -86,39 +79,6 @@ pub struct Header {
     pub gid: u32,
     /// Thread that asks.
     pub pid: u32,
-}
-
-/// A lock that is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockRequest {
-    /// The open file.
-    pub handle: u64,
-    /// Whose lock it is.
-    pub owner: u64,
-    /// First byte.
-    pub start: u64,
-    /// Last byte.
-    pub end: u64,
-    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
-    pub kind: i32,
-    /// Process that asks.
-    pub pid: u32,
-}
-
-/// Files that the kernel no longer holds, with how many look-ups each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forgets<'a>(pub(super) &'a [u8]);
-
-impl Forgets<'_> {
-    pub(super) const ONE_SIZE: usize = 16;
-
-    /// Numbers of files, each with its look-ups.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.0.chunks_exact(Self::ONE_SIZE).filter_map(|one| {
-            let mut fields = Fields(one);
-            Some((fields.u64().ok()?, fields.u64().ok()?))
-        })
-    }
 }
 
 /// What is asked.

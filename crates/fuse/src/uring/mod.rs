@@ -19,12 +19,12 @@ mod memory;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub(super) use queue::Slot;
 
 use super::Service;
 use super::device::Device;
-use queue::Worker;
 use rustix::param::page_size;
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -32,6 +32,7 @@ use std::thread::JoinHandle;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::process;
 use tameike_io::slab::Pool;
+use worker::Worker;
 
 /// Most requests that a queue can take in beside those that are under way.
 const DEPTH_MAX: u32 = 8;

@@ -7,7 +7,6 @@
 pub mod arena;
 mod clock;
 pub mod descriptor;
-mod executor;
 pub mod forked;
 pub mod lease;
 pub mod lending;

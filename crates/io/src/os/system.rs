@@ -1,9 +1,9 @@
 //! The real runtime: the machine's clocks, randomness, one reactor thread and a pool for blocking calls.
 
 use super::clock::{SystemClock, SystemRandom};
-use super::executor::Task;
 use super::lending;
 use super::pool::{self, BlockingPool};
+use super::reactor::task::Task;
 use super::reactor::{Reactor, Sleep};
 use super::runtime::{Executor, Runtime};
 use futures_util::future::BoxFuture;

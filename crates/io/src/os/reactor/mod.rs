@@ -6,6 +6,7 @@
 //! Callbacks and tasks must not block. What is due later in the same round waits for what is due before it.
 
 mod edge;
+pub(super) mod task;
 mod timer;
 mod watched;
 
@@ -16,7 +17,6 @@ pub use edge::Edge;
 pub(super) use timer::Sleep;
 pub use watched::Watched;
 
-use super::executor::Task;
 use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use task::Task;
 use timer::Timers;
 
 const WAKEUP_TOKEN: u64 = 0;

@@ -11,7 +11,7 @@
 //!                                            +--> DONE (from NOTIFIED too)
 //! ```
 
-use super::reactor::Reactor;
+use super::Reactor;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ const RUNNING: u8 = 2;
 const NOTIFIED: u8 = 3;
 const DONE: u8 = 4;
 
-pub(super) struct Task {
+pub(crate) struct Task {
     state: AtomicU8,
     /// Locked by the one thread that is in `run`, so never contended.
     future: Mutex<Option<BoxFuture<'static, ()>>>,
@@ -33,14 +33,14 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn spawn(reactor: &Arc<Reactor>, future: BoxFuture<'static, ()>) {
+    pub(crate) fn spawn(reactor: &Arc<Reactor>, future: BoxFuture<'static, ()>) {
         let task =
             Self { state: AtomicU8::new(QUEUED), future: Mutex::new(Some(future)), reactor: reactor.clone() };
         Arc::new(task).run();
     }
 
     /// Polls the task once. Only called for a task in state `QUEUED`, by who took it from the queue.
-    pub(super) fn run(self: Arc<Self>) {
+    pub(crate) fn run(self: Arc<Self>) {
         self.state.store(RUNNING, Release);
         let mut slot = self.future.lock();
         let Some(future) = slot.as_mut() else { return };
