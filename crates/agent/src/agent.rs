@@ -2,10 +2,12 @@
 
 use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
-    AgentControl, AgentMode, AgentStart, FabricChoice, Left, Progress, StartInput, ViewDoor,
+    AgentControl, AgentMode, AgentStart, FabricChoice, Left, PROGRESS_INTERVAL, Progress, StartInput,
+    ViewDoor,
 };
 use crate::doors::{LocalFiles, Views};
-use crate::files::{FileLine, FilesAsked, Gathering};
+use crate::files::{FileLine, FilesAsked};
+use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
 use crate::packing::{self, Packing};
@@ -33,8 +35,6 @@ use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_store::Store;
 use tameike_store::directory::LOCAL;
 
-/// Time between two reports of a drain's progress.
-pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Stands for the shared directory where there is none: no door leads to it.
 const UNSHARED_DIR: &str = "unshared";
 
@@ -121,7 +121,9 @@ impl Agent {
     /// Serves programs that were preloaded; without, they and all others go through the kernel.
     fn open_ring(&self, views: &Views, served: Vec<(View, PathBuf)>) {
         let Some(path) = &self.ring_path else { return };
-        match Ring::open(&self.system, path, views, served, self.memory.lent.clone()) {
+        match Ring::open(&self.system, path, served, self.memory.lent.clone(), |shown, names| {
+            views.ring_door(shown, names)
+        }) {
             // The agent joins once.
             Ok(ring) => drop(self.ring.set(ring)),
             Err(fault) => log::warn!("programs cannot be preloaded: {fault}"),

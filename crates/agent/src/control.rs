@@ -8,7 +8,6 @@
 //! The command line owns the process (namespaces, mounts, directories, pipes) and drives whatever implements
 //! [`AgentControl`]; this room says nothing about how an agent works inside.
 
-use crate::files::{FileLine, FilesAsked};
 mod aggregate;
 mod fabric;
 mod left;
@@ -17,6 +16,7 @@ pub use aggregate::{Aggregate, AggregateChoice};
 pub use fabric::FabricChoice;
 pub use left::{Left, Progress};
 
+use crate::files::{FileLine, FilesAsked};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -29,6 +29,9 @@ use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
 
 /// Version of the lines between driver and agent; both must be of the same.
 pub const CONTROL_VERSION: u16 = 1;
+
+/// Time between two reports of progress.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The secret that the agents of a job share; written in hexadecimal, shown to nobody.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

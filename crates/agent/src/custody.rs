@@ -15,7 +15,7 @@ mod gate;
 
 pub(crate) use gate::{Gate, InFlight};
 
-use crate::fuse::KernelCache;
+use crate::kernel_cache::KernelCache;
 use crate::ring::ShownView;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};

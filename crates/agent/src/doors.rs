@@ -223,9 +223,9 @@ impl Views {
     }
 
     /// These views behind the ring, in this order. Programs are shown their names in a table.
-    pub(crate) fn ring_door(&self, views: impl IntoIterator<Item = View>, names: Arc<NameTable>) -> RingDoor {
+    pub(crate) fn ring_door(&self, views: &[View], names: Arc<NameTable>) -> RingDoor {
         let mut door = RingDoor::new(names);
-        for view in views {
+        for &view in views {
             match (view, &self.local, &self.cache) {
                 (View::JobShared, ..) => self.add_to_ring(&mut door, view, &self.shared),
                 (View::NodeLocal, Local::Directory(local), _) => self.add_to_ring(&mut door, view, local),

@@ -12,6 +12,8 @@ mod custody;
 mod doors;
 pub mod files;
 pub mod fuse;
+mod gathering;
+mod kernel_cache;
 mod measure;
 mod memory;
 pub mod mounted;

@@ -1,7 +1,6 @@
 //! The shared directory of a node, with what is packed in it.
 
-use crate::agent::PROGRESS_INTERVAL;
-use crate::control::{Aggregate, AggregateChoice};
+use crate::control::{Aggregate, AggregateChoice, PROGRESS_INTERVAL};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};

@@ -5,8 +5,8 @@
 //! while a request waits, the signals of its thread are looked at ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
 //! of the signal has it". Without a signal it must never be: the program would see an error number that it cannot know.
 
-use super::KernelCache;
 use super::convert::errno;
+use crate::kernel_cache::KernelCache;
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;

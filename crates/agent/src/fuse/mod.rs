@@ -18,7 +18,6 @@ mod answer;
 mod convert;
 mod directories;
 mod door;
-mod kernel_cache;
 mod lists;
 mod lock;
 mod looked;
@@ -28,7 +27,6 @@ mod tasks;
 mod waiting;
 mod writing;
 
-pub(crate) use kernel_cache::KernelCache;
 pub use state::FuseDoor;
 pub use tasks::Tasks;
 pub use waiting::WaitingRoom;

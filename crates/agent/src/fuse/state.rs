@@ -1,12 +1,13 @@
 //! What a door is made of, and what its requests share.
 
+use super::WaitingRoom;
 use super::ahead::OpenAhead;
 use super::answer::{answer_done, answer_entry};
 use super::directories::Directories;
 use super::looked::Looked;
 use super::tasks::Tasks;
-use super::{KernelCache, WaitingRoom};
 use crate::custody::Custody;
+use crate::kernel_cache::KernelCache;
 use futures_util::FutureExt;
 use std::sync::Arc;
 use tameike_client::reported_sizes::ReportedSizes;

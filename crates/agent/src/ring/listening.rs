@@ -1,7 +1,6 @@
-//! The ring of an agent: from a path at which it listens to the end.
+//! The ring of an agent: listens at a path, and serves programs until it is stopped.
 
 use super::RingDoor;
-use crate::doors::Views;
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -24,20 +23,22 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Listens at `path` for programs of this user, which find these views, and may read the frames of a table.
+    /// Listens at `path` for programs of this user. They find the views `served`, at their mounts, through the door that `make_door`
+    /// returns, and may read the frames of `lent`.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The error of the system call that failed.
     pub(crate) fn open(
         system: &System,
         path: &Path,
-        views: &Views,
         served: Vec<(View, PathBuf)>,
         lent: Option<Arc<FrameTable>>,
+        make_door: impl FnOnce(&[View], Arc<NameTable>) -> RingDoor,
     ) -> Result<Self> {
         let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
         let names = NameTable::new().map_err(|error| Fault::from_os("making memory for names", &error))?;
-        let door = Arc::new(views.ring_door(served.iter().map(|(view, _)| *view), names.clone()));
+        let views: Vec<View> = served.iter().map(|(view, _)| *view).collect();
+        let door = Arc::new(make_door(&views, names.clone()));
         let mounts = served.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
         let server = Server::new(door.clone(), mounts, process::user(), (names, lent))?;
         let listener = UnixListener::bind(path).map_err(failed)?;

@@ -15,6 +15,7 @@ mod session;
 mod shown;
 mod view;
 mod walk;
+mod walked;
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use tameike_core::Errno;
 use tameike_ring::message::{Reply, Request};
 use tameike_ring::server::{Handler, NameTable, Peer, THREADS};
 use view::{AnyView, RingView};
-use walk::Walked;
+use walked::Walked;
 
 /// Of the serving threads, how many may be held up by calls to the file system behind a view.
 pub(crate) const THREADS_LENT_MAX: usize = THREADS / 2;

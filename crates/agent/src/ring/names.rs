@@ -4,7 +4,8 @@ use super::Asked;
 use super::convert::{Refusal, Served, Wanted, rename_mode, status_of};
 use super::session::{OpenFile, Session};
 use super::view::RingView;
-use super::walk::{Directory, Held, Place, READ, SEARCH, WRITE, may};
+use super::walk::{Place, READ, SEARCH, WRITE, may};
+use super::walked::{Directory, Lookup};
 use crate::custody::Gate;
 use std::sync::{Arc, OnceLock};
 use tameike_client::data::{Lendable, LendingKey};
@@ -39,7 +40,7 @@ impl<V: Vfs> RingView<V> {
             return Ok(Reply::Status(status_of(dir.file, &attr)));
         };
         let found = self.vfs.lookup(dir.file, name).await?;
-        let _held = Held::new(&self.vfs, found.file);
+        let _held = Lookup::new(&self.vfs, found.file);
         if follow && found.attr.kind == FileKind::Symlink {
             return Err(Refusal::Declined);
         }
@@ -70,7 +71,7 @@ impl<V: Vfs> RingView<V> {
 
     /// Opens what was found when the count of changes was so.
     async fn open_found(&self, session: &Session, (found, changes): (Found, u64), mode: OpenMode) -> Served {
-        let held = Held::new(&self.vfs, found.file);
+        let held = Lookup::new(&self.vfs, found.file);
         if !may_open(session, &found.attr, mode) {
             return Err(Refusal::Declined);
         }
@@ -123,7 +124,7 @@ impl<V: Vfs> RingView<V> {
             Err(fault) if fault.errno == Errno::EEXIST && !wanted.exclusive => return Err(Refusal::Declined),
             Err(fault) => return Err(fault.into()),
         };
-        let held = Held::new(&self.vfs, found.file);
+        let held = Lookup::new(&self.vfs, found.file);
         let gate = self.custody.hold(found.file);
         self.custody.opened(found.file, false, changes);
         self.custody.names_changed(dir.file).await;
@@ -133,7 +134,7 @@ impl<V: Vfs> RingView<V> {
     fn opened(
         &self,
         session: &Session,
-        held: Held<V>,
+        held: Lookup<V>,
         mode: OpenMode,
         opened: Opened,
         attr: &Attr,
@@ -169,7 +170,7 @@ impl<V: Vfs> RingView<V> {
         }
         let new = self.new_inode(session, FileKind::Directory, bits);
         let made = self.vfs.make(dir.file, name, new).await?;
-        drop(Held::new(&self.vfs, made.file));
+        drop(Lookup::new(&self.vfs, made.file));
         self.custody.names_changed(dir.file).await;
         Ok(Reply::Done)
     }
@@ -201,13 +202,13 @@ impl<V: Vfs> RingView<V> {
     }
 
     /// What has a name that may be taken away here: a regular file that the kernel does not have open; or nothing has it.
-    async fn movable(&self, session: &Session, dir: &Directory<V>, name: &[u8]) -> Served<Option<Held<V>>> {
+    async fn movable(&self, session: &Session, dir: &Directory<V>, name: &[u8]) -> Served<Option<Lookup<V>>> {
         if !may_change(session, &dir.attr) {
             return Err(Refusal::Declined);
         }
         match self.vfs.lookup(dir.file, name).await {
             Ok(found) => {
-                let held = Held::new(&self.vfs, found.file);
+                let held = Lookup::new(&self.vfs, found.file);
                 let is_here = found.attr.kind == FileKind::File && !self.custody.is_kernels(found.file);
                 if is_here { Ok(Some(held)) } else { Err(Refusal::Declined) }
             }

@@ -1,10 +1,9 @@
 //! Names of one view that programs look up without asking.
 
 use super::convert::status_of;
-use super::walk::Directory;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_client::vfs::{FileNumber, Found, ShownNames, Vfs};
+use tameike_client::vfs::{FileNumber, Found, ShownNames};
 use tameike_ring::server::NameTable;
 
 /// Where the names of one view are shown.
@@ -21,14 +20,14 @@ impl ShownView {
 
     /// Shows a directory that programs may search, by its name in the one above: until that time, while changes of
     /// directories have been so many.
-    pub(super) fn show_directory<V: Vfs>(
+    pub(super) fn show_directory(
         &self,
         (above, name): &(FileNumber, Vec<u8>),
-        directory: &Directory<V>,
+        directory: FileNumber,
         changes: u64,
         until: Duration,
     ) {
-        self.table.show_directory(self.view, (above.0, name), directory.file.0, changes, until);
+        self.table.show_directory(self.view, (above.0, name), directory.0, changes, until);
     }
 
     /// Changes of directories have been so many.

@@ -2,7 +2,7 @@
 
 use super::convert::{Refusal, Served, reply_of, status_of};
 use super::session::OpenFile;
-use super::walk::{Held, Walked};
+use super::walked::{Lookup, Walked};
 use super::{Asked, Ending, ShownView};
 use crate::custody::Custody;
 use crate::fuse::{Tasks, WaitingRoom};
@@ -86,7 +86,7 @@ impl<V: Vfs> RingView<V> {
         }
         self.vfs.release(open.handle).await;
         self.custody.release(open.file);
-        drop(Held::new(&self.vfs, open.file));
+        drop(Lookup::new(&self.vfs, open.file));
     }
 
     fn close(self: Arc<Self>, asked: Asked, open: Arc<OpenFile>) {

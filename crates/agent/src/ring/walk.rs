@@ -7,17 +7,13 @@
 use super::convert::{Refusal, Served};
 use super::session::Session;
 use super::view::RingView;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use super::walked::{Directory, Key, Lookup};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::limits::{DIRECTORY_LIFETIME, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind};
 use tameike_ring::message::Start;
-
-/// Directories that are kept.
-const KEPT_MAX: usize = 1 << 10;
 
 /// Bits of the owner.
 pub(super) const READ: u16 = 0o400;
@@ -30,96 +26,10 @@ pub(super) fn may(session: &Session, attr: &Attr, bits: u16) -> bool {
     session.user == 0 || (attr.uid == session.user && attr.mode & bits == bits)
 }
 
-/// A look-up of a file, taken back when dropped.
-pub(super) struct Held<V: Vfs> {
-    vfs: Arc<V>,
-    pub file: FileNumber,
-}
-
-impl<V: Vfs> Held<V> {
-    pub(super) fn new(vfs: &Arc<V>, file: FileNumber) -> Self {
-        Self { vfs: vfs.clone(), file }
-    }
-
-    /// The look-up stays.
-    pub(super) fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl<V: Vfs> Drop for Held<V> {
-    fn drop(&mut self) {
-        self.vfs.forget(self.file, 1);
-    }
-}
-
-/// A directory on the way of a path.
-pub(super) struct Directory<V: Vfs> {
-    pub file: FileNumber,
-    pub attr: Attr,
-    /// None for those where paths start, which the kernel holds.
-    _held: Option<Held<V>>,
-}
-
 /// Where a path leads: a directory, and a name in it, or none for the directory itself.
 pub(super) struct Place<'a, V: Vfs> {
     pub dir: Arc<Directory<V>>,
     pub name: Option<&'a [u8]>,
-}
-
-type Key = (FileNumber, Vec<u8>);
-
-/// Directories that were walked through lately.
-pub(super) struct Walked<V: Vfs>(Mutex<Kept<V>>);
-
-struct Kept<V: Vfs> {
-    /// By name in the directory above; where paths start, by no name in themselves.
-    directories: BTreeMap<Key, (Arc<Directory<V>>, Duration)>,
-    /// For which count of changes they are true.
-    changes: u64,
-}
-
-impl<V: Vfs> Default for Walked<V> {
-    fn default() -> Self {
-        Self(Mutex::new(Kept { directories: BTreeMap::new(), changes: 0 }))
-    }
-}
-
-impl<V: Vfs> Walked<V> {
-    fn find(&self, key: &Key, changes: u64, now: Duration) -> Option<Arc<Directory<V>>> {
-        let mut kept = self.0.lock();
-        if kept.changes != changes {
-            let old = std::mem::take(&mut kept.directories);
-            kept.changes = changes;
-            drop(kept);
-            drop(old); // outside the lock: look-ups are taken back
-            return None;
-        }
-        let (directory, until) = kept.directories.get(key)?;
-        if *until > now {
-            return Some(directory.clone());
-        }
-        let old = kept.directories.remove(key);
-        drop(kept);
-        drop(old);
-        None
-    }
-
-    /// Keeps a directory that was found after so many changes.
-    fn keep(&self, key: Key, directory: Arc<Directory<V>>, changes: u64, until: Duration) {
-        let mut kept = self.0.lock();
-        if kept.changes != changes {
-            return;
-        }
-        let old = if kept.directories.len() >= KEPT_MAX {
-            std::mem::take(&mut kept.directories)
-        } else {
-            BTreeMap::new()
-        };
-        let replaced = kept.directories.insert(key, (directory, until));
-        drop(kept);
-        drop((old, replaced));
-    }
 }
 
 impl<V: Vfs> RingView<V> {
@@ -167,7 +77,7 @@ impl<V: Vfs> RingView<V> {
         if attr.kind != FileKind::Directory {
             return Err(Refusal::Declined);
         }
-        let directory = Arc::new(Directory { file, attr, _held: None });
+        let directory = Arc::new(Directory::new(file, attr, None));
         Ok(self.keep(session, key, directory, (changes, now)))
     }
 
@@ -178,11 +88,11 @@ impl<V: Vfs> RingView<V> {
             return Ok(found);
         }
         let found = self.vfs.lookup(dir.file, name).await?;
-        let held = Held::new(&self.vfs, found.file);
+        let held = Lookup::new(&self.vfs, found.file);
         if found.attr.kind != FileKind::Directory {
             return Err(Refusal::Declined);
         }
-        let directory = Arc::new(Directory { file: found.file, attr: found.attr, _held: Some(held) });
+        let directory = Arc::new(Directory::new(found.file, found.attr, Some(held)));
         Ok(self.keep(session, key, directory, (changes, now)))
     }
 
@@ -196,7 +106,7 @@ impl<V: Vfs> RingView<V> {
     ) -> Arc<Directory<V>> {
         let until = now + DIRECTORY_LIFETIME;
         if let Some(shown) = self.shown.as_ref().filter(|_| may(session, &directory.attr, SEARCH)) {
-            shown.show_directory(&key, &directory, changes, until);
+            shown.show_directory(&key, directory.file, changes, until);
         }
         self.walked.keep(key, directory.clone(), changes, until);
         directory

@@ -1,0 +1,100 @@
+//! Gathers what all nodes of a job hold of single files, for `tameike cache stat`.
+
+use crate::files::{FILES_MAX, FileAsked, FileLine, FilesAsked};
+use crate::node::Node;
+use futures_util::{StreamExt, stream};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tameike_core::wire::admin::{AdminReply, AdminRequest, FILES_ASKED_MAX};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
+use tameike_fabric::Rpc;
+
+/// Nodes that are asked at the same time.
+const NODES_AT_ONCE: usize = 64;
+
+/// Gathers from all nodes of a job what they hold of single files.
+pub(crate) struct Gathering {
+    pub(crate) node: Arc<Node>,
+    pub(crate) rpc: Arc<dyn Rpc>,
+    pub(crate) cluster: Arc<Cluster>,
+}
+
+impl Gathering {
+    /// A line for each file. What nodes that do not answer have is not in it.
+    pub(crate) async fn lines(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
+        let mut lines = match asked {
+            FilesAsked::Most(count) => self.most_asked(count.min(FILES_MAX)).await,
+            FilesAsked::These(files) if files.len() > FILES_MAX as usize => {
+                let count = files.len();
+                let why = format!("{count} files are too many to tell of at once: at most {FILES_MAX}");
+                return Err(Fault::new(Errno::EINVAL, why));
+            }
+            FilesAsked::These(files) => self.find(files).await,
+        };
+        for some in lines.chunks_mut(FILES_ASKED_MAX) {
+            let inodes: Vec<_> = some.iter().map(|line| InodeId(line.inode)).collect();
+            for (node, reply) in self.ask(&AdminRequest::Files(inodes)).await {
+                let AdminReply::Files(held) = reply else { continue };
+                some.iter_mut().zip(held).for_each(|(line, held)| line.add(node, held));
+            }
+            some.iter_mut().for_each(|line| line.nodes.sort_by_key(|part| part.node));
+        }
+        Ok(lines)
+    }
+
+    async fn most_asked(&self, count: u32) -> Vec<FileLine> {
+        let mut files = BTreeMap::<InodeId, u64>::new();
+        for (_, reply) in self.ask(&AdminRequest::MostAsked { count }).await {
+            if let AdminReply::MostAsked(some) = reply {
+                files.extend(some);
+            }
+        }
+        let mut files: Vec<_> = files.into_iter().collect();
+        files.sort_by_key(|&(inode, requested)| (Reverse(requested), inode));
+        files.truncate(count as usize);
+        files.into_iter().map(|(inode, _)| FileLine::of(inode)).collect()
+    }
+
+    async fn find(&self, files: Vec<FileAsked>) -> Vec<FileLine> {
+        let mut lines = Vec::with_capacity(files.len());
+        for file in files {
+            lines.push(match file {
+                FileAsked::Inode(inode) => FileLine::of(InodeId(inode)),
+                FileAsked::Shared(path) => match self.node.views().cache() {
+                    Some(cache) => match cache.inode_at(path).await {
+                        Ok(inode) => FileLine::of(inode),
+                        Err(fault) => FileLine { fault: Some(fault.to_string()), ..FileLine::of(InodeId(0)) },
+                    },
+                    None => {
+                        let fault = Some("the job has no shared directory".to_owned());
+                        FileLine { fault, ..FileLine::of(InodeId(0)) }
+                    }
+                },
+            });
+        }
+        lines
+    }
+
+    /// Asks all nodes, some at a time; the answers of those that give one.
+    async fn ask(&self, request: &AdminRequest) -> Vec<(NodeId, AdminReply)> {
+        let nodes: Vec<NodeId> = self.cluster.nodes().iter().map(|info| info.id).collect();
+        let calls = nodes.into_iter().map(|node| {
+            let call = self.rpc.call(node, Request::Admin(request.clone()), None, None);
+            async move { (node, call.await) }
+        });
+        let answers: Vec<_> = stream::iter(calls).buffer_unordered(NODES_AT_ONCE).collect().await;
+        let reply = |(node, answer): (NodeId, Result<tameike_fabric::Answer>)| match answer {
+            Ok(answer) => match answer.reply {
+                Reply::Admin(reply) => Some((node, reply)),
+                _ => None,
+            },
+            Err(fault) => {
+                log::info!("{node} does not tell which files it has: {fault}");
+                None
+            }
+        };
+        answers.into_iter().filter_map(reply).collect()
+    }
+}
