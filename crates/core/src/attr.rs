@@ -34,6 +34,11 @@ impl Times {
     }
 }
 
+/// The set-user-ID mode bit.
+pub const S_ISUID: u16 = libc::S_ISUID as u16;
+/// The set-group-ID mode bit. On a directory: new files take its group.
+pub const S_ISGID: u16 = libc::S_ISGID as u16;
+
 /// What kind of file an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {

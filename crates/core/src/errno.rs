@@ -12,14 +12,14 @@ pub type Result<T, E = Fault> = std::result::Result<T, E>;
 pub struct Errno(pub i32);
 
 macro_rules! errnos {
-    ($($name:ident = $number:literal, $text:literal;)*) => {
+    ($($name:ident, $text:literal;)*) => {
         impl Errno {
-            $(#[doc = $text] pub const $name: Self = Self($number);)*
+            $(#[doc = $text] pub const $name: Self = Self(libc::$name);)*
 
             /// The error's name and meaning.
             pub fn describe(self) -> Cow<'static, str> {
                 match self.0 {
-                    $($number => Cow::Borrowed(concat!(stringify!($name), ": ", $text)),)*
+                    $(libc::$name => Cow::Borrowed(concat!(stringify!($name), ": ", $text)),)*
                     other => Cow::Owned(format!("error number {other}")),
                 }
             }
@@ -28,45 +28,45 @@ macro_rules! errnos {
 }
 
 errnos! {
-    EPERM = 1, "operation not permitted";
-    ENOENT = 2, "no such file or directory";
-    EINTR = 4, "interrupted";
-    EIO = 5, "input/output error";
-    ENXIO = 6, "no such address";
-    EBADF = 9, "bad file descriptor";
-    EAGAIN = 11, "try again";
-    ENOMEM = 12, "out of memory";
-    EACCES = 13, "permission denied";
-    EBUSY = 16, "resource busy";
-    EEXIST = 17, "file exists";
-    EXDEV = 18, "link across file systems";
-    ENODEV = 19, "no such device";
-    ENOTDIR = 20, "not a directory";
-    EISDIR = 21, "is a directory";
-    EINVAL = 22, "invalid argument";
-    ENFILE = 23, "too many open files in the system";
-    EMFILE = 24, "too many open files";
-    ETXTBSY = 26, "file busy";
-    EFBIG = 27, "file too large";
-    ENOSPC = 28, "no space left";
-    EROFS = 30, "read-only file system";
-    EMLINK = 31, "too many links";
-    ERANGE = 34, "result too large";
-    EDEADLK = 35, "deadlock";
-    ENAMETOOLONG = 36, "name too long";
-    ENOLCK = 37, "no locks available";
-    ENOSYS = 38, "not implemented";
-    ENOTEMPTY = 39, "directory not empty";
-    ELOOP = 40, "too many symbolic links";
-    ENODATA = 61, "no such attribute";
-    EPROTO = 71, "protocol error";
-    EBADMSG = 74, "bad message";
-    ESTALE = 116, "stale file handle";
-    EDQUOT = 122, "quota exceeded";
-    EOPNOTSUPP = 95, "operation not supported";
-    ETIMEDOUT = 110, "timed out";
-    ECONNRESET = 104, "connection reset";
-    EHOSTDOWN = 112, "host is down";
+    EPERM, "operation not permitted";
+    ENOENT, "no such file or directory";
+    EINTR, "interrupted";
+    EIO, "input/output error";
+    ENXIO, "no such address";
+    EBADF, "bad file descriptor";
+    EAGAIN, "try again";
+    ENOMEM, "out of memory";
+    EACCES, "permission denied";
+    EBUSY, "resource busy";
+    EEXIST, "file exists";
+    EXDEV, "link across file systems";
+    ENODEV, "no such device";
+    ENOTDIR, "not a directory";
+    EISDIR, "is a directory";
+    EINVAL, "invalid argument";
+    ENFILE, "too many open files in the system";
+    EMFILE, "too many open files";
+    ETXTBSY, "file busy";
+    EFBIG, "file too large";
+    ENOSPC, "no space left";
+    EROFS, "read-only file system";
+    EMLINK, "too many links";
+    ERANGE, "result too large";
+    EDEADLK, "deadlock";
+    ENAMETOOLONG, "name too long";
+    ENOLCK, "no locks available";
+    ENOSYS, "not implemented";
+    ENOTEMPTY, "directory not empty";
+    ELOOP, "too many symbolic links";
+    ENODATA, "no such attribute";
+    EPROTO, "protocol error";
+    EBADMSG, "bad message";
+    ESTALE, "stale file handle";
+    EDQUOT, "quota exceeded";
+    EOPNOTSUPP, "operation not supported";
+    ETIMEDOUT, "timed out";
+    ECONNRESET, "connection reset";
+    EHOSTDOWN, "host is down";
 }
 
 /// What went wrong, at the boundary between rooms and between agents.

@@ -2,10 +2,7 @@
 
 use super::FuseDoor;
 use super::answer::{answer_bytes, answer_done, answer_entry, answer_open_dir, answer_seek, answer_space};
-use super::convert::{
-    Caller, O_EXCL, XATTR_CREATE, XATTR_REPLACE, errno, kind_of_mode, new_inode, open_mode, rename_mode,
-    sought, space_change,
-};
+use super::convert::{Caller, errno, kind_of_mode, new_inode, open_mode, rename_mode, sought, space_change};
 use super::lists::{answer_xattr, joined, list};
 use super::lock::{self, SetLock};
 use tameike_client::locks;
@@ -33,7 +30,7 @@ impl<V: Vfs> Service for FuseDoor<V> {
             Operation::Open { flags } => self.open_file(file, open_mode(flags), caller.thread, reply),
             Operation::Create { name, flags, mode, umask } => {
                 let new = new_inode(caller, FileKind::File, mode, umask);
-                self.create_file((file, name), new, (flags & O_EXCL != 0, open_mode(flags)), reply);
+                self.create_file((file, name), new, (flags & libc::O_EXCL != 0, open_mode(flags)), reply);
             }
             Operation::Read { handle, offset, size } => self.read(HandleNumber(handle), offset, size, reply),
             Operation::Write { handle, offset, flags, data } => {
@@ -142,7 +139,7 @@ impl<V: Vfs> FuseDoor<V> {
         match operation {
             Operation::SetXattr { name, value, flags } => {
                 let (name, value) = (name.to_vec(), value.to_vec());
-                let (create, replace) = (flags & XATTR_CREATE != 0, flags & XATTR_REPLACE != 0);
+                let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
                 self.run(
                     reply,
                     |vfs| async move { vfs.set_xattr(file, &name, &value, create, replace).await },

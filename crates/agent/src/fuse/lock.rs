@@ -19,17 +19,14 @@ use tameike_fuse::Reply;
 use tameike_fuse::abi::{LockRequest, LockState};
 use tameike_io::Runtime;
 
-const F_RDLCK: i32 = 0;
-const F_WRLCK: i32 = 1;
-const F_UNLCK: i32 = 2;
 /// Between two looks at the signals of a thread that waits.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 fn call(wanted: &LockRequest) -> Result<LockCall> {
     let kind = match wanted.kind {
-        F_RDLCK => Some(LockKind::Shared),
-        F_WRLCK => Some(LockKind::Exclusive),
-        F_UNLCK => None,
+        libc::F_RDLCK => Some(LockKind::Shared),
+        libc::F_WRLCK => Some(LockKind::Exclusive),
+        libc::F_UNLCK => None,
         _ => return Err(Errno::EINVAL.into()),
     };
     if wanted.start > wanted.end {
@@ -44,10 +41,10 @@ pub(super) async fn test<V: Vfs>(vfs: &V, wanted: LockRequest, reply: Reply) {
     let tested = async { locks::test(vfs, HandleNumber(wanted.handle), call(&wanted)?).await };
     match tested.await {
         Ok(None) => {
-            reply.lock(LockState { start: wanted.start, end: wanted.end, kind: F_UNLCK, pid: 0 });
+            reply.lock(LockState { start: wanted.start, end: wanted.end, kind: libc::F_UNLCK, pid: 0 });
         }
         Ok(Some(lock)) => {
-            let kind = if lock.kind == LockKind::Shared { F_RDLCK } else { F_WRLCK };
+            let kind = if lock.kind == LockKind::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
             let (start, end) = (lock.range.start, lock.range.last);
             reply.lock(LockState { start, end, kind, pid: lock.pid });
         }
@@ -142,10 +139,10 @@ mod tests {
     #[test]
     fn a_call_is_what_the_kernel_asked_for() {
         let called = |kind, start, end| call(&LockRequest { handle: 1, owner: 3, start, end, kind, pid: 9 });
-        let call = called(F_WRLCK, 5, 9).expect("a lock");
+        let call = called(libc::F_WRLCK, 5, 9).expect("a lock");
         let range = LockRange { start: 5, last: 9 };
         assert_eq!(call, LockCall { owner: 3, range, kind: Some(LockKind::Exclusive), pid: 9 });
-        assert_eq!(called(F_UNLCK, 0, 0).map(|call| call.kind), Ok(None));
-        assert!(called(3, 0, 0).is_err() && called(F_RDLCK, 2, 1).is_err());
+        assert_eq!(called(libc::F_UNLCK, 0, 0).map(|call| call.kind), Ok(None));
+        assert!(called(3, 0, 0).is_err() && called(libc::F_RDLCK, 2, 1).is_err());
     }
 }

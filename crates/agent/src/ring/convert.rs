@@ -6,39 +6,23 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, Fault, Timestamp};
 use tameike_ring::message::{Reply, Status, Time};
 
-const O_ACCMODE: i32 = 0o3;
-const O_WRONLY: i32 = 0o1;
-const O_RDWR: i32 = 0o2;
-const O_CREAT: i32 = 0o100;
-const O_EXCL: i32 = 0o200;
-const O_NOCTTY: i32 = 0o400;
-const O_TRUNC: i32 = 0o1000;
-const O_APPEND: i32 = 0o2000;
-const O_NONBLOCK: i32 = 0o4000;
-const O_NOATIME: i32 = 0o1_000_000;
-const O_CLOEXEC: i32 = 0o2_000_000;
-#[cfg(target_arch = "aarch64")]
-const O_NOFOLLOW: i32 = 0o100_000;
-#[cfg(not(target_arch = "aarch64"))]
-const O_NOFOLLOW: i32 = 0o400_000;
-/// What programs set to open files of 2 GiB and more; of no consequence here.
+/// What programs set to open files of 2 GiB and more; of no effect here. libc's constant is 0 on 64-bit systems.
 #[cfg(target_arch = "aarch64")]
 const O_LARGEFILE: i32 = 0o400_000;
 #[cfg(not(target_arch = "aarch64"))]
 const O_LARGEFILE: i32 = 0o100_000;
 /// All that an open through the ring may ask for.
-const KNOWN: i32 = O_ACCMODE
-    | O_CREAT
-    | O_EXCL
-    | O_NOCTTY
-    | O_TRUNC
-    | O_APPEND
-    | O_NONBLOCK
-    | O_NOATIME
-    | O_CLOEXEC
-    | O_NOFOLLOW
+const KNOWN: i32 = libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_NOCTTY
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_NOATIME
+    | libc::O_CLOEXEC
+    | libc::O_NOFOLLOW
     | O_LARGEFILE;
-const RENAME_NOREPLACE: u32 = 1;
 
 /// Why a request is not done here.
 #[derive(Debug)]
@@ -90,25 +74,29 @@ impl Wanted {
     /// What these flags of `openat` ask for; none when the kernel is to be asked.
     pub(super) fn of(flags: i32) -> Option<Self> {
         let has = |flag| flags & flag != 0;
-        let access = flags & O_ACCMODE;
+        let access = flags & libc::O_ACCMODE;
         let mode = OpenMode {
-            read: access != O_WRONLY,
-            write: access == O_WRONLY || access == O_RDWR,
-            append: has(O_APPEND),
-            truncate: has(O_TRUNC),
-            noatime: has(O_NOATIME),
+            read: access != libc::O_WRONLY,
+            write: access == libc::O_WRONLY || access == libc::O_RDWR,
+            append: has(libc::O_APPEND),
+            truncate: has(libc::O_TRUNC),
+            noatime: has(libc::O_NOATIME),
             beside_kernel: true,
         };
-        let is_plain = flags & !KNOWN == 0 && access != O_ACCMODE;
-        let is_clear = (mode.write || !mode.truncate) && (has(O_CREAT) || !has(O_EXCL));
-        (is_plain && is_clear).then_some(Self { mode, create: has(O_CREAT), exclusive: has(O_EXCL) })
+        let is_plain = flags & !KNOWN == 0 && access != libc::O_ACCMODE;
+        let is_clear = (mode.write || !mode.truncate) && (has(libc::O_CREAT) || !has(libc::O_EXCL));
+        (is_plain && is_clear).then_some(Self {
+            mode,
+            create: has(libc::O_CREAT),
+            exclusive: has(libc::O_EXCL),
+        })
     }
 }
 
 pub(super) fn rename_mode(flags: u32) -> Option<RenameMode> {
     match flags {
         0 => Some(RenameMode::Replace),
-        RENAME_NOREPLACE => Some(RenameMode::NoReplace),
+        libc::RENAME_NOREPLACE => Some(RenameMode::NoReplace),
         _ => None,
     }
 }
@@ -138,14 +126,23 @@ mod tests {
 
     #[test]
     fn only_plain_opens_are_done_here() {
-        let plain = Wanted::of(O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW).expect("a plain open");
+        let plain =
+            Wanted::of(libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW)
+                .expect("a plain open");
         assert!(plain.create && plain.exclusive && plain.mode.read && plain.mode.write);
-        let log = O_WRONLY | O_APPEND | O_LARGEFILE | O_NOCTTY | O_NONBLOCK;
+        let log = libc::O_WRONLY | libc::O_APPEND | O_LARGEFILE | libc::O_NOCTTY | libc::O_NONBLOCK;
         let log = Wanted::of(log).expect("a plain open");
         assert!(log.mode.append && !log.mode.read && !log.create);
         let (dsync, sync, path, tmpfile) = (0o10_000, 0o4_010_000, 0o10_000_000, 0o20_000_000);
-        for others in [path, tmpfile | O_RDWR, dsync | O_WRONLY, sync | O_WRONLY, O_TRUNC, O_EXCL, O_ACCMODE]
-        {
+        for others in [
+            path,
+            tmpfile | libc::O_RDWR,
+            dsync | libc::O_WRONLY,
+            sync | libc::O_WRONLY,
+            libc::O_TRUNC,
+            libc::O_EXCL,
+            libc::O_ACCMODE,
+        ] {
             assert_eq!(Wanted::of(others), None, "{others:o}");
         }
         // O_DIRECT and O_DIRECTORY, which change places among the machines.

@@ -10,12 +10,12 @@ use crate::custody::Gate;
 use std::sync::{Arc, OnceLock};
 use tameike_client::data::{Lendable, LendingKey};
 use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
+use tameike_core::attr::S_ISGID;
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
 use tameike_ring::message::{Path, Reply};
 
-const SETGID: u16 = 0o2000;
-const STICKY: u16 = 0o1000;
+const STICKY: u16 = libc::S_ISVTX as u16;
 
 /// Whether a program may change names in a directory, as far as is seen here.
 fn may_change(session: &Session, dir: &Attr) -> bool {
@@ -113,7 +113,7 @@ impl<V: Vfs> RingView<V> {
         let bits = (mode & 0o7777) as u16;
         // One that its owner may not open again could not be handed over to the kernel.
         let is_plain = bits & !0o777 == 0 && bits & (READ | WRITE) == READ | WRITE;
-        if !is_plain || !may_change(session, &dir.attr) || dir.attr.mode & SETGID != 0 {
+        if !is_plain || !may_change(session, &dir.attr) || dir.attr.mode & S_ISGID != 0 {
             return Err(Refusal::Declined);
         }
         let (new, changes) = (self.new_inode(session, FileKind::File, bits), self.custody.directories());
@@ -165,7 +165,7 @@ impl<V: Vfs> RingView<V> {
         let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
         let bits = (mode & 0o7777) as u16;
-        if bits & !0o777 != 0 || !may_change(session, &dir.attr) || dir.attr.mode & SETGID != 0 {
+        if bits & !0o777 != 0 || !may_change(session, &dir.attr) || dir.attr.mode & S_ISGID != 0 {
             return Err(Refusal::Declined);
         }
         let new = self.new_inode(session, FileKind::Directory, bits);

@@ -18,12 +18,6 @@ use tameike_ring::client::{Answer, Client, OpenFile, Start, Status};
 use tameike_ring::server::{NameTable, Server};
 
 const ROOT: Start = Start { view: 0, dir: 1 };
-const O_RDONLY: i32 = 0;
-const O_RDWR: i32 = 2;
-const O_CREAT: i32 = 0o100;
-const O_EXCL: i32 = 0o200;
-const O_TRUNC: i32 = 0o1000;
-const O_APPEND: i32 = 0o2000;
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
 
@@ -84,8 +78,11 @@ fn a_program_finds_its_files_as_it_left_them() {
     let bed = bed();
     let client = bed.client();
     assert_eq!(client.make_dir(ROOT, b"dir", 0o755), Answer::Done(()));
-    let handle = opened(&client, "dir/file", O_RDWR | O_CREAT | O_EXCL);
-    assert_eq!(open(&client, "dir/file", O_RDWR | O_CREAT | O_EXCL), Answer::Failed(EEXIST));
+    let handle = opened(&client, "dir/file", libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
+    assert_eq!(
+        open(&client, "dir/file", libc::O_RDWR | libc::O_CREAT | libc::O_EXCL),
+        Answer::Failed(EEXIST)
+    );
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|place| (place % 253) as u8).collect();
     assert_eq!(client.write(handle, 5, &[&bytes]), Answer::Done(bytes.len()));
     let mut found = vec![0; bytes.len() + 100];
@@ -95,7 +92,7 @@ fn a_program_finds_its_files_as_it_left_them() {
     assert_eq!(client.sync(handle), Answer::Done(()));
     assert!(matches!(client.status(handle), Answer::Done(Status { size: 100, .. })));
     assert_eq!(client.close(handle), Answer::Done(()));
-    let log = opened(&client, "./dir//file", O_APPEND | 1);
+    let log = opened(&client, "./dir//file", libc::O_APPEND | 1);
     assert_eq!(client.append(log, &[b"one ", b"line\n"]), Answer::Done((9, 109)));
     assert_eq!(client.rename((ROOT, b"dir/file"), (ROOT, b"log"), 0), Answer::Done(()));
     assert_eq!(status(&client, "dir/file"), Answer::Failed(ENOENT));
@@ -107,10 +104,12 @@ fn a_program_finds_its_files_as_it_left_them() {
     assert_eq!(client.unlink(ROOT, b"log"), Answer::Done(()));
     assert_eq!(client.append(log, &[b"more"]), Answer::Done((4, 113)), "it is open yet");
     assert_eq!(client.close(log), Answer::Done(()));
-    assert_eq!(open(&client, "log", O_RDONLY), Answer::Failed(ENOENT));
-    let cut = opened(&client, "cut", O_RDWR | O_CREAT);
+    assert_eq!(open(&client, "log", libc::O_RDONLY), Answer::Failed(ENOENT));
+    let cut = opened(&client, "cut", libc::O_RDWR | libc::O_CREAT);
     assert_eq!(client.write(cut, 0, &[b"x"]), Answer::Done(1));
-    let Answer::Done(again) = open(&client, "cut", O_RDWR | O_TRUNC) else { panic!("it is there") };
+    let Answer::Done(again) = open(&client, "cut", libc::O_RDWR | libc::O_TRUNC) else {
+        panic!("it is there")
+    };
     assert_eq!(again.attr.size, 0);
 }
 
@@ -122,9 +121,9 @@ fn what_is_not_plain_is_left_to_the_kernel() {
     std::fs::write(bed.below.join("dir/file"), "x").expect("a file");
     symlink("dir", bed.below.join("link")).expect("a link");
     for path in ["/dir/file", "dir/../dir/file", "link/file", "link", "dir", "dir/", "dir/file/", ""] {
-        assert_eq!(open(&client, path, O_RDONLY), Answer::Declined, "{path}");
+        assert_eq!(open(&client, path, libc::O_RDONLY), Answer::Declined, "{path}");
     }
-    assert_eq!(client.open(ROOT, b"new", O_RDWR | O_CREAT, 0o444), Answer::Declined);
+    assert_eq!(client.open(ROOT, b"new", libc::O_RDWR | libc::O_CREAT, 0o444), Answer::Declined);
     assert_eq!(status(&client, "link"), Answer::Declined);
     assert!(matches!(client.status_at(ROOT, b"link", false), Answer::Done(_)));
     assert!(matches!(status(&client, "."), Answer::Done(Status { inode: 1, .. })));
@@ -136,7 +135,7 @@ fn what_is_not_plain_is_left_to_the_kernel() {
     let elsewhere = Start { view: 1, dir: 1 };
     assert_eq!(client.rename((ROOT, b"dir/file"), (elsewhere, b"file"), 0), Answer::Declined);
     let no_dir = Start { view: 0, dir: 12345 };
-    assert_eq!(client.open(no_dir, b"file", O_RDONLY, 0), Answer::Declined);
+    assert_eq!(client.open(no_dir, b"file", libc::O_RDONLY, 0), Answer::Declined);
     assert_eq!(client.close(77), Answer::Failed(9));
 }
 
@@ -145,7 +144,7 @@ fn what_is_not_plain_is_left_to_the_kernel() {
 fn who_writes_to_a_file_that_gives_rights_is_sent_to_the_kernel() {
     let bed = bed();
     let client = bed.client();
-    let handle = opened(&client, "file", O_RDWR | O_CREAT);
+    let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
     bed.custody.access_changed(FileNumber(shown.inode), Some(0o755));
@@ -164,29 +163,29 @@ fn rights_are_those_of_the_moment() {
     std::fs::create_dir(bed.below.join("dir")).expect("a directory");
     let file = bed.below.join("dir/file");
     std::fs::write(&file, "x").expect("a file");
-    opened(&client, "dir/file", O_RDWR);
+    opened(&client, "dir/file", libc::O_RDWR);
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).expect("it is ours");
-    assert_eq!(open(&client, "dir/file", O_RDWR), Answer::Declined, "a write takes rights away");
-    opened(&client, "dir/file", O_RDONLY);
+    assert_eq!(open(&client, "dir/file", libc::O_RDWR), Answer::Declined, "a write takes rights away");
+    opened(&client, "dir/file", libc::O_RDONLY);
     // As the other door does when it has changed them.
     std::fs::rename(bed.below.join("dir"), bed.below.join("moved")).expect("a name");
     bed.custody.directory_changed();
-    assert_eq!(open(&client, "dir/file", O_RDONLY), Answer::Failed(ENOENT));
-    opened(&client, "moved/file", O_RDONLY);
+    assert_eq!(open(&client, "dir/file", libc::O_RDONLY), Answer::Failed(ENOENT));
+    opened(&client, "moved/file", libc::O_RDONLY);
 }
 
 #[test]
 fn while_the_kernel_has_a_file_its_users_are_sent_there() {
     let bed = bed();
     let client = bed.client();
-    let handle = opened(&client, "file", O_RDWR | O_CREAT);
+    let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
     let file = FileNumber(shown.inode);
     pollster::block_on(bed.custody.admit(file)).expect("no kernel is attached");
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
-    assert_eq!(open(&client, "file", O_RDONLY), Answer::Declined);
+    assert_eq!(open(&client, "file", libc::O_RDONLY), Answer::Declined);
     assert_eq!(client.unlink(ROOT, b"file"), Answer::Declined);
     let mut name = [0; 64];
     let Answer::Done(size) = client.hand_over(handle, &mut name) else { panic!("it has a name") };
@@ -200,7 +199,7 @@ fn while_the_kernel_has_a_file_its_users_are_sent_there() {
     let mode = OpenMode { read: true, ..OpenMode::default() };
     pollster::block_on(bed.vfs.open(file, mode)).expect("the look-up of the kernel holds it");
     bed.custody.closed(file);
-    opened(&client, "file", O_RDWR);
+    opened(&client, "file", libc::O_RDWR);
 }
 
 /// A program that read a file by `mmap` or a descriptor of the kernel saw pages of before what another had written through the
@@ -209,7 +208,7 @@ fn while_the_kernel_has_a_file_its_users_are_sent_there() {
 fn the_kernel_keeps_no_pages_that_lack_what_was_written_through_the_ring() {
     let bed = bed();
     let client = bed.client();
-    let file = opened(&client, "file", O_RDWR | O_CREAT);
+    let file = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(file) else { panic!("it is open") };
     let number = FileNumber(shown.inode);
     // The kernel knows it.
@@ -225,11 +224,11 @@ fn the_kernel_keeps_no_pages_that_lack_what_was_written_through_the_ring() {
     assert!(!keeps_pages() && keeps_pages(), "it drops them once");
     assert_eq!(client.set_size(file, 2), Answer::Done(()));
     assert!(!keeps_pages() && keeps_pages());
-    let log = opened(&client, "file", O_RDWR | O_APPEND);
+    let log = opened(&client, "file", libc::O_RDWR | libc::O_APPEND);
     assert!(keeps_pages(), "an open alone changes nothing");
     assert!(matches!(client.append(log, &[b"bytes"]), Answer::Done(_)));
     assert!(!keeps_pages() && keeps_pages());
-    let cut = opened(&client, "file", O_RDWR | O_TRUNC);
+    let cut = opened(&client, "file", libc::O_RDWR | libc::O_TRUNC);
     assert!(!keeps_pages() && keeps_pages());
     assert_eq!(client.write(cut, 0, &[b"bytes"]), Answer::Done(5));
     for handle in [file, log, cut] {
@@ -243,7 +242,7 @@ fn the_kernel_keeps_no_pages_that_lack_what_was_written_through_the_ring() {
 fn files_of_a_program_that_is_gone_are_closed() {
     let bed = bed();
     let client = bed.client();
-    let handle = opened(&client, "file", O_RDWR | O_CREAT);
+    let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     assert_eq!(client.write(handle, 0, &[&[7; 100_000]]), Answer::Done(100_000));
     assert_eq!(client.unlink(ROOT, b"file"), Answer::Done(()));
     assert!(bed.vfs.usage().used >= 100_000);

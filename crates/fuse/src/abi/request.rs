@@ -49,8 +49,6 @@ pub(crate) mod opcode {
 /// Among the flags of a write.
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// Among the flags of a file.
-const O_APPEND: u32 = 0o2000;
 
 /// What the kernel says of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,7 +281,7 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
             let writes_back = bits & WRITE_CACHE != 0;
             let flags = WriteFlags {
                 writes_back,
-                appends: !writes_back && file_flags & O_APPEND != 0,
+                appends: !writes_back && file_flags & libc::O_APPEND as u32 != 0,
                 takes_rights: bits & WRITE_KILL_SUIDGID != 0,
             };
             Operation::Write { handle, offset, flags, data: rest.bytes(size)? }

@@ -2,12 +2,10 @@
 
 use super::record::{self, InodeRecord, Truncation};
 use super::{Outcome, Shard, key, query};
-use tameike_core::attr::{AttrChange, SetTime};
+use tameike_core::attr::{AttrChange, S_ISGID, S_ISUID, SetTime};
 use tameike_core::limits::{DIRECTORY_DEPTH_MAX, FILE_SIZE_MAX, LINKS_MAX};
 use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, Result, Timestamp};
 
-const SET_UID: u16 = 0o4000;
-const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
 impl Shard<'_> {
@@ -186,9 +184,9 @@ fn clear_privileges(record: &mut InodeRecord) {
     if record.kind == FileKind::Directory {
         return;
     }
-    record.mode &= !SET_UID;
+    record.mode &= !S_ISUID;
     if record.mode & GROUP_EXECUTE != 0 {
-        record.mode &= !SET_GID;
+        record.mode &= !S_ISGID;
     }
 }
 

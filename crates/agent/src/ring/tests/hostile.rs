@@ -1,7 +1,7 @@
 //! A program that does not keep to the rules, at a view: it asks what is nothing, and changes what it has asked while the
 //! agent looks at it.
 
-use super::{O_CREAT, O_RDWR, bed, opened};
+use super::{bed, opened};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tameike_ring::client::{Answer, Client};
 use tameike_ring::fuzz::ask;
@@ -75,7 +75,7 @@ fn a_program_that_writes_anything_in_its_arena_hurts_itself_alone() {
     std::fs::create_dir(bed.below.join("dir")).expect("a directory");
     std::os::unix::fs::symlink("..", bed.below.join("link")).expect("a link");
     let (good, evil) = (bed.client(), bed.client());
-    let handle = opened(&good, "good", O_RDWR | O_CREAT);
+    let handle = opened(&good, "good", libc::O_RDWR | libc::O_CREAT);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for seed in 1..3 {
