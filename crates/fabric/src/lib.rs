@@ -8,6 +8,7 @@
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod grant;
+mod layer;
 pub mod ofi;
 mod patience;
 pub mod rpc;
@@ -17,6 +18,7 @@ pub mod socket;
 #[cfg(test)]
 mod conformance;
 
+pub use layer::FabricLayer;
 pub use patience::Patience;
 
 use futures_util::future::BoxFuture;

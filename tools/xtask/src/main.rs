@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
@@ -43,22 +44,43 @@ fn lint() -> Result<(), String> {
     }
 }
 
-/// What CI runs; the house lints come before the long steps.
+/// The steps of CI; the house lints come before the long ones. Prints the time of each at the end.
 fn ci(locked: &[&str]) -> Result<(), String> {
+    let mut times = Vec::new();
+    let outcome = ci_steps(locked, &mut times);
+    println!("xtask: seconds of each step");
+    for (step, time) in times {
+        println!("xtask: {:7.0} {step}", time.as_secs_f64());
+    }
+    outcome
+}
+
+#[expect(clippy::disallowed_methods, reason = "the steps take real time")]
+fn ci_steps(locked: &[&str], times: &mut Vec<(&'static str, Duration)>) -> Result<(), String> {
+    let mut step = |name, act: &dyn Fn() -> Result<(), String>| {
+        let begin = Instant::now();
+        let outcome = act();
+        times.push((name, begin.elapsed()));
+        outcome
+    };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(&cargo, &["fmt", "--all", "--check"], "run `cargo fmt --all`")?;
-    println!("xtask: house lints");
-    lint()?;
+    let cargo = |words: &[&str], remedy: &str| run(&cargo, words, remedy);
+    step("formatting", &|| cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`"))?;
+    step("house lints", &lint)?;
     let clippy = [&["clippy", "--workspace", "--all-targets"], locked, &["--", "-D", "warnings"]].concat();
-    run(&cargo, &clippy, "mend what clippy says above")?;
+    step("clippy", &|| cargo(&clippy, "correct what clippy reports above"))?;
+    let build = [&["test", "--workspace", "--no-run"], locked].concat();
+    step("build of the tests", &|| cargo(&build, "correct the errors above"))?;
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
-    run(&cargo, &test, "mend what failed above")?;
-    // Built with the tests, beside this one: a build of its package alone has other features, and all is built anew after it.
-    let own = std::env::current_exe().map_err(|error| format!("xtask: where am I: {error}"))?;
+    step("tests", &|| cargo(&test, "correct what failed above"))?;
+    // The program that the tests have built, beside this one: cargo would build its package alone with other features, and all crates
+    // anew after it.
+    let own = std::env::current_exe().map_err(|error| format!("xtask: find the own program: {error}"))?;
     let built = format!("TAMEIKE={}", own.with_file_name("tameike").display());
     let python = [&[&*built, "scripts/python.sh"], locked].concat();
-    run(OsStr::new("env"), &python, "mend what failed above")?;
-    run(xtask::repository_root().join("scripts/suites.sh").as_os_str(), locked, "mend what failed above")
+    step("Python package", &|| run(OsStr::new("env"), &python, "correct what failed above"))?;
+    let suites = xtask::repository_root().join("scripts/suites.sh");
+    step("tests by other ways", &|| run(suites.as_os_str(), locked, "correct what failed above"))
 }
 
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {

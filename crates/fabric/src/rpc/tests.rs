@@ -3,7 +3,7 @@ mod placed;
 use super::*;
 use crate::conformance::{A, Agent, B, Network, patterned, wait};
 use crate::socket::tests::SocketNetwork;
-use crate::{Carried, GrantId, Service, Target};
+use crate::{Carried, FabricLayer, Service, Target};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -254,13 +254,11 @@ struct Unreliable {
     lost: Arc<Mutex<BTreeMap<Vec<u8>, u32>>>,
 }
 
-impl Fabric for Unreliable {
-    fn local(&self) -> NodeId {
-        self.fabric.local()
+impl FabricLayer for Unreliable {
+    fn inner(&self) -> &dyn Fabric {
+        &*self.fabric
     }
-    fn inline_max(&self) -> usize {
-        self.fabric.inline_max()
-    }
+
     fn send(
         &self,
         to: NodeId,
@@ -278,39 +276,6 @@ impl Fabric for Unreliable {
         let first = self.fabric.send(to, lane, body.clone(), payload.clone());
         let second = self.fabric.send(to, lane, body, payload);
         Box::pin(async move { first.await.and(second.await) })
-    }
-    fn grant_write(&self, frame: Frame) -> GrantId {
-        self.fabric.grant_write(frame)
-    }
-    fn grant_read(&self, payload: Payload) -> GrantId {
-        self.fabric.grant_read(payload)
-    }
-    fn revoke(&self, grant: GrantId) -> Option<Frame> {
-        self.fabric.revoke(grant)
-    }
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
-        self.fabric.put(to, grant, source, body)
-    }
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
-        self.fabric.get(from, grant, frame, length)
-    }
-    fn attach(&self, receiver: Arc<dyn Receiver>) {
-        self.fabric.attach(receiver);
-    }
-    fn probe(&self, peer: NodeId) {
-        self.fabric.probe(peer);
     }
 }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tameike_core::{Cluster, NodeId, Result};
-use tameike_fabric::{Fabric, GrantId, Lane, Receiver};
+use tameike_fabric::{Fabric, FabricLayer, GrantId, Lane, Receiver};
 use tameike_io::{Frame, Payload};
 
 /// One agent's end of all its connections.
@@ -120,13 +120,9 @@ impl LinkedFabric {
     }
 }
 
-impl Fabric for LinkedFabric {
-    fn local(&self) -> NodeId {
-        self.inner.local()
-    }
-
-    fn inline_max(&self) -> usize {
-        self.inner.inline_max()
+impl FabricLayer for LinkedFabric {
+    fn inner(&self) -> &dyn Fabric {
+        &*self.inner
     }
 
     fn send(
@@ -138,18 +134,6 @@ impl Fabric for LinkedFabric {
     ) -> BoxFuture<'static, Result<()>> {
         self.travel(to);
         self.inner.send(to, lane, body, payload)
-    }
-
-    fn grant_write(&self, frame: Frame) -> GrantId {
-        self.inner.grant_write(frame)
-    }
-
-    fn grant_read(&self, payload: Payload) -> GrantId {
-        self.inner.grant_read(payload)
-    }
-
-    fn revoke(&self, grant: GrantId) -> Option<Frame> {
-        self.inner.revoke(grant)
     }
 
     fn put(
@@ -177,9 +161,5 @@ impl Fabric for LinkedFabric {
     fn attach(&self, receiver: Arc<dyn Receiver>) {
         self.links.state.lock().ends[self.local().0 as usize].receiver = Some(receiver.clone());
         self.inner.attach(receiver);
-    }
-
-    fn probe(&self, peer: NodeId) {
-        self.inner.probe(peer);
     }
 }

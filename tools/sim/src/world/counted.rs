@@ -9,7 +9,7 @@ use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_fabric::simulated::SimulatedNetwork;
-use tameike_fabric::{Fabric, GrantId, Lane, Receiver};
+use tameike_fabric::{Fabric, FabricLayer, GrantId, Lane};
 use tameike_io::{Frame, Payload};
 
 const WAYS: &[Way] = &[Way::Lost, Way::Broken];
@@ -52,13 +52,9 @@ impl CountedFabric {
     }
 }
 
-impl Fabric for CountedFabric {
-    fn local(&self) -> NodeId {
-        self.inner.local()
-    }
-
-    fn inline_max(&self) -> usize {
-        self.inner.inline_max()
+impl FabricLayer for CountedFabric {
+    fn inner(&self) -> &dyn Fabric {
+        &*self.inner
     }
 
     fn send(
@@ -78,18 +74,6 @@ impl Fabric for CountedFabric {
         }
     }
 
-    fn grant_write(&self, frame: Frame) -> GrantId {
-        self.inner.grant_write(frame)
-    }
-
-    fn grant_read(&self, payload: Payload) -> GrantId {
-        self.inner.grant_read(payload)
-    }
-
-    fn revoke(&self, grant: GrantId) -> Option<Frame> {
-        self.inner.revoke(grant)
-    }
-
     fn put(
         &self,
         to: NodeId,
@@ -103,7 +87,6 @@ impl Fabric for CountedFabric {
         }
     }
 
-    /// Who gets is told when what it asks for is lost.
     fn get(
         &self,
         from: NodeId,
@@ -117,13 +100,5 @@ impl Fabric for CountedFabric {
             return async move { (frame, Err(fault)) }.boxed();
         }
         self.inner.get(from, grant, frame, length)
-    }
-
-    fn attach(&self, receiver: Arc<dyn Receiver>) {
-        self.inner.attach(receiver);
-    }
-
-    fn probe(&self, peer: NodeId) {
-        self.inner.probe(peer);
     }
 }

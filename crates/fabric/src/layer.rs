@@ -1,0 +1,114 @@
+//! Layers over a fabric: a layer changes some calls and passes all others on.
+
+use crate::{Fabric, GrantId, Lane, Receiver};
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use tameike_core::{NodeId, Result};
+use tameike_io::disk::HostDevice;
+use tameike_io::slab::{Frame, Payload};
+
+/// A fabric over another one. Its calls do as those of the same names of [`Fabric`]; those that a layer does not define go to
+/// [`FabricLayer::inner`] unchanged.
+#[expect(missing_docs, reason = "the methods are those of Fabric")]
+pub trait FabricLayer: Send + Sync {
+    /// The fabric below.
+    fn inner(&self) -> &dyn Fabric;
+
+    fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, Result<()>> {
+        self.inner().send(to, lane, body, payload)
+    }
+
+    fn put(
+        &self,
+        to: NodeId,
+        grant: GrantId,
+        source: Payload,
+        body: Vec<u8>,
+    ) -> BoxFuture<'static, Result<()>> {
+        self.inner().put(to, grant, source, body)
+    }
+
+    fn get(
+        &self,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        self.inner().get(from, grant, frame, length)
+    }
+
+    fn attach(&self, receiver: Arc<dyn Receiver>) {
+        self.inner().attach(receiver);
+    }
+}
+
+impl<L: FabricLayer> Fabric for L {
+    fn local(&self) -> NodeId {
+        self.inner().local()
+    }
+
+    fn inline_max(&self) -> usize {
+        self.inner().inline_max()
+    }
+
+    fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        body: Vec<u8>,
+        payload: Option<Payload>,
+    ) -> BoxFuture<'static, Result<()>> {
+        FabricLayer::send(self, to, lane, body, payload)
+    }
+
+    fn grant_write(&self, frame: Frame) -> GrantId {
+        self.inner().grant_write(frame)
+    }
+
+    fn grant_read(&self, payload: Payload) -> GrantId {
+        self.inner().grant_read(payload)
+    }
+
+    fn revoke(&self, grant: GrantId) -> Option<Frame> {
+        self.inner().revoke(grant)
+    }
+
+    fn put(
+        &self,
+        to: NodeId,
+        grant: GrantId,
+        source: Payload,
+        body: Vec<u8>,
+    ) -> BoxFuture<'static, Result<()>> {
+        FabricLayer::put(self, to, grant, source, body)
+    }
+
+    fn get(
+        &self,
+        from: NodeId,
+        grant: GrantId,
+        frame: Frame,
+        length: u32,
+    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+        FabricLayer::get(self, from, grant, frame, length)
+    }
+
+    fn attach(&self, receiver: Arc<dyn Receiver>) {
+        FabricLayer::attach(self, receiver);
+    }
+
+    fn probe(&self, peer: NodeId) {
+        self.inner().probe(peer);
+    }
+
+    fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
+        self.inner().device_of(node)
+    }
+}
