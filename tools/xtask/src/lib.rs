@@ -8,6 +8,7 @@ pub mod circles;
 pub mod crates;
 pub mod header;
 pub mod links;
+pub mod prose;
 pub mod semantics;
 pub mod source;
 pub mod tree;
@@ -54,6 +55,11 @@ pub fn lint(root: &Path) -> Result<Vec<Finding>, String> {
     }
     findings.extend(circles::check(&files));
     findings.extend(semantics::check(&files));
+    let list = std::fs::read_to_string(root.join(prose::LIST));
+    let list = list.map_err(|error| format!("xtask: cannot read {}: {error}", prose::LIST))?;
+    let list = prose::read_list(&list)?;
+    findings.extend(prose::check(&files, &list));
+    findings.extend(prose::check_subjects(root, &list));
     findings.extend(header::check(root)?);
     findings.sort();
     Ok(findings)

@@ -1,0 +1,227 @@
+//! Rules about prose: phrases that documents, comments, messages and commit subjects do not use, and the length of sentences.
+//!
+//! `tools/xtask/banned.txt` lists the phrases, each with the words to write instead. The lint reads Markdown without its code,
+//! comments, and string literals of Rust code that hold a space.
+
+use crate::Finding;
+use crate::tree::File;
+use std::path::Path;
+use std::process::Command;
+
+#[cfg(test)]
+mod tests;
+
+/// The list of phrases, relative to the root of the repository.
+pub const LIST: &str = "tools/xtask/banned.txt";
+/// Files whose words the lint does not read.
+const UNREAD: [&str; 2] = ["bench/runs", "tools/xtask/src/prose"];
+/// Words of a sentence in a document, at most.
+pub const WORDS_MAX: usize = 50;
+/// Documents whose mean length of sentences is bounded.
+const MEASURED: [&str; 3] = ["README.md", "ARCHITECTURE.md", "SEMANTICS.md"];
+/// Words of a sentence in these, on average, at most.
+pub const WORDS_MEAN_MAX: usize = 22;
+
+/// A phrase that is not used, in lower case, and what to write instead.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Banned {
+    phrase: String,
+    instead: String,
+}
+
+/// Reads the list: a phrase and its replacement on each line, with ` => ` between them; `#` begins a comment.
+///
+/// # Errors
+/// A line without a replacement.
+pub fn read_list(text: &str) -> Result<Vec<Banned>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| match line.split_once(" => ") {
+            Some((phrase, instead)) => {
+                Ok(Banned { phrase: phrase.to_lowercase(), instead: instead.to_owned() })
+            }
+            None => Err(format!("xtask: {LIST}: `{line}` has no ` => `")),
+        })
+        .collect()
+}
+
+/// Checks the phrases of all files but published runs, and this lint's own.
+pub fn check(files: &[File], list: &[Banned]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_read = |path: &Path| !UNREAD.iter().any(|unread| path.starts_with(unread));
+    for file in files.iter().filter(|file| is_read(&file.path)) {
+        for (line, text) in prose_of(&file.path, &file.text) {
+            findings.extend(banned_in(&text, list).map(|banned| {
+                let message = format!("`{}`: write {}", banned.phrase, banned.instead);
+                Finding::new(&file.path, line, message)
+            }));
+        }
+    }
+    findings
+}
+
+/// Checks the length of sentences in the documents where it is bounded.
+pub fn check_sentences(files: &[File]) -> Vec<Finding> {
+    let measured = files.iter().filter(|file| is_measured(&file.path));
+    measured.flat_map(|file| sentences_of(&file.path, &file.text)).collect()
+}
+
+/// Checks the subjects of the commits since the list is there. Without git, or a history, there are none.
+pub fn check_subjects(root: &Path, list: &[Banned]) -> Vec<Finding> {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).current_dir(root).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let added = git(&["log", "--diff-filter=A", "--format=%H", "--", LIST]);
+    let Some(first) = added.as_deref().and_then(|added| added.lines().last()) else { return Vec::new() };
+    let subjects = git(&["log", "--format=%s", &format!("{first}..HEAD")]).unwrap_or_default();
+    let found =
+        subjects.lines().flat_map(|subject| banned_in(subject, list).map(move |banned| (subject, banned)));
+    found
+        .map(|(subject, banned)| {
+            let message = format!("commit \"{subject}\": `{}`: write {}", banned.phrase, banned.instead);
+            Finding::new(Path::new(LIST), 1, message)
+        })
+        .collect()
+}
+
+/// The mean length of sentences of each document that is measured, in words.
+pub fn means(files: &[File]) -> Vec<(&Path, f64)> {
+    files.iter().filter(|file| is_measured(&file.path)).map(|file| (&*file.path, mean(&file.text))).collect()
+}
+
+fn is_measured(path: &Path) -> bool {
+    MEASURED.iter().any(|measured| path == Path::new(measured))
+}
+
+fn mean(text: &str) -> f64 {
+    let sentences = sentences(text);
+    let words: usize = sentences.iter().map(|(_, words)| words).sum();
+    words as f64 / sentences.len().max(1) as f64
+}
+
+fn sentences_of(path: &Path, text: &str) -> Vec<Finding> {
+    let long = sentences(text).into_iter().filter(|(_, words)| *words > WORDS_MAX);
+    let mut findings: Vec<Finding> = long
+        .map(|(line, words)| {
+            let message =
+                format!("a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several");
+            Finding::new(path, line, message)
+        })
+        .collect();
+    let mean = mean(text);
+    if mean > WORDS_MEAN_MAX as f64 {
+        let message = format!("sentences have {mean:.1} words on average, {WORDS_MEAN_MAX} at most");
+        findings.push(Finding::new(path, 1, message));
+    }
+    findings
+}
+
+/// Lines of prose in a file, with their numbers.
+fn prose_of(path: &Path, text: &str) -> Vec<(usize, String)> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("md") => markdown_prose(text),
+        Some("rs") => {
+            let lines = text.lines().enumerate();
+            lines
+                .map(|(index, line)| (index + 1, rust_prose(line)))
+                .filter(|(_, prose)| !prose.is_empty())
+                .collect()
+        }
+        Some("sh" | "py") => {
+            let comments = text.lines().enumerate().filter_map(|(index, line)| {
+                let (_, comment) = line.split_once("# ")?;
+                Some((index + 1, comment.to_owned()))
+            });
+            comments.collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Lines of a document, without blocks and spans of code.
+fn markdown_prose(text: &str) -> Vec<(usize, String)> {
+    let (mut prose, mut in_code) = (Vec::new(), false);
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code && !line.starts_with("    ") {
+            prose.push((index + 1, without_spans(line)));
+        }
+    }
+    prose
+}
+
+/// A line without what stands between backquotes, nor the targets of links.
+fn without_spans(line: &str) -> String {
+    let plain: Vec<&str> = line.split('`').step_by(2).collect();
+    let mut text = String::new();
+    for (number, part) in plain.join("code").split("](").enumerate() {
+        let part = if number == 0 { part } else { part.split_once(')').map_or("", |(_, rest)| rest) };
+        text.push_str(part);
+    }
+    text
+}
+
+/// The comment of a line of Rust, and its string literals that hold a space.
+fn rust_prose(line: &str) -> String {
+    let (code, comment) = match line.split_once("//") {
+        // What follows a scheme is an address.
+        Some((code, comment)) if !code.ends_with(':') => (code, without_spans(comment)),
+        _ => (line, String::new()),
+    };
+    let strings = code.split('"').skip(1).step_by(2).filter(|text| text.contains(' '));
+    let mut prose: Vec<&str> = strings.collect();
+    prose.push(&comment);
+    prose.join(" ").trim().to_owned()
+}
+
+/// The phrases of the list that a text holds as whole words.
+fn banned_in<'a>(text: &str, list: &'a [Banned]) -> impl Iterator<Item = &'a Banned> {
+    let text = text.to_lowercase();
+    list.iter().filter(move |banned| {
+        text.match_indices(&banned.phrase).any(|(at, phrase)| {
+            let (before, after) = (&text[..at], &text[at + phrase.len()..]);
+            !before.ends_with(char::is_alphanumeric) && !after.starts_with(char::is_alphanumeric)
+        })
+    })
+}
+
+/// Sentences of a document, each with its line and number of words. Headings, tables and code are none; an item of a list ends one.
+fn sentences(text: &str) -> Vec<(usize, usize)> {
+    let (mut found, mut words, mut first) = (Vec::new(), 0, 0);
+    let mut end = |words: &mut usize, line: usize| {
+        if *words > 0 {
+            found.push((line, *words));
+            *words = 0;
+        }
+    };
+    let mut last = 0;
+    for (line, prose) in markdown_prose(text) {
+        let prose = prose.trim();
+        let begins_item = prose.starts_with("- ") || prose.starts_with("* ") || is_numbered(prose);
+        if prose.is_empty() || begins_item || prose.starts_with(['#', '|']) || line > last + 1 {
+            end(&mut words, first);
+        }
+        last = line;
+        if prose.starts_with(['#', '|']) {
+            continue;
+        }
+        for word in prose.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)) {
+            if words == 0 {
+                first = line;
+            }
+            words += 1;
+            let bare = word.trim_end_matches([')', '"', '*', '_']);
+            if bare.ends_with(['.', '!', '?', ':']) && !["e.g.", "i.e."].contains(&bare) {
+                end(&mut words, first);
+            }
+        }
+    }
+    end(&mut words, first);
+    found
+}
+
+fn is_numbered(line: &str) -> bool {
+    line.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+}
