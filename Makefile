@@ -27,7 +27,7 @@ build: ## build the program, the libraries for --preload and --aggregate-only, a
 run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
 	@scripts/install-deps.sh run
 	cargo build --release $(LOCKED) --package tameike
-	PATH="$(TARGET_DIR)/release:$$PATH" examples/montage/run.sh
+	PATH="$(TARGET_DIR)/release:$$PATH" examples/workflow/run.sh
 
 test: ## formatting, clippy, house lints and all tests, as CI does
 	@scripts/install-deps.sh test

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Montage workflow of examples/montage, enlarged, on six nodes: on a slow server alone (slow_server.py says what it is and needs), where
+"""The Montage workflow of examples/workflow, enlarged, on six nodes: on a slow server alone (slow_server.py says what it is and needs), where
 all files lie, and in a job whose shared directory is on the same server.
 
     bench/mosaic.py DIRECTORY NAME [--base gfarm|xfs] [--tiles 225] [--enlarge 3]
@@ -15,7 +15,7 @@ from pathlib import Path
 import picture, slow_server
 from slow_server import MIB, ROOT, TARGET, output
 
-MONTAGE = ROOT / "examples/montage"
+MONTAGE = ROOT / "examples/workflow"
 REFERENCE = Path("/dev/shm/reference")
 STEPS = 12
 STEP = re.compile(r" *\d+/\d+ (.*?)  m[A-Z]\w+ .*?([\d.]+) s$")

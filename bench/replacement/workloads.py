@@ -4,7 +4,7 @@ import os, random, shlex, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-MONTAGE = ROOT / "examples/montage"
+MONTAGE = ROOT / "examples/workflow"
 KIB, MIB = 1 << 10, 1 << 20
 
 

@@ -14,6 +14,7 @@ mod crash;
 mod cut_off;
 mod differential;
 mod drain_faults;
+mod examples;
 mod fsx;
 mod full_disk;
 mod holders;

@@ -1,4 +1,4 @@
-//! The mosaic of `examples/montage`, a workflow of unchanged programs, whose files are packed: every byte of what it leaves, the
+//! The mosaic of `examples/workflow`, a workflow of unchanged programs, whose files are packed: every byte of what it leaves, the
 //! intermediate files too, is what it leaves in a plain directory.
 
 use crate::support::{Site, binary, preload, processes_naming, succeed};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Few enough for a test; some of their files are larger than what a job packs, most are not.
 const TILES: u32 = 9;
-const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/montage");
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workflow");
 
 /// Makes the tiles in a directory's `input`, and of them the mosaic in its `output`, with what is between in its `work`.
 fn script(dir: &str) -> String {
