@@ -120,7 +120,7 @@ fn who_has_just_looked_makes_no_second_thing_under_a_name() {
         ("rename of a directory", |bed| bed.other.rename(b"dir", b"new", RenameMode::NoReplace)),
     ];
     for (with_packed, with_misses) in [(false, false), (true, false), (false, true), (true, true)] {
-        for (packer, make) in ways {
+        for (way, make) in ways {
             let bed = Bed::new();
             bed.make_plain(b"plain").expect("made");
             bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
@@ -130,18 +130,18 @@ fn who_has_just_looked_makes_no_second_thing_under_a_name() {
             if with_misses {
                 bed.miss_many("");
             }
-            assert_eq!(errno(bed.one.stat(b"new")), Some(Errno::ENOENT), "{packer}");
-            make(&bed).expect(packer);
-            bed.other.stat(b"new").expect(packer);
+            assert_eq!(errno(bed.one.stat(b"new")), Some(Errno::ENOENT), "{way}");
+            make(&bed).expect(way);
+            bed.other.stat(b"new").expect(way);
             if with_misses {
-                bed.one.stat(b"new").expect(packer);
+                bed.one.stat(b"new").expect(way);
             }
-            assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST), "{packer}");
-            assert!(bed.is_plain("new"), "{packer}");
+            assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST), "{way}");
+            assert!(bed.is_plain("new"), "{way}");
             // What nobody has made is made all the same.
-            assert_eq!(errno(bed.one.stat(b"free")), Some(Errno::ENOENT), "{packer}");
-            drop(bed.one.create(b"free", 0o644).expect(packer));
-            assert!(!bed.is_plain("free") && bed.other.stat(b"free").expect(packer).kind == FileKind::File);
+            assert_eq!(errno(bed.one.stat(b"free")), Some(Errno::ENOENT), "{way}");
+            drop(bed.one.create(b"free", 0o644).expect(way));
+            assert!(!bed.is_plain("free") && bed.other.stat(b"free").expect(way).kind == FileKind::File);
         }
     }
 }
@@ -180,8 +180,7 @@ fn with_a_directory_comes_what_is_in_it() {
     }
 }
 
-/// S42: "Who asks for many names of a directory that are not there may miss for 0.05 seconds one that a program outside of the job makes
-/// there".
+/// S42a.
 #[test]
 fn where_many_names_are_missing_what_others_make_is_seen_soon() {
     let bed = Bed::new();
@@ -199,6 +198,30 @@ fn where_many_names_are_missing_what_others_make_is_seen_soon() {
         fs::remove_file(&new).expect("removed");
         while errno(bed.one.stat(b"new")).is_none() {
             assert!(monotonic() < until, "it is seen still");
+        }
+    }
+}
+
+/// S42b.
+#[test]
+fn a_file_that_a_program_outside_creates_just_before_hides_the_packed_one_soon() {
+    let bed = Bed::new();
+    let end = monotonic() + LIMIT;
+    for number in 0.. {
+        assert!(monotonic() < end, "no create missed what was created just before it");
+        let name = format!("new-{number}");
+        assert_eq!(errno(bed.one.stat(name.as_bytes())), Some(Errno::ENOENT));
+        fs::write(bed.dir.path().join(&name), "outside").expect("written");
+        match bed.one.create(name.as_bytes(), 0o644) {
+            Ok(_) => {
+                let size = || bed.one.stat(name.as_bytes()).expect("a file").size;
+                while size() != 7 {
+                    assert!(monotonic() < end, "the packed file stays visible");
+                }
+                return;
+            }
+            // The time was over.
+            Err(fault) => assert_eq!(fault.errno, Errno::EEXIST),
         }
     }
 }

@@ -1,33 +1,26 @@
-//! Promises and their tests: each sentence of `SEMANTICS.md` must be quoted by a test, and no test may quote what is not there.
+//! Claims and their tests: a test must cite each claim of `SEMANTICS.md`, and none may cite a claim that is not there.
 //!
-//! A test quotes in a comment, with the number under which the sentence stands: `S9: "rename replaces atomically"`. Part of a
-//! sentence is enough, and a quotation may span several. Whether the test proves what it quotes is for its reader to judge.
+//! A claim is an item `- **S21a.** text` of at most two sentences. A comment of a test cites it by its ID, `S21a`; `S21` refers to all
+//! claims of that number, and cites none. Whether a test proves the claims that it cites is for its reader to judge.
 
 use crate::Finding;
 use crate::tree::File;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 #[cfg(test)]
 mod tests;
 
-/// Where the promises stand.
+/// The document that states the claims.
 pub const DOCUMENT: &str = "SEMANTICS.md";
-/// Letters of a sentence that a quotation must have, unless the sentence has fewer.
-const QUOTED_MIN: usize = 20;
+/// This lint's own tests, which cite what is not there.
+const OWN: &str = "tools/xtask/src/semantics";
+/// Sentences of a claim, at most.
+const SENTENCES_MAX: usize = 2;
 
-/// One numbered paragraph.
-struct Promise {
-    number: u32,
-    text: String,
-    /// The line of the document at which each sentence begins, and where it is in the text.
-    sentences: Vec<(usize, Range<usize>)>,
-}
-
-/// One quotation in a comment.
-struct Quotation {
+/// One claim.
+struct Claim {
     line: usize,
-    number: u32,
     text: String,
 }
 
@@ -36,40 +29,34 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     let Some(document) = files.iter().find(|file| file.path == Path::new(DOCUMENT)) else {
         return Vec::new();
     };
-    let promises = promises(&document.text);
-    let mut quoted: Vec<(u32, Range<usize>)> = Vec::new();
-    let mut findings = Vec::new();
-    for file in files.iter().filter(|file| file.path.extension().is_some_and(|name| name == "rs")) {
+    let (claims, mut findings) = claims(&document.text);
+    let numbers: BTreeSet<&str> = claims.keys().map(|id| number_of(id)).collect();
+    let mut cited = BTreeSet::new();
+    let is_read = |path: &Path| {
+        !path.starts_with(OWN) && path.extension().is_some_and(|name| name == "rs" || name == "py")
+    };
+    for file in files.iter().filter(|file| is_read(&file.path)) {
         let first = if is_test(&file.path) { 0 } else { inline_tests(&file.text) };
-        for quotation in quotations(&file.text).into_iter().filter(|quotation| quotation.line > first) {
-            let promise = promises.iter().find(|promise| promise.number == quotation.number);
-            match promise.and_then(|promise| promise.text.find(&quotation.text)) {
-                Some(at) => quoted.push((quotation.number, at..at + quotation.text.len())),
-                None => findings.push(Finding::new(
-                    &file.path,
-                    quotation.line,
-                    format!("S{} does not say \"{}\": quote what {DOCUMENT} says now, and see whether the test still proves it", quotation.number, quotation.text),
-                )),
+        for (line, id) in ids(&file.text).into_iter().filter(|(line, _)| *line > first) {
+            if !claims.contains_key(&id) && !numbers.contains(&*id) {
+                let message =
+                    format!("{DOCUMENT} has no claim {id}: cite the claim that the test proves now");
+                findings.push(Finding::new(&file.path, line, message));
             }
+            cited.insert(id);
         }
     }
-    for promise in &promises {
-        for (line, sentence) in &promise.sentences {
-            if !quoted.iter().any(|(number, part)| *number == promise.number && covers(part, sentence)) {
-                let message = format!(
-                    "no test quotes \"{}\": write one, with S{}: \"...\" in its comment",
-                    &promise.text[sentence.clone()],
-                    promise.number
-                );
-                findings.push(Finding::new(Path::new(DOCUMENT), *line, message));
-            }
-        }
+    for (id, claim) in claims.iter().filter(|(id, _)| !cited.contains(*id)) {
+        let message = format!("no test cites {id} (\"{}\"): write one, with {id} in its comment", claim.text);
+        findings.push(Finding::new(Path::new(DOCUMENT), claim.line, message));
     }
     findings
 }
 
 fn is_test(path: &Path) -> bool {
-    path.iter().any(|part| part == "tests" || part == "tests.rs")
+    path.iter().any(|part| {
+        part == "tests" || part == "tests.rs" || part.to_str().is_some_and(|part| part.starts_with("test_"))
+    })
 }
 
 /// The line at which the tests at the end of a file begin.
@@ -77,88 +64,71 @@ fn inline_tests(text: &str) -> usize {
     text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX)
 }
 
-fn covers(part: &Range<usize>, sentence: &Range<usize>) -> bool {
-    let shared = part.end.min(sentence.end).saturating_sub(part.start.max(sentence.start));
-    shared >= QUOTED_MIN.min(sentence.len())
-}
-
-/// The numbered paragraphs; lines that go on are indented.
-fn promises(document: &str) -> Vec<Promise> {
-    let mut promises: Vec<(Promise, Vec<(usize, usize)>)> = Vec::new();
-    let mut inside = false;
+/// The claims by ID, and what is wrong with them. Lines that continue a claim are indented.
+fn claims(document: &str) -> (BTreeMap<String, Claim>, Vec<Finding>) {
+    let (mut claims, mut findings) = (BTreeMap::<String, Claim>::new(), Vec::new());
+    let mut last: Option<String> = None;
     for (index, line) in document.lines().enumerate() {
-        if let Some((number, text)) = numbered(line) {
-            let promise = Promise { number, text: text.to_owned(), sentences: Vec::new() };
-            promises.push((promise, vec![(0, index + 1)]));
-            inside = true;
-        } else if let (true, true, Some((promise, starts))) =
-            (inside, line.starts_with("   "), promises.last_mut())
-        {
-            promise.text.push(' ');
-            starts.push((promise.text.len(), index + 1));
-            promise.text.push_str(line.trim());
-        } else {
-            inside = false;
-        }
-    }
-    let with_sentences = |(mut promise, starts): (Promise, Vec<(usize, usize)>)| {
-        for sentence in sentences(&promise.text) {
-            let line = starts.iter().rev().find(|(at, _)| *at <= sentence.start).map_or(1, |(_, line)| *line);
-            promise.sentences.push((line, sentence));
-        }
-        promise
-    };
-    promises.into_iter().map(with_sentences).collect()
-}
-
-fn numbered(line: &str) -> Option<(u32, &str)> {
-    let (number, text) = line.split_once(". ")?;
-    Some((number.parse().ok()?, text.trim()))
-}
-
-/// Where sentences are in a text: each ends with a full stop before a capital letter or a bracket, or with the text.
-fn sentences(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    let mut start = 0;
-    for (at, _) in text.match_indices(' ') {
-        let ends = text[..at].trim_end_matches(')').ends_with('.');
-        let begins =
-            text[at + 1..].starts_with(|next: char| next.is_uppercase() || next == '(' || next == '`');
-        if ends && begins {
-            found.push(start..at);
-            start = at + 1;
-        }
-    }
-    found.push(start..text.len());
-    found
-}
-
-/// The quotations in the comments of a source text.
-fn quotations(source: &str) -> Vec<Quotation> {
-    let mut found = Vec::new();
-    let mut comment = String::new();
-    let mut start = 0;
-    for (index, line) in source.lines().chain([""]).enumerate() {
-        if let Some(text) = line.trim_start().strip_prefix("//") {
-            if comment.is_empty() {
-                start = index + 1;
+        if let Some((id, text)) = line.strip_prefix("- **").and_then(|rest| rest.split_once(".** ")) {
+            let claim = Claim { line: index + 1, text: text.trim().to_owned() };
+            if claims.insert(id.to_owned(), claim).is_some() {
+                let message = format!("{id} stands twice: an ID belongs to one claim");
+                findings.push(Finding::new(Path::new(DOCUMENT), index + 1, message));
             }
-            comment.push(' ');
-            comment.push_str(text.trim_start_matches(['/', '!']).trim());
-        } else if !comment.is_empty() {
-            found.extend(quoted_in(&comment).map(|(number, text)| Quotation { line: start, number, text }));
-            comment.clear();
+            last = Some(id.to_owned());
+        } else if let (true, Some(claim)) =
+            (line.starts_with("  "), last.as_ref().and_then(|id| claims.get_mut(id)))
+        {
+            claim.text.push(' ');
+            claim.text.push_str(line.trim());
+        } else {
+            last = None;
         }
     }
-    found
+    for (id, claim) in &claims {
+        let mut problems = Vec::new();
+        if !is_id(id) || number_of(id) == *id {
+            problems.push(format!("{id} is no ID: write a number and a letter, as S21a"));
+        }
+        let count = sentences(&claim.text);
+        if count > SENTENCES_MAX {
+            problems
+                .push(format!("{id} has {count} sentences, {SENTENCES_MAX} at most: make it several claims"));
+        }
+        findings.extend(
+            problems.into_iter().map(|problem| Finding::new(Path::new(DOCUMENT), claim.line, problem)),
+        );
+    }
+    (claims, findings)
 }
 
-/// `S<number>: "<text>"`, as often as it occurs.
-fn quoted_in(comment: &str) -> impl Iterator<Item = (u32, String)> {
-    comment.split(": \"").zip(comment.split(": \"").skip(1)).filter_map(|(before, after)| {
-        let number = before.rsplit(|character: char| !character.is_ascii_alphanumeric()).next()?;
-        let number = number.strip_prefix('S')?.parse().ok()?;
-        let text = after.split('"').next()?.trim_end_matches("...").trim();
-        Some((number, text.to_owned()))
-    })
+/// Sentences of a text: each ends with a full stop, before a capital letter or at the end.
+fn sentences(text: &str) -> usize {
+    let inner =
+        text.match_indices(". ").filter(|(at, _)| text[at + 2..].starts_with(char::is_uppercase)).count();
+    inner + 1
+}
+
+/// An ID without its letter.
+fn number_of(id: &str) -> &str {
+    id.trim_end_matches(|character: char| character.is_ascii_lowercase())
+}
+
+/// Whether a word is `S`, a number, and a letter or none.
+fn is_id(word: &str) -> bool {
+    let Some(rest) = word.strip_prefix('S') else { return false };
+    let digits = rest.trim_end_matches(|character: char| character.is_ascii_lowercase());
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && rest.len() - digits.len() <= 1
+}
+
+/// The IDs in the comments of a source text, with their lines.
+fn ids(source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (index, line) in source.lines().enumerate() {
+        let comment = ["//", "# ", "\"\"\""].iter().find_map(|mark| line.split_once(mark));
+        let Some((_, comment)) = comment else { continue };
+        let words = comment.split(|character: char| !character.is_ascii_alphanumeric() && character != '-');
+        found.extend(words.filter(|word| is_id(word)).map(|word| (index + 1, word.to_owned())));
+    }
+    found
 }

@@ -122,8 +122,7 @@ mod tests {
         )
     }
 
-    /// S21: "(Signals of threads: those sent to the thread, and for the first thread those sent to the process. Where
-    /// the agent cannot see the process, as of another process namespace, a wait ends with the lock only.)"
+    /// S21k, S21l.
     #[test]
     fn a_signal_counts_when_the_thread_takes_it() {
         let (none, kill, usr1) = ("0000000000000000", "0000000000000100", "0000000000000200");

@@ -22,8 +22,7 @@ fn assert_same(found: &str, expected: &str) {
     );
 }
 
-/// S39: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and
-/// leaves what it would in a plain one."
+/// S39a.
 ///
 /// Runs a script in a plain directory, and in that of a container. A later run, and who extracts it, finds the same.
 fn compare(script: &str) -> Place {
@@ -225,8 +224,7 @@ PYTHON
     );
 }
 
-/// S39: "A file has the time of its last change of content as that of its last change of anything, and a number made of its name."
-/// So attributes stay what they are while a file is packed.
+/// S39g. So attributes stay what they are while a file is packed.
 #[test]
 fn attributes_do_not_tell_of_packing() {
     compare(
@@ -328,8 +326,7 @@ assert len(seen) == 1, seen"#;
     place.assert_whole();
 }
 
-/// S39: "Hard links are names of one file while the program runs and the spool has room, and become files of their own in the
-/// container." Git tells by the number whether it has made the link that it wanted; a clone beside its origin failed.
+/// S39h. Git tells by the number whether it has made the link that it wanted; a clone beside its origin failed.
 #[test]
 fn names_of_one_file_are_so_while_the_program_runs() {
     compare(
@@ -370,7 +367,7 @@ PYTHON"#,
     );
 }
 
-/// S39: "Who comes past the C library (static programs, system calls by hand) finds no file where one is packed."
+/// S39i.
 #[test]
 fn who_comes_past_the_library_finds_no_file() {
     let place = Place::new();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 const FAILED: i32 = 71;
 const INCOMPLETE: i32 = 75;
 
-/// S39: "Until the program ends, a program of it that is killed has lost nothing that it had written."
+/// S39c.
 #[test]
 fn a_program_that_is_killed_loses_nothing_it_has_written() {
     let place = Place::new();
@@ -44,8 +44,7 @@ fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// S39: "What a `tameike run` that was killed has not packed is in the spool, and packed by the next one on that host with
-/// the same container."
+/// S39d.
 #[test]
 fn a_packer_that_is_killed_is_followed() {
     let place = Place::new();
@@ -70,8 +69,7 @@ fn a_packer_that_is_killed_is_followed() {
     place.assert_whole();
 }
 
-/// S39: "Programs of one host see each other's files at once; those of another host see what was packed when they first list a
-/// directory." Several runs share a spool, and who ends last takes it away. Another host's has a spool of its own, elsewhere.
+/// S39b. Several runs share a spool, and who ends last takes it away. Another host's has a spool of its own, elsewhere.
 #[test]
 fn runs_of_one_host_share_a_spool() {
     let place = Place::new();
@@ -101,7 +99,7 @@ fn runs_of_one_host_share_a_spool() {
     assert!(here.wait().expect("it ends").success());
 }
 
-/// S39: "fsync makes a file safe in the container."
+/// S39f.
 #[test]
 fn what_is_synced_is_in_the_container_before_the_run_ends() {
     let place = Place::new();
@@ -196,7 +194,7 @@ fn bad_input_is_named_and_nothing_is_changed() {
     place.assert_whole();
 }
 
-/// S39: "What cannot be packed is named, kept in the spool, and packed by the next run once there is room."
+/// S39e.
 #[test]
 fn a_full_file_system_keeps_the_rest_in_the_spool() {
     let Some(mounts) = Mounts::new() else { return };
@@ -248,8 +246,8 @@ fn what_is_packed_of_a_full_file_system_stays_packed() {
     assert_eq!((status, first + second), (Some(0), 1500));
 }
 
-/// S39: "What programs leave beside the container, past the library, is named at the end, with exit code 75."
-/// A program without the library, and who came by a link from elsewhere, left files in no listing, and all was said to be well.
+/// S39j. A program without the library, and who came by a link from elsewhere, left files in no listing, and all was said to be
+/// well.
 #[test]
 fn what_lies_beside_the_container_is_named() {
     let place = Place::new();

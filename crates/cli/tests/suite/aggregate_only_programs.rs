@@ -20,7 +20,7 @@ fn compare(script: &str) -> Place {
     place
 }
 
-/// S39: "Programs that are started with an environment of their own are in the directory as all others."
+/// S39k.
 ///
 /// Those (of `env -i`, of many build systems) were started without the library: they found no files, and
 /// what they wrote was beside the container.

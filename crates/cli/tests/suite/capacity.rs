@@ -1,5 +1,4 @@
-//! S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an
-//! earlier close stays. In the cache view, clean data makes room first, then writers wait for the flush."
+//! S19a, S19b.
 
 use crate::support::{Site, succeed};
 use std::fs;

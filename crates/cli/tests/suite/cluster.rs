@@ -30,8 +30,7 @@ fn worker(cluster: &Cluster, task: &str) -> String {
     format!("python3 {} {task} {}", program.display(), cluster.plain_dir("account").display())
 }
 
-/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written before."
-/// S6: "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+/// S2a. S6a.
 #[test]
 fn three_hosts_have_the_same_views() {
     let cluster = Cluster::new(&["", "", ""]);
@@ -183,9 +182,7 @@ fn assert_documented(said: &[String]) {
     }
 }
 
-/// S18: "An agent that cannot be reached makes calls that need it wait at most 10 seconds (and 0.5 seconds for each
-/// further request that the kernel makes of one call), then fail with EHOSTDOWN; when the link heals, later calls
-/// succeed."
+/// S18a, S18b.
 #[test]
 fn a_link_that_is_cut_gives_errors_in_time_and_heals() {
     let cluster = Cluster::new(&["", "", ""]);

@@ -21,9 +21,7 @@ const FAILED: i32 = 71;
 const MOMENTS: u64 = 50;
 const FEW_MOMENTS: u64 = 6;
 
-/// S16: "When close has returned, the written data is in the journal: it survives the death of any agent, and
-/// `tameike recover` brings it to the shared file system."
-/// S6: "One whose node dies before it is acknowledged may leave zeros there."
+/// S16a. S6b.
 #[test]
 fn what_was_acknowledged_survives_the_death_of_any_agent_at_any_moment() {
     let first = seed();

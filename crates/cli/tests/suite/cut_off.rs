@@ -79,8 +79,7 @@ fn check_recovery(site: &Site, place: &JobPlace) {
     site.assert_clean();
 }
 
-/// S45: "A file of the cache view that a program had open for writing when its node, or the whole job, was killed is never called
-/// synced" `recover` called it so, or said nothing of it where all that the homes had was flushed.
+/// S45a `recover` called it so, or said nothing of it where all that the homes had was flushed.
 #[test]
 fn what_was_being_written_when_all_was_killed_is_named() {
     for (name, writes) in [
@@ -95,8 +94,7 @@ fn what_was_being_written_when_all_was_killed_is_named() {
     }
 }
 
-/// S45: "Not so is one of which all that was written has been acknowledged by close or fsync, or by a lock that the writer asked for or
-/// gave back since (S21)."
+/// S45c.
 #[test]
 fn what_was_closed_or_unlocked_is_not_called_cut_off() {
     for (name, ends) in [
@@ -115,7 +113,7 @@ fn what_was_closed_or_unlocked_is_not_called_cut_off() {
     }
 }
 
-/// S45: "So is one whose program the agents end because the job's driver was killed." What it had open ends in the middle.
+/// S45b. What it had open ends in the middle.
 #[test]
 fn what_was_being_written_when_the_driver_was_killed_is_named() {
     let site = Site::new();

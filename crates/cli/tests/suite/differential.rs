@@ -71,8 +71,7 @@ fn run(options: &[&str]) {
     site.assert_clean();
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
-/// to which a mapping and calls write at the same time." And so do all other calls.
+/// S22a. And so do all other calls.
 ///
 /// Stores to mappings of a file that was opened with `O_APPEND` were once appended to it, and a change of that flag was not heard of.
 #[test]
@@ -80,7 +79,7 @@ fn random_calls_return_what_they_return_on_a_local_file_system() {
     run(&[]);
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+/// S31a.
 #[test]
 fn random_calls_of_preloaded_programs_return_what_they_return_on_a_local_file_system() {
     run(&["--preload"]);

@@ -148,7 +148,7 @@ fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
 /// The file system takes all writes into memory, and the disk below has no room for them: only fsync tells. What a
 /// receipt calls synced must be on the disk, and not only in memory.
 ///
-/// S17: "a file is listed as there only after fsync of it succeeded."
+/// S17a.
 #[test]
 fn a_failed_fsync_is_no_success() {
     let seed = seed();

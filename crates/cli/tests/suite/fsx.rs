@@ -60,8 +60,7 @@ fn work_on(views: &[(&str, &str)], options: &[&str]) {
     run(&Site::new(), seed(), options, &body);
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
-/// to which a mapping and calls write at the same time."
+/// S22a.
 #[test]
 fn random_operations_on_the_striped_views_give_what_was_written() {
     work_on(&[("shared", "SHARED"), ("cache", "CACHE")], &[]);
@@ -74,7 +73,7 @@ fn random_operations_on_a_node_local_view_give_what_was_written() {
     work_on(&[("local", "NODE_LOCAL")], &["--device", disk.disk().to_str().expect("plain path")]);
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+/// S31a.
 #[test]
 fn random_operations_through_the_ring_give_what_was_written() {
     let (rounds, seed, operations) = (if is_soak() { 20 } else { 1 }, seed(), small_operations());
@@ -97,7 +96,7 @@ fn random_operations_through_the_ring_give_what_was_written() {
 /// Two nodes take turns on the same file, and each compares what the other one has left with what the same operations
 /// leave in a plain directory. (`workloads` has nodes that go on from one another's content.)
 ///
-/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written before."
+/// S2a.
 #[test]
 fn what_one_node_did_the_other_finds() {
     let (turns, operations) = if is_soak() { (40, 5_000) } else { (6, 1_000) };

@@ -1,6 +1,5 @@
-//! S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an
-//! earlier close stays." Here others take the space of the disk below before the view is full: the disk refuses, and the programs
-//! that write are told so.
+//! S19a. Here others take the space of the disk below before the view is full: the disk refuses, and the programs that write
+//! are told so.
 
 use crate::support::mounts::Mounts;
 use crate::support::{Site, shown};

@@ -13,9 +13,7 @@ fn what_a_job_writes_in_the_cache_view_is_in_the_shared_directory_at_the_end() {
     site.assert_clean();
 }
 
-/// S15: "A change that somebody outside the job has made to a file is seen at the next open, unless the job has dirty
-/// data in that file: then the job's data wins at the flush, and the receipt says so." A time that the job has set
-/// itself is no such change.
+/// S15a, S15b. A time that the job has set itself is no such change.
 #[test]
 fn a_file_that_the_job_has_touched_is_not_one_that_others_have_changed() {
     let site = Site::new();
@@ -76,9 +74,7 @@ fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() 
     site.assert_clean();
 }
 
-/// S8: "A name that one node has made, removed or changed is so on every node from the moment the call returns."
-/// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written
-/// before."
+/// S8a. S2a.
 #[test]
 fn nodes_see_each_others_names_and_files() {
     let site = Site::new();
@@ -99,7 +95,7 @@ fn nodes_see_each_others_names_and_files() {
     site.assert_clean();
 }
 
-/// S8: "A name that one node has made, removed or changed is so on every node from the moment the call returns."
+/// S8a.
 #[test]
 fn what_one_node_does_to_names_every_node_sees_at_once() {
     let site = Site::new();
@@ -123,7 +119,7 @@ fn what_one_node_does_to_names_every_node_sees_at_once() {
     site.assert_clean();
 }
 
-/// S6: "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+/// S6a.
 #[test]
 fn appends_of_all_nodes_land_whole() {
     let site = Site::new();

@@ -1,5 +1,4 @@
-//! S25: "What is in a directory from opendir or rewinddir until its end is read is listed once, whatever else comes and
-//! goes meanwhile; seekdir leads back to where telldir was."
+//! S25a, S25b.
 
 use crate::support::{Site, is_soak, succeed};
 use std::fs;

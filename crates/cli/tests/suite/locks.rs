@@ -27,7 +27,7 @@ fn run(nodes: u32, body: &str) -> String {
     said
 }
 
-/// S21: "flock and fcntl locks exclude each other on all nodes of the job, in the job-shared and the cache view"
+/// S21a.
 #[test]
 fn a_lock_of_one_node_excludes_the_others() {
     run(
@@ -50,8 +50,7 @@ fn a_lock_of_one_node_excludes_the_others() {
     );
 }
 
-/// S21: "Who gets a lock reads through its open descriptors what was written before under the lock, on any node; bytes
-/// written through a mapping, only after msync."
+/// S21d.
 #[test]
 fn what_is_counted_under_a_lock_is_counted_once() {
     run(
@@ -66,7 +65,7 @@ fn what_is_counted_under_a_lock_is_counted_once() {
     );
 }
 
-/// S21: "As over NFS, a flock is a lock of all bytes, and excludes fcntl locks too."
+/// S21c.
 #[test]
 fn a_flock_excludes_fcntl_locks() {
     run(
@@ -83,8 +82,7 @@ fn a_flock_excludes_fcntl_locks() {
     );
 }
 
-/// S21: "F_GETLK tells 0 as the process of a lock that another node has."
-/// S21: "Byte ranges, upgrades, downgrades and closes are as POSIX says, open file descriptions as Linux says."
+/// S21p. S21b.
 #[test]
 fn byte_ranges_split_and_merge_and_are_told_with_their_process() {
     run(
@@ -102,7 +100,7 @@ fn byte_ranges_split_and_merge_and_are_told_with_their_process() {
     );
 }
 
-/// S21: "A lock ends with its process or descriptor" S21: "a process that waits for one can be interrupted and killed"
+/// S21f S21j
 #[test]
 fn processes_that_are_killed_leave_neither_locks_nor_waiters() {
     run(
@@ -124,7 +122,7 @@ fn processes_that_are_killed_leave_neither_locks_nor_waiters() {
     );
 }
 
-/// S21: "A wait that would last for ever fails with EDEADLK"
+/// S21m.
 #[test]
 fn of_two_that_wait_for_each_other_one_is_told() {
     run(
@@ -141,7 +139,7 @@ fn of_two_that_wait_for_each_other_one_is_told() {
     );
 }
 
-/// S21: "So does one of two calls of flock that both wait to turn a shared lock into an exclusive one"
+/// S21n.
 #[test]
 fn of_two_that_upgrade_one_is_told() {
     run(
@@ -157,7 +155,7 @@ fn of_two_that_upgrade_one_is_told() {
     );
 }
 
-/// S21: "with its node, and with the agent that is the file's home, whose files then have no locks: EHOSTDOWN."
+/// S21g.
 #[test]
 fn an_agent_that_is_killed_takes_its_locks_along() {
     let site = Site::new();

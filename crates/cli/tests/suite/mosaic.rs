@@ -42,8 +42,7 @@ fn extracted(container: &Path, into: &Path) {
     succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(container).arg(into));
 }
 
-/// S39: "Below the directory of `--aggregate-only`, an unchanged program that is linked dynamically finds and leaves what it would in
-/// a plain one."
+/// S39a.
 #[test]
 fn a_mosaic_without_agents_is_the_same() {
     preload::install();
@@ -70,8 +69,7 @@ fn a_mosaic_without_agents_is_the_same() {
     assert!(processes_naming(&site.base().to_string_lossy()).is_empty());
 }
 
-/// S33: "With `--aggregate`, regular files that are made in the cache view go to the shared directory packed in a container, and read,
-/// list and change as ever, in this job and in later ones."
+/// S33a, S33b.
 #[test]
 fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
     let site = Site::new();

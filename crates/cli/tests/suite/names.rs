@@ -8,7 +8,7 @@ use std::fs;
 const ON: &str = r#"on() { (cd "$view"; tameike exec --node 1 -- sh -euc "$*"); }
 "#;
 
-/// S26: "Processes that are in a directory, or have it open, go on in it when another node renames it, or one above it."
+/// S26a.
 #[test]
 fn a_working_directory_goes_on_when_another_node_renames_it() {
     let site = Site::new();

@@ -41,10 +41,7 @@ fn part(number: u64) -> Part {
 
 /// Once no create, fsync, cut or removal succeeded, of whatever file, as all homes were asked.
 ///
-/// S46: "An agent that dies takes its part of the cache view with it until `recover`: calls on files that it coordinates, and on written
-/// bytes that lie on it, fail with EHOSTDOWN, and so do renames of directories."
-/// S46: "All else goes on: other files are made, written, synced, cut, renamed and removed as before."
-/// S46: "A create that fails for this reason leaves an empty file."
+/// S46a. S46b. S46c.
 #[test]
 fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
     let site = Site::new();

@@ -31,10 +31,7 @@ fn verify(site: &Site) -> String {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(container(site)))
 }
 
-/// S33: "With `--aggregate`, regular files that are made in the cache view go to the shared directory packed in a container, and read,
-/// list and change as ever, in this job and in later ones. A packed file has one name: a link to it is refused with EPERM. It has
-/// no extended attributes, its holes are zeros, and it changes places with nothing (RENAME_EXCHANGE is refused with EINVAL). Programs outside of jobs see the
-/// container, and no packed file. A rename of a packed file that replaces one that is not packed may show nothing under that name for a moment."
+/// S33a, S33b, S33c, S33d, S33e, S33f, S33g.
 #[test]
 fn packed_files_are_files_to_this_job_and_to_later_ones() {
     let site = Site::new();
@@ -82,7 +79,7 @@ END
     site.assert_clean();
 }
 
-/// S34: "The receipt proves packed files as it does others, and an fsync of one makes its name safe in the container."
+/// S34a.
 #[test]
 fn the_receipt_has_checksums_of_packed_files() {
     let site = Site::new();
@@ -101,7 +98,7 @@ fn the_receipt_has_checksums_of_packed_files() {
     assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
 }
 
-/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends."
+/// S35a.
 #[test]
 fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
     let site = Site::new();
@@ -163,7 +160,7 @@ fn a_large_file_whose_place_was_gone_is_recovered() {
     site.assert_clean();
 }
 
-/// S36: "`tameike layout set --aggregate` says so of a directory and all below it, as long as the job runs."
+/// S36a.
 #[test]
 fn directories_are_packed_or_not_as_it_was_said_of_them() {
     let site = Site::new();
@@ -182,8 +179,7 @@ fn directories_are_packed_or_not_as_it_was_said_of_them() {
     assert!(refused.expect("it starts").status.success());
 }
 
-/// S37: "A directory in which 128 files are made within ten seconds is in a storm: `tameike status` says so, and what
-/// packing would save, and so does the receipt from 0.1 s on; with `--aggregate=auto` the next are packed."
+/// S37a, S37b.
 #[test]
 fn storms_are_told_and_packed() {
     let site = Site::new();
@@ -202,8 +198,7 @@ fn storms_are_told_and_packed() {
     assert_eq!(plain_files(&site).len(), 328);
 }
 
-/// S38: "Agents that are killed lose nothing of packed files that close or fsync has acknowledged, and `tameike recover` brings it to the
-/// container."
+/// S38a.
 #[test]
 fn packed_files_survive_agents_that_are_killed() {
     for victim in [0, 1] {
@@ -258,7 +253,7 @@ fn churn_leaves_what_it_leaves_elsewhere() {
     site.assert_clean();
 }
 
-/// S43: "So it is closed to all but who packed them."
+/// S43b.
 ///
 /// In a shared directory that others can write to, another user makes the container's directory first, open to all, or a link. Private packed files
 /// were readable there, or landed elsewhere.

@@ -49,10 +49,7 @@ fn verify(site: &Site) -> String {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(site.shared().join(".tameike-packed")))
 }
 
-/// S40: "One job at a time changes what is packed in a shared directory: until it has ended, another one with `--aggregate` does not
-/// start. One without it that is started where files are packed finds them as they were flushed, a second later at most; names and
-/// attributes of theirs, and names of directories that have some, it cannot change (EROFS). What it writes to them its receipt names as missing,
-/// and `tameike recover` brings it when the other job has ended. Files that it makes are not packed, and its own as ever."
+/// S40a, S40b, S40c, S40d, S40e.
 #[test]
 fn a_job_that_packs_nothing_reads_what_another_packs() {
     let site = Site::new();
@@ -126,8 +123,7 @@ fn a_job_beside_reads_large_files_and_does_not_write_them() {
     site.assert_clean();
 }
 
-/// S35: "Until then its content is in a file of its own in the container's directory, where who reads the container finds it as far as it
-/// is written."
+/// S35b.
 #[test]
 fn what_is_on_its_way_out_of_a_container_is_read_in_it() {
     let site = Site::new();
@@ -209,9 +205,7 @@ assert not os.path.exists("d/old") and not os.path.exists("d/first")
 assert open("d/renamed").read() == "first\n"
 "#;
 
-/// S41: "What programs outside of jobs put under the name of a packed file hides it, a second later at most, until they take it away, or a job
-/// that renames or removes it removes both. A directory that they remove takes what is packed in it from sight; one that a job makes in its
-/// place does not bring that back: it is kept in the container, below `.tameike-apart`."
+/// S41a, S41b.
 #[test]
 fn programs_outside_of_jobs_come_first() {
     let site = Site::new();
@@ -246,8 +240,7 @@ fn programs_outside_of_jobs_come_first() {
     site.assert_clean();
 }
 
-/// S33: "regular files that are made in the cache view go to the shared directory packed in a container, and read, list and change as ever":
-/// by one node while another has them open.
+/// S33a, S33b: by one node while another has them open.
 #[test]
 fn another_node_changes_packed_files_that_are_open() {
     let site = Site::new();

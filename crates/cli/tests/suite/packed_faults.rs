@@ -130,7 +130,7 @@ impl Scene {
     }
 }
 
-/// S17: "a file is listed as there only after fsync of it succeeded."
+/// S17a.
 #[test]
 fn a_full_shared_directory_loses_nothing_that_was_packed() {
     let Some(scene) = Scene::new("full") else { return };
@@ -149,8 +149,7 @@ fn a_full_shared_directory_loses_nothing_that_was_packed() {
     scene.check_all();
 }
 
-/// S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an earlier close stays."
-/// Names that find no room fail, and nothing is seen of them; neither do renames that fail leave a file under two names.
+/// S19a. Names that find no room fail, and nothing is seen of them; neither do renames that fail leave a file under two names.
 #[test]
 fn names_that_find_no_room_are_not_there() {
     let Some(scene) = Scene::new("names") else { return };
@@ -211,8 +210,8 @@ END"#,
 
 /// The file system takes the container's bytes into memory, and the disk below has no room for them: only fsync tells.
 ///
-/// S34: "The receipt proves packed files as it does others"; "Names that the file system took and lost, as an fsync tells, are put again by
-/// `recover`, from the device of the packer."
+/// S34a; "Names that the file system took and lost, as an fsync tells, are put again by `recover`, from the device of the
+/// packer."
 #[test]
 fn a_failed_fsync_of_the_container_is_no_success() {
     let seed = seed();
@@ -289,8 +288,7 @@ fn names_that_were_lost_come_back_where_nothing_else_is_left() {
     assert_eq!(found, "dir/4 old/moved-1 old/new 600\n");
 }
 
-/// S34: "an fsync of one makes its name safe in the container." What the disk has when fsync has returned is looked at: nothing else
-/// is left when power fails, and all agents with it.
+/// S34a. What the disk has when fsync has returned is looked at: nothing else is left when power fails, and all agents with it.
 #[test]
 fn a_name_is_on_the_disk_when_fsync_has_returned() {
     for kind in &KINDS[1..] {
@@ -355,8 +353,7 @@ fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> Str
     format!("{}\n{said}", shown(&output))
 }
 
-/// S38: "Agents that are killed lose nothing of packed files that close or fsync has acknowledged". A directory is renamed meanwhile: each file
-/// is there once, under the old name or the new one.
+/// S38a. A directory is renamed meanwhile: each file is there once, under the old name or the new one.
 #[test]
 fn a_directory_is_renamed_with_all_that_is_packed_in_it_or_not() {
     let mut chance = Chance::new(seed());
@@ -388,8 +385,7 @@ while True:
     }
 }
 
-/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends." So it does
-/// where another file system is mounted there, into which no name can be moved.
+/// S35a. So it does where another file system is mounted there, into which no name can be moved.
 #[test]
 fn what_is_large_comes_into_another_file_system() {
     let Some(scene) = Scene::new("below") else { return };
@@ -414,8 +410,7 @@ fn what_is_large_comes_into_another_file_system() {
     scene.check_undamaged();
 }
 
-/// S35: "A packed file that a write makes larger than `--aggregate-max` becomes a file of the shared directory when the job ends." The packer is
-/// killed amid that: each file is there once, packed or not, and with it no other.
+/// S35a. The packer is killed amid that: each file is there once, packed or not, and with it no other.
 #[test]
 fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {
     const LARGE: usize = 24;
@@ -445,8 +440,7 @@ fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {
     }
 }
 
-/// S38: "While the first agent with a device is dead, calls on packed files fail with EHOSTDOWN, and so do listings, and calls that make a
-/// file or look for one that is not there."
+/// S38b.
 #[test]
 fn without_its_packer_a_job_says_so_of_packed_files() {
     let site = Site::new();

@@ -64,8 +64,7 @@ fn assert_same(what: &str, found: &str, expected: &str) {
     assert!(found == expected, "{what}: {differ:?}; {counts:?} lines");
 }
 
-/// S33: "With `--aggregate`, regular files that are made in the cache view go to the shared directory packed in a container, and read,
-/// list and change as ever, in this job and in later ones."
+/// S33a, S33b.
 ///
 /// Runs a script in a plain directory and in a job that packs, and then `again` on the other node of a job that packs no more. Who
 /// takes the files out of the container finds after each what lies in the plain directory.

@@ -155,7 +155,7 @@ fn the_view_of_four_agents_is_a_posix_file_system() {
     run_in_views(("q", &[]), 4, false, &[("job-shared-of-4", "SHARED")]);
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+/// S31a.
 #[test]
 fn the_views_are_posix_file_systems_for_programs_that_are_preloaded() {
     let views = [("job-shared-preloaded", "SHARED"), ("cache-preloaded", "CACHE")];

@@ -34,8 +34,7 @@ fn run_in_views(views: &str, body: &str, options: &[&str], site: &Site) {
     site.assert_clean();
 }
 
-/// S28: "renameat2 takes RENAME_NOREPLACE and RENAME_EXCHANGE, across directories and nodes. A rename changes the time of
-/// last change of what it renames."
+/// S28a, S28b.
 #[test]
 fn names_are_swapped_and_kept_from_being_replaced() {
     let body = "on 0 renames $dir; on $far renamed $dir";
@@ -43,7 +42,7 @@ fn names_are_swapped_and_kept_from_being_replaced() {
     in_local(body);
 }
 
-/// S9: "every node finds the old file or the new one under the name, never none, and opens it whole"
+/// S9a.
 ///
 /// The kernel opens a file by the number of an earlier look-up. The view once took an open file for it that had got the
 /// inode number of the replaced one on the file system below: its content was read up to the size of the replaced one.
@@ -54,8 +53,7 @@ fn a_replaced_file_is_not_taken_for_the_one_that_got_its_inode_number() {
     in_local(body);
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
-/// to which a mapping and calls write at the same time."
+/// S22a.
 ///
 /// The write-back of a dirty mapped page carries a direct handle of the file. The agent once took it for a direct write, and
 /// answered only after the kernel had dropped the file's pages, which waits for their write-back: msync never returned.
@@ -66,7 +64,7 @@ fn msync_returns_where_some_handles_are_direct() {
     in_local(body);
 }
 
-/// S22: "With `--coherent-mmap` it is coherent for such a page, too, but for calls through O_APPEND."
+/// S22b.
 #[test]
 fn with_coherent_mmap_stores_beside_writes_lose_nothing() {
     let body = "on 0 store_beside_writes $dir";
@@ -77,11 +75,7 @@ fn with_coherent_mmap_stores_beside_writes_lose_nothing() {
     run_in_views("local", body, &options, &site);
 }
 
-/// S24: "fallocate sets space aside, punches holes and (but in a node-local view in memory) zeroes ranges, with and without
-/// FALLOC_FL_KEEP_SIZE; its other modes are refused with EOPNOTSUPP."
-/// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since, to the byte in the job-shared view, and in the cache
-/// view until it is flushed; else as finely as the file system below. st_blocks is the space that a file takes: holes take none, what is set
-/// aside counts."
+/// S24a. S27a, S27b.
 #[test]
 fn holes_are_holes_on_all_nodes() {
     let body = "on 0 make_holes $dir; on $far see_holes $dir; on 0 punch_far $dir; on $far see_punched $dir";
@@ -89,8 +83,7 @@ fn holes_are_holes_on_all_nodes() {
     in_local(body);
 }
 
-/// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since, to the byte in the job-shared view, and in the cache
-/// view until it is flushed; else as finely as the file system below."
+/// S27a.
 ///
 /// As lseek11 of the Linux Test Project, which two of its cases fail in: it takes the finest hole that it finds for the size of a block.
 #[test]
@@ -100,8 +93,7 @@ fn no_answer_to_a_search_for_holes_is_wrong() {
     in_local("on 0 seek_everywhere $dir");
 }
 
-/// S24: "What is set aside is there for later writes, and not for others; where that much is not left, the call fails with
-/// ENOSPC."
+/// S24b.
 #[test]
 fn space_that_is_set_aside_is_kept() {
     let site = Site::new();
@@ -112,7 +104,7 @@ fn space_that_is_set_aside_is_kept() {
     site.assert_clean();
 }
 
-/// S24: "In the cache view holes and space are made on the shared file system at once, which may refuse them."
+/// S24c.
 #[test]
 fn holes_of_the_cache_view_are_on_the_shared_file_system_after_the_job() {
     let site = Site::new();
@@ -126,9 +118,7 @@ fn holes_of_the_cache_view_are_on_the_shared_file_system_after_the_job() {
     site.assert_clean();
 }
 
-/// S24: "O_TMPFILE is refused with EOPNOTSUPP; programs fall back."
-/// S29: "Access lists are refused with EOPNOTSUPP in the job-shared view; in the others they are those of the file system below,
-/// and the kernel goes by the mode bits. In the namespace of a plain user's job the kernel refuses them wherever an agent serves."
+/// S24d. S29b, S29c, S29d.
 #[test]
 fn what_is_not_supported_is_refused_cleanly() {
     in_views("shared", "on 0 refusals $dir acl");
@@ -139,7 +129,7 @@ fn what_is_not_supported_is_refused_cleanly() {
     in_views("local", "on 0 refusals $dir");
 }
 
-/// S29: "Supplementary groups count, as on local file systems."
+/// S29a.
 #[test]
 fn supplementary_groups_count() {
     if rustix::process::geteuid().is_root() {
@@ -149,14 +139,13 @@ fn supplementary_groups_count() {
     }
 }
 
-/// S30: "Names are any 255 bytes but / and NUL, times are to the nanosecond, and files have up to 8 EiB in the job-shared view.
-/// FIFOs, sockets and device nodes work, each on its node; copy_file_range copies."
+/// S30a, S30b.
 #[test]
 fn names_sizes_times_and_kinds() {
     in_views("shared cache local", "on 0 odds $dir; on $far odds_seen $dir");
 }
 
-/// S27: "SEEK_DATA and SEEK_HOLE tell what was written and not punched since", also beyond 8 TiB.
+/// S27a, also beyond 8 TiB.
 #[test]
 fn files_of_more_than_8_tebibytes() {
     in_views("shared cache", "on 0 large $dir; on $far large_seen $dir");
@@ -171,11 +160,7 @@ fn a_write_takes_away_what_a_file_gives_to_who_runs_it() {
     in_local(body);
 }
 
-/// S23: "Access times are as with relatime: a read of a file counts when the last access is not later than the last change, or a
-/// day old. In the job-shared view such a read is seen on its node at once, on other nodes soon after the next close of the
-/// file there; a time that a program sets after the read stands; reads through O_NOATIME do not count. Reads that a kernel
-/// serves from its own pages are not seen: opening a file for reading counts instead where the kernel keeps pages of it.
-/// Directories and symbolic links keep the access time of their birth, or the one that was set."
+/// S23a, S23b, S23c, S23d, S23e.
 #[test]
 fn reads_count_as_with_relatime() {
     in_views(
@@ -185,8 +170,7 @@ fn reads_count_as_with_relatime() {
     );
 }
 
-/// S23: "In the other views the file system below keeps the access times: those reads count that reach it, also through
-/// O_NOATIME."
+/// S23f.
 #[test]
 fn reads_that_reach_the_file_system_below_are_its_to_count() {
     let site = Site::new();

@@ -21,7 +21,7 @@ fn run_in(site: &Site, views: &str, program: &Path) {
     site.assert_clean();
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without."
+/// S31a.
 ///
 /// Runs a script in a plain directory, and preloaded in each view; it must leave the same, mostly past the kernel.
 fn compare(script: &str) {
@@ -64,9 +64,7 @@ fn python_and_a_data_base() {
     compare(programs::PYTHON);
 }
 
-/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process." Here one
-/// process goes through the ring and the other through the kernel, which have caches of their own.
-/// S31: "It and others on its node see at once what either does."
+/// S1a. Here one process goes through the ring and the other through the kernel, which have caches of their own. S31b.
 #[test]
 fn who_is_preloaded_and_who_is_not_see_the_same() {
     let site = Site::new();
@@ -113,8 +111,7 @@ assert reader.wait() == 0
     run_in(&site, r#""$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE""#, &program);
 }
 
-/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process." Here the reader has what
-/// it reads from where the agent has lent it, which must end with each change.
+/// S1a. Here the reader has what it reads from where the agent has lent it, which must end with each change.
 #[test]
 fn what_is_lent_is_read_without_the_agent_and_never_old() {
     let site = Site::new();
@@ -215,7 +212,7 @@ for who in (ring, kernel):
     assert who.wait() == 0
 "#;
 
-/// S31: "What it was told as written before it was killed is in the receipt." It has closed nothing itself.
+/// S31c. It has closed nothing itself.
 #[test]
 fn what_a_killed_program_wrote_is_drained() {
     let site = Site::new();
@@ -231,8 +228,7 @@ os.kill(os.getpid(), 9)' || echo $?"#;
     site.assert_clean();
 }
 
-/// S31: "When its agent dies, its calls fail with EIO, ENOTCONN or ECONNABORTED, and do not wait. For 50 ms more, reads and
-/// looks at files may bring what they would have brought before, and closes of files through which nothing was changed may succeed."
+/// S31d, S31e.
 #[test]
 fn an_agent_that_is_killed_is_an_error() {
     let site = Site::new();
@@ -262,7 +258,7 @@ print("TOLD")'"#;
     assert!(String::from_utf8_lossy(&output.stdout).contains("TOLD"), "{}", shown(&output));
 }
 
-/// S31: "Such a close neither brings what others have written to where other nodes see it (2), nor tells of their errors (4)."
+/// S31f.
 #[test]
 fn who_has_changed_nothing_is_not_told_of_the_errors_of_others() {
     let site = Site::new();
@@ -286,8 +282,7 @@ print("SEEN")'"#;
     assert!(output.status.success() && seen, "{}", shown(&output));
 }
 
-/// S10: "A file that is removed while open stays readable and writable through its descriptors". Its end is where it is, not where it
-/// was when it had a name.
+/// S10a. Its end is where it is, not where it was when it had a name.
 #[test]
 fn a_removed_file_ends_where_its_last_write_did() {
     let site = Site::new();
@@ -310,8 +305,8 @@ print("SEEN")'; done"#;
     assert!(output.status.success() && seen == 2, "{}", shown(&output));
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also of a file that the kernel takes over
-/// without having seen the directories on the way to it: opened once more it was stale, and its extended attributes were, too.
+/// S31a. Also of a file that the kernel takes over without having seen the directories on the way to it: opened once more it
+/// was stale, and its extended attributes were, too.
 #[test]
 fn a_file_that_the_kernel_takes_over_is_found_by_its_descriptor() {
     let site = Site::new();
@@ -353,8 +348,7 @@ print("SEEN")
     site.assert_clean();
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also where the view is mounted for
-/// reading only, as sandboxes and containers do, from the start or while it runs.
+/// S31a. Also where the view is mounted for reading only, as sandboxes and containers do, from the start or while it runs.
 #[test]
 fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
     let site = Site::new();
@@ -435,8 +429,8 @@ fn without_a_ring_nothing_is_preloaded() {
     site.assert_clean();
 }
 
-/// S31: "A program that is preloaded (`--preload`) finds and leaves what it would without." Also when it runs as user 0 and the
-/// kernel holds it to the mode bits: without capabilities, or in a user namespace of its own.
+/// S31a. Also when it runs as user 0 and the kernel holds it to the mode bits: without capabilities, or in a user namespace of
+/// its own.
 #[test]
 fn user_0_without_capabilities_gets_no_more_than_from_the_kernel() {
     if tameike_io::os::process::user() != 0 {

@@ -60,9 +60,7 @@ fn run(site: &Site, nodes: u32, program: &str) -> Output {
     output
 }
 
-/// S31: "It and others on its node see at once what either does."
-/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
-/// S23: "In the job-shared view such a read is seen on its node at once"
+/// S31b. S1a. S23b
 ///
 /// Each step is done by a program of either door, between looks of another that was shown the name before.
 #[test]
@@ -147,8 +145,7 @@ here.end()
     site.assert_clean();
 }
 
-/// S8: "A name that one node has made, removed or changed is so on every node from the moment the call returns."
-/// S12: "Attributes of other files asked for by path are those of the moment of the call"
+/// S8a. S12a
 #[test]
 fn what_another_node_does_is_seen_by_who_was_shown_the_name() {
     let site = Site::new();

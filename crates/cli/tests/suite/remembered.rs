@@ -10,9 +10,7 @@ const FOR_EVER: u32 = 3600;
 /// Replaces, removes and reads files that the other node replaces and removes, too.
 const WORKER: &str = include_str!("remembered/worker.py");
 
-/// S13: "Names, modes, owners, times and links pass through to the shared file system at once. Where a node's mount of that
-/// remembers names and attributes for a time, as those of NFS and of FUSE file systems do, the node may see so much later what others have
-/// changed. What it has changed itself it sees at once, and no file is lost or mixed with another one whatever is remembered."
+/// S13a, S13b, S13c.
 #[test]
 fn a_node_sees_at_once_what_it_has_changed_whoever_did_it_for_the_node() {
     let script = r#"tameike exec --node 1 -- sh -euc '

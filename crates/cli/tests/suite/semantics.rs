@@ -32,7 +32,7 @@ fn run(body: &str) -> Site {
     site
 }
 
-/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+/// S1a.
 #[test]
 fn processes_of_a_node_see_each_others_writes() {
     run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 within $view/file; done");
@@ -42,13 +42,13 @@ fn processes_of_a_node_see_each_others_writes() {
     site.assert_clean();
 }
 
-/// S1: "Within a node, a read sees every write that was acknowledged before it, from whichever process."
+/// S1a.
 #[test]
 fn what_is_written_past_the_kernels_pages_is_seen_through_them() {
     run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 past_pages $view/file; done");
 }
 
-/// S2: "An fsync of a node that has written nothing since its last one has its open descriptors see the same"
+/// S2b.
 #[test]
 fn an_fsync_shows_what_others_have_synced() {
     run(r#"for view in $both; do
@@ -60,7 +60,7 @@ fn an_fsync_shows_what_others_have_synced() {
            done"#);
 }
 
-/// S7: "When fsync has returned, the data survives the death of every agent"
+/// S7a.
 #[test]
 fn what_was_synced_survives_the_death_of_all_agents() {
     let site = Site::new();
@@ -85,8 +85,7 @@ fn what_was_synced_survives_the_death_of_all_agents() {
     site.assert_clean();
 }
 
-/// S8: "In the cache view, a directory that another node has removed or renamed may be seen under its old name for
-/// up to 0.2 seconds more."
+/// S8b.
 #[test]
 fn a_directory_that_is_gone_is_not_seen_for_longer_than_said() {
     run(r#"cd $TAMEIKE_CACHE
@@ -100,7 +99,7 @@ fn a_directory_that_is_gone_is_not_seen_for_longer_than_said() {
            done"#);
 }
 
-/// S9: "rename replaces atomically: every node finds the old file or the new one under the name, never none"
+/// S9a.
 #[test]
 fn a_name_that_is_replaced_is_never_missing() {
     run(r#"for view in $both; do
@@ -118,8 +117,7 @@ fn a_name_that_is_replaced_is_never_missing() {
            done"#);
 }
 
-/// S10: "A file that is removed while open stays readable and writable through its descriptors until the last one is
-/// closed, on all nodes; then its space is given back. In the cache view as long as the shared file system keeps it"
+/// S10a, S10b.
 #[test]
 fn a_file_that_is_removed_while_open_goes_on() {
     run(r#"for view in $both; do
@@ -137,9 +135,7 @@ fn a_file_that_is_removed_while_open_goes_on() {
            done; done"#);
 }
 
-/// S11: "Mode and owner of a directory that another node has changed are so on every node from the moment the call
-/// returns; its times, size and link count are seen after at most 0.2 seconds. In the cache view all are seen after
-/// at most 0.2 seconds."
+/// S11a, S11b, S11c.
 #[test]
 fn attributes_of_directories_are_seen_when_said() {
     run(r#"for view in $both; do
@@ -161,8 +157,7 @@ fn attributes_of_directories_are_seen_when_said() {
            done"#);
 }
 
-/// S12: "Attributes of other files asked for by path are those of the moment of the call; through an open descriptor,
-/// changes by other nodes are seen after at most 0.1 seconds."
+/// S12a, S12b.
 #[test]
 fn attributes_of_files_are_seen_when_said() {
     run(r#"for view in $both; do
@@ -182,7 +177,7 @@ fn attributes_of_files_are_seen_when_said() {
            done"#);
 }
 
-/// S13: "Names, modes, owners, times and links pass through to the shared file system at once."
+/// S13a.
 #[test]
 fn names_and_attributes_are_in_the_shared_directory_at_once() {
     let site = Site::new();
@@ -204,8 +199,7 @@ fn names_and_attributes_are_in_the_shared_directory_at_once() {
     site.assert_clean();
 }
 
-/// S14: "Content written stays in the job's pool until it is flushed; size and time of last change are right on all
-/// nodes of the job before that."
+/// S14a, S14b.
 #[test]
 fn sizes_and_times_are_right_before_the_flush() {
     run(r#"cd $TAMEIKE_CACHE
@@ -230,9 +224,7 @@ fn checksums(receipt: &Path) -> BTreeMap<String, String> {
     files.map(|file| (text(&file["path"]), text(&file["checksum"]))).collect()
 }
 
-/// S17: "The receipt lists every file that the job wrote" S17: "Its checksum is that of the whole file when the job wrote
-/// into every MiB of it, else that of the MiB into which it wrote: holes that the job left, and what it found there,
-/// are not part of it and not vouched for."
+/// S17a S17b.
 #[test]
 fn a_receipt_vouches_for_what_the_job_wrote_and_for_nothing_else() {
     let site = Site::new();
@@ -264,8 +256,7 @@ fn a_receipt_vouches_for_what_the_job_wrote_and_for_nothing_else() {
     site.assert_clean();
 }
 
-/// S20: "An agent that dies takes its part of the job-shared view with it: calls that need it fail with EHOSTDOWN.
-/// (Replicas are not there yet.)"
+/// S20a, S20b.
 #[test]
 fn calls_that_need_a_dead_agent_are_told_so() {
     let site = Site::new();
@@ -290,7 +281,7 @@ fn calls_that_need_a_dead_agent_are_told_so() {
     site.assert_clean();
 }
 
-/// S24: "O_TMPFILE is refused with EOPNOTSUPP; programs fall back."
+/// S24d.
 #[test]
 fn what_is_not_done_is_said() {
     run(r#"for view in $both; do

@@ -312,7 +312,7 @@ fn a_member_works_in_a_project(allows: Allows, options: &[&str]) {
     host.assert_clean();
 }
 
-/// S44: "In a job of a plain user, files of others and of their groups are read, written and removed as outside of it."
+/// S44a.
 #[test]
 fn a_member_of_a_project_works_in_its_directory() {
     for allows in [Allows::Everything, Allows::NoNamespaces] {
@@ -350,9 +350,7 @@ fn recovered_files_are_of_their_projects_group() {
     host.assert_clean();
 }
 
-/// S44: "Where the job has namespaces of its own, they show as the user's own, with no fewer permissions than the user has; what goes beyond
-/// these is refused when it is done. Who gives such a file to the owner and group that it shows, leaves it as it is; it is given to no group but the
-/// user's first one (EINVAL)."
+/// S44b, S44c.
 #[test]
 fn files_of_others_show_as_the_users_own() {
     const GROUP: u32 = 54_321;
@@ -383,10 +381,7 @@ fn files_of_others_show_as_the_users_own() {
     host.assert_clean();
 }
 
-/// S43: "Who may enter the container's directory reads all that is packed there, whatever permissions the files have. So it is closed to all
-/// but who packed them. Who opens it (`chmod`) lets others have jobs that read packed files (`--packed-by-others`), as far as these files'
-/// permissions allow, and change none of them; where it is closed, their jobs with that option do not start. Without it a container of
-/// another user is ignored with a warning: its owner decides which files it shows, in directories of others, too." S44: "Packed files of others show as nobody's."
+/// S43a, S43b, S43c, S43d, S43e. S44d.
 #[test]
 fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     let host = Host::new();

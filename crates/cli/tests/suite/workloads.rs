@@ -184,8 +184,7 @@ fn sqlite_keeps_a_database_whole() {
     assert_as_plain(&site);
 }
 
-/// S22: "mmap, private and shared, works on all views and is coherent with read and write on the same node, but for a page
-/// to which a mapping and calls write at the same time."
+/// S22a.
 #[test]
 fn mapped_memory_is_the_file() {
     let site = run_everywhere(
@@ -239,7 +238,7 @@ END
     assert_as_plain(&site);
 }
 
-/// S5: "Bytes that were never written read as zeros."
+/// S5a.
 #[test]
 fn odd_sizes_holes_and_cuts_come_out_right() {
     let site = run_everywhere(

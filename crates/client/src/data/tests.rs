@@ -388,9 +388,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// S2: "When close or fsync has returned on one node, every later open on any node sees all that was written
-    /// before." S3: "Two nodes that write different bytes of one file never damage each other's bytes, whatever
-    /// their alignment."
+    /// S2a. S3a.
     #[test]
     fn two_nodes_agree(seed: u64, are_far: bool, operations in prop::collection::vec(operation(), 1..60)) {
         let bench = Bench::new(seed, 4);
@@ -426,9 +424,7 @@ proptest! {
     }
 }
 
-/// S4: "A write that was acknowledged may still fail on its way to its home; the next close or fsync of every
-/// descriptor of the file that is open for writing on that node returns the error, once. A descriptor that is opened
-/// before anybody was told is told, too."
+/// S4a, S4b.
 #[test]
 fn a_lost_write_is_told_once_and_not_shown() {
     let bench = Bench::new(1, 4);

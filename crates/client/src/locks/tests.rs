@@ -201,7 +201,7 @@ fn a_dead_home_is_not_asked_to_take_locks_back() {
 
 /// A lock whose answer was lost would be nobody's, and held for ever.
 ///
-/// S21: "A call that fails so leaves its bytes unlocked, as soon as the home can be told."
+/// S21h.
 #[test]
 fn a_request_without_an_answer_is_withdrawn_before_the_owner_gets_another_lock() {
     let bed = Bed::new();
@@ -254,8 +254,7 @@ fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
     ends.take(1).collect()
 }
 
-/// S21: "A wait that would last for ever fails with EDEADLK" S21: "A process whose threads wait for several fcntl locks is
-/// taken to need all of them, and may be told EDEADLK though one would have been enough."
+/// S21m S21o.
 #[test]
 fn waits_that_end_nowhere_are_deadlocks() {
     assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, true)]), [WaitEnd::Deadlock]);

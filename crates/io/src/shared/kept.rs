@@ -1,8 +1,7 @@
-//! Files that stay open for a moment, for who reads on: to open a file is a request to the servers of most file systems, and clients of some
-//! forget with each open what they have read ahead.
+//! Open files that stay open between reads, for sequential readers.
 //!
-//! A name does not go while its file is kept: file systems may leave a file that is open somewhere else under another name, in a directory
-//! that cannot be removed then.
+//! Most file systems send an open to their servers, and the clients of some discard their readahead with each open. A kept file is closed
+//! before its name is removed: some file systems keep an open file under another name, and its directory cannot be removed then.
 
 use super::{Access, FileStat, SharedFile, SharedFs, anew};
 use parking_lot::Mutex;

@@ -324,7 +324,7 @@ pub trait SharedFs: Send + Sync {
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>;
     /// Gives a file one more name.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
-    /// Files that stay open for who reads on; nothing where none do.
+    /// Files that stay open for sequential readers, if the tree keeps any.
     fn kept(&self) -> Option<&KeptFiles> {
         None
     }

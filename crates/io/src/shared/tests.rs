@@ -41,7 +41,7 @@ fn files_are_made_read_renamed_and_removed_below_the_root() {
     assert!(!dir.path().join("sub").exists());
 }
 
-/// S6: "Appends (O_APPEND) of several nodes to one file do not overlap: each lands whole at an end of its own."
+/// S6a.
 #[test]
 fn what_several_descriptors_append_at_the_same_time_does_not_overlap() {
     const COUNT: usize = 500;

@@ -71,7 +71,7 @@ fn names_in(bed: &Bed, dir: &[u8]) -> Vec<String> {
     names
 }
 
-/// S34: "Names that the file system took and lost, as an fsync tells, are put again by `recover`, from the device of the packer."
+/// S34b.
 #[test]
 fn names_that_the_file_system_has_lost_come_back() {
     let bed = Bed::new();

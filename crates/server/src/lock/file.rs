@@ -154,6 +154,7 @@ mod tests {
         locks.wait(Waiter { lock: lock(number, kind), ticket: number, wake: number })
     }
 
+    /// S21i.
     #[test]
     fn a_writer_is_not_starved_by_readers() {
         let mut locks = FileLocks::default();

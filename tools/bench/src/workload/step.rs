@@ -19,7 +19,7 @@ pub enum Workload {
     OneProcess,
     /// The same bytes from four processes, a file each.
     FourProcesses,
-    /// Blocks of 4 KiB here and there in a file per rank.
+    /// Random blocks of 4 KiB of a file per rank.
     Random,
     /// One process that reads blocks of 4 KiB which its node has already.
     Latency,

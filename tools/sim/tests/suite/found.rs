@@ -257,7 +257,7 @@ fn what_was_not_safe_may_hang_in_the_air_when_its_agent_has_died() {
 /// What a node had open was gone when another removed the file, and a disk failed so that its content could not be brought to
 /// the shared file system: the removal went on all the same, and a read was told that there is no such file.
 ///
-/// S10: "There a removal fails when a node that has the file open cannot bring its content to the shared file system."
+/// S10c.
 #[test]
 fn a_file_whose_open_content_cannot_be_moved_is_not_removed() {
     for seed in 0..40 {

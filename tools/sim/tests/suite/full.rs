@@ -56,7 +56,7 @@ async fn keep_appending(world: &World, node: usize, length: u32) {
     assert!(told.is_ok(), "node {node}: {told:?}");
 }
 
-/// S19: "In the cache view, clean data makes room first, then writers wait for the flush."
+/// S19b.
 #[test]
 fn writers_of_a_full_cache_area_wait_for_the_flush_though_others_go_on() {
     for seed in 0..60 {
@@ -72,8 +72,7 @@ fn writers_of_a_full_cache_area_wait_for_the_flush_though_others_go_on() {
     }
 }
 
-/// S19: "A view that is full fails writes with ENOSPC, at the write or at the close; what was acknowledged by an earlier
-/// close stays."
+/// S19a.
 #[test]
 fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
     let view = View::JobShared;
@@ -87,7 +86,7 @@ fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
     passes(&steps);
 }
 
-/// S19: "A hole in a file of up to 4 KiB takes a block and fails so, too."
+/// S19c.
 #[test]
 fn a_hole_in_a_small_file_of_a_full_view_is_made_or_refused() {
     let shared = |node, op| Step::Together(vec![call(node, View::JobShared, op)]);
@@ -200,7 +199,7 @@ fn a_read_of_two_units_needs_one_frame() {
 /// Two writes that each take most of a node's space: while one was in flight, its blocks were neither clean nor dirty, so that the
 /// other one found nothing to flush, and gave up with ENOSPC in a moment.
 ///
-/// S19: "In the cache view, clean data makes room first, then writers wait for the flush."
+/// S19b.
 #[test]
 fn a_writer_waits_for_writes_in_flight_that_take_all_space() {
     let cached = |op| Step::Together(vec![call(0, View::Cache, op)]);

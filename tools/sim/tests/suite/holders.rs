@@ -196,8 +196,7 @@ fn bytes_from_before_a_hole_was_made_are_not_kept_as_the_version_with_it() {
 
 /// A bit that turned in a frame stayed unseen once another part of the frame had been changed, and was sent on.
 ///
-/// S32: "Bytes that came into a node's memory with checksums, and have changed there by themselves, are shown to no other node: they
-/// are read elsewhere."
+/// S32a.
 #[test]
 fn bits_that_turn_in_memory_are_shown_to_no_other_node() {
     for (seed, view) in (0..60).flat_map(|seed| [(seed, View::Cache), (seed, View::JobShared)]) {

@@ -73,7 +73,7 @@ fn survives(config: WorldConfig, view: View, size: u64, synced: bool) -> bool {
     })
 }
 
-/// S7: "When fsync has returned, the data survives the death of every agent, and power loss if the device does."
+/// S7a.
 #[test]
 fn what_was_synced_survives_that_all_machines_lose_their_power() {
     for view in [View::JobShared, View::Cache] {

@@ -206,7 +206,7 @@ fn a_file_that_grows_is_read_to_its_published_end() {
     }
 }
 
-/// S9: "every node finds the old file or the new one under the name, never none, and opens it whole"
+/// S9a.
 #[test]
 fn a_file_that_nodes_replace_is_read_whole() {
     let looks: usize = (0..SEEDS).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();

@@ -35,8 +35,7 @@ fn seeds_pass() {
     assert!(flipped > SEEDS / 4 && found > SEEDS / 100, "{counts}");
 }
 
-/// S21: "A read past the end that its node knew before may end there if other threads or processes of that node write to the file
-/// meanwhile: the kernel then ignores the new size, and the next read gets it." In this seed one does.
+/// S21e. In this seed one does.
 #[test]
 fn a_read_beside_a_write_of_its_node_may_end_at_the_former_end() {
     assert_eq!(run(&draw(10_671, None)), Ok(()));

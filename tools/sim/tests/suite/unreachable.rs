@@ -14,7 +14,7 @@ use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 
-/// S10: "One that cannot be reached is not waited for, and its descriptors of that file fail with ESTALE."
+/// S10d.
 #[test]
 fn a_file_is_removed_though_a_node_that_has_it_open_cannot_be_reached() {
     let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
@@ -115,8 +115,7 @@ async fn far_file(world: &World) -> Far {
     unreachable!("some file is on node 1")
 }
 
-/// S18: "An agent that cannot be reached makes calls that need it wait at most 10 seconds (and 0.5 seconds for each further request
-/// that the kernel makes of one call), then fail with EHOSTDOWN; when the link heals, later calls succeed."
+/// S18a, S18b.
 #[test]
 fn requests_wait_as_long_as_said_and_no_longer() {
     for (what, request) in REQUESTS {

@@ -1,65 +1,70 @@
 use super::*;
 use std::path::PathBuf;
 
-const PROMISES: &str = "\
+const CLAIMS: &str = "\
 # Semantics
 
-1. Within a node, a read sees every write. A write that two lines
-   tell of (in brackets.) Bytes that were never written read as zeros.
-2. Short one.
+- **S1a.** Within a node, a read sees every write. A second sentence
+  on two lines.
+- **S1b.** Unwritten bytes read as zeros.
+- **S20a.** Short.
 
-Not numbered.
+Not a claim.
 ";
 
 fn file(path: &str, text: &str) -> File {
     File { path: PathBuf::from(path), text: text.to_owned() }
 }
 
-fn found(test: &str) -> Vec<String> {
-    let files = [file(DOCUMENT, PROMISES), file("crates/a/tests/b.rs", test)];
+fn found(document: &str, test: &str) -> Vec<String> {
+    let files = [file(DOCUMENT, document), file("crates/a/tests/b.rs", test)];
     check(&files).iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn every_sentence_that_no_test_quotes_is_a_finding() {
-    let message = |line: usize, text: &str, number: u32| {
-        format!(
-            "SEMANTICS.md:{line}: no test quotes \"{text}\": write one, with S{number}: \"...\" in its comment"
-        )
-    };
-    let all = [
-        message(3, "Within a node, a read sees every write.", 1),
-        message(3, "A write that two lines tell of (in brackets.)", 1),
-        message(4, "Bytes that were never written read as zeros.", 1),
-        message(5, "Short one.", 2),
+fn every_claim_that_no_test_cites_is_a_finding() {
+    let uncited = found(CLAIMS, "/// S1: a group cites none. S3-FIFO is no claim.\nfn a() { S1b }");
+    let begins: Vec<&str> = uncited.iter().filter_map(|line| line.split(" (").next()).collect();
+    let expected = [
+        "SEMANTICS.md:3: no test cites S1a",
+        "SEMANTICS.md:5: no test cites S1b",
+        "SEMANTICS.md:6: no test cites S20a",
     ];
-    assert_eq!(found("fn a() {}"), all);
-    assert_eq!(found("/// S1: \"Within a node, a read sees\"\nfn a() {}"), all[1..]);
-    assert_eq!(found("/// S1: \"read sees\"\nfn a() {}"), all, "two words are no quotation");
-    let several = "//! S1: \"a read sees every write. A write that two\n//! lines tell of (in brackets.) Bytes that were never written\"\n";
-    assert_eq!(found(&format!("{several}\n    // S2: \"Short one.\"\n")), Vec::<String>::new());
+    assert_eq!(begins, expected);
+    assert!(uncited[0].contains("A second sentence on two lines."), "{}", uncited[0]);
+    assert_eq!(found(CLAIMS, "//! S1a, S20a: by hand.\n    // (S1b)\n"), Vec::<String>::new());
 }
 
 #[test]
-fn a_quotation_that_is_not_there_is_a_finding() {
-    let stale =
-        "/// A story.\n/// S1: \"Within a node, a read sees nothing.\" S7: \"Gone for ever.\"\nfn a() {}";
-    let found = found(stale);
-    let about = |text: &str| {
-        found.iter().filter(|line| line.starts_with("crates/a/tests/b.rs:1: ") && line.contains(text)).count()
+fn a_citation_of_no_claim_is_a_finding() {
+    let stale = found(CLAIMS, "/// S1a, S1b, S20a, S1c; S2.\nfn a() {}");
+    assert_eq!(stale.len(), 2, "{stale:?}");
+    assert!(stale[0].starts_with("crates/a/tests/b.rs:1: SEMANTICS.md has no claim S1c"), "{}", stale[0]);
+    assert!(stale[1].starts_with("crates/a/tests/b.rs:1: SEMANTICS.md has no claim S2:"), "{}", stale[1]);
+}
+
+#[test]
+fn long_claims_and_ids_that_are_none_or_stand_twice_are_findings() {
+    let about = |document: &str, text: &str| {
+        let found = found(document, "// S1a\n");
+        assert!(found.iter().any(|line| line.contains(text)), "{found:?}");
     };
-    assert_eq!(about("S1 does not say \"Within a node, a read sees nothing.\""), 1, "{found:?}");
-    assert_eq!(about("S7 does not say \"Gone for ever.\""), 1, "{found:?}");
+    about("- **S1a.** One. Two. Three.\n", "S1a has 3 sentences");
+    about("- **S1.** One.\n", "S1 is no ID");
+    about("- **S1ab.** One.\n", "S1ab is no ID");
+    about("- **S1a.** One.\n- **S1a.** Two.\n", "S1a stands twice");
 }
 
 #[test]
 fn only_tests_count() {
-    let quoting = "/// S2: \"Short one.\"\nfn a() {}";
-    let files = [file(DOCUMENT, "2. Short one.\n"), file("crates/a/src/b.rs", quoting)];
+    let citing = "/// S2a.\nfn a() {}";
+    let files = [file(DOCUMENT, "- **S2a.** Short.\n"), file("crates/a/src/b.rs", citing)];
     assert_eq!(check(&files).len(), 1);
-    let inline = format!("//! S2: \"Never said.\"\nfn b() {{}}\n#[cfg(test)]\nmod tests {{\n{quoting}\n}}\n");
-    for (path, text) in [("crates/a/src/b/tests.rs", quoting), ("crates/a/src/b.rs", &inline)] {
-        let files = [file(DOCUMENT, "2. Short one.\n"), file(path, text)];
+    let inline = format!("//! S9z.\nfn b() {{}}\n#[cfg(test)]\nmod tests {{\n{citing}\n}}\n");
+    for (path, text) in [("crates/a/src/b/tests.rs", citing), ("crates/a/src/b.rs", &inline)] {
+        let files = [file(DOCUMENT, "- **S2a.** Short.\n"), file(path, text)];
         assert_eq!(check(&files), [], "{path}");
     }
+    let python = [file(DOCUMENT, "- **S2a.** Short.\n"), file("python/tests/test_a.py", "x = 1  # S2a\n")];
+    assert_eq!(check(&python), []);
 }

@@ -146,7 +146,7 @@ fn another_version_is_not_read() {
 
 /// Bytes that changed by themselves in a holder's memory were sent to whoever asked, with checksums made of them on the way.
 ///
-/// S32: "Programs of the node itself read its memory as it is."
+/// S32b.
 #[test]
 fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
     let (bench, writer) = written();

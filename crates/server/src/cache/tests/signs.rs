@@ -164,8 +164,7 @@ fn a_change_by_others_after_a_flush_is_noticed() {
     }
 }
 
-/// S15: "A change that is made while the job flushes the file may be taken for the flush's own; one that makes it shorter then is seen
-/// after at most 10 seconds." It looks as what a mount remembers, until nothing is remembered any more.
+/// S15c. It looks as what a mount remembers, until nothing is remembered any more.
 #[test]
 fn a_cut_by_others_during_a_flush_is_noticed_later() {
     let bed = Bed::late(64, 2);

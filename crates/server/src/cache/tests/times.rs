@@ -68,8 +68,8 @@ fn a_file_system_that_joins_both_times_has_not_changed_the_content() {
     });
 }
 
-/// S15: "So may one that is made within a second after a node has made the file." Gfarm shows a file that was just made with another time
-/// than once it is on its servers: that was taken for a change by others.
+/// S15d. Gfarm shows a file that was just made with another time than once it is on its servers: that was taken for a change by
+/// others.
 #[test]
 fn a_file_system_that_shows_another_time_once_a_file_is_made_has_not_changed_it() {
     let bed = Bed::new(43, 2);
