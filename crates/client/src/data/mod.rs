@@ -7,6 +7,7 @@
 
 mod access;
 mod counters;
+mod fetch;
 mod file;
 mod flush;
 mod frames;

@@ -1,5 +1,6 @@
 //! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
 
+use super::fetch::FetchInFlight;
 use super::file::FileState;
 use super::holders::Kind;
 use super::places::Placed;
@@ -34,9 +35,9 @@ const PLACED_MIN: usize = 32 << 10;
 enum Plan {
     /// The bytes are here.
     Ready(Payload),
-    /// These bytes of the unit are to be fetched; the mark says under which state of the cache. Where there is no frame to keep
-    /// them in, this node's own store may also be read as with `Direct`.
-    Fetch { range: Range<u32>, mark: Mark, or_direct: bool },
+    /// These bytes of the unit are to be fetched. Where there is no frame to keep them in, this node's own store may also be
+    /// read as with `Direct`.
+    Fetch { range: Range<u32>, fetch: FetchInFlight, or_direct: bool },
     /// As `Fetch`, from this node's own store: served without keeping a copy.
     Direct { generation: Generation },
     /// The inline content is to be fetched.
@@ -49,12 +50,6 @@ enum Plan {
 struct Fetched {
     bytes: Payload,
     is_elsewhere: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Mark {
-    epoch: u64,
-    generation: Generation,
 }
 
 impl DataEngine {
@@ -113,19 +108,17 @@ impl DataEngine {
                 Plan::Direct { generation } => {
                     return Ok(self.fetch_bytes(file, unit, range, generation, None).await?.bytes);
                 }
-                Plan::Fetch { range: wanted, mark, or_direct } => {
+                Plan::Fetch { range: wanted, fetch, or_direct } => {
                     let frame = match self.frame_now() {
                         None if or_direct => {
-                            drop(Fetching { file, index });
-                            return Ok(self
-                                .fetch_bytes(file, unit, range, mark.generation, None)
-                                .await?
-                                .bytes);
+                            let generation = fetch.generation();
+                            drop(fetch);
+                            return Ok(self.fetch_bytes(file, unit, range, generation, None).await?.bytes);
                         }
                         None => self.take_frame().await,
                         Some(frame) => frame,
                     };
-                    self.fetch(file, unit, wanted, mark, frame).await?;
+                    self.fetch(file, wanted, fetch, frame).await?;
                     was_here = false;
                 }
             }
@@ -155,7 +148,6 @@ impl DataEngine {
 
     fn plan(&self, file: &Arc<FileData>, unit: UnitId, range: &Range<u32>, sequential: bool) -> Plan {
         let mut state = file.state.lock();
-        let mark = Mark { epoch: state.epoch, generation: state.generation };
         if let Some(held) = state.units.get_mut(&unit.index)
             && held.valid().contains(range)
         {
@@ -175,22 +167,20 @@ impl DataEngine {
         let is_kept = sequential && range.len() <= STEP_KEPT_MAX && wanted != *range;
         let is_all_there = local && !state.inline && !state.units.contains_key(&unit.index);
         if is_all_there && !is_kept {
-            return Plan::Direct { generation: mark.generation };
+            return Plan::Direct { generation: state.generation };
         }
-        state.fetching.insert(unit.index);
-        Plan::Fetch { range: wanted, mark, or_direct: is_all_there }
+        Plan::Fetch { range: wanted, fetch: state.begin_fetch(file, unit.index), or_direct: is_all_there }
     }
 
     /// Fetches bytes of a unit into the cache.
     async fn fetch(
         self: &Arc<Self>,
         file: &Arc<FileData>,
-        unit: UnitId,
         range: Range<u32>,
-        mark: Mark,
+        fetch: FetchInFlight,
         frame: Frame,
     ) -> Result<()> {
-        let fetching = Fetching { file, index: unit.index };
+        let unit = UnitId { inode: file.inode, index: fetch.index() };
         let (inline, content) = {
             let state = file.state.lock();
             // All units but the first are holes while the content is inline.
@@ -202,13 +192,13 @@ impl DataEngine {
             }
             // It has changed since it was fetched: the reader comes round again.
             (true, None) => return Ok(()),
-            (false, _) => self.fetch_bytes(file, unit, range.clone(), mark.generation, Some(frame)).await,
+            (false, _) => self.fetch_bytes(file, unit, range.clone(), fetch.generation(), Some(frame)).await,
         };
         let merged = match fetched {
-            Ok(fetched) => self.merge(file, unit.index, range, mark, fetched),
+            Ok(fetched) => self.merge(file, range, &fetch, fetched),
             Err(fault) => Err(fault),
         };
-        drop(fetching);
+        drop(fetch);
         self.frames.freed();
         merged
     }
@@ -284,15 +274,15 @@ impl DataEngine {
     fn merge(
         &self,
         file: &Arc<FileData>,
-        index: u64,
         range: Range<u32>,
-        mark: Mark,
+        fetch: &FetchInFlight,
         Fetched { bytes: fetched, is_elsewhere }: Fetched,
     ) -> Result<()> {
         let mut state = file.state.lock();
-        if state.epoch != mark.epoch {
+        if state.epoch != fetch.epoch() {
             return Ok(());
         }
+        let index = fetch.index();
         if let Some(unit) = state.units.get_mut(&index)
             && unit.is_own()
         {
@@ -330,43 +320,30 @@ impl DataEngine {
         for next in index + 1..=index + READ_AHEAD_UNITS {
             let unit = UnitId { inode: file.inode, index: next };
             let local = self.cluster.unit_home(file.layout, unit) == self.rpc.local();
-            let Some((range, mark)) = self.plan_ahead(file, unit, local) else { continue };
-            let Some(frame) = self.frame_ahead() else {
-                // Who has seen the mark meanwhile waits for the end of the fetch.
-                drop(Fetching { file, index: next });
-                return;
-            };
+            let Some((range, fetch)) = self.plan_ahead(file, unit, local) else { continue };
+            let Some(frame) = self.frame_ahead() else { return };
             let (engine, file) = (self.clone(), file.clone());
             self.runtime.clone().spawn(async move {
-                if let Err(fault) = engine.fetch(&file, unit, range, mark, frame).await {
+                if let Err(fault) = engine.fetch(&file, range, fetch, frame).await {
                     log::debug!("reading ahead: {fault}");
                 }
             });
         }
     }
 
-    fn plan_ahead(&self, file: &FileData, unit: UnitId, local: bool) -> Option<(Range<u32>, Mark)> {
+    fn plan_ahead(
+        &self,
+        file: &Arc<FileData>,
+        unit: UnitId,
+        local: bool,
+    ) -> Option<(Range<u32>, FetchInFlight)> {
         let mut state = file.state.lock();
         let held = state.units.contains_key(&unit.index) || state.fetching.contains(&unit.index);
         if local || held || unit.start() >= state.size || state.inline || self.frames.is_wanted() {
             return None;
         }
-        state.fetching.insert(unit.index);
-        let mark = Mark { epoch: state.epoch, generation: state.generation };
-        Some((fetch_range(&state, unit, &(0..1), true), mark))
-    }
-}
-
-/// Ends a fetch in the file's state, also when its task is dropped.
-struct Fetching<'a> {
-    file: &'a FileData,
-    index: u64,
-}
-
-impl Drop for Fetching<'_> {
-    fn drop(&mut self) {
-        self.file.state.lock().fetching.remove(&self.index);
-        self.file.changed.notify(usize::MAX);
+        let range = fetch_range(&state, unit, &(0..1), true);
+        Some((range, state.begin_fetch(file, unit.index)))
     }
 }
 
