@@ -171,7 +171,7 @@ impl CacheView {
         if open.is_orphan() || !open.is_announced_to(offset.saturating_add(data.size() as u64)) {
             return Ok(0);
         }
-        open.data.check_room(&open.told)?;
+        open.data.check_full(&open.reported)?;
         self.engine.write_now(&open.data, offset, data)
     }
 
@@ -185,7 +185,7 @@ impl CacheView {
             };
             return self.below.run(write).await;
         }
-        open.data.check_room(&open.told)?;
+        open.data.check_full(&open.reported)?;
         let end = match at {
             WriteAt::Offset(offset) => offset.saturating_add(data.len() as u64),
             // The coordinator itself sets the place aside.
@@ -368,6 +368,6 @@ impl CacheView {
                 self.tell(inode, CacheRequest::Writing { inode, what: Writing::Ends }).await?;
             }
         }
-        open.data.tell(&open.told)
+        open.data.report_faults(&open.reported)
     }
 }

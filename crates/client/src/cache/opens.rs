@@ -1,6 +1,6 @@
 //! Files that are open in the cache view on this node.
 
-use crate::data::{FileData, Told};
+use crate::data::{FileData, ReportedFaults};
 use crate::handles::Handles;
 use crate::passthrough::Identity;
 use crate::vfs::{HandleNumber, OpenMode};
@@ -27,8 +27,8 @@ pub(super) struct OpenFile {
     pub announced: AtomicU64,
     /// Units of the file that the coordinator knows it may write to, from the first on.
     pub reach: AtomicU64,
-    /// What its holder knows of writes that went wrong.
-    pub told: Told,
+    /// Failures of writes that were reported to its holder.
+    pub reported: ReportedFaults,
     /// Whether the file has lost its last name: reads and writes then pass through to the shared file.
     orphan: AtomicBool,
     /// Whether it was opened when it was an orphan already.
@@ -45,8 +45,8 @@ impl OpenFile {
         mode: OpenMode,
     ) -> Self {
         let (announced, reach, orphan) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-        let told = data.told();
-        Self { file, data, shared, path, stamp, mode, announced, reach, told, orphan, is_reopened: false }
+        let reported = data.reported_faults();
+        Self { file, data, shared, path, stamp, mode, announced, reach, reported, orphan, is_reopened: false }
     }
 
     /// One more handle of an orphan.

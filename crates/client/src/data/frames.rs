@@ -1,7 +1,7 @@
-//! The engine's frames: lent to units, and taken back from those that [`Queues`] names.
+//! Frames of the data engine: given to units, and taken back from those that [`Queues`] chooses for eviction.
 
-use super::file::FileState;
-use super::queues::{Candidate, Need, Queues};
+use super::eviction::{Candidate, Need, Queues};
+use super::file::{Evicted, UnitFrame};
 use super::{DataEngine, FileData};
 use event_listener::{Event, listener};
 use futures_util::future::{Either, select};
@@ -29,11 +29,9 @@ impl FrameCache {
         Self { pool, queues, waiting: AtomicU32::new(0), clean: Event::new() }
     }
 
-    /// A unit is in memory: it has a place, if it had none.
-    pub(super) fn enter(&self, file: &Arc<FileData>, state: &mut FileState, index: u64) {
-        if let Some(unit) = state.units.get_mut(&index) {
-            unit.place_in(|| self.queues.lock().enter(file, index));
-        }
+    /// A unit of `file` is in memory: it enters an eviction queue, if it is in none.
+    pub(super) fn enter(&self, file: &Arc<FileData>, unit: &mut UnitFrame, index: u64) {
+        unit.enter_queue(|| self.queues.lock().enter(file, index));
     }
 
     /// Whether frames are wanted: then nothing clean is kept.
@@ -116,38 +114,25 @@ impl DataEngine {
     }
 
     fn evict(&self, candidate: &Candidate) -> Evicted {
-        let Some((file, index)) = candidate.place.unit() else { return Evicted::Before };
-        let mut state = file.state.lock();
-        match state.units.get(&index).filter(|unit| unit.is_at(&candidate.place)) {
-            None => return Evicted::Before,
-            Some(unit) if !unit.is_clean() => return Evicted::Dirty,
-            Some(_) => {}
+        let Some((file, index)) = candidate.entry.unit() else { return Evicted::Before };
+        let evicted = file.evict(index, &candidate.entry);
+        if matches!(evicted, Evicted::Now) {
+            self.drop_if_idle(&file);
         }
-        state.units.remove(&index);
-        state.dropped(index);
-        drop(state);
-        self.drop_if_idle(&file);
-        Evicted::Now
+        evicted
     }
 
     fn send_oldest(self: &Arc<Self>) {
         let (mut number, mut sent) = (0, 0);
         while sent < SENT_UNDER_PRESSURE {
-            let place = self.frames.queues.lock().nth(number);
-            let Some(place) = place else { return };
+            let entry = self.frames.queues.lock().nth(number);
+            let Some(entry) = entry else { return };
             number += 1;
-            if place.unit().is_some_and(|(file, unit)| self.send_unit(&file, unit)) {
+            if entry.unit().is_some_and(|(file, unit)| self.send_unit(&file, unit)) {
                 sent += 1;
             }
         }
     }
-}
-
-/// Whether a unit has left memory.
-enum Evicted {
-    Now,
-    Before,
-    Dirty,
 }
 
 /// Counts one waiter, also when its task is dropped.

@@ -6,9 +6,7 @@
 //! had what it was asked for. So the home of a file that all want at once is relieved by those that have it already, a home
 //! with a slow device is passed by, and a home that is as fast as anybody answers by itself.
 
-use super::file::FileState;
-use super::home::unexpected;
-use super::places::Mark;
+use super::homes::unexpected;
 use super::{DataEngine, FileData};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -33,38 +31,6 @@ const NEWEST_PART: f64 = 1.0 / 8.0;
 const FORGOTTEN_PART: f64 = 1.0 / 64.0;
 /// A holder is asked when its time is less than the home's by this factor: times scatter.
 const WORTH: f64 = 1.25;
-
-/// Nodes that may have bytes of an open file in memory.
-#[derive(Default)]
-pub(super) struct Hints {
-    mark: Mark,
-    holders: Vec<Holder>,
-}
-
-impl FileState {
-    /// Takes note of the holders that came with an open of this version.
-    pub(super) fn learn_holders(&mut self, generation: Generation, holders: Vec<Holder>) {
-        let is_as_at_home = self.untold().is_none() && self.in_flight == 0;
-        let holders = if self.generation == generation && is_as_at_home { holders } else { Vec::new() };
-        self.hints = Hints { mark: self.mark(), holders };
-    }
-
-    fn holders(&mut self) -> &mut Vec<Holder> {
-        if self.hints.mark != self.mark() {
-            self.hints = Hints::default();
-        }
-        &mut self.hints.holders
-    }
-
-    /// Nodes that may have bytes of the file in memory.
-    pub(super) fn holding(&mut self) -> Vec<NodeId> {
-        self.holders().iter().map(|holder| holder.node).collect()
-    }
-
-    fn holder(&mut self, node: NodeId) -> Option<&mut Holder> {
-        self.holders().iter_mut().find(|holder| holder.node == node)
-    }
-}
 
 /// Nodes of which times are known; some 150 bytes each. With more, all are forgotten that nothing is asked of at that moment.
 const SOURCES_MAX: usize = 4096;
@@ -269,10 +235,7 @@ impl DataEngine {
             let was_asked = !matches!(heard, Ok(Heard::Busy));
             if was_asked {
                 self.reports.add(coordinator, file.inode, node, has_delivered);
-            }
-            if let Some(holder) = file.state.lock().holder(node).filter(|_| was_asked) {
-                holder.requested += 1;
-                holder.delivered += u32::from(has_delivered);
+                file.count_request(node, has_delivered);
             }
             match heard {
                 Ok(Heard::Bytes(bytes)) => {
@@ -282,7 +245,7 @@ impl DataEngine {
                 Ok(Heard::NotHeld | Heard::Busy) => {}
                 Err(fault) => {
                     log::debug!("{node} was asked for bytes of {}: {fault}", file.inode);
-                    file.state.lock().holders().retain(|holder| holder.node != node);
+                    file.forget_holder(node);
                 }
             }
             if is_kept {
@@ -299,24 +262,12 @@ impl DataEngine {
         home: NodeId,
         length: usize,
     ) -> Option<NodeId> {
-        let (two, others, draw) = {
-            let mut state = file.state.lock();
-            // What the home has in memory it answers as the home.
-            let is_left = |holder: &&Holder| {
-                holder.node != home && !tried.contains(&holder.node) && !self.patience.is_silent(holder.node)
-            };
-            let holders = state.holders();
-            let count = holders.iter().filter(is_left).count();
-            if count == 0 {
-                return None;
-            }
-            let draw = self.runtime.random_u64() as usize;
-            let pick = |place: usize| holders.iter().filter(is_left).nth(place % count).copied();
-            // The second is another one than the first, where there are two.
-            let first = draw % count;
-            let two = [pick(first)?, pick(first + 1 + (draw >> 32) % (count - 1).max(1))?];
-            (two, count as u64, draw as u64 >> 16)
+        // The home answers from its memory as the home.
+        let is_left = |holder: &Holder| {
+            holder.node != home && !tried.contains(&holder.node) && !self.patience.is_silent(holder.node)
         };
+        let (two, others, draw) = file.draw_holders(is_left, || self.runtime.random_u64() as usize)?;
+        let (others, draw) = (others as u64, draw as u64 >> 16);
         self.sources.choose(two, (home, others), length, draw)
     }
 

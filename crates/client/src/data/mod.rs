@@ -5,36 +5,29 @@
 //! every later read on the node. Writes gather in frames and go to the units' homes as byte ranges, never as
 //! pages. What is clean in a frame was true when the file was last opened (close-to-open).
 
-mod access;
 mod counters;
-mod fetch;
+mod eviction;
 mod file;
 mod flush;
 mod frames;
-mod held;
 mod holders;
 mod home;
+mod homes;
 mod lend;
-mod pages;
-mod pass;
-mod places;
-mod queues;
+mod locate;
 mod read;
+mod serve_peer;
 mod sparse;
-mod streams;
-mod unit;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-pub use access::Access;
-pub use file::{FileData, Told};
-pub use held::AtRest;
+pub use file::{Access, AtRest, FileData, FrameLender, LendingKey, ReportedFaults};
 pub use holders::Reports;
 pub use home::{FileVersion, Home};
-pub use lend::{FrameLender, Lendable, LendingKey};
-pub use places::Placed;
+pub use lend::Lendable;
+pub use locate::Placed;
 pub use sparse::dense_blocks;
 
 use crate::vfs::OpenMode;
@@ -80,7 +73,7 @@ impl DataEngine {
         lender: Option<Arc<dyn FrameLender>>,
     ) -> Arc<Self> {
         let (patience, sent) =
-            (Patience::new(runtime.clone(), HOLDER_PATIENCE), Quota::new(held::sent_max(pool.share())));
+            (Patience::new(runtime.clone(), HOLDER_PATIENCE), Quota::new(serve_peer::sent_max(pool.share())));
         let (frames, files) = (FrameCache::new(pool), Mutex::default());
         let (sources, reports, counters) = Default::default();
         Arc::new(Self {
@@ -128,9 +121,7 @@ impl DataEngine {
 
     /// Bytes of a file in memory here.
     pub fn bytes_in_memory(&self, inode: InodeId) -> u64 {
-        let Some(file) = self.find(inode) else { return 0 };
-        let state = file.state.lock();
-        state.units.values().map(|unit| u64::from(unit.valid().len())).sum()
+        self.find(inode).map_or(0, |file| file.bytes_in_memory())
     }
 
     /// One open less. A file without opens stays cached until its frames are wanted elsewhere.
@@ -154,8 +145,8 @@ impl DataEngine {
         }
     }
 
-    /// Cuts or extends the file: waits for writes in flight, drops what lies beyond, then has `resize` tell
-    /// the file's home.
+    /// Truncates or extends the file: waits for writes in flight, drops what lies beyond, then has `resize` change
+    /// the size at the file's home.
     ///
     /// # Errors
     /// Those of `resize`.
@@ -166,14 +157,14 @@ impl DataEngine {
         resize: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         if file.newer().is_some() {
-            // The home cuts what lies below the size it knows: it must know of all that is in the units.
+            // The home truncates below the size that it knows: it must know of all that is in the units.
             self.flush(file, false).await?;
         }
         self.settle_all(file).await;
-        file.cut(size);
+        file.truncate(size);
         let resized = resize.await?;
         // Bytes beyond the new size that were read while the home was at it go, too.
-        file.cut(size);
+        file.truncate(size);
         file.resized(size);
         Ok(resized)
     }

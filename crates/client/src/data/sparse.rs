@@ -1,6 +1,6 @@
 //! Holes of files: making them, setting space aside, and finding data between them.
 
-use super::home::unexpected;
+use super::homes::unexpected;
 use super::{DataEngine, FileData, Home};
 use futures_util::future::try_join_all;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::wire::unit::{Sought, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{NodeId, Result, UnitId};
+use tameike_core::{NodeId, Result};
 
 const UNIT: u64 = UNIT_SIZE as u64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -69,7 +69,7 @@ impl DataEngine {
         let turns = self.turns(file, bytes.start);
         let step = turns.len() as u64;
         let asked = turns.iter().filter(|(_, start)| *start < bytes.end).map(|&(node, start)| {
-            file.state.lock().unsynced.insert(node);
+            file.add_unsynced([node]);
             let request = UnitRequest::Space { inode: file.inode, change, start, end: bytes.end, step };
             self.ask(node, Request::Unit(request))
         });
@@ -77,7 +77,7 @@ impl DataEngine {
         let end = if grows { bytes.end } else { 0 };
         let now = self.runtime.now();
         let (version, _) = self.commit(&Home::Inode, file.inode, (end, true), now).await?;
-        file.state.lock().changed_at(now);
+        file.changed_at(now);
         file.own_change(version.generation, version.inline);
         file.grown(version.size);
         Ok(())
@@ -96,7 +96,7 @@ impl DataEngine {
         end: u64,
     ) -> Result<Option<u64>> {
         self.settle_all(file).await;
-        if file.state.lock().inline {
+        if file.is_inline() {
             return Ok((sought == Sought::Data && start < end).then_some(start));
         }
         let turns = self.turns(file, start);
@@ -136,49 +136,5 @@ impl DataEngine {
         });
         let at_homes: u64 = try_join_all(asked).await?.into_iter().sum();
         Ok(at_homes / 512)
-    }
-}
-
-impl FileData {
-    /// Whether this node has written behind the end, or may have, and the home was not told.
-    pub fn has_holes(&self) -> bool {
-        self.state.lock().untold().is_some_and(|untold| untold.holes)
-    }
-
-    /// Blocks of `st_blocks` that wait here to be sent.
-    pub fn unsent_blocks(&self) -> u64 {
-        let state = self.state.lock();
-        let unsent = state.units.values().map(|unit| {
-            let ranges = unit.dirty.iter().chain(unit.sending.iter());
-            let block = BLOCK as u32;
-            ranges
-                .map(|range| range.start / block..range.end.div_ceil(block))
-                .collect::<tameike_core::ranges::RangeSet>()
-        });
-        unsent.map(|blocks| u64::from(blocks.len())).sum::<u64>() * (BLOCK / 512)
-    }
-
-    /// Takes note of a size that the home has told.
-    pub(super) fn grown(&self, size: u64) {
-        self.state.lock().grow(size);
-    }
-
-    /// Drops these bytes.
-    fn punch(&self, bytes: &Range<u64>) {
-        let mut state = self.state.lock();
-        state.epoch += 1;
-        let units = bytes.start / UNIT..bytes.end.div_ceil(UNIT);
-        let touched: Vec<u64> = state.units.range(units).map(|(index, _)| *index).collect();
-        for index in touched {
-            let start = UnitId { inode: self.inode, index }.start();
-            let within = |place: u64| (place.clamp(start, start + UNIT) - start) as u32;
-            let range = within(bytes.start)..within(bytes.end);
-            if let Some(unit) = state.units.get_mut(&index) {
-                unit.forget(range);
-                if unit.valid().is_empty() && unit.is_clean() {
-                    state.units.remove(&index);
-                }
-            }
-        }
     }
 }

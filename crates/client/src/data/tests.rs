@@ -431,20 +431,20 @@ fn a_lost_write_is_told_once_and_not_shown() {
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);
     bench.flush(0, &file).expect("a good flush");
-    let (writer, other) = (file.told(), file.told());
+    let (writer, other) = (file.reported_faults(), file.reported_faults());
     bench.homes.lock().failing = true;
     bench.write(0, &file, 0, vec![2; 10_000]);
     assert_eq!(bench.flush(0, &file), Ok(()));
     bench.homes.lock().failing = false;
-    let late = file.told();
-    assert_eq!(file.check_room(&late), Ok(()));
-    assert_eq!(file.tell(&late).expect_err("a full device").errno, Errno::ENOSPC);
+    let late = file.reported_faults();
+    assert_eq!(file.check_full(&late), Ok(()));
+    assert_eq!(file.report_faults(&late).expect_err("a full device").errno, Errno::ENOSPC);
     for told in [&writer, &other] {
-        assert_eq!(file.check_room(told).expect_err("a full device").errno, Errno::ENOSPC);
-        assert_eq!(file.tell(told).expect_err("a full device").errno, Errno::ENOSPC);
-        assert_eq!((file.tell(told), file.check_room(told)), (Ok(()), Ok(())));
+        assert_eq!(file.check_full(told).expect_err("a full device").errno, Errno::ENOSPC);
+        assert_eq!(file.report_faults(told).expect_err("a full device").errno, Errno::ENOSPC);
+        assert_eq!((file.report_faults(told), file.check_full(told)), (Ok(()), Ok(())));
     }
-    assert_eq!(file.tell(&file.told()), Ok(()));
+    assert_eq!(file.report_faults(&file.reported_faults()), Ok(()));
     assert_eq!(bench.flush(0, &file), Ok(()));
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
 }

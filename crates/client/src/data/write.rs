@@ -1,21 +1,21 @@
 //! Write-behind: bytes gather in frames and go to their homes when a unit is full, when frames are wanted, and
 //! at flush.
 
-use super::file::FileState;
-use super::unit::UnitFrame;
+use super::file::UnitFrame;
+use super::homes::unexpected;
 use super::{DataEngine, FileData, Home, split};
 use crate::vfs::WriteBytes;
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, PIECES_MAX, UNIT_SIZE};
+use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
-use tameike_core::wire::Request;
-use tameike_core::wire::meta::{Command, MetaRequest};
+use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::wire::unit::{ROOM_ATTEMPTS_MAX, UnitRequest};
-use tameike_core::{Errno, Fault, Generation, NodeId, Result, UnitId};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
+use tameike_fabric::Answer;
 use tameike_io::{Frame, Payload};
 
 /// Pieces of one unit that are on their way at the same time.
@@ -98,51 +98,28 @@ impl DataEngine {
     ) {
         self.send_scattered(file, index).await;
         let mut spare = self.frames.try_take();
-        loop {
-            let now = self.runtime.now();
-            let written = {
-                let mut state = file.state.lock();
-                let written = put_bytes(&mut state, (index, &range), copy, &mut spare);
-                if written {
-                    state.wrote(index * UNIT_SIZE as u64 + u64::from(range.start), range.len() as u64, now);
-                    self.frames.enter(file, &mut state, index);
-                }
-                written
-            };
-            if written {
-                break;
-            }
+        let enter = |unit: &mut UnitFrame| self.frames.enter(file, unit, index);
+        while !file.put_bytes((index, &range), self.runtime.now(), copy, &mut spare, enter) {
             spare = Some(self.take_frame().await);
         }
         drop(spare);
-        let full = 0..UNIT_SIZE as u32;
-        if file.state.lock().units.get(&index).is_some_and(|unit| unit.dirty.contains(&full)) {
+        if file.is_unit_dirty(index) {
             self.send_unit(file, index);
         }
     }
 
     /// Writes a unit whose bytes are all in `frame`, which stays. All of it is one piece then: nothing need be sent before.
     fn write_frame(self: &Arc<Self>, file: &Arc<FileData>, index: u64, frame: Frame) {
-        let now = self.runtime.now();
-        {
-            let mut state = file.state.lock();
-            put_frame(&mut state, index, frame);
-            state.wrote(index * UNIT_SIZE as u64, UNIT_SIZE as u64, now);
-            self.frames.enter(file, &mut state, index);
-        }
+        file.put_frame(index, frame, self.runtime.now(), |unit| self.frames.enter(file, unit, index));
         self.send_unit(file, index);
     }
 
     /// Sends a unit whose dirty bytes are in many pieces, after those that are under way: what the pieces take in
     /// memory and in messages stays bounded.
     async fn send_scattered(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
-        let is_scattered = || {
-            let state = file.state.lock();
-            state.units.get(&index).is_some_and(|unit| unit.dirty.count() >= PIECES_MAX)
-        };
-        while is_scattered() {
-            listener!(file.changed => ended);
-            if self.send_unit(file, index) || !is_scattered() {
+        while file.is_unit_scattered(index) {
+            listener!(file.changed() => ended);
+            if self.send_unit(file, index) || !file.is_unit_scattered(index) {
                 return;
             }
             ended.await;
@@ -152,22 +129,12 @@ impl DataEngine {
     /// Starts sending a unit's dirty bytes, unless some are under way already (the fabric keeps no order) or
     /// the file may still be kept in its inode record. Whether a send was started.
     pub(super) fn send_unit(self: &Arc<Self>, file: &Arc<FileData>, index: u64) -> bool {
-        let parts: Vec<Payload> = {
-            let mut state = file.state.lock();
-            let Some(unit) = state.units.get_mut(&index) else { return false };
-            if unit.dirty.is_empty() || !unit.sending.is_empty() {
-                return false;
-            }
-            unit.sending = std::mem::take(&mut unit.dirty);
-            unit.sending_since = unit.dirty_since;
-            let parts = unit.sending.iter().map(|range| unit.payload(range)).collect();
-            state.in_flight += 1;
-            parts
-        };
+        let Some(parts) = file.begin_send(index) else { return false };
         let (engine, file) = (self.clone(), file.clone());
         self.runtime.clone().spawn(async move {
             let sent = engine.send_parts(&file, index, parts).await;
-            engine.sent(&file, index, sent);
+            file.end_send(index, sent, || engine.frames.is_wanted());
+            engine.frames.freed();
         });
         true
     }
@@ -178,7 +145,7 @@ impl DataEngine {
         index: u64,
         parts: Vec<Payload>,
     ) -> Result<()> {
-        if index == 0 && file.state.lock().inline {
+        if index == 0 && file.is_inline() {
             let end = parts.iter().map(|part| part.start() as usize + part.len()).max().unwrap_or(0);
             if end <= INLINE_SIZE_MAX && self.write_inline(file, &parts).await? {
                 return Ok(());
@@ -197,12 +164,7 @@ impl DataEngine {
         home: NodeId,
         parts: Vec<Payload>,
     ) -> Result<()> {
-        let generation = {
-            let mut state = file.state.lock();
-            state.unsynced.insert(home);
-            state.in_units = true;
-            state.generation
-        };
+        let generation = file.begin_unit_write(home);
         let writes = stream::iter(self.gathered(parts))
             .map(|message| self.write_message(home, unit, generation, message));
         // All end before the outcome is known: bytes still on their way must not overtake newer ones.
@@ -265,7 +227,7 @@ impl DataEngine {
                 now: self.runtime.now(),
             };
             match self.ask(to, Request::Meta(MetaRequest::Execute(command))).await {
-                Ok(answer) => file.wrote_inline(&answer)?,
+                Ok(answer) => wrote_inline(file, &answer)?,
                 Err(fault) if fault.errno == Errno::EFBIG => return Ok(false),
                 Err(fault) => return Err(fault),
             }
@@ -275,102 +237,20 @@ impl DataEngine {
 
     /// Has the home move inline content to its unit, so that the file can grow.
     pub(super) async fn leave_inline(&self, file: &FileData) -> Result<()> {
-        if !file.state.lock().inline || !matches!(file.home(), Home::Inode) {
+        if !file.is_inline() || !matches!(file.home(), Home::Inode) {
             return Ok(());
         }
         let request = Request::Meta(MetaRequest::Spill { inode: file.inode });
         self.ask(self.cluster.inode_home(file.inode), request).await?;
-        let mut state = file.state.lock();
-        state.inline = false;
-        state.content = None;
+        file.left_inline();
         Ok(())
     }
-
-    /// Takes note of the end of a send.
-    fn sent(self: &Arc<Self>, file: &Arc<FileData>, index: u64, sent: Result<()>) {
-        {
-            let mut state = file.state.lock();
-            state.sent(index, sent.is_err());
-            let wanted = self.frames.is_wanted();
-            if let Some(unit) = state.units.get_mut(&index) {
-                // What is in many pieces is not worth its memory.
-                let is_scattered = unit.valid().count() > PIECES_MAX;
-                if is_scattered || (wanted && unit.is_clean()) {
-                    unit.keep_dirty();
-                    if unit.is_clean() {
-                        state.units.remove(&index);
-                    }
-                    state.dropped(index);
-                }
-            }
-            if let Err(fault) = sent {
-                let fault = fault.context(format_args!("writing unit {index} of {}", file.inode));
-                log::warn!("{fault}");
-                state.fault = Some(fault);
-                state.faults += 1;
-            }
-        }
-        file.changed.notify(usize::MAX);
-        self.frames.freed();
-    }
 }
 
-/// Has `copy` put bytes of the unit into its frame; `false` when a spare frame is needed first.
-fn put_bytes(
-    state: &mut FileState,
-    (index, range): (u64, &Range<u32>),
-    copy: impl Fn(&mut [u8]),
-    spare: &mut Option<Frame>,
-) -> bool {
-    let unit = match state.units.entry(index) {
-        Entry::Occupied(entry) => entry.into_mut(),
-        Entry::Vacant(entry) => match spare.take() {
-            Some(frame) => entry.insert(UnitFrame::new(frame)),
-            None => return false,
-        },
-    };
-    let mut is_damaged = false;
-    if !unit.is_own() {
-        let Some(frame) = spare.take() else { return false };
-        is_damaged |= unit.replace_frame(frame);
-    }
-    is_damaged |= unit.forget_damaged(range);
-    if unit.dirty.is_empty() {
-        unit.dirty_since = state.writes + 1;
-    }
-    let is_written = unit.write(range.clone(), copy);
-    if is_damaged {
-        state.dropped(index);
-    }
-    is_written
-}
-
-/// Gives the unit a frame that is full of new bytes.
-fn put_frame(state: &mut FileState, index: u64, frame: Frame) {
-    let dirty_since = state.writes + 1;
-    let unit = match state.units.entry(index) {
-        Entry::Occupied(entry) => {
-            let unit = entry.into_mut();
-            unit.exchange_frame(frame);
-            unit
-        }
-        Entry::Vacant(entry) => entry.insert(UnitFrame::new(frame)),
-    };
-    if unit.dirty.is_empty() {
-        unit.dirty_since = dirty_since;
-    }
-    unit.filled();
-}
-
-impl FileData {
-    /// Takes note of the version after an inline write of this node.
-    fn wrote_inline(&self, answer: &tameike_fabric::Answer) -> Result<()> {
-        use tameike_core::wire::{Reply, meta::MetaReply};
-        let Reply::Meta(MetaReply::Node(node)) = &answer.reply else {
-            return Err(Fault::new(Errno::EPROTO, "an inline write was answered out of turn"));
-        };
-        self.own_change(node.attr.generation, node.attr.inline);
-        self.learn_attr(Some(node.attr.clone()));
-        Ok(())
-    }
+/// Takes note of the version after an inline write of this node.
+fn wrote_inline(file: &FileData, answer: &Answer) -> Result<()> {
+    let Reply::Meta(MetaReply::Node(node)) = &answer.reply else { return Err(unexpected(answer)) };
+    file.own_change(node.attr.generation, node.attr.inline);
+    file.learn_attr(Some(node.attr.clone()));
+    Ok(())
 }

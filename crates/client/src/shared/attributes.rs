@@ -111,7 +111,7 @@ impl SharedView {
     /// Adds to the attributes of a file when programs of this node have last read it, as far as the home may not know.
     pub(super) fn show_accesses(&self, file: &FileData, attr: &mut Attr) {
         // Looked at before what closes have passed on: one that comes between is met twice, not missed.
-        let last = file.untold_access();
+        let last = file.unreported_access();
         self.closer.show_accesses(attr);
         if let Some(access) = last {
             access.show_in(attr);

@@ -14,7 +14,7 @@ mod shown;
 mod view;
 mod xattrs;
 
-use crate::data::{DataEngine, FileData, Told};
+use crate::data::{DataEngine, FileData, ReportedFaults};
 use crate::directory::OpenDirs;
 use crate::locks::FileLocks;
 use crate::vfs::{FileNumber, HandleNumber, OpenMode};
@@ -36,7 +36,7 @@ struct Handle {
     file: Arc<FileData>,
     mode: OpenMode,
     open: OpenId,
-    told: Arc<Told>,
+    reported: Arc<ReportedFaults>,
 }
 
 /// The job-shared view of one node.
@@ -115,8 +115,8 @@ impl SharedView {
 
     fn add_handle(&self, file: Arc<FileData>, mode: OpenMode, open: OpenId) -> HandleNumber {
         let number = HandleNumber(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        let told = Arc::new(file.told());
-        self.handles.lock().insert(number, Handle { file, mode, open, told });
+        let reported = Arc::new(file.reported_faults());
+        self.handles.lock().insert(number, Handle { file, mode, open, reported });
         number
     }
 

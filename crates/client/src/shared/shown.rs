@@ -77,7 +77,7 @@ impl SharedView {
         if !file.is_written() {
             return;
         }
-        match file.told_attr() {
+        match file.reported_attr() {
             Some(attr) => self.held.wrote(attr),
             None => self.held.changed(file.inode),
         }

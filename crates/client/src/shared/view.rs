@@ -185,13 +185,13 @@ impl Vfs for SharedView {
     fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize> {
         let handle = self.handle(handle)?;
         let WriteAt::Offset(offset) = at else { return Ok(0) };
-        handle.file.check_room(&handle.told)?;
+        handle.file.check_full(&handle.reported)?;
         self.engine.write_now(&handle.file, offset, data)
     }
 
     async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
         let handle = self.handle(handle)?;
-        handle.file.check_room(&handle.told)?;
+        handle.file.check_full(&handle.reported)?;
         match at {
             WriteAt::Offset(offset) => self.engine.write(&handle.file, offset, data).await,
             WriteAt::End => {
@@ -208,13 +208,13 @@ impl Vfs for SharedView {
             return Ok(());
         }
         self.flush_file(&handle.file, false).await?;
-        handle.file.tell(&handle.told)
+        handle.file.report_faults(&handle.reported)
     }
 
     async fn fsync(&self, handle: HandleNumber) -> Result<()> {
         let handle = self.handle(handle)?;
         self.flush_file(&handle.file, true).await?;
-        handle.file.tell(&handle.told)
+        handle.file.report_faults(&handle.reported)
     }
 
     fn locks(&self) -> Option<&Arc<FileLocks>> {

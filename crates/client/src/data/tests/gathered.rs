@@ -49,9 +49,7 @@ fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
     bench.homes.lock().under_way = (0, 0);
     for piece in 0..PIECES {
         bench.write(0, &file, 2 * piece as u64, vec![2]);
-        let state = file.state.lock();
-        let unit = &state.units[&0];
-        assert!(unit.dirty.count() + unit.sending.count() <= 2 * PIECES_MAX + 1);
+        assert!(file.unsent_pieces(0) <= 2 * PIECES_MAX + 1);
     }
     bench.flush(0, &file).expect("flushed");
     assert!(bench.homes.lock().under_way.1 <= 20, "{:?} at once", bench.homes.lock().under_way);

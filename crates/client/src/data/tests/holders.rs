@@ -154,8 +154,7 @@ fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
     read_two(&bench, &file);
     asked(&bench);
     for unit in 0..UNITS {
-        let state = writer.state.lock();
-        let bytes = state.units[&unit].payload(77..78);
+        let bytes = writer.unit_bytes(unit, 77..78);
         let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
         memory.write_all_at(&[0xee], bytes.as_ptr() as u64).expect("the frame is there");
     }
@@ -163,7 +162,7 @@ fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
     read_all(&bench, &file);
     let (had, all) = asked(&bench);
     assert!(had == 0 && all >= 1, "{had} of {all}");
-    assert!(writer.state.lock().units.len() < UNITS as usize, "what is damaged is dropped");
+    assert!(writer.unit_count() < UNITS as usize, "what is damaged is dropped");
 }
 
 #[test]

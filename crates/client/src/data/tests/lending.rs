@@ -271,7 +271,7 @@ fn small_content_is_lent_with_the_open_unless_a_read_would_count() {
     for (access, is_lent) in [(now, false), (now + 1, true)] {
         let file = bench.open(0);
         // As a home tells who opens the file.
-        file.state.lock().content = Some(vec![3; 500]);
+        file.set_inline(vec![3; 500]);
         file.learn_times(Times { access: at(access), change: at(now) });
         let lendable = bench.lendable(0, &file);
         assert!(lendable.key().is_some());

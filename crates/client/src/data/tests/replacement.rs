@@ -26,7 +26,7 @@ fn bench_of_zeros() -> (Bench, Arc<FileData>, Vec<u64>) {
 }
 
 fn is_held(file: &FileData, unit: u64) -> bool {
-    file.state.lock().units.contains_key(&unit)
+    file.has_unit(unit)
 }
 
 /// Reads a unit from its start to its end.
@@ -99,7 +99,7 @@ fn what_another_node_has_goes_before_a_last_copy() {
 fn a_reader_is_read_ahead_of_in_full_memory_and_nothing_that_was_is_dropped_for_it() {
     let (bench, file, far) = bench_of_zeros();
     far.iter().take(FRAMES as usize + 10).rev().for_each(|&unit| read_whole(&bench, &file, unit));
-    assert!(file.state.lock().units.len() >= FRAMES as usize - 3, "memory is full");
+    assert!(file.unit_count() >= FRAMES as usize - 3, "memory is full");
     let start = far[FRAMES as usize + 14];
     let mut ahead = 0;
     for unit in start..start + 3 * u64::from(FRAMES) {
@@ -107,7 +107,7 @@ fn a_reader_is_read_ahead_of_in_full_memory_and_nothing_that_was_is_dropped_for_
             bench.read(1, &file, unit * UNIT + u64::from(step * STEP), STEP);
         }
         let next = far.iter().copied().find(|&far| far > unit).expect("there are more");
-        let is_coming = is_held(&file, next) || file.state.lock().fetching.contains(&next);
+        let is_coming = is_held(&file, next) || file.is_fetching(next);
         ahead += u64::from(is_coming);
     }
     assert!(ahead >= 3 * u64::from(FRAMES) - 3, "{ahead}");
@@ -132,12 +132,12 @@ fn threads_take_all_frames_and_each_once() {
             .collect();
         threads.spawn(move || {
             while taken.load(Ordering::SeqCst) < FRAMES as usize {
-                file.state.lock().units.values_mut().for_each(|unit| unit.used(&(0..5)));
+                file.use_units(&(0..5));
                 std::thread::yield_now();
             }
         });
         takers.into_iter().flat_map(|taker| taker.join().expect("a taker")).collect()
     });
     assert_eq!(frames.len(), FRAMES as usize);
-    assert!(file.state.lock().units.is_empty());
+    assert_eq!(file.unit_count(), 0);
 }

@@ -1,9 +1,9 @@
-//! What other nodes are given of what this one has in memory.
+//! Peer cache of this node: serves bytes that it has in memory to other nodes.
 //!
-//! Bytes are given as their home has them, in the version that was asked for, and as they came here: what has changed by itself is
-//! dropped. What is under way to others keeps few frames from serving this node.
+//! Bytes are served as their home has them, in the version that was requested, and as they came here: what has changed by itself is
+//! dropped. What is in flight to others keeps few frames from serving this node.
 
-use super::unit::UnitFrame;
+use super::file::{AtRest, Served};
 use super::{DataEngine, FileData};
 use std::ops::Range;
 use tameike_core::limits::BLOCK_SIZE;
@@ -15,16 +15,6 @@ use tameike_io::Payload;
 const READERS_MAX: usize = 4;
 /// Of the frames of a view, one in so many may be on its way to other nodes.
 const SENT_PART: u32 = 4;
-
-/// Bytes that are in memory as their home has them.
-pub struct AtRest {
-    /// Of which unit.
-    pub unit: UnitId,
-    /// In which version of the file.
-    pub generation: Generation,
-    /// They.
-    pub bytes: Payload,
-}
 
 /// Frames of a view with so many that may be on their way to other nodes.
 pub(super) fn sent_max(frames: u32) -> u32 {
@@ -44,16 +34,14 @@ impl DataEngine {
         self.counters.requested.add(1);
         self.counters.requested_pages.add(pages);
         let Some(file) = self.find(unit.inode) else { return not_held };
-        let bytes = {
-            let state = file.state.lock();
-            let is_version = state.generation == generation;
-            let held = state.units.get(&unit.index).filter(|held| is_version && held.is_at_home(range));
-            let Some(held) = held else { return not_held };
-            let is_busy = held.readers() >= READERS_MAX || self.frames.is_wanted();
-            let bytes = if is_busy { None } else { self.sent.admit(held.payload(range.clone())) };
-            let Some(bytes) = bytes else { return (ClientReply::Busy, None) };
-            held.set_elsewhere(true);
-            bytes
+        let admit = |readers: usize, bytes: Payload| {
+            let is_busy = readers >= READERS_MAX || self.frames.is_wanted();
+            if is_busy { None } else { self.sent.admit(bytes) }
+        };
+        let bytes = match file.serve_peer(unit.index, range, generation, admit) {
+            Served::Bytes(bytes) => bytes,
+            Served::NotHeld => return not_held,
+            Served::Busy => return (ClientReply::Busy, None),
         };
         if bytes.is_damaged() {
             self.drop_damaged(&file, unit);
@@ -71,26 +59,14 @@ impl DataEngine {
             unit.inode
         );
         self.counters.damaged.add(1);
-        let mut state = file.state.lock();
-        if state.units.get(&unit.index).is_some_and(UnitFrame::is_clean) {
-            state.units.remove(&unit.index);
-            state.dropped(unit.index);
-        }
+        file.drop_damaged(unit.index);
     }
 
     /// All bytes in memory that their homes have, too, for who examines memory.
     pub fn at_rest(&self) -> Vec<AtRest> {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         let mut found = Vec::new();
-        for file in files {
-            let state = file.state.lock();
-            let generation = state.generation;
-            for (&index, held) in state.units.iter().filter(|(_, held)| held.is_clean()) {
-                let unit = UnitId { inode: file.inode, index };
-                let bytes = held.valid().iter().map(|range| held.payload(range));
-                found.extend(bytes.map(|bytes| AtRest { unit, generation, bytes }));
-            }
-        }
+        files.iter().for_each(|file| file.collect_at_rest(&mut found));
         found
     }
 }

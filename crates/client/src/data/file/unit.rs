@@ -1,8 +1,8 @@
-//! A unit of a file in memory: which of its bytes are true, and which its home does not have.
+//! A unit of a file in memory: which of its bytes are valid, and which its home lacks.
 
-use super::lend::{LentFile, LentUnit};
+use super::lending::{LentFile, LentUnit};
 use super::pass::Pass;
-use super::queues::Place;
+use super::queue_entry::QueueEntry;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
@@ -10,7 +10,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_io::{Frame, Payload};
 
 /// A unit in memory.
-pub(super) struct UnitFrame {
+pub(in crate::data) struct UnitFrame {
     /// Set while programs read in the frame. Before anything here makes untrue what they read it is taken away, and so it is
     /// before the frame is let go of.
     lent: Option<LentUnit>,
@@ -19,16 +19,15 @@ pub(super) struct UnitFrame {
     /// Bytes that are what a reader of this node shall see.
     valid: RangeSet,
     /// Of them, bytes that the unit's home does not have.
-    pub dirty: RangeSet,
-    /// Of them, bytes on their way to the home.
-    pub sending: RangeSet,
-    /// Another node has changed the file since these were sent: whose bytes the home has got last, nobody here knows.
-    pub overtaken: bool,
-    /// Number of the oldest write among the dirty bytes, and among those on their way.
-    pub dirty_since: u64,
-    pub sending_since: u64,
-    /// Where it waits to leave memory.
-    place: Option<Arc<Place>>,
+    dirty: RangeSet,
+    /// Of them, bytes of a send in flight.
+    sending: RangeSet,
+    /// Another node has changed the file since these were sent: this node does not know which bytes the home has got last.
+    overtaken: bool,
+    /// Number of the oldest write among the dirty bytes, and among those of the send in flight.
+    dirty_since: u64,
+    sending_since: u64,
+    entry: Option<Arc<QueueEntry>>,
     pass: Pass,
 }
 
@@ -36,37 +35,37 @@ impl UnitFrame {
     pub(super) fn new(frame: Frame) -> Self {
         let (valid, dirty, sending) = Default::default();
         let (dirty_since, sending_since, overtaken) = (0, 0, false);
-        let (lent, frame, place, pass) = (None, Arc::new(frame), None, Pass::default());
-        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, place, pass }
+        let (lent, frame, entry, pass) = (None, Arc::new(frame), None, Pass::default());
+        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, entry, pass }
     }
 
-    /// It has a place from now on, if it had none.
-    pub(super) fn place_in(&mut self, enter: impl FnOnce() -> Arc<Place>) {
-        let place = self.place.get_or_insert_with(enter);
+    /// Takes an entry of an eviction queue from `enter`, if it has none.
+    pub(in crate::data) fn enter_queue(&mut self, enter: impl FnOnce() -> Arc<QueueEntry>) {
+        let entry = self.entry.get_or_insert_with(enter);
         if self.pass.has_begun() {
-            place.meet();
+            entry.meet();
         }
     }
 
-    pub(super) fn is_at(&self, place: &Arc<Place>) -> bool {
-        self.place.as_ref().is_some_and(|own| Arc::ptr_eq(own, place))
+    pub(super) fn is_queued_as(&self, entry: &Arc<QueueEntry>) -> bool {
+        self.entry.as_ref().is_some_and(|own| Arc::ptr_eq(own, entry))
     }
 
     /// A program has read these bytes, or written them: to go on in a unit is no use of its own.
     pub(super) fn used(&mut self, range: &Range<u32>) {
         let begins_anew = self.pass.step(range);
-        if let Some(place) = &self.place {
-            place.meet();
+        if let Some(entry) = &self.entry {
+            entry.meet();
             if begins_anew {
-                place.used();
+                entry.used();
             }
         }
     }
 
     /// Whether another node is known to have it in memory, too.
     pub(super) fn set_elsewhere(&self, is_elsewhere: bool) {
-        if let Some(place) = &self.place {
-            place.set_elsewhere(is_elsewhere);
+        if let Some(entry) = &self.entry {
+            entry.set_elsewhere(is_elsewhere);
         }
     }
 
@@ -92,12 +91,12 @@ impl UnitFrame {
         Arc::get_mut(&mut self.frame).is_some()
     }
 
-    /// Has `copy` put bytes that a program has written, if the frame is the unit's own; whether it is.
-    pub(super) fn write(&mut self, range: Range<u32>, copy: impl Fn(&mut [u8])) -> bool {
+    /// Has `copy` put bytes of write number `write`, if the frame is the unit's own; whether it is.
+    pub(super) fn write(&mut self, range: Range<u32>, write: u64, copy: impl Fn(&mut [u8])) -> bool {
         self.lent = None;
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
         copy(frame.change(range.clone()));
-        self.changed(range);
+        self.changed(range, write);
         true
     }
 
@@ -187,13 +186,16 @@ impl UnitFrame {
         self.frame = Arc::new(frame);
     }
 
-    /// A program has written all bytes of the frame.
-    pub(super) fn filled(&mut self) {
-        self.changed(0..UNIT_SIZE as u32);
+    /// Write number `write` has filled all bytes of the frame.
+    pub(super) fn filled(&mut self, write: u64) {
+        self.changed(0..UNIT_SIZE as u32, write);
     }
 
-    /// A program has written these bytes: no other node has them.
-    fn changed(&mut self, range: Range<u32>) {
+    /// Write number `write` has put these bytes: no other node has them.
+    fn changed(&mut self, range: Range<u32>, write: u64) {
+        if self.dirty.is_empty() {
+            self.dirty_since = write;
+        }
         self.used(&range);
         self.set_elsewhere(false);
         self.valid.insert(range.clone());
@@ -222,7 +224,41 @@ impl UnitFrame {
         self.overtaken = !self.sending.is_empty();
     }
 
-    /// What was on its way is there, or lost. Bytes that the home may have otherwise are not shown any more, but those that
+    /// Begins to send the dirty bytes, unless a send of the unit is in flight; the bytes, in parts.
+    pub(super) fn begin_send(&mut self) -> Option<Vec<Payload>> {
+        if self.dirty.is_empty() || !self.sending.is_empty() {
+            return None;
+        }
+        self.sending = std::mem::take(&mut self.dirty);
+        self.sending_since = self.dirty_since;
+        Some(self.sending.iter().map(|range| self.payload(range)).collect())
+    }
+
+    /// Number of pieces of dirty bytes.
+    pub(super) fn dirty_pieces(&self) -> usize {
+        self.dirty.count()
+    }
+
+    /// Whether all bytes of the unit are dirty.
+    pub(super) fn is_all_dirty(&self) -> bool {
+        self.dirty.contains(&(0..UNIT_SIZE as u32))
+    }
+
+    /// Blocks of `st_blocks` that wait here to be sent.
+    pub(super) fn unsent_blocks(&self) -> u64 {
+        let block = BLOCK_SIZE as u32;
+        let ranges = self.dirty.iter().chain(self.sending.iter());
+        let blocks: RangeSet = ranges.map(|range| range.start / block..range.end.div_ceil(block)).collect();
+        u64::from(blocks.len()) * (BLOCK_SIZE as u64 / 512)
+    }
+
+    /// Number of pieces that the home lacks.
+    #[cfg(test)]
+    pub(super) fn unsent_pieces(&self) -> usize {
+        self.dirty.count() + self.sending.count()
+    }
+
+    /// The send in flight has ended, or its bytes are lost. Bytes that the home may have otherwise are not shown any more, but those that
     /// were written again since; whether there were any.
     pub(super) fn sent(&mut self, is_lost: bool) -> bool {
         let sent = std::mem::take(&mut self.sending);

@@ -10,7 +10,7 @@ fn file() -> Arc<FileData> {
 struct Memory {
     queues: Queues,
     file: Arc<FileData>,
-    held: Vec<Arc<Place>>,
+    held: Vec<Arc<QueueEntry>>,
 }
 
 impl Memory {
@@ -19,22 +19,22 @@ impl Memory {
     }
 
     /// A unit comes into memory, and a program uses it, unless it is read ahead.
-    fn enter(&mut self, unit: u64, is_met: bool) -> Arc<Place> {
-        let place = self.queues.enter(&self.file, unit);
-        self.held.push(place.clone());
+    fn enter(&mut self, unit: u64, is_met: bool) -> Arc<QueueEntry> {
+        let entry = self.queues.enter(&self.file, unit);
+        self.held.push(entry.clone());
         if is_met {
-            place.meet();
+            entry.meet();
         }
-        place
+        entry
     }
 
     /// A unit leaves memory, if one can; those that are not clean cannot.
     fn leave(&mut self, need: Need, is_clean: impl Fn(u64) -> bool) -> Option<u64> {
         let mut looks = self.queues.looks();
         while let Some(candidate) = self.queues.candidate(need, &mut looks) {
-            let unit = candidate.place.unit;
+            let unit = candidate.entry.name().1;
             if is_clean(unit) {
-                self.held.retain(|place| !Arc::ptr_eq(place, &candidate.place));
+                self.held.retain(|entry| !Arc::ptr_eq(entry, &candidate.entry));
                 self.queues.left(&candidate);
                 return Some(unit);
             }

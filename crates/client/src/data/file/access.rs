@@ -1,9 +1,8 @@
-//! Which reads of a file by programs of this node count as its last access, as with `relatime`.
+//! Last access of a file by programs of this node: which reads count, as with `relatime`.
 //!
-//! The file's home is told with a close. Until then this node shows the access by itself.
+//! A close reports it to the file's home. Until then this node shows the access by itself.
 
 use super::FileData;
-use super::file::FileState;
 use tameike_core::attr::Times;
 use tameike_core::{Attr, Timestamp};
 
@@ -32,60 +31,83 @@ impl Access {
     }
 }
 
-impl FileState {
+/// Access and change times of one file, as this node knows them.
+#[derive(Default)]
+pub(super) struct AccessTimes {
+    /// Last access and change; `None` where the shared file system keeps the former.
+    times: Option<Times>,
+    /// The last access, until it is passed on for the home.
+    access: Option<Access>,
+}
+
+impl AccessTimes {
+    /// Whether a read from `now` on may be the last access.
+    pub(super) fn awaits_access(&self, now: Timestamp) -> bool {
+        self.times.is_some_and(|times| times.access <= times.change || times.counts(now))
+    }
+
     /// The content has changed.
-    pub(super) fn changed_at(&mut self, time: Timestamp) {
+    pub(super) fn changed(&mut self, time: Timestamp) {
         if let Some(times) = &mut self.times {
             times.change = times.change.max(time);
         }
-        self.recall_for_access(time);
+    }
+
+    /// Whether there is an access that the home does not know.
+    pub(super) fn has_access(&self) -> bool {
+        self.access.is_some()
     }
 }
 
 impl FileData {
-    /// Takes note of times that the home has told, and [`Access::show_in`] what it does not know yet.
+    /// Takes note of times that the home has reported, and [`Access::show_in`] what it does not know yet.
     pub fn learn_times(&self, times: Times) {
         let mut state = self.state.lock();
-        let written = state.untold().map_or(times.change, |untold| untold.time);
-        state.times = Some(Times { change: times.change.max(written), ..times });
+        let written = state.writes.unknown().map_or(times.change, |unknown| unknown.time);
+        state.access.times = Some(Times { change: times.change.max(written), ..times });
         state.recall_for_access(times.change);
     }
 
     /// A program reads the file.
     pub fn accessed(&self, now: Timestamp) {
-        let mut state = self.state.lock();
-        let Some(times) = state.times.filter(|times| times.counts(now)) else { return };
-        // What is not told yet goes on with this one, unless somebody has set another time in between.
-        let untold = state.access.filter(|untold| untold.time == times.access);
-        let before = untold.map_or(times.access, |untold| untold.before);
-        state.access = Some(Access { time: now, before });
-        state.times = Some(Times { access: now, ..times });
+        let known = &mut self.state.lock().access;
+        let Some(times) = known.times.filter(|times| times.counts(now)) else { return };
+        // An access that the home does not know yet goes on with this one, unless a program has set another time in between.
+        let unknown = known.access.filter(|unknown| unknown.time == times.access);
+        let before = unknown.map_or(times.access, |unknown| unknown.before);
+        known.access = Some(Access { time: now, before });
+        known.times = Some(Times { access: now, ..times });
     }
 
-    /// The last access, if the home was not told.
-    pub fn untold_access(&self) -> Option<Access> {
-        self.state.lock().access
+    /// The last access, if the home does not know it.
+    pub fn unreported_access(&self) -> Option<Access> {
+        self.state.lock().access.access
     }
 
-    /// As [`Self::untold_access`], for who tells it: `keep` has it before the file has it no more.
+    /// As [`Self::unreported_access`], to pass it on: `keep` has it before the file loses it.
     pub fn take_access(&self, keep: impl FnOnce(Access)) -> Option<Access> {
-        let mut state = self.state.lock();
-        let access = state.access?;
+        let known = &mut self.state.lock().access;
+        let access = known.access?;
         keep(access);
-        state.access = None;
+        known.access = None;
         Some(access)
     }
 
     /// Forgets the last access, which does not count any more.
     pub fn forget_access(&self) {
-        self.state.lock().access = None;
+        self.state.lock().access.access = None;
+    }
+
+    /// The content has changed.
+    pub(in crate::data) fn changed_at(&self, time: Timestamp) {
+        self.state.lock().changed_at(time);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Home;
+    use crate::data::home::Home;
     use tameike_core::{InodeId, Layout};
 
     fn at(seconds: i64) -> Timestamp {
@@ -108,7 +130,7 @@ mod tests {
         let file = opened(10, 10);
         file.accessed(at(11));
         file.accessed(at(12));
-        assert_eq!(file.untold_access(), Some(Access { time: at(11), before: at(10) }));
+        assert_eq!(file.unreported_access(), Some(Access { time: at(11), before: at(10) }));
         file.state.lock().wrote(0, 1, at(13));
         file.accessed(at(14));
         file.accessed(at(15));
@@ -128,19 +150,19 @@ mod tests {
             assert!(file.state.is_locked(), "nobody finds the file without it");
             kept = Some(access);
         });
-        assert_eq!((kept.map(|access| access.time), file.untold_access()), (Some(at(11)), None));
+        assert_eq!((kept.map(|access| access.time), file.unreported_access()), (Some(at(11)), None));
     }
 
     #[test]
     fn reads_that_do_not_count_leave_nothing_to_tell() {
         let file = opened(11, 10);
         file.accessed(at(12));
-        assert_eq!(file.untold_access(), None);
+        assert_eq!(file.unreported_access(), None);
         file.accessed(at(11 + 24 * 60 * 60));
-        assert!(file.untold_access().is_some());
+        assert!(file.unreported_access().is_some());
         let elsewhere = FileData::new(InodeId(7), Layout::Striped, Home::Inode);
         elsewhere.accessed(at(20));
-        assert_eq!(elsewhere.untold_access(), None, "a file whose times are not kept here");
+        assert_eq!(elsewhere.unreported_access(), None, "a file whose times are not kept here");
     }
 
     /// What another program has set in between is what the next access replaces.
@@ -150,6 +172,6 @@ mod tests {
         file.accessed(at(11));
         learn(&file, 5, 12);
         file.accessed(at(13));
-        assert_eq!(file.untold_access(), Some(Access { time: at(13), before: at(5) }));
+        assert_eq!(file.unreported_access(), Some(Access { time: at(13), before: at(5) }));
     }
 }

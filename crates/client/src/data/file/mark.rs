@@ -1,0 +1,8 @@
+//! State of what this node has cached of a file, by which what was learnt of the file earlier is told from what still holds.
+
+/// A cache epoch and a number of writes. It changes when another node may have changed the file, and with each write of this node.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) epoch: u64,
+    pub(super) writes: u64,
+}

@@ -1,0 +1,284 @@
+//! One file's data on this node: its units in memory, the version and the writes that this node knows of, what the kernel and the
+//! programs of the node may read of it, and who else may have it.
+//!
+//! Each part of the state is an object of its own, and all are under one lock. The methods of [`FileData`] that use one of them
+//! are beside it.
+
+mod access;
+mod content;
+mod faults;
+mod fetch;
+mod hints;
+mod lending;
+mod locations;
+mod mark;
+mod pages;
+mod pass;
+mod queue_entry;
+mod streams;
+mod unit;
+mod units;
+mod write_behind;
+
+pub use access::Access;
+pub use faults::ReportedFaults;
+pub use lending::{FrameLender, LendingKey};
+pub use units::AtRest;
+
+pub(super) use content::InlineContent;
+pub(super) use fetch::{FetchInFlight, ReadPlan};
+pub(super) use locations::{LocationPlan, LocationRequest};
+pub(super) use queue_entry::QueueEntry;
+pub(super) use unit::UnitFrame;
+pub(super) use units::{Evicted, Served};
+pub(super) use write_behind::Uncommitted;
+
+use super::home::{FileVersion, Home};
+use access::AccessTimes;
+use content::ContentVersion;
+use event_listener::Event;
+use faults::WriteFaults;
+use hints::HolderHints;
+use lending::Lending;
+use locations::ExtentLocations;
+use mark::Mark;
+use pages::KernelPages;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use streams::Streams;
+use tameike_core::{Generation, InodeId, Layout, Timestamp};
+use units::UnitCache;
+use write_behind::WriteBehind;
+
+/// State of one file's data.
+#[derive(Default)]
+struct FileState {
+    /// Open handles.
+    opens: u32,
+    content: ContentVersion,
+    kernel: KernelPages,
+    units: UnitCache,
+    writes: WriteBehind,
+    faults: WriteFaults,
+    streams: Streams,
+    locations: ExtentLocations,
+    hints: HolderHints,
+    access: AccessTimes,
+    lending: Lending,
+}
+
+impl FileState {
+    fn mark(&self) -> Mark {
+        Mark { epoch: self.units.epoch(), writes: self.writes.count() }
+    }
+
+    /// Takes note of a write.
+    fn wrote(&mut self, offset: u64, length: u64, time: Timestamp) {
+        let end = offset + length;
+        self.writes.add(end, time, offset > self.content.size());
+        self.grow(end);
+        self.changed_at(time);
+    }
+
+    /// The content has changed.
+    fn changed_at(&mut self, time: Timestamp) {
+        self.access.changed(time);
+        self.recall_for_access(time);
+    }
+
+    /// The file has this size.
+    fn set_size(&mut self, size: u64) {
+        if size < self.content.size() {
+            self.lending.recall();
+            self.content.set_size(size);
+        }
+        self.grow(size);
+    }
+
+    /// The file has at least this size.
+    fn grow(&mut self, size: u64) {
+        if size > self.content.size() {
+            self.lending.recall_end();
+            self.content.set_size(size);
+        }
+    }
+
+    fn drop_clean(&mut self) {
+        self.content.forget_inline();
+        self.units.drop_clean();
+    }
+
+    /// Takes over the home's version, unless a newer one is known already: answers overtake each other. What the
+    /// node has written beyond it stays in sight.
+    fn adopt(&mut self, version: FileVersion) {
+        if version.generation < self.content.generation() {
+            return;
+        }
+        let is_first = self.units.epoch() == 0;
+        if version.generation != self.content.generation() || is_first {
+            self.drop_clean();
+        }
+        let size = version.size.max(self.writes.unknown().map_or(0, |unknown| unknown.end));
+        self.content.adopt(version, is_first);
+        self.set_size(size);
+    }
+
+    /// A send of a unit has ended, or its bytes are lost. What the kernel has read of it meanwhile may be of no version.
+    fn end_send(&mut self, index: u64, is_lost: bool) {
+        self.writes.end_send();
+        let is_doubtful = self.units.get_mut(index).is_some_and(|unit| unit.sent(is_lost));
+        if is_doubtful {
+            self.units.dropped(index);
+            self.kernel.forget();
+        }
+    }
+}
+
+/// One file's data on this node.
+pub struct FileData {
+    /// The file.
+    pub inode: InodeId,
+    /// Where its units lie.
+    pub layout: Layout,
+    home: Mutex<Home>,
+    state: Mutex<FileState>,
+    /// Notified when a send, a fetch or a request for locations has ended.
+    changed: Event,
+    /// Held while the file is flushed, so that a flush acknowledges all that was written before it.
+    flushing: async_lock::Mutex<()>,
+    /// Held alone while the content of a file that is about to lose its last name leaves the pool, shared by what reads or
+    /// changes it: what is acknowledged before is taken along, and the rest goes to where it then is.
+    pub leaving: async_lock::RwLock<()>,
+    /// Counts commits of what was written here to the file's home.
+    commits: AtomicU64,
+}
+
+impl FileData {
+    pub(super) fn new(inode: InodeId, layout: Layout, home: Home) -> Self {
+        Self {
+            inode,
+            layout,
+            home: Mutex::new(home),
+            state: Mutex::default(),
+            changed: Event::new(),
+            flushing: async_lock::Mutex::new(()),
+            leaving: async_lock::RwLock::new(()),
+            commits: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn home(&self) -> Home {
+        self.home.lock().clone()
+    }
+
+    /// Notified when a send, a fetch or a request for locations has ended.
+    pub(super) fn changed(&self) -> &Event {
+        &self.changed
+    }
+
+    /// Keeps other flushes of the file away, so that one acknowledges all that was written before it.
+    pub(super) async fn begin_flush(&self) -> async_lock::MutexGuard<'_, ()> {
+        self.flushing.lock().await
+    }
+
+    /// Takes note of an open that found `version`; whether what the kernel has cached is still valid, if it opens the file.
+    pub(super) fn opened(&self, home: Home, mut version: FileVersion, beside_kernel: bool) -> bool {
+        *self.home.lock() = home;
+        let mut state = self.state.lock();
+        state.opens += 1;
+        let kept = state.kernel.opened(version.generation, beside_kernel);
+        let (generation, holders) = (version.generation, std::mem::take(&mut version.holders));
+        state.adopt(version);
+        state.learn_holders(generation, holders);
+        kept
+    }
+
+    /// One open handle less. Writes that the last close could not commit, of which it has reported the failure, are given up: no
+    /// later close would commit them, and this node alone would see them, later even in a file that is given the number.
+    pub(super) fn closed(&self) {
+        let mut state = self.state.lock();
+        state.opens = state.opens.saturating_sub(1);
+        if state.opens > 0 {
+            return;
+        }
+        state.lending.close();
+        state.locations = ExtentLocations::default();
+        if state.writes.unknown().is_some() {
+            state.writes.forget();
+            state.kernel.forget_cached();
+            state.drop_clean();
+        }
+    }
+
+    /// Takes note of what the home has reported with another answer; drops what is cached of an older version.
+    pub fn refresh(&self, version: FileVersion) {
+        self.state.lock().adopt(version);
+    }
+
+    /// Whether nothing happens to it that attributes of this version lack, until it is opened.
+    pub fn is_settled(&self, generation: Generation) -> bool {
+        let state = self.state.lock();
+        let is_known = state.writes.unknown().is_none()
+            && !state.access.has_access()
+            && state.content.generation() <= generation;
+        state.opens == 0 && is_known
+    }
+
+    /// Whether any handle of this node is open.
+    pub fn is_open(&self) -> bool {
+        self.state.lock().opens > 0
+    }
+
+    /// Whether it has no open handle, nothing in memory, and nothing in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.opens == 0 && state.units.is_empty() && !state.writes.is_sending()
+    }
+
+    pub(super) fn invalidate(&self) {
+        self.state.lock().drop_clean();
+    }
+
+    /// Drops all bytes at and after `size`.
+    pub(super) fn truncate(&self, size: u64) {
+        let mut state = self.state.lock();
+        state.units.truncate(size);
+        state.content.truncate_inline(size);
+    }
+
+    /// Drops these bytes.
+    pub(super) fn punch(&self, bytes: &Range<u64>) {
+        self.state.lock().units.punch(bytes);
+    }
+
+    /// Takes note of a new generation that this node's own write made: if no other node wrote in between, what is
+    /// cached stays valid.
+    pub(super) fn own_change(&self, generation: Generation, inline: bool) {
+        let mut state = self.state.lock();
+        let before = state.content.generation();
+        if generation < before {
+            return;
+        }
+        let is_alone = generation == before.next() || generation == before;
+        if !is_alone {
+            state.drop_clean();
+        }
+        state.kernel.own_change(before, generation, is_alone);
+        state.content.own_change(generation, inline, is_alone);
+    }
+
+    /// The file has a new size at its home.
+    pub(super) fn resized(&self, size: u64) {
+        let mut state = self.state.lock();
+        state.set_size(size);
+        state.writes.truncate(size);
+        // The home may have changed the place or the zeros of inline content.
+        state.content.forget_inline();
+    }
+
+    /// Takes note of a size that the home has reported.
+    pub(super) fn grown(&self, size: u64) {
+        self.state.lock().grow(size);
+    }
+}

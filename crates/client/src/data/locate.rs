@@ -1,0 +1,104 @@
+//! Locates units on devices of this host, for programs that read them there by themselves.
+//!
+//! Nothing keeps the bytes at a location. Its reader sees by the device's clock ([`tameike_io::disk::FreeClock`]) and their checksums
+//! whether they were there still, and reads them through the agent if not.
+
+use super::file::{LocationPlan, LocationRequest};
+use super::{DataEngine, FileData, split};
+use event_listener::listener;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use tameike_core::wire::unit::{UnitPlace, UnitReply, UnitRequest};
+use tameike_core::wire::{Reply, Request};
+use tameike_core::{NodeId, UnitId};
+use tameike_io::disk::HostDevice;
+
+/// How often one read requests a location: in a file that is being written, answers are out of date when they come.
+const REQUESTS_MAX: u32 = 2;
+
+/// Bytes of a unit, and where a program of this host can read them.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// By which.
+    pub device: Arc<HostDevice>,
+    /// Where the unit lies.
+    pub place: Arc<UnitPlace>,
+    /// Which of its bytes are meant.
+    pub range: Range<u32>,
+}
+
+impl DataEngine {
+    /// Where a program of this host can read `length` bytes at `offset` by itself. None where they are not all of one unit that
+    /// its home holds whole and this node not at all. `is_sequential` says whether they are read on from the last ones, where that was
+    /// already looked at.
+    pub async fn place(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        offset: u64,
+        length: u32,
+        is_sequential: Option<bool>,
+    ) -> Option<Placed> {
+        let mut parts = split(offset, length.into());
+        let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return None };
+        let home = |index| self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index });
+        let device = self.rpc.device_of(home(index))?;
+        let mut requests = 0;
+        loop {
+            listener!(file.changed() => ended);
+            let request = match file.plan_location(index, (offset, length), is_sequential) {
+                LocationPlan::Read => return None,
+                LocationPlan::Wait => {
+                    ended.await;
+                    continue;
+                }
+                LocationPlan::There(place, others) => {
+                    self.ask_homes(others, None);
+                    return Some(Placed { device, place, range: start..start + count });
+                }
+                LocationPlan::Request(_) if requests == REQUESTS_MAX => return None,
+                LocationPlan::Request(request) => request,
+            };
+            requests += 1;
+            if let Some(asking) = self.ask_homes(request, Some(home(index))) {
+                asking.await;
+            }
+        }
+    }
+
+    /// Asks the homes of the units, in the background but for one of them.
+    fn ask_homes(
+        self: &Arc<Self>,
+        mut request: LocationRequest,
+        first: Option<NodeId>,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let (inode, layout) = (request.file().inode, request.file().layout);
+        let home = |index| self.cluster.unit_home(layout, UnitId { inode, index });
+        let homes: BTreeSet<NodeId> = request.units().iter().map(|&index| home(index)).collect();
+        let mut awaited = None;
+        for node in homes {
+            let part = request.split_off(|index| home(index) == node);
+            let ask = self.clone().ask_home(node, part);
+            if first == Some(node) {
+                awaited = Some(ask);
+            } else {
+                self.runtime.spawn(ask);
+            }
+        }
+        awaited
+    }
+
+    async fn ask_home(self: Arc<Self>, home: NodeId, request: LocationRequest) {
+        if self.rpc.device_of(home).is_none() {
+            return request.learn(Vec::new());
+        }
+        let (inode, generation, units) =
+            (request.file().inode, request.generation(), request.units().to_vec());
+        let places = Request::Unit(UnitRequest::Places { inode, units, generation });
+        match self.ask(home, places).await.map(|answer| answer.reply) {
+            Ok(Reply::Unit(UnitReply::Places(places))) => request.learn(places),
+            // The read through the home finds what is wrong.
+            Ok(_) | Err(_) => request.learn(Vec::new()),
+        }
+    }
+}
