@@ -4,6 +4,7 @@
 //! in the middle, the container has all it had: what is there twice is the same.
 
 use crate::Tally;
+use crate::format::listing::Listing;
 use crate::format::subfile;
 use crate::format::subfile::Subfile;
 use crate::writer::indexed::IndexedWriter;
@@ -56,7 +57,7 @@ pub(crate) fn rewrite(
     tally: &Tally,
 ) -> Result<Rewritten> {
     let superblock = Superblock::read(&**fs)?;
-    let numbers = subfile::numbers(&**fs)?;
+    let numbers = Listing::of(&**fs)?.numbers;
     let old: Result<Vec<_>> =
         numbers.iter().map(|number| Subfile::open(&**fs, superblock, *number, Access::Write)).collect();
     let old = old?;

@@ -2,15 +2,15 @@
 //!
 //! Control characters and bytes that are not UTF-8 are written as coreutils writes them for a terminal: `'a'$'\n''b'`.
 
-use crate::format::entry::PATH_SIZE_MAX;
+use tameike_core::limits::PATH_SIZE_MAX;
 
-/// Of a path that is too long for a container, so many bytes are shown at its beginning and at its end.
+/// Of a path that is longer than the system allows, so many bytes are shown at its beginning and at its end.
 const BEGINNING_SIZE: usize = 128;
 const END_SIZE: usize = 64;
 /// What a shell does not take as it is.
 const SPECIAL: &str = " !\"$&'()*;<=>?[\\^`|";
 
-/// A path in a message: as it is, or in quotes where that is not plain. One that is too long for a container is shown in part.
+/// A path in a message: as it is, or in quotes where that is not plain. One that is longer than the system allows is shown in part.
 pub fn shown(path: &[u8]) -> String {
     if path.len() <= PATH_SIZE_MAX {
         return quoted(path, false);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 
 /// Longest path, in bytes.
-pub const PATH_SIZE_MAX: usize = 4096;
+const PATH_SIZE_MAX: usize = 4096;
 /// Most of what entries tell beside their paths, in bytes, is no more.
 const NODE_SIZE: usize = 96;
 /// No file is larger.

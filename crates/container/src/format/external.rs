@@ -3,11 +3,13 @@
 //! Their entries have no bytes, and in the place of a link's target what packed files have there (`DESIGN.md`, *Packed files*).
 
 use super::entry::Node;
-use crate::reader::file::Show;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, is_missing};
+
+/// A callback that receives bytes of a file, and their offset in it.
+pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
 /// Beginning of the names of files that have content.
 pub const PREFIX: &str = "out.";

@@ -1,10 +1,11 @@
 //! Where a lane's bytes lie in its subfile.
 
-use super::subfile::LIVES_AT;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
+/// Where the incarnations of the lanes begin in a subfile's header: a number of 4 bytes for each lane.
+pub const INCARNATIONS_AT: u64 = 128;
 /// No lane is longer: every place in a subfile has a number of 63 bits.
 pub const ADDRESS_MAX: u64 = 1 << 46;
 
@@ -36,7 +37,7 @@ pub struct Geometry {
 impl Geometry {
     /// Bytes before the first block of a lane: the header, filled up to whole blocks.
     fn header_size(&self) -> u64 {
-        (LIVES_AT + 4 * u64::from(self.lanes)).next_multiple_of(self.block_size.into())
+        (INCARNATIONS_AT + 4 * u64::from(self.lanes)).next_multiple_of(self.block_size.into())
     }
 
     /// Where in its subfile the byte at `address` of a lane lies.

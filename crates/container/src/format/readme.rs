@@ -1,6 +1,5 @@
 //! A file in the directory of each container that says to people what this is. No program reads it.
 
-use super::superblock;
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
@@ -17,10 +16,10 @@ Copy, move and remove it as a whole. Its files are of no use alone, and must not
 The Python package `tameike` reads it, too. The format is described in the file DESIGN.md of Tameike, section Containers.
 ";
 
-/// Writes it, as open as the header. A container is complete without: what fails is nobody's concern.
-pub(crate) fn put(fs: &dyn SharedFs) {
+/// Writes it with the permissions of the file `like`. A container is complete without it: a failure is only logged.
+pub(crate) fn put(fs: &dyn SharedFs, like: &[u8]) {
     let put = || -> Result<()> {
-        let mode = fs.stat(superblock::NAME)?.mode & 0o777;
+        let mode = fs.stat(like)?.mode & 0o777;
         fs.create(NAME, mode)?.write_at(TEXT.as_bytes(), 0)
     };
     if let Err(fault) = put() {

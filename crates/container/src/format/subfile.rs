@@ -11,8 +11,7 @@
 //! A lane that was never begun has life 0; the highest bit tells that the life's writer has ended as it should. Nothing but a lane's own number
 //! is ever changed here, by who begins the lane, before its first record, and when it ends; it is safe with what that writer syncs first.
 
-use super::geometry::LaneId;
-use super::listing::Listing;
+use super::geometry::{INCARNATIONS_AT, LaneId};
 use super::superblock::{SIZE, Superblock, create_like};
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
@@ -22,8 +21,6 @@ use tameike_io::shared::{Access, SharedFile, SharedFs, is_missing};
 /// Longest name of an owner, in bytes: the kernel's names of hosts are no longer.
 pub const OWNER_SIZE_MAX: usize = 64;
 const OWNER_AT: usize = 40;
-/// Where the numbers of lanes' lives begin.
-pub const LIVES_AT: u64 = 128;
 /// Locks are on places that no subfile has: the number of the lane after this one.
 const LOCKS_AT: u64 = 1 << 62;
 
@@ -78,7 +75,7 @@ impl Subfile {
         let file = create_like(fs, &name(number))?;
         let owner = owner.as_bytes();
         let owner = &owner[..owner.len().min(OWNER_SIZE_MAX)];
-        let mut header = [0; LIVES_AT as usize];
+        let mut header = [0; INCARNATIONS_AT as usize];
         header[..SIZE].copy_from_slice(&superblock.encode(number));
         header[32..36].copy_from_slice(&(owner.len() as u32).to_le_bytes());
         header[36..40].copy_from_slice(&crc32c(owner).to_le_bytes());
@@ -107,7 +104,7 @@ impl Subfile {
     /// # Errors
     /// What the file system says.
     pub fn owner(&self) -> Result<String> {
-        let mut header = [0; LIVES_AT as usize];
+        let mut header = [0; INCARNATIONS_AT as usize];
         self.file.read_at(&mut header, 0)?;
         let word = |at: usize| header[at..].first_chunk().copied().map_or(0, u32::from_le_bytes);
         let owner = header[OWNER_AT..OWNER_AT + OWNER_SIZE_MAX].get(..word(32) as usize).unwrap_or_default();
@@ -122,7 +119,7 @@ impl Subfile {
     pub fn lanes(&self) -> Result<Vec<LaneState>> {
         let mut bytes = vec![0; self.superblock.geometry.lanes as usize * 4];
         // What the file is too short for was never written.
-        self.file.read_at(&mut bytes, LIVES_AT)?;
+        self.file.read_at(&mut bytes, INCARNATIONS_AT)?;
         let state = |word: &[u8]| {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             LaneState { life: word & !FINISHED, is_finished: word & FINISHED != 0 }
@@ -195,7 +192,7 @@ impl Subfile {
     }
 
     fn set(&self, lane: u32, state: u32) -> Result<()> {
-        self.file.write_at(&state.to_le_bytes(), LIVES_AT + 4 * u64::from(lane))
+        self.file.write_at(&state.to_le_bytes(), INCARNATIONS_AT + 4 * u64::from(lane))
     }
 
     /// Whether a lane that was begun may have more: its writer has not ended, and nothing tells that it has died.
@@ -218,6 +215,11 @@ impl Subfile {
         &self.file
     }
 
+    /// Its number in the container.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
     /// One of its lanes.
     pub fn lane(&self, lane: u32) -> LaneId {
         LaneId { subfile: self.number, lane }
@@ -234,12 +236,4 @@ pub fn number_of(name: &[u8]) -> Option<u32> {
     let digits = name.strip_suffix(b".data").filter(|digits| digits.len() == 8)?;
     let number = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     (self::name(number) == name).then_some(number)
-}
-
-/// Numbers of all subfiles in the directory of a container, ascending.
-///
-/// # Errors
-/// What the file system says.
-pub fn numbers(fs: &dyn SharedFs) -> Result<Vec<u32>> {
-    Listing::of(fs).map(|listing| listing.numbers)
 }

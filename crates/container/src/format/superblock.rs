@@ -6,11 +6,11 @@
 //!
 //! Every subfile begins with the same bytes, with its number in place of the last 0. Numbers are little-endian.
 
+mod recovery;
+
 use super::geometry::Geometry;
 use super::readme;
-use super::subfile;
 use std::sync::Arc;
-use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::crc32c;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
@@ -104,61 +104,6 @@ impl Superblock {
         Ok((superblock, word(24)))
     }
 
-    /// Reads it in the directory of a container. When the file [`NAME`] is lost or damaged, the subfiles tell it.
-    ///
-    /// # Errors
-    /// `EINVAL` when the directory is no container, and as [`Self::decode`].
-    pub fn read(fs: &dyn SharedFs) -> Result<Self> {
-        match Self::read_file(fs) {
-            Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EIO) => {
-                Self::of_subfiles(fs).ok_or(fault)
-            }
-            read => read,
-        }
-    }
-
-    /// What the subfiles say: nothing when there are none, or when two of them disagree.
-    fn of_subfiles(fs: &dyn SharedFs) -> Option<Self> {
-        let mut found = None;
-        for number in subfile::numbers(fs).ok()? {
-            let mut bytes = [0; SIZE];
-            let file = fs.open(&subfile::name(number), Access::Read).ok()?;
-            if file.read_at(&mut bytes, 0).ok()? < SIZE {
-                continue;
-            }
-            let Ok((superblock, named)) = Self::decode(&bytes) else { continue };
-            if named != number || found.is_some_and(|found| found != superblock) {
-                return None;
-            }
-            found = Some(superblock);
-        }
-        found
-    }
-
-    /// Writes the file [`NAME`] again, when it is lost or damaged.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
-        // Who was killed has left it.
-        match fs.unlink(TEMPORARY_NAME) {
-            Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
-            _ => {}
-        }
-        if Self::is_file_whole(fs) {
-            return Ok(());
-        }
-        // As open as what it can be made of.
-        let file = match subfile::numbers(fs)?.first().map(|first| fs.stat(&subfile::name(*first))) {
-            Some(Ok(first)) => fs.create(TEMPORARY_NAME, mode_like(first.mode))?,
-            _ => fs.create_by_umask(TEMPORARY_NAME)?,
-        };
-        file.write_at(&self.encode(0), 0)?;
-        file.sync()?;
-        fs.rename(TEMPORARY_NAME, NAME, RenameMode::Replace)?;
-        fs.sync_dir(b"")
-    }
-
     /// Whether the file [`NAME`] is there, and not damaged.
     pub fn is_file_whole(fs: &dyn SharedFs) -> bool {
         Self::read_file(fs).is_ok()
@@ -204,7 +149,7 @@ impl Superblock {
         let file = create()?;
         file.write_at(&self.encode(0), 0)?;
         file.sync()?;
-        readme::put(fs);
+        readme::put(fs, NAME);
         fs.sync_dir(b"")
     }
 

@@ -5,7 +5,7 @@ mod taker;
 use super::records::{Lent, Reader, Records, missing, not_there};
 use crate::format::codec::unpack;
 use crate::format::entry::{Content, Extent, Node};
-use crate::format::external::{Identity, OutsideContent};
+use crate::format::external::{Identity, OutsideContent, Show};
 use crate::format::geometry::LaneId;
 use crate::format::record;
 use crate::format::record::{CHUNK_SIZE, Head};
@@ -21,9 +21,6 @@ const CHUNKS_AHEAD: usize = 4;
 const CHUNKS_MAX: usize = 16;
 /// Bytes of data that are read with the head of their record, where there are no more: more is read straight to where it is wanted.
 const WITH_HEAD: usize = CHUNK_SIZE as usize;
-
-/// Is shown bytes of a file, and where in it they are.
-pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
 /// A file of a container that is open. It keeps a few chunks of one record in memory.
 pub struct FileReader {

@@ -7,7 +7,6 @@ use crate::format::record::{Found, Head, Place};
 use crate::format::subfile::{LaneState, Subfile};
 use crate::format::superblock::Superblock;
 use crate::index::IndexEntry;
-use crate::writer::LaneWriter;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -243,12 +242,11 @@ impl Records {
         Ok(found?.concat())
     }
 
-    /// From now on a writer's subfile is read by the open file that it writes to. A file system may keep what is written by an open file where others of this
-    /// machine do not see it before it is synced (Gfarm's).
-    pub fn read_as_written(&self, writer: &LaneWriter) {
-        let opened =
-            Opened { shared: writer.subfile().clone(), is_written: true, free: Vec::new(), count: 1 };
-        self.opened.lock().insert(writer.lane().subfile, opened);
+    /// From now on reads of `written` use the open file through which a writer writes to it. A file system may keep what an open file
+    /// has written where other open files of this machine do not see it before it is synced (Gfarm's).
+    pub fn read_as_written(&self, written: &Subfile) {
+        let opened = Opened { shared: written.clone(), is_written: true, free: Vec::new(), count: 1 };
+        self.opened.lock().insert(written.number(), opened);
     }
 
     /// An open file of a subfile for somebody who reads much of it.

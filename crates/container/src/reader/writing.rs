@@ -4,7 +4,7 @@ use super::super::index::{IndexBuilder, LaneEnd};
 use super::super::writer::LaneWriter;
 use super::Container;
 use crate::format::codec::Codec;
-use crate::format::subfile;
+use crate::format::listing::Listing;
 use crate::writer::claim;
 use crate::writer::claim::WriterId;
 use crate::writer::content_lanes::Streams;
@@ -22,7 +22,7 @@ impl Container {
         self.told.clear();
         let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
         writer.set_codec(codec)?;
-        self.records.read_as_written(&writer);
+        self.records.read_as_written(writer.subfile());
         if let WriterId::Host(host) = who
             && streams > 0
         {
@@ -59,7 +59,7 @@ impl Container {
         if self.has_index() {
             return Ok(false);
         }
-        for number in subfile::numbers(&**self.records.fs())? {
+        for number in Listing::of(&**self.records.fs())?.numbers {
             let lanes = self.records.subfile(number)?.lanes()?;
             if lanes.iter().any(|lane| lane.life > 0 && !lane.is_finished) {
                 // Who may only read cannot ask for the writer's lock.

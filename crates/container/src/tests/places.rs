@@ -1,6 +1,7 @@
 //! Where a writer puts what it is given.
 
 use super::*;
+use crate::format::geometry;
 use std::os::unix::fs::FileExt;
 
 /// A block of which a quarter is 1 MiB.
@@ -121,7 +122,7 @@ fn what_follows_a_lost_end_is_found() {
         container.write_index().expect("an index");
         let file = std::fs::File::options().write(true).open(bed.subfile(0)).expect("open");
         file.set_len(safe).expect("lost");
-        file.write_all_at(&1_u32.to_le_bytes(), subfile::LIVES_AT).expect("lost");
+        file.write_all_at(&1_u32.to_le_bytes(), geometry::INCARNATIONS_AT).expect("lost");
 
         let mut writer = bed.writer(0, 0);
         put(&mut writer, b"second", 2, b"of the next life");

@@ -1,7 +1,7 @@
 //! How writers that cannot ask one another come to lanes of their own.
 
 use super::LaneWriter;
-use crate::format::subfile;
+use crate::format::listing::Listing;
 use crate::format::subfile::Subfile;
 use crate::format::superblock::Superblock;
 use crate::reader::records::Records;
@@ -69,7 +69,7 @@ impl LaneWriter {
         taken: &[u32],
     ) -> Result<Self> {
         loop {
-            let numbers = subfile::numbers(fs)?;
+            let numbers = Listing::of(fs)?.numbers;
             for number in
                 numbers.iter().copied().filter(|number| *number >= FIRST_OF_HOSTS && !taken.contains(number))
             {
@@ -152,7 +152,7 @@ fn take_free(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<O
 /// What the file system says.
 pub(crate) fn may_grow(records: &Records) -> Result<bool> {
     let (fs, superblock) = (&**records.fs(), records.superblock());
-    for number in subfile::numbers(fs)? {
+    for number in Listing::of(fs)?.numbers {
         let lanes = records.subfile(number)?.lanes()?;
         if lanes.iter().all(|lane| lane.life == 0 || lane.is_finished) {
             continue;

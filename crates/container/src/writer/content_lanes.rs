@@ -85,7 +85,7 @@ impl Streams {
         if let Err(fault) = lane.write_behind() {
             log::debug!("content is written by who puts it: {fault}");
         }
-        self.records.read_as_written(&lane);
+        self.records.read_as_written(lane.subfile());
         self.lanes.push(lane);
         Ok(self.lanes.len() - 1)
     }

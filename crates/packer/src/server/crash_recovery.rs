@@ -4,8 +4,8 @@ use super::journal::{Earlier, Journal, Noted, pieces_of};
 use super::store::Store;
 use crate::CONTAINER;
 use std::collections::BTreeMap;
+use tameike_container::Listing;
 use tameike_container::format::external::Identity;
-use tameike_container::format::subfile;
 use tameike_container::format::subfile::Subfile;
 use tameike_container::{Content, Entry, Node, Superblock};
 use tameike_core::wire::pack::PackedStat;
@@ -29,7 +29,7 @@ pub struct Settled {
 pub fn settle(fs: &dyn SharedFs) -> Result<Settled> {
     let superblock = Superblock::read(fs)?;
     let mut settled = Settled::default();
-    for number in subfile::numbers(fs)? {
+    for number in Listing::of(fs)?.numbers {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
         if subfile.lanes()?.iter().any(|lane| lane.life != 0 && !lane.is_finished) {
             settled.was_cut_off = true;

@@ -2,7 +2,7 @@
 
 use crate::CONTAINER;
 use std::sync::Arc;
-use tameike_container::format::subfile;
+use tameike_container::Listing;
 use tameike_container::{FIRST_OF_HOSTS, Geometry, Superblock};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, Result};
@@ -111,6 +111,6 @@ pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
 /// # Errors
 /// What the file system says.
 pub(crate) fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
-    let numbers = subfile::numbers(fs)?;
+    let numbers = Listing::of(fs)?.numbers;
     Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))
 }

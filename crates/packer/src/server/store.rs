@@ -9,6 +9,7 @@ use crate::external::ContainerDir;
 use crate::unless_missing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tameike_container::Listing;
 use tameike_container::format::subfile;
 use tameike_container::{Container, Content, IndexEntry, LaneWriter, Node, check_path, split_path};
 use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
@@ -304,7 +305,7 @@ impl Store {
     /// What it says.
     pub fn forget_pages(&mut self) -> Result<()> {
         self.write_pending()?;
-        for number in subfile::numbers(&*self.fs)? {
+        for number in Listing::of(&*self.fs)?.numbers {
             self.fs.open(&subfile::name(number), Access::Read)?.forget_pages()?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Who takes bytes of a file: memory that they fill, or somebody who looks at them.
 
-use super::Show;
+use crate::format::external::Show;
 use tameike_core::Result;
 
 /// Takes bytes of a file, in order.
