@@ -2,10 +2,8 @@
 
 use crate::arguments::Cli;
 use crate::exit;
-use crate::place::base::{self, Base};
 use crate::report;
 use clap::CommandFactory;
-use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 use std::io::Write;
@@ -54,12 +52,6 @@ pub fn complete() -> Option<u8> {
             Some(exit::USAGE)
         }
     }
-}
-
-/// Names of the user's jobs on this host, for the completion scripts.
-pub fn job_names() -> Vec<CompletionCandidate> {
-    let jobs = Base::open(&base::path()).and_then(|base| base.jobs()).unwrap_or_default();
-    jobs.iter().map(|job| CompletionCandidate::new(job.as_str())).collect()
 }
 
 /// Writes a man page for `tameike` and for each of its commands. Returns the exit code.

@@ -1,6 +1,7 @@
 //! The options that describe a job: those of `run` and `up`.
 
-use crate::settings::{capacity::Capacity, size};
+use crate::settings::capacity::Capacity;
+use crate::settings::size;
 use clap::Args;
 use serde::Deserialize;
 use std::ffi::OsString;

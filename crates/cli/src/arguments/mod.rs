@@ -3,6 +3,7 @@
 
 mod aggregate;
 mod bench;
+mod candidates;
 mod job;
 
 pub use aggregate::{
@@ -164,7 +165,7 @@ pub struct UpArguments {
 pub struct JobChoice {
     /// The job; not needed inside a job, or when only one is running
     #[arg(long, value_name = "NAME", env = "TAMEIKE_JOB", value_parser = job::parse_job,
-          add = ArgValueCandidates::new(crate::manual::job_names))]
+          add = ArgValueCandidates::new(candidates::job_names))]
     pub job: Option<JobId>,
 }
 
@@ -274,7 +275,7 @@ pub struct DrainArguments {
 pub struct RecoverArguments {
     /// The job [default: every job of yours that was cut off]
     #[arg(long, value_name = "NAME", value_parser = job::parse_job,
-          add = ArgValueCandidates::new(crate::manual::job_names))]
+          add = ArgValueCandidates::new(candidates::job_names))]
     pub job: Option<JobId>,
     /// Read every file back from the shared file system and compare
     #[arg(long)]

@@ -2,13 +2,15 @@
 //! phase.
 
 use super::Driver;
-use super::gather::GatherId;
 use super::protocol::{ClientRequest, DriverReply};
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::Duration;
 use tameike_agent::control::AgentAnswer;
 use tameike_io::os::process::monotonic;
 use tameike_io::os::signal::Arrived;
+
+/// Identifies a request to the agents. Answers to the start have the number 0.
+pub type GatherId = u64;
 
 /// Something that happened.
 pub enum Event {

@@ -1,10 +1,10 @@
 //! Taking a job down, so that nothing is left but a journal that is needed.
 
 use super::Driver;
+use super::event::GatherId;
 use super::event::Notice;
-use super::gather::GatherId;
-use crate::place::janitor;
 use crate::place::record::JobState;
+use crate::place::{base, janitor};
 use std::time::Duration;
 use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
 use tameike_core::{Errno, Fault, NodeId};
@@ -163,7 +163,7 @@ impl Driver {
         let cleared = if self.mode == AgentMode::Serve {
             // Agents that failed have cleared away; those that had to be killed have not.
             janitor::unmount_below(dir, &mut faults);
-            let discard = janitor::nodes_in(dir).into_iter().map(|node| janitor::discard_node(dir, node));
+            let discard = base::nodes_in(dir).into_iter().map(|node| janitor::discard_node(dir, node));
             faults.extend(discard.filter_map(Result::err).map(|fault| fault.to_string()));
             self.base.lock().and_then(|_lock| janitor::remove_job_dir(dir))
         } else {

@@ -1,15 +1,12 @@
 //! Questions to all agents at once, and their answers. An agent that is gone counts as having answered.
 
 use super::Driver;
-use super::event::Notice;
+use super::event::{GatherId, Notice};
 use super::protocol::DriverReply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentAnswer, AgentReply, AgentRequest, Progress};
 use tameike_core::{Errno, Fault};
-
-/// Names a question. Answers to the start have the number 0.
-pub type GatherId = u64;
 
 /// One question to all agents.
 #[derive(Default)]

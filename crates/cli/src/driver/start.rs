@@ -2,8 +2,9 @@
 
 use super::Driver;
 use super::address::listen_addresses;
+use super::event::GatherId;
 use super::event::Notice;
-use super::gather::{Gather, GatherId};
+use super::gather::Gather;
 use super::link::AgentLink;
 use crate::node::start::NodeStart;
 use crate::place::base::{Base, JobDir};

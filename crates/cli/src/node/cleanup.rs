@@ -164,7 +164,7 @@ impl Belongings {
         // is in it: the directory is on a file system of several hosts then.
         let _lock = self.base.lock()?;
         let dir = self.job_dir.path();
-        if janitor::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {
+        if base::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {
             janitor::remove_job_dir(dir)
         } else {
             Ok(())

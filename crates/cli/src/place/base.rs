@@ -240,6 +240,14 @@ pub fn node_of_dir(name: &str) -> Option<u32> {
     name.strip_prefix("node-")?.parse().ok()
 }
 
+/// The numbers of the nodes that have a directory in a job's.
+pub fn nodes_in(dir: &Path) -> Vec<u32> {
+    let entries = dir.read_dir().into_iter().flatten().flatten();
+    let mut nodes: Vec<u32> = entries.filter_map(|entry| node_of_dir(entry.file_name().to_str()?)).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
 /// Begins the name of the directory of mount points.
 const VIEWS: &str = "mnt";
 

@@ -3,7 +3,7 @@
 //! A job is dead when nobody holds the lock on its directory. Of a dead job everything goes, except a device
 //! directory whose journal holds data that is not on the shared file system yet, and the records to find it.
 
-use super::base::{self, Base, JobDir, node_of_dir};
+use super::base::{self, Base, JobDir, nodes_in};
 use super::record::{JobRecord, NodeState, OWNER_FILE};
 use super::{mount_points, tree};
 use crate::report::plural;
@@ -297,12 +297,4 @@ pub fn unmount_below(dir: &Path, faults: &mut Vec<String>) {
         let done = mount::unmount(path).or_else(|_: Fault| mount::unmount_by_helper(path));
         faults.extend(done.err().map(|fault| fault.to_string()));
     }
-}
-
-/// The numbers of the nodes that have a directory in a job's.
-pub fn nodes_in(dir: &Path) -> Vec<u32> {
-    let entries = dir.read_dir().into_iter().flatten().flatten();
-    let mut nodes: Vec<u32> = entries.filter_map(|entry| node_of_dir(entry.file_name().to_str()?)).collect();
-    nodes.sort_unstable();
-    nodes
 }

@@ -12,6 +12,7 @@
 
 pub mod base;
 pub mod janitor;
+pub mod lookup;
 pub mod mount_points;
 pub mod orphans;
 pub mod record;

@@ -1,8 +1,8 @@
 //! The records that jobs and nodes leave in their directories, for who comes later: other commands, the
 //! janitor, `recover`. No secret stands in them.
 
-use super::base::{self, Base, node_dir, node_of_dir};
-use super::{stores, tree};
+use super::base::{self, Base, node_dir, node_of_dir, nodes_in};
+use super::tree;
 use crate::settings::JobPlan;
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
@@ -105,38 +105,6 @@ impl JobRecord {
         read_json(&path(job_dir))
     }
 
-    /// Reads the record of the job that a command is about: the named one, or the only one that runs. One that has another TMPDIR is
-    /// found by its stores, when there is none with this one: jobs of other batch jobs make no choice ambiguous.
-    ///
-    /// # Errors
-    /// There is no such job, or several to choose from.
-    pub fn find(job: Option<&JobId>) -> Result<(PathBuf, Self)> {
-        let today = Base::open(&base::path())?;
-        match Self::find_in(std::slice::from_ref(&today), job) {
-            Err(fault) if fault.errno == Errno::ENOENT => {
-                let bases = stores::bases(&today, &stores::find(&stores::roots(&today, &[])?));
-                Self::find_in(&bases, job)
-            }
-            found => found,
-        }
-    }
-
-    fn find_in(bases: &[Base], job: Option<&JobId>) -> Result<(PathBuf, Self)> {
-        let Some(job) = job else {
-            let mut all = Vec::new();
-            for base in bases {
-                all.extend(Self::all(base)?);
-            }
-            return only(all);
-        };
-        for dir in bases.iter().map(|base| base.job_path(job)) {
-            if let Some(record) = Self::read_anywhere(&dir)? {
-                return Ok((dir, record));
-            }
-        }
-        Err(Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host")))
-    }
-
     /// Reads the record of a job from its directory, or from that of a node on a host without the driver.
     ///
     /// # Errors
@@ -145,7 +113,7 @@ impl JobRecord {
         if let Some(record) = Self::read(job_dir)? {
             return Ok(Some(record));
         }
-        let nodes = super::janitor::nodes_in(job_dir).into_iter();
+        let nodes = nodes_in(job_dir).into_iter();
         nodes.map(|node| Self::read(&node_dir(job_dir, node))).find_map(Result::transpose).transpose()
     }
 
@@ -157,17 +125,6 @@ impl JobRecord {
         let dirs = base.jobs()?.into_iter().map(|job| base.job_path(&job));
         dirs.filter_map(|dir| Self::read(&dir).transpose().map(|record| Ok((dir, record?)))).collect()
     }
-}
-
-fn only(mut found: Vec<(PathBuf, JobRecord)>) -> Result<(PathBuf, JobRecord)> {
-    found.retain(|(_, record)| record.driver_is_alive());
-    if found.len() > 1 {
-        let names: Vec<_> = found.iter().map(|(_, record)| record.plan.job.as_str()).collect();
-        let message = format!("several jobs run here: say which with --job ({})", names.join(", "));
-        return Err(Fault::new(Errno::EINVAL, message));
-    }
-    let none = || Fault::new(Errno::ENOENT, "no job of yours runs on this host; `tameike up` starts one");
-    found.pop().ok_or_else(none)
 }
 
 fn path(job_dir: &Path) -> PathBuf {
