@@ -1,16 +1,8 @@
 //! Countdowns: of all calls that the product makes to its disks, to the network and to the shared file system, the
 //! n-th fails once, and everything after it works.
 //!
-//! A run of a [`Workload`] first counts the calls. They are the same in every run up to the one that fails, so the
-//! number of a call and the way in which it fails name a run. [`walk`] makes one for each.
-
-mod number;
-mod walk;
-mod workload;
-
-pub use number::Number;
-pub use walk::{Stride, Walk, count, numbers, replay, walk};
-pub use workload::Workload;
+//! A first run counts the calls. They are the same in every run up to the one that fails, so the number of a call and the way in
+//! which it fails identify a run.
 
 use parking_lot::Mutex;
 use std::fmt::{Display, Formatter};

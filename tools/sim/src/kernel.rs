@@ -5,7 +5,7 @@ mod cache;
 pub use cache::Kernel;
 
 use crate::locking::{self, Caller};
-use crate::program::{Op, XATTR};
+use crate::op::{Op, XATTR};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Vfs};

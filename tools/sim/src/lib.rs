@@ -7,7 +7,7 @@
 //!
 //! [`scale`] is apart: thousands of slim agents, of which connections, memory and load are counted.
 //!
-//! [`countdown`] runs one program over and over, and each time another of the product's calls to its disks, the
+//! [`mod@walk`] runs one program over and over, and each time another of the product's calls to its disks, the
 //! network and the shared file system fails.
 //!
 //! [`replacement`] is apart from these: a model of what stays in memory, for traces of real programs.
@@ -18,6 +18,7 @@ pub mod countdown;
 pub mod kernel;
 pub mod locking;
 pub mod model;
+pub mod op;
 pub mod program;
 pub mod replacement;
 pub mod run;
@@ -26,4 +27,5 @@ pub mod scale;
 pub mod shrink;
 pub mod trace;
 pub mod tree;
+pub mod walk;
 pub mod world;

@@ -1,7 +1,7 @@
 //! What the kernel and the door do of a program's `flock` or `fcntl`: name the owner, send its signals on while it waits.
 
 use crate::kernel::Kernel;
-use crate::program::SLOTS;
+use crate::op::SLOTS;
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;

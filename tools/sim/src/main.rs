@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::process::ExitCode;
 use tameike_fabric::socket::CONNECTIONS_DEFAULT;
-use tameike_sim::countdown::{self, Number, Site, Stride, Walk, Workload};
+use tameike_sim::countdown::Site;
 use tameike_sim::program::draw;
 use tameike_sim::replacement::command::Replays;
 use tameike_sim::run::{Failure, run};
@@ -14,6 +14,7 @@ use tameike_sim::runner::{Batch, run_batch};
 use tameike_sim::scale::{HEADING, Scale, measure};
 use tameike_sim::shrink::shrink;
 use tameike_sim::trace::traced;
+use tameike_sim::walk::{self, Number, Stride, Walk, Workload};
 use tameike_sim::world::{Canary, Tally};
 
 /// Simulated clusters of Tameike.
@@ -194,7 +195,7 @@ fn replay(seed: u64, log: bool, smaller: bool, canary: Option<Canary>) -> ExitCo
 }
 
 fn replay_countdown(number: &Number, canary: Option<Canary>) -> ExitCode {
-    let (outcome, lines) = countdown::replay(number, canary);
+    let (outcome, lines) = walk::replay(number, canary);
     println!("{}", number.workload.program(canary));
     lines.iter().for_each(|line| println!("{line}"));
     match outcome {
@@ -211,7 +212,7 @@ fn replay_countdown(number: &Number, canary: Option<Canary>) -> ExitCode {
 
 /// The calls of a workload, or how it fails though nothing befalls it.
 fn count(workload: Workload) -> Result<Vec<Site>, ExitCode> {
-    countdown::count(workload).map_err(|Failure { step, message }| {
+    walk::count(workload).map_err(|Failure { step, message }| {
         let name = workload.as_str();
         println!("workload {name} fails in step {step} though nothing befalls it: {message}");
         ExitCode::FAILURE
@@ -240,13 +241,13 @@ fn walk_all(stride: Stride, how: Walk) -> ExitCode {
             Err(code) => return code,
         }
     }
-    let numbers = countdown::numbers(&counted, stride);
+    let numbers = walk::numbers(&counted, stride);
     let sites: BTreeSet<_> = counted.iter().flat_map(|(_, sites)| sites).map(ToString::to_string).collect();
     let (count, sites) = (numbers.len(), sites.len());
     let tell = |number: &Number, failure: &Failure| {
         println!("countdown {number} fails in step {}: {}", failure.step, failure.message);
     };
-    match countdown::walk(numbers, how, tell) {
+    match walk::walk(numbers, how, tell) {
         Ok(failed) if failed.is_empty() => {
             println!("{count} countdowns over {sites} sites passed");
             ExitCode::SUCCESS

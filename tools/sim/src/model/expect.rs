@@ -2,7 +2,7 @@
 
 use super::names::{Names, ObjectId};
 use super::path::split;
-use crate::program::{Flags, Op};
+use crate::op::{Flags, Op};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};
 

@@ -2,7 +2,7 @@
 
 use super::data::{FileData, Moment};
 use super::path::{join, parts, split};
-use crate::program::{DIRS, Op};
+use crate::op::{DIRS, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};

@@ -1,6 +1,7 @@
 //! Programs in plain words.
 
-use super::{Action, Flags, Op, Program, Step, Trouble};
+use super::{Action, Program, Step, Trouble};
+use crate::op::{Flags, Op};
 use std::fmt::{Display, Formatter, Result};
 use tameike_core::wire::lock::LockRange;
 use tameike_core::wire::meta::RenameMode;

@@ -5,7 +5,7 @@ use super::{Call, Checked, End, Run};
 use crate::kernel::Told;
 use crate::model::ObjectId;
 use crate::model::data::byte;
-use crate::program::Op;
+use crate::op::Op;
 use std::collections::BTreeMap;
 use tameike_core::View;
 

@@ -4,7 +4,7 @@ use super::check::CHECK_SLOT;
 use super::{Checked, End, Open, Run};
 use crate::kernel::Told;
 use crate::model::{FileData, Looker, ObjectId};
-use crate::program::{Flags, Op};
+use crate::op::{Flags, Op};
 use crate::world::Flip;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, View};

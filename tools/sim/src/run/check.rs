@@ -5,7 +5,7 @@ use super::judge::paths;
 use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
 use crate::model::{Names, ObjectId};
-use crate::program::{Flags, Op};
+use crate::op::{Flags, Op};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tameike_agent::control::AgentMode;

@@ -2,7 +2,7 @@
 
 use super::{Call, Checked, End, Open, Run};
 use crate::model::ObjectId;
-use crate::program::{Flags, Op};
+use crate::op::{Flags, Op};
 use std::collections::BTreeSet;
 use tameike_core::View;
 use tameike_core::receipt::{FileOutcome, Receipt};

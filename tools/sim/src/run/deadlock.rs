@@ -1,24 +1,19 @@
-//! Who waits for whose locks, and whether that leads back to its start: then it would last for ever (S21).
+//! Detection of deadlocks between owners of locks: circles in the graph of waits, which would last for ever (S21).
 
-use super::Call;
-use super::locks::{Lock, Owner};
 use std::collections::BTreeSet;
 
-/// Who waits for whom.
+/// An owner of locks in any number of files: its view, its node, and its number there.
+pub(super) type Owner = (usize, usize, u64);
+
+/// The graph of waits: each edge leads from an owner that waits to the owner of a lock for which it waits.
 pub(super) struct Waits(Vec<(Owner, Owner)>);
 
 impl Waits {
-    /// Those of calls that want locks, as far as these locks are in their way.
-    pub(super) fn new<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Self {
-        let wanted = calls.filter(|call| call.waits()).filter_map(Call::wanted);
-        let of_one = |wanted: Lock| {
-            let in_the_way = held.iter().filter(move |lock| lock.excludes(&wanted));
-            in_the_way.map(move |lock| (wanted.owner(), lock.owner()))
-        };
-        Self(wanted.flat_map(of_one).collect())
+    pub(super) fn new(edges: impl Iterator<Item = (Owner, Owner)>) -> Self {
+        Self(edges.collect())
     }
 
-    /// Whether an owner waits for itself in the end.
+    /// Whether an owner waits, directly or not, for itself.
     pub(super) fn lead_back(&self, start: Owner) -> bool {
         let (mut seen, mut left) = (BTreeSet::new(), vec![start]);
         while let Some(owner) = left.pop() {

@@ -2,7 +2,7 @@
 
 use super::{Call, Run};
 use crate::model::{ObjectId, Source, Write};
-use crate::program::Op;
+use crate::op::Op;
 use tameike_core::View;
 
 impl Run {

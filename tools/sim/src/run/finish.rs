@@ -3,7 +3,7 @@
 use super::check::file_at;
 use super::{Checked, Run};
 use crate::model::Looker;
-use crate::program::Op;
+use crate::op::Op;
 use crate::tree::Content;
 use std::collections::BTreeSet;
 use std::time::Duration;

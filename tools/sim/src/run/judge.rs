@@ -3,7 +3,7 @@
 use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
 use crate::model::{FileData, Looker, Names, ObjectId, Source, Write};
-use crate::program::Op;
+use crate::op::Op;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Attr, Errno, FileKind, View};
 

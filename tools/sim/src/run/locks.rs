@@ -1,17 +1,14 @@
 //! Locks of files: who has which for certain, from the answer that grants it to the call that gives it back, and which may
 //! still be in the way of others, as nobody could tell what became of them (S21).
 
-use super::deadlock::Waits;
+use super::deadlock::{Owner, Waits};
 use super::{Call, Checked, End, Open, Run};
 use crate::locking::{owner_of, process_of};
 use crate::model::{Moment, ObjectId};
-use crate::program::Op;
+use crate::op::Op;
 use std::collections::BTreeSet;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, InodeId, View};
-
-/// Who may have locks of many files: its view, its node, and what that calls it.
-pub(super) type Owner = (usize, usize, u64);
 
 /// Who has a lock of which file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +32,11 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    pub(super) fn owner(&self) -> Owner {
+    fn owner(&self) -> Owner {
         (self.place.view, self.place.node, self.place.owner)
     }
 
-    pub(super) fn excludes(&self, other: &Self) -> bool {
+    fn excludes(&self, other: &Self) -> bool {
         let is_same_file = (self.place.view, self.place.object) == (other.place.view, other.place.object);
         let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
         is_same_file && self.place != other.place && exclusive && self.range.overlaps(other.range)
@@ -134,6 +131,16 @@ impl Call {
     }
 }
 
+/// The waits of calls that want locks, as far as the locks `held` exclude theirs.
+fn waits<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Waits {
+    let wanted = calls.filter(|call| call.waits()).filter_map(Call::wanted);
+    let of_one = |wanted: Lock| {
+        let in_the_way = held.iter().filter(move |lock| lock.excludes(&wanted));
+        in_the_way.map(move |lock| (wanted.owner(), lock.owner()))
+    };
+    Waits::new(wanted.flat_map(of_one))
+}
+
 /// The calls of a step, and the locks that there were before it.
 struct LockStep<'a> {
     calls: &'a [Call],
@@ -178,14 +185,14 @@ impl LockStep<'_> {
     /// Who may have waited for whom at some moment.
     fn may_wait(&self) -> Waits {
         let taken = self.calls.iter().filter(|call| !call.is_refused()).filter_map(Call::wanted);
-        Waits::new(self.calls.iter(), &self.before.iter().copied().chain(taken).collect::<Vec<_>>())
+        waits(self.calls.iter(), &self.before.iter().copied().chain(taken).collect::<Vec<_>>())
     }
 
     /// Who has waited for whom all the time.
     fn must_wait(&self) -> Waits {
         let is_kept = |lock: &&Lock| lock.is_certain && !self.is_touched(lock);
         let kept: Vec<_> = self.before.iter().filter(is_kept).copied().collect();
-        Waits::new(self.calls.iter().filter(|call| call.is_interrupted()), &kept)
+        waits(self.calls.iter().filter(|call| call.is_interrupted()), &kept)
     }
 
     fn judge_refusal(&self, call: &Call, wanted: &Lock, errno: Errno) -> Checked {

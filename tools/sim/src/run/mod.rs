@@ -19,7 +19,8 @@ mod unnamed;
 use crate::countdown::Countdown;
 use crate::kernel::Told;
 use crate::model::{Moment, Names, ObjectId};
-use crate::program::{Flags, Op, Program, Step};
+use crate::op::{Flags, Op};
+use crate::program::{Program, Step};
 use crate::world::{Canary, Tally, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -167,7 +168,7 @@ impl Run {
         self.start_agents(AgentMode::Serve, false).await?;
         let _pause = self.world.countdown.pause();
         for view in [View::JobShared, View::Cache] {
-            for dir in crate::program::DIRS {
+            for dir in crate::op::DIRS {
                 let end = self.one(0, view, Op::Mkdir { path: dir.to_owned() }, None).await?.end;
                 if let End::Failed(fault) = end {
                     return Err(format!("{} {dir} cannot be made at the start: {fault}", view.as_str()));

@@ -4,7 +4,7 @@
 
 use super::{Call, Checked, Run};
 use crate::model::ObjectId;
-use crate::program::Op;
+use crate::op::Op;
 use std::collections::BTreeSet;
 use tameike_agent::check::{Part, Severity};
 use tameike_core::receipt::Receipt;

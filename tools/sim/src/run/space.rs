@@ -2,7 +2,7 @@
 
 use super::{Call, Checked, Run};
 use crate::model::Looker;
-use crate::program::{Flags, Op};
+use crate::op::{Flags, Op};
 use crate::world::AMPLE_CAPACITY;
 use std::collections::BTreeSet;
 use std::time::Duration;

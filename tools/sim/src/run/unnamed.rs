@@ -2,7 +2,7 @@
 
 use super::{Call, End, Run};
 use crate::model::ObjectId;
-use crate::program::Op;
+use crate::op::Op;
 use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
 

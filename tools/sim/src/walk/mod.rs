@@ -1,6 +1,14 @@
 //! All countdowns of a workload, one after another, on several threads.
+//!
+//! A run of a [`Workload`] first counts its calls. [`walk`] then makes one run for each call and each way in which it can fail.
 
-use super::{Countdown, Number, Site, Workload};
+mod number;
+mod workload;
+
+pub use number::Number;
+pub use workload::Workload;
+
+use crate::countdown::{Countdown, Site};
 use crate::run::{Failure, run_counted};
 use crate::runner::{Pace, run_all};
 use crate::trace::traced;

@@ -1,6 +1,7 @@
 //! Names of runs: `WORKLOAD/CALL/WAY`, as in `serve/1234/torn`.
 
-use super::{Way, Workload};
+use super::workload::Workload;
+use crate::countdown::Way;
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 

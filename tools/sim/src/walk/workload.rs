@@ -1,6 +1,7 @@
 //! What nodes do while one call fails: a bit of everything, in both views at once, and always the same.
 
-use crate::program::{Action, Flags, Op, Program, Step, Trouble};
+use crate::op::{Flags, Op};
+use crate::program::{Action, Program, Step, Trouble};
 use crate::world::{Canary, WorldConfig};
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;

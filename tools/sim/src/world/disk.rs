@@ -1,97 +1,25 @@
 //! The disks of a node: memory that fails as it is told to.
 
+use super::disk_faults::{Control, DiskCanary, DiskFaults, injected};
 use super::table::FaultyTable;
-use crate::countdown::{Countdown, Medium, Way};
+use crate::countdown::{Countdown, Way};
 use futures_util::future::{BoxFuture, FutureExt};
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_agent::check::{Device, StoppedMedia};
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_core::{NodeId, Result};
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::disk::{AppendFile, Disk};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 use tameike_store::ledger::kv::{Kv, MemoryKv};
 
-/// Of a thousand calls, so many fail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskFaults {
-    /// `EIO` of reads.
-    pub reads: u32,
-    /// `EIO` of writes, which then take effect in part.
-    pub writes: u32,
-    /// `EIO` of syncs.
-    pub syncs: u32,
-}
-
-/// What is wrong with a disk on purpose, so that its checker fires.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct DiskCanary {
-    /// Syncs do nothing and say that they did.
-    pub forgets_syncs: bool,
-    /// Now and then two extents share their blocks: a write lands on those of an earlier one, too.
-    pub shares_blocks: bool,
-    /// What fails says that it is done.
-    pub hides_failures: bool,
-    /// What rots keeps its checksum.
-    pub hides_rot: bool,
-}
-
-pub(super) struct Control {
-    node: NodeId,
-    simulation: Simulation,
-    countdown: Countdown,
-    faults: Mutex<DiskFaults>,
-    canary: DiskCanary,
-    /// Where something was written, for rot to find.
-    written: Mutex<Vec<Range<u64>>>,
-}
-
-impl Control {
-    fn happens(&self, of_a_thousand: u32) -> bool {
-        of_a_thousand > 0 && self.simulation.draw(1000) < u64::from(of_a_thousand)
-    }
-
-    fn faults(&self) -> DiskFaults {
-        *self.faults.lock()
-    }
-
-    /// One call: how it fails, if it does.
-    pub fn meets(&self, what: &str, call: &str, ways: &'static [Way]) -> Option<Way> {
-        self.countdown.meets(Medium::Disk(self.node), ways, || format!("{what} {call}"))
-    }
-
-    /// How a write or an append fails, if it does.
-    fn fails_write(&self, what: &str, call: &str) -> Option<Way> {
-        let met = self.meets(what, call, &[Way::Fails, Way::Torn]);
-        met.or_else(|| self.happens(self.faults().writes).then_some(Way::Torn))
-    }
-
-    fn fails_sync(&self, what: &str) -> Option<Way> {
-        let met = self.meets(what, "sync", &[Way::Fails, Way::Forgotten]);
-        met.or_else(|| self.happens(self.faults().syncs).then_some(Way::Fails))
-    }
-
-    /// What a write says that has failed.
-    fn failed(&self, call: &str) -> Result<()> {
-        if self.canary.hides_failures { Ok(()) } else { Err(injected(call)) }
-    }
-}
-
-pub(super) fn injected(what: &str) -> Fault {
-    log::trace!("a disk fails a {what}");
-    Fault::new(Errno::EIO, format!("{what} failed on purpose"))
-}
-
 /// The files of the log.
 const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
 /// Bytes that have a checksum of their own.
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// What was written last is most likely still in use: rot falls on one of so many writes.
-const RECENT: u64 = 8;
 /// The polynomial of the checksums, G(x), bit 32 first. Blocks that differ by a multiple of it have the same checksum; so
 /// do those that differ by G(x)^8 = G(x^8), which is one bit of each byte that belongs to a set bit here.
 const CRC32C: u64 = 0x1_1EDC_6F41;
@@ -112,14 +40,7 @@ impl Disks {
         size: u64,
         canary: DiskCanary,
     ) -> Self {
-        let control = Control {
-            node,
-            simulation: simulation.clone(),
-            countdown: countdown.clone(),
-            faults: Mutex::default(),
-            canary,
-            written: Mutex::default(),
-        };
+        let control = Control::new(node, simulation, countdown, canary);
         let none = Faults::default;
         Self {
             control: Arc::new(control),
@@ -130,7 +51,7 @@ impl Disks {
     }
 
     pub fn set_faults(&self, faults: DiskFaults) {
-        *self.control.faults.lock() = faults;
+        self.control.set_faults(faults);
     }
 
     pub fn disk(&self) -> Arc<dyn Disk> {
@@ -162,22 +83,17 @@ impl Disks {
 
     /// What no sync has made safe is lost, in part.
     pub fn lose_power(&self) {
-        let survives = || self.control.simulation.draw(2) == 0;
+        let survives = || self.control.draw(2) == 0;
         self.disk.lose_power(survives);
         self.logs.iter().for_each(|log| log.lose_power(survives));
     }
 
     /// A bit turns of one of the blocks that were written last.
     pub fn rot(&self) {
-        let written = self.control.written.lock();
-        if written.is_empty() {
-            return;
-        }
-        let draw = |below: u64| self.control.simulation.draw(below);
-        let back = draw((written.len() as u64).min(RECENT));
-        let range = &written[written.len() - 1 - back as usize];
+        let Some(range) = self.control.recent_write() else { return };
+        let draw = |below: u64| self.control.draw(below);
         let block = range.start + BLOCK * draw((range.end - range.start).div_ceil(BLOCK));
-        if !self.control.canary.hides_rot {
+        if !self.control.canary().hides_rot {
             let place = block + draw(BLOCK);
             log::trace!("a bit of byte {place} turns");
             return self.disk.damage(place as usize);
@@ -203,8 +119,7 @@ impl Disk for FaultyDisk {
     }
 
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
-        let met = self.control.meets("disk", "read", &[Way::Fails]);
-        if met.is_some() || self.control.happens(self.control.faults().reads) {
+        if self.control.fails_read("disk", "read") {
             let fault = injected("read");
             return async move { (frame, Err(fault)) }.boxed();
         }
@@ -224,13 +139,10 @@ impl Disk for FaultyDisk {
             }
             .boxed();
         }
-        let mut written = self.control.written.lock();
-        let earlier = written.last().cloned();
-        written.push(offset..offset + payload.len() as u64);
-        drop(written);
+        let earlier = self.control.record_write(offset..offset + payload.len() as u64);
         let write = self.inner.write(offset, payload.clone());
         let Some(earlier) =
-            earlier.filter(|_| self.control.canary.shares_blocks && self.control.simulation.draw(4) == 0)
+            earlier.filter(|_| self.control.canary().shares_blocks && self.control.draw(4) == 0)
         else {
             return write;
         };
@@ -240,7 +152,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        if self.control.canary.forgets_syncs {
+        if self.control.canary().forgets_syncs {
             return async { Ok(()) }.boxed();
         }
         if let Some(way) = self.control.fails_sync("disk") {
@@ -287,7 +199,7 @@ impl AppendFile for FaultyLog {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        if self.control.canary.forgets_syncs {
+        if self.control.canary().forgets_syncs {
             return async { Ok(()) }.boxed();
         }
         if let Some(way) = self.control.fails_sync(self.name) {

@@ -1,6 +1,6 @@
 //! The table of a node's ledger: memory that fails when a countdown says so.
 
-use super::disk::{Control, injected};
+use super::disk_faults::{Control, injected};
 use crate::countdown::Way;
 use std::sync::Arc;
 use tameike_core::Result;

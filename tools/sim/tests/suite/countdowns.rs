@@ -1,6 +1,7 @@
 //! Countdowns over the mixed workloads: each kind of call fails once in each of its ways, and the checks can tell.
 
-use tameike_sim::countdown::{Number, Stride, Walk, Way, Workload, count, numbers, walk};
+use tameike_sim::countdown::Way;
+use tameike_sim::walk::{Number, Stride, Walk, Workload, count, numbers, walk};
 use tameike_sim::run::Failure;
 use tameike_sim::world::Canary;
 

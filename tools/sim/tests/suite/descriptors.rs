@@ -8,7 +8,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::program::{Flags, Op};
+use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
 /// A call in the cache view of a node.

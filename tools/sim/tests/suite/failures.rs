@@ -2,7 +2,8 @@
 
 use tameike_core::View;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::program::{Action, Flags, Op, Program, Step};
+use tameike_sim::op::{Flags, Op};
+use tameike_sim::program::{Action, Program, Step};
 use tameike_sim::run::run_counted;
 use tameike_sim::world::WorldConfig;
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::wire::meta::RenameMode;
-use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::op::{Flags, Op};
+use tameike_sim::program::{Action, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{DiskFaults, WorldConfig};
 

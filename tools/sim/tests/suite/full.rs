@@ -6,7 +6,8 @@ use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::op::{Flags, Op};
+use tameike_sim::program::{Action, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{Canary, World, WorldConfig};
 

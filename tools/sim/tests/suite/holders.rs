@@ -13,7 +13,8 @@ use tameike_io::os::runtime::promise;
 use tameike_io::shared::SharedFs;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::op::{Flags, Op};
+use tameike_sim::program::{Action, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 

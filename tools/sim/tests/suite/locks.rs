@@ -3,7 +3,8 @@
 
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
-use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::op::{Flags, Op};
+use tameike_sim::program::{Action, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{Canary, WorldConfig};
 

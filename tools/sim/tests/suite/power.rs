@@ -7,7 +7,7 @@ use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::program::{Flags, Op};
+use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{Canary, World, WorldConfig};
 
 const NODES: usize = 3;

@@ -11,7 +11,7 @@ use tameike_io::os::runtime::promise;
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
 use tameike_sim::model::data::byte;
-use tameike_sim::program::{Flags, Op};
+use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{Canary, World, WorldConfig};
 
 const SEEDS: u64 = 150;

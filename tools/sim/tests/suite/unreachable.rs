@@ -10,7 +10,8 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, NodeId, Result, UnitId, View};
 use tameike_sim::countdown::Countdown;
 use tameike_sim::kernel::{self, Told};
-use tameike_sim::program::{Action, Flags, Op, Program, Step, Trouble};
+use tameike_sim::op::{Flags, Op};
+use tameike_sim::program::{Action, Program, Step, Trouble};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 

@@ -2,7 +2,8 @@
 
 use super::{FILES, Taste, UNIT, draw_slot};
 use crate::chance::Chance;
-use crate::program::{Action, Flags, Op, Step};
+use crate::op::{Flags, Op};
+use crate::program::{Action, Step};
 use tameike_core::View;
 
 const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };

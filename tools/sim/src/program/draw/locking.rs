@@ -1,8 +1,9 @@
 //! Programs that want locks of the same files, on any nodes, and write and read them meanwhile.
 
-use super::{DIRS, FILES, Kind, Taste, draw_path, draw_slot, draw_some_trouble};
+use super::{FILES, Kind, Taste, draw_path, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
-use crate::program::{Action, Flags, Op, Step, Trouble};
+use crate::op::{DIRS, Flags, Op};
+use crate::program::{Action, Step, Trouble};
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 

@@ -6,8 +6,9 @@ mod locking;
 mod racing;
 mod sharing;
 
-use super::{Action, DIRS, Flags, Op, Program, SLOTS, Step, Trouble};
+use super::{Action, Program, Step, Trouble};
 use crate::chance::Chance;
+use crate::op::{DIRS, Flags, Op, SLOTS};
 use crate::tree::TreeFaults;
 use crate::world::{AMPLE_CAPACITY, CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
 use filling::draw_filling;

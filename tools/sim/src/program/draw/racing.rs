@@ -2,7 +2,8 @@
 
 use super::{Taste, draw_path, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
-use crate::program::{Action, Flags, Op, Step};
+use crate::op::{Flags, Op};
+use crate::program::{Action, Step};
 
 /// Several descriptors, on any nodes, append to one file at the same time.
 pub(super) fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {

@@ -1,9 +1,10 @@
 //! Nodes that read one file, on which others are asked for it: the homes are slow, and who holds it dies, is cut off, has few frames or
 //! other things to do, while the file is written, cut, locked, removed and loaded.
 
-use super::{DIRS, FILES, Taste, UNIT, draw_slot, draw_some_trouble};
+use super::{FILES, Taste, UNIT, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
-use crate::program::{Action, Flags, Op, Step, Trouble};
+use crate::op::{DIRS, Flags, Op};
+use crate::program::{Action, Step, Trouble};
 use crate::world::WorldConfig;
 use std::time::Duration;
 use tameike_core::View;

@@ -1,0 +1,190 @@
+//! System calls of the simulated programs.
+
+use tameike_core::wire::lock::{LockKind, LockRange};
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::unit::SpaceChange;
+
+/// Directories that exist from the start.
+pub const DIRS: [&str; 3] = ["a", "b", "a/c"];
+/// Slots for open files of one node and view.
+pub const SLOTS: u8 = 3;
+/// Name of the extended attribute that programs set and get.
+pub const XATTR: &[u8] = b"user.sim";
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `O_WRONLY` or `O_RDWR`.
+    pub write: bool,
+    /// `O_APPEND`.
+    pub append: bool,
+    /// `O_TRUNC`.
+    pub truncate: bool,
+    /// `O_CREAT`.
+    pub create: bool,
+    /// `O_EXCL`.
+    pub exclusive: bool,
+}
+
+/// One call of a program. Open files are in numbered slots of their node and view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "they are the system calls of the same names")]
+pub enum Op {
+    Open {
+        slot: u8,
+        path: String,
+        flags: Flags,
+    },
+    Read {
+        slot: u8,
+        offset: u64,
+        length: u32,
+    },
+    /// `tag` decides the bytes.
+    Write {
+        slot: u8,
+        offset: u64,
+        length: u32,
+        tag: u64,
+    },
+    /// `fallocate` with `FALLOC_FL_KEEP_SIZE`.
+    Space {
+        slot: u8,
+        change: SpaceChange,
+        offset: u64,
+        length: u64,
+    },
+    /// Without a range `flock`, else `fcntl`.
+    Lock {
+        slot: u8,
+        range: Option<LockRange>,
+        kind: LockKind,
+        wait: bool,
+    },
+    Unlock {
+        slot: u8,
+        range: Option<LockRange>,
+    },
+    Fsync {
+        slot: u8,
+    },
+    Close {
+        slot: u8,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Stat {
+        path: String,
+    },
+    List {
+        path: String,
+    },
+    Mkdir {
+        path: String,
+    },
+    Rmdir {
+        path: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        mode: RenameMode,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Symlink {
+        path: String,
+        target: String,
+    },
+    Readlink {
+        path: String,
+    },
+    Chmod {
+        path: String,
+        mode: u16,
+    },
+    SetXattr {
+        path: String,
+        value: u64,
+    },
+    GetXattr {
+        path: String,
+    },
+    SyncDir {
+        path: String,
+    },
+}
+
+impl Op {
+    /// The slot of an open file that it works on.
+    pub fn slot(&self) -> Option<u8> {
+        match self {
+            Self::Read { slot, .. }
+            | Self::Write { slot, .. }
+            | Self::Space { slot, .. }
+            | Self::Lock { slot, .. }
+            | Self::Unlock { slot, .. }
+            | Self::Fsync { slot }
+            | Self::Close { slot } => Some(*slot),
+            _ => None,
+        }
+    }
+
+    /// Paths that it names.
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Open { path, .. }
+            | Self::Truncate { path, .. }
+            | Self::Stat { path }
+            | Self::List { path }
+            | Self::Mkdir { path }
+            | Self::Rmdir { path }
+            | Self::Unlink { path }
+            | Self::Symlink { path, .. }
+            | Self::Readlink { path }
+            | Self::Chmod { path, .. }
+            | Self::SetXattr { path, .. }
+            | Self::GetXattr { path }
+            | Self::SyncDir { path } => vec![path],
+            Self::Rename { from, to, .. } | Self::Link { from, to } => vec![from, to],
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Space { .. }
+            | Self::Lock { .. }
+            | Self::Unlock { .. }
+            | Self::Fsync { .. }
+            | Self::Close { .. } => Vec::new(),
+        }
+    }
+
+    /// Whether it can change names, or must be told apart from what does.
+    pub fn changes_names(&self) -> bool {
+        matches!(
+            self,
+            Self::Open { .. }
+                | Self::Mkdir { .. }
+                | Self::Rmdir { .. }
+                | Self::Unlink { .. }
+                | Self::Rename { .. }
+                | Self::Link { .. }
+                | Self::Symlink { .. }
+        )
+    }
+
+    /// Whether it opens what is there, or fails.
+    pub fn only_opens(&self) -> bool {
+        matches!(self, Self::Open { flags, .. } if !flags.create)
+    }
+
+    /// Whether it changes attributes of an inode.
+    pub fn changes_inode(&self) -> bool {
+        matches!(self, Self::Truncate { .. } | Self::Chmod { .. } | Self::SetXattr { .. })
+    }
+}
