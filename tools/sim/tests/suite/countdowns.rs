@@ -1,8 +1,8 @@
 //! Countdowns over the mixed workloads: each kind of call fails once in each of its ways, and the checks can tell.
 
 use tameike_sim::countdown::Way;
-use tameike_sim::walk::{Number, Stride, Walk, Workload, count, numbers, walk};
 use tameike_sim::run::Failure;
+use tameike_sim::walk::{Number, Stride, Walk, Workload, count, numbers, walk};
 use tameike_sim::world::Canary;
 
 /// Of all countdowns, one of so many is run here; `tameike-sim countdowns` runs all.
