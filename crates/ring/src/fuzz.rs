@@ -1,8 +1,9 @@
 //! Decoders of this room, and memory that a program shares, for tests that feed them anything (feature `fuzz`).
 
+use crate::WINDOW_SIZE;
 use crate::client::Client;
 use crate::greeting::{Welcome, hello, is_hello};
-use crate::layout::{ASKED, LEFT, SLOTS, Slot, WINDOW_SIZE, left, pending};
+use crate::layout::{ASKED, LEFT, SLOTS, Slot, left, pending};
 use crate::message::{FileKey, Path, REPLY_WORDS, Reply, Request, RequestWords, Start, Status, Takes, Time};
 use crate::placed::{DEVICES_MAX, PLACED_SIZE, Placed, encode};
 use std::ops::Range;

@@ -5,8 +5,8 @@
 //!                                      one while handles are left                     u32
 //!                                  64  names that the program has looked up by itself u64
 //!                                  72  one more than the core where it asks, 0 until
-//!                                      it wants a companion                           u32
-//!                                  76  near: as pending, for the companion, and bits
+//!                                      it wants a pinned server                           u32
+//!                                  76  near: as pending, for the pinned server, and bits
 //!                                      while it is there, and while it sleeps         u32
 //!                                 128  handles that are left, 0 for none              8 x u64
 //!                                 256  slots: 16 times 256 bytes:  0  state           u32
@@ -28,22 +28,20 @@
 //! away there serves the slot; it writes window and reply, then sets `ANSWERED`. A program that sleeps meanwhile has added
 //! `SLEEPS`. Numbers are in the order of the machine: both ends are on it.
 //!
-//! A *companion* is a thread of the agent that serves one program alone, see `server::companion`. What is for it has its bits in
+//! A *pinned server* is a thread of the agent that serves one program alone, see `server::pinned_server`. What is for it has its bits in
 //! `near`, on which it sleeps; a program that finds `RESTS` there when it adds its bit wakes it.
 //!
 //! A handle is *left* when it is closed and nothing is to be told of that: the program puts it in a place that has none, then sets
 //! `LEFT` in `pending`, and goes on. Who takes that bit away takes all handles. Where no place is free, the close is a request.
 
+use crate::WINDOW_SIZE;
 use crate::message::{REPLY_WORDS, REQUEST_WORDS, ReplyWords, RequestWords};
 use crate::names::NAMES_SIZE;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::arena::Arena;
 
 /// Calls of one process that are under way at the same time.
 pub const SLOTS: usize = 16;
-/// Bytes that one call moves at most.
-pub const WINDOW_SIZE: usize = UNIT_SIZE;
 /// Longest name by which a file is handed over to the kernel, in bytes.
 pub const HANDOVER_NAME_SIZE: usize = 64;
 /// Size of an arena.
@@ -56,7 +54,7 @@ pub(crate) const NOTICE_SIZE: usize = NAMES + NAMES_SIZE;
 pub(crate) const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
 /// Beside these: handles are left.
 pub(crate) const LEFT: u32 = 1 << SLOTS;
-/// In `near` beside these: there is a companion.
+/// In `near` beside these: there is a pinned server.
 pub(crate) const ACCOMPANIED: u32 = 1 << (SLOTS + 1);
 /// It sleeps.
 pub(crate) const RESTS: u32 = 1 << (SLOTS + 2);
@@ -104,12 +102,12 @@ pub(crate) fn looked_up(arena: &Arena) -> &AtomicU64 {
     arena.long(LOOKED_UP)
 }
 
-/// What the companion is asked alone, and what it does.
+/// What the pinned server is asked alone, and what it does.
 pub(crate) fn near(arena: &Arena) -> &AtomicU32 {
     arena.word(NEAR)
 }
 
-/// One more than the core where the program asks; 0 until it wants a companion.
+/// One more than the core where the program asks; 0 until it wants a pinned server.
 pub(crate) fn core(arena: &Arena) -> &AtomicU32 {
     arena.word(CORE)
 }

@@ -21,7 +21,10 @@ mod placed;
 pub mod server;
 mod spin;
 
-pub use layout::WINDOW_SIZE;
+use tameike_core::limits::UNIT_SIZE;
+
+/// Bytes that one call moves, at most.
+pub const WINDOW_SIZE: usize = UNIT_SIZE;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ mod status;
 pub(crate) use status::{STATUS_WORDS, StatusWords};
 pub use status::{Status, Time};
 
-use crate::layout::WINDOW_SIZE;
+use crate::WINDOW_SIZE;
 use std::num::NonZeroU64;
 use tameike_core::limits::PATH_SIZE_MAX;
 

@@ -57,7 +57,8 @@ fn check_crate(files: &[(ModulePath, &File)]) -> Vec<Finding> {
     for (module, file) in files {
         let code = product_code(&file.text);
         let mut read = Module { path: &file.path, imports: Vec::new(), exports: BTreeMap::new() };
-        for (path, name) in used_paths(&code) {
+        let (used, code) = used_paths(&code);
+        for (path, name) in used {
             if let Some(path) = resolve(&path, module, &known) {
                 read.exports.insert(name, path.clone());
                 read.imports.push(path);
@@ -140,19 +141,22 @@ fn product_code(text: &str) -> String {
     code
 }
 
-/// Paths of `use` declarations, each with the name under which it is known.
-fn used_paths(code: &str) -> Vec<(Vec<String>, String)> {
-    let mut found = Vec::new();
+/// Paths of `use` declarations, each with the name under which it is known; and the code without these declarations.
+fn used_paths(code: &str) -> (Vec<(Vec<String>, String)>, String) {
+    let (mut found, mut rest, mut last) = (Vec::new(), String::new(), 0);
     for (at, _) in code.match_indices("use ") {
         let before = code[..at].rsplit('\n').next().unwrap_or_default().trim();
-        if !(before.is_empty() || before.starts_with("pub")) {
+        if at < last || !(before.is_empty() || before.starts_with("pub")) {
             continue;
         }
         if let Some((tree, _)) = code[at + 4..].split_once(';') {
             expand(tree, &[], &mut found);
+            rest.push_str(&code[last..at]);
+            last = at + 4 + tree.len();
         }
     }
-    found
+    rest.push_str(&code[last..]);
+    (found, rest)
 }
 
 /// Takes a tree of `use` apart.

@@ -4,9 +4,8 @@
 
 use super::Client;
 use super::slots::Claim;
-use crate::layout::{
-    ACCOMPANIED, ANSWERED, ASKED, RESTS, SLEEPS, SLOTS, Slot, WINDOW_SIZE, core, near, pending,
-};
+use crate::WINDOW_SIZE;
+use crate::layout::{ACCOMPANIED, ANSWERED, ASKED, RESTS, SLEEPS, SLOTS, Slot, core, near, pending};
 use crate::message::{Reply, Request};
 use crate::server::watch;
 use rustix::io::Errno;
@@ -127,7 +126,7 @@ impl Client {
         }
     }
 
-    /// Has the companion alone find what `bit` stands for; whether there is one that does so at once. It is at something else for
+    /// Has the pinned server alone find what `bit` stands for; whether there is one that does so at once. It is at something else for
     /// long only for another call of this program.
     pub(super) fn hand_over_near(&self, bit: u32) -> bool {
         if !self.near.is_wanted() || self.slots.are_shared() {

@@ -22,7 +22,7 @@ pub use answer::{Answer, OpenFile, ViewInfo};
 pub use connect::ConnectError;
 pub use transfer::Transfer;
 
-use crate::layout::WINDOW_SIZE;
+use crate::WINDOW_SIZE;
 use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
@@ -38,7 +38,8 @@ use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_io::os::arena::{Arena, Sight};
 use tameike_io::os::forked::OwnMark;
 
-pub use crate::layout::{HANDOVER_NAME_SIZE, WINDOW_SIZE as TRANSFER_SIZE_MAX};
+pub use crate::WINDOW_SIZE as TRANSFER_SIZE_MAX;
+pub use crate::layout::HANDOVER_NAME_SIZE;
 
 /// The connection of one process to the agent of its node.
 #[derive(Debug)]

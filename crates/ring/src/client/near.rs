@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Waits without looking after one that looked in vain, so that such a one is a small part of their time.
 const WAITS: u32 = 1 << 10;
 
-/// Waits yet in which the program does not look, if it has a companion (`server::companion`).
+/// Waits yet in which the program does not look, if it has a pinned server (`server::pinned_server`).
 #[derive(Debug, Default)]
 pub(super) struct Near(AtomicU32);
 
 impl Near {
-    /// Whether a companion is wanted.
+    /// Whether a pinned server is wanted.
     pub(super) fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

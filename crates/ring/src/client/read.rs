@@ -3,7 +3,7 @@
 use super::call::NoReply;
 use super::slots::Claim;
 use super::{Answer, Client, parts_mut};
-use crate::layout::WINDOW_SIZE;
+use crate::WINDOW_SIZE;
 use crate::message::{FileKey, Reply, Request, Takes};
 use tameike_core::limits::UNIT_SIZE;
 

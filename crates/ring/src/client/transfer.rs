@@ -2,7 +2,7 @@
 
 use super::slots::Claim;
 use super::{Answer, Client, counted};
-use crate::layout::WINDOW_SIZE;
+use crate::WINDOW_SIZE;
 use crate::message::{Request, Takes};
 use std::time::Duration;
 

@@ -4,10 +4,9 @@
 //! while it is served, hurts itself alone.
 
 use super::Handler;
-use super::companion::Companion;
-use crate::layout::{
-    ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, WINDOW_SIZE, left, looked_up, near, pending,
-};
+use super::pinned_state::PinnedState;
+use crate::WINDOW_SIZE;
+use crate::layout::{ALL_SLOTS, ANSWERED, LEFT, SLEEPS, SLOTS, Slot, left, looked_up, near, pending};
 use crate::message::{Path, Reply, Request};
 use crate::placed::{self, DEVICES_MAX};
 use parking_lot::Mutex;
@@ -34,7 +33,7 @@ pub(super) struct Connection<H: Handler> {
     /// The process, where the system tells of its end. A child may hold the socket open for longer.
     pub process: Option<OwnedFd>,
     pub arena: Arena,
-    pub companion: Companion,
+    pub pinned: PinnedState,
     /// Slots whose requests are under way.
     busy: AtomicU32,
     /// The slot taken last.
@@ -60,8 +59,8 @@ impl<H: Handler> Connection<H> {
         (socket, process): (Arc<UnixStream>, Option<OwnedFd>),
         arena: Arena,
     ) -> Self {
-        let (companion, busy, last, under_way, devices) = Default::default();
-        Self { handler, session, socket, process, arena, companion, busy, last, under_way, counts, devices }
+        let (pinned, busy, last, under_way, devices) = Default::default();
+        Self { handler, session, socket, process, arena, pinned, busy, last, under_way, counts, devices }
     }
 
     /// By which number the program knows a device; it is sent one that it does not know.
@@ -163,7 +162,7 @@ impl<H: Handler> Connection<H> {
         if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
             self.handler.ended(&self.session);
         }
-        self.end_companion();
+        self.pinned.end(&self.arena);
     }
 }
 

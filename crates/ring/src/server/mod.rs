@@ -1,13 +1,14 @@
 //! The end of the agent.
 //!
 //! Knows nothing of views: a [`Handler`] is given decoded requests and answers them. Programs of one user are served, a
-//! bounded number of them, by two threads that are started with the first, and by companions of those that have to wait
-//! ([`companion`]). While nobody asks all of it sleeps.
+//! bounded number of them, by two threads that are started with the first, and by pinned servers of programs that have polled in vain
+//! ([`pinned_server`]). While nobody asks all of it sleeps.
 
-mod companion;
 mod connection;
 mod guests;
 mod names;
+mod pinned_server;
+mod pinned_state;
 mod threads;
 pub(crate) mod watch;
 
@@ -17,10 +18,10 @@ pub use tameike_io::os::socket::Peer;
 
 use crate::frames::FrameTable;
 use crate::spin::Spin;
-use companion::Companions;
 use connection::{Connection, Counts};
 use guests::Guest;
 use parking_lot::{Mutex, RwLock};
+use pinned_server::PinnedServers;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -86,7 +87,7 @@ struct Inner<H: Handler> {
     guests: Mutex<Guests<H>>,
     /// Those that can ask.
     connections: RwLock<Vec<Arc<Connection<H>>>>,
-    companions: Companions<H>,
+    pinned_servers: PinnedServers<H>,
     /// Whose turn it is.
     next: AtomicUsize,
     stopping: AtomicBool,
@@ -149,7 +150,7 @@ impl<H: Handler> Server<H> {
             wakeup,
             guests: Mutex::new(Guests { guests: BTreeMap::new(), last: 0 }),
             connections: RwLock::default(),
-            companions: Companions::default(),
+            pinned_servers: PinnedServers::default(),
             next: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             counts: Arc::default(),
@@ -243,7 +244,7 @@ impl<H: Handler> Server<H> {
             }
         }
         self.inner.end_all();
-        self.inner.end_companions();
+        self.inner.end_pinned_servers();
     }
 }
 

@@ -81,7 +81,7 @@ impl<H: Handler> Inner<H> {
             self.wake();
         }
         if let Work::Asked(asked) = &work {
-            self.accompany(asked.connection());
+            self.pin_server(asked.connection());
         }
         self.run(work);
     }

@@ -35,7 +35,7 @@ pub struct State {
     held: Vec<Asked<Files>>,
     /// Handles that programs have left.
     pub closed: Vec<u64>,
-    /// Requests that companions have served.
+    /// Requests that pinned servers have served.
     pub near: usize,
     /// Threads that are held up by `mkdir`, until the files have no more of them.
     pub held_up: usize,

@@ -1,8 +1,9 @@
 //! Programs that ask, and are answered.
 
 use super::bed::{Bed, HALF_DECLINED, PATIENCE, ROOT};
+use crate::WINDOW_SIZE;
 use crate::client::{Answer, Client, ConnectError};
-use crate::layout::{SLOTS, WINDOW_SIZE};
+use crate::layout::SLOTS;
 use crate::message::Status;
 use crate::server::{CLIENTS_MAX, THREADS};
 use std::sync::mpsc::channel;

@@ -1,14 +1,14 @@
-//! Programs that have to wait, and their companions.
+//! Programs that have to wait, and their pinned servers.
 
 use super::bed::{Bed, HOLDS_UP, PATIENCE, ROOT};
 use crate::client::{Answer, Client};
 use tameike_io::os::process::monotonic;
 
-/// Has a program wait in vain until it has a companion.
+/// Has a program wait in vain until it has a pinned server.
 fn accompany(bed: &Bed, client: &Client) {
     let (begun, before) = (monotonic(), bed.files.state.lock().near);
     while bed.files.state.lock().near == before {
-        assert!(monotonic() - begun < PATIENCE, "it has no companion");
+        assert!(monotonic() - begun < PATIENCE, "it has no pinned server");
         std::thread::scope(|scope| {
             scope.spawn(|| client.sync(1));
             bed.files.await_held(1);
@@ -19,7 +19,7 @@ fn accompany(bed: &Bed, client: &Client) {
 }
 
 #[test]
-fn who_waits_in_vain_is_served_by_a_companion_to_its_end() {
+fn a_program_that_polls_in_vain_is_served_by_a_pinned_server_to_its_end() {
     let bed = Bed::new();
     let clients = [(); 3].map(|()| bed.client());
     for client in &clients {
@@ -41,7 +41,7 @@ fn who_waits_in_vain_is_served_by_a_companion_to_its_end() {
 }
 
 #[test]
-fn other_threads_are_served_while_the_companion_is_held_up() {
+fn other_threads_are_served_while_the_pinned_server_is_held_up() {
     let bed = Bed::new();
     let client = bed.client();
     accompany(&bed, &client);
@@ -49,7 +49,7 @@ fn other_threads_are_served_while_the_companion_is_held_up() {
         let before = bed.files.state.lock().near;
         let first = scope.spawn(|| client.make_dir(ROOT, HOLDS_UP, 0o755));
         bed.files.await_state(|state| state.held_up == 1);
-        assert_eq!(bed.files.state.lock().near - before, 1, "it is the companion");
+        assert_eq!(bed.files.state.lock().near - before, 1, "it is the pinned server");
         (0..100).for_each(|_| assert_eq!(client.close(1 << 50), Answer::Failed(9)));
         bed.files.go_on();
         assert_eq!(first.join().expect("no panic"), Answer::Done(()));

@@ -3,9 +3,10 @@
 //! Nothing on the media changes before [`Inspection::into_changes`] is committed by who asked for it.
 
 use super::RecordKind;
+use super::kv::applied_entry;
 use super::kv::{Changes, Kv};
 use super::record;
-use super::recovery::{Log, Replay, applied, applied_entry};
+use super::recovery::{Log, Replay, applied};
 use crate::table::Table;
 use std::sync::Arc;
 use tameike_core::Result;

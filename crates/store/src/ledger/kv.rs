@@ -10,6 +10,14 @@ use tameike_io::disk::memory::{Fate, Faults};
 /// Changes to keys: a value, or `None` for a removal.
 pub type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+/// The key of the sequence number of the last applied record. No key of the table begins with 0.
+pub(super) const APPLIED_KEY: &[u8] = &[0];
+
+/// The entry that stores the sequence number of the last applied record.
+pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    (APPLIED_KEY.to_vec(), Some(sequence.to_le_bytes().to_vec()))
+}
+
 /// An ordered map on a disk. Calls block.
 pub trait Kv: Send + Sync {
     /// The map as of its last commit. It costs no read of the disk, and is to be dropped soon: what was removed

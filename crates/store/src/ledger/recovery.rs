@@ -1,6 +1,6 @@
 //! Opening a ledger: what the log has beyond the store is applied again.
 
-use super::kv::{Changes, Kv};
+use super::kv::{APPLIED_KEY, Changes, Kv, applied_entry};
 use super::overlay::{Overlay, Readers};
 use super::record::{self, Contents, Record};
 use super::transaction::{Moment, Transaction};
@@ -14,13 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tameike_core::{Fault, Result};
 use tameike_io::Runtime;
-
-/// Where the store keeps the sequence number of the last record in it. No table key begins with 0.
-const APPLIED_KEY: &[u8] = &[0];
-
-pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Option<Vec<u8>>) {
-    (APPLIED_KEY.to_vec(), Some(sequence.to_le_bytes().to_vec()))
-}
 
 /// Both files of the log with what is in them, the older one first.
 pub(super) struct Log {

@@ -1,7 +1,6 @@
 //! From the log's buffer to its files, and from the overlay into the key-value store.
 
-use super::kv::Changes;
-use super::recovery::applied_entry;
+use super::kv::{Changes, applied_entry};
 use super::{Data, Ledger, State, record};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -44,6 +44,17 @@ fn modules_and_those_below_them_may_use_each_other() {
 }
 
 #[test]
+fn only_the_file_of_each_imported_name_counts() {
+    let files = [
+        ("lib.rs", "mod one;\nmod two;\n"),
+        ("one/mod.rs", "mod part;\nuse crate::two::Two;\npub use part::{Part, other};\n"),
+        ("one/part.rs", "pub struct Part;\n"),
+        ("two.rs", "use crate::one::{\n    Part, other,\n};\n"),
+    ];
+    assert_eq!(circles_of(&files), Vec::<String>::new());
+}
+
+#[test]
 fn tests_and_comments_are_not_read() {
     let files = [
         ("lib.rs", "mod one;\nmod two;\n"),
