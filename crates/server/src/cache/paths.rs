@@ -3,7 +3,6 @@
 //! A path is a hint: a file is found under it only when its inode number says so. The journal keeps, beside
 //! each record, the paths of the record as keys; the files in memory keep theirs in a set.
 
-use super::record::{Changes, Journal, Record};
 use parking_lot::Mutex;
 use serde_bytes::ByteBuf;
 use std::collections::BTreeSet;
@@ -28,35 +27,29 @@ fn below(directory: &[u8]) -> [Vec<u8>; 2] {
     [b'/', b'/' + 1].map(|bound| [directory, &[bound]].concat())
 }
 
-/// What must change in the journal's paths of a file when its record becomes `after`.
-pub(super) fn changes(inode: InodeId, before: Option<&Record>, after: &Record) -> Changes {
-    let old = before.map_or(&[][..], |before| before.paths.as_slice());
-    let gone = old.iter().filter(|path| !after.paths.contains(path)).map(|path| (path, None));
-    let new = after.paths.iter().filter(|path| !old.contains(path)).map(|path| (path, Some(ByteBuf::new())));
-    gone.chain(new).map(|(path, value)| (ByteBuf::from(key(path, inode)), value)).collect()
+/// The bounds of the journal's keys of all paths below a directory.
+pub(super) fn keys_below(directory: &[u8]) -> [Vec<u8>; 2] {
+    below(directory).map(|bound| [&[prefix::CACHE, PATH], bound.as_slice()].concat())
 }
 
-impl Journal {
-    /// Files with a path below `directory`, from key `start` on (empty: from the first on), at most `limit`
-    /// paths of them; and where to go on.
-    pub(super) fn below(
-        &self,
-        directory: &[u8],
-        start: Vec<u8>,
-        limit: usize,
-    ) -> Result<(Vec<InodeId>, Option<Vec<u8>>)> {
-        let [first, end] = below(directory).map(|bound| [&[prefix::CACHE, PATH], bound.as_slice()].concat());
-        let found = self.scan(&first.max(start), &end, limit)?;
-        let inode = |key: &[u8]| {
-            let number = key.last_chunk().copied().map(u64::from_be_bytes);
-            number
-                .map(InodeId)
-                .ok_or_else(|| Fault::new(Errno::EBADMSG, "a path of a cache record is damaged"))
-        };
-        let next =
-            found.last().filter(|_| found.len() == limit).map(|(last, _)| [last.as_slice(), &[0]].concat());
-        Ok((found.iter().map(|(key, _)| inode(key)).collect::<Result<_>>()?, next))
-    }
+/// The inode number at the end of a key of the journal's paths.
+///
+/// # Errors
+/// `EBADMSG` when the key is too short.
+pub(super) fn inode_of(key: &[u8]) -> Result<InodeId> {
+    let number = key.last_chunk().copied().map(u64::from_be_bytes);
+    number.map(InodeId).ok_or_else(|| Fault::new(Errno::EBADMSG, "a path of a cache record is damaged"))
+}
+
+/// Changes of the journal's keys when the paths of a file were `before` and are `after`: a value to put, or none to remove.
+pub(super) fn changes(
+    inode: InodeId,
+    before: &[ByteBuf],
+    after: &[ByteBuf],
+) -> Vec<(ByteBuf, Option<ByteBuf>)> {
+    let gone = before.iter().filter(|path| !after.contains(path)).map(|path| (path, None));
+    let new = after.iter().filter(|path| !before.contains(path)).map(|path| (path, Some(ByteBuf::new())));
+    gone.chain(new).map(|(path, value)| (ByteBuf::from(key(path, inode)), value)).collect()
 }
 
 /// Paths of the files in memory.

@@ -274,9 +274,25 @@ impl Journal {
 
     /// Writes a record in the place of `before`, if there was one.
     pub(super) fn put(&self, inode: InodeId, before: Option<&Record>, record: &Record) -> Result<()> {
-        let mut changes = paths::changes(inode, before, record);
+        let paths_before = before.map_or(&[][..], |before| before.paths.as_slice());
+        let mut changes = paths::changes(inode, paths_before, &record.paths);
         changes.push(Self::record_change(inode, record)?);
         self.write(changes)
+    }
+
+    /// Files with a path below `directory`, from key `start` on (empty: from the first on), at most `limit` paths of them; and the key
+    /// from which to continue.
+    pub(super) fn below(
+        &self,
+        directory: &[u8],
+        start: Vec<u8>,
+        limit: usize,
+    ) -> Result<(Vec<InodeId>, Option<Vec<u8>>)> {
+        let [first, end] = paths::keys_below(directory);
+        let found = self.scan(&first.max(start), &end, limit)?;
+        let next =
+            found.last().filter(|_| found.len() == limit).map(|(last, _)| [last.as_slice(), &[0]].concat());
+        Ok((found.iter().map(|(key, _)| paths::inode_of(key)).collect::<Result<_>>()?, next))
     }
 
     /// Keys from `start` to `end` (excluded) with their values, ascending, at most `limit`.
@@ -378,7 +394,7 @@ pub(crate) fn fuzz_seeds() -> (Vec<u8>, Vec<u8>) {
     (record.journaled, record.dirty, record.cut) = (true, true, Some(5));
     record.prefer_path(b"dir/new");
     let digest = UnitDigest { index: 3, length: 9, root: false, value: [1; 32] };
-    let mut changes = paths::changes(inode, None, &record);
+    let mut changes = paths::changes(inode, &[], &record.paths);
     let value = encode_record(&record).expect("small");
     changes.push((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(value.clone()))));
     let digest = codec::encode(&digest).expect("small");
