@@ -1,6 +1,6 @@
 //! Files on their way from the tree to the container.
 
-use super::packer::kind_of;
+use super::lookup::find;
 use super::tree::{Found, Mark, told};
 use super::{Names, Packer};
 use std::collections::HashMap;
@@ -156,7 +156,7 @@ impl<'a> Batch<'a> {
     /// Has a directory be in the container; when all ends, with the attributes that it has then.
     fn record_dir(&self, path: &[u8]) -> Result<()> {
         let session = &self.packer.session;
-        let known = kind_of(session, path)?;
+        let known = find(session, path)?;
         if known.is_some_and(|known| known.kind == FileKind::Directory) && self.pass == Pass::Idle {
             return Ok(());
         }
@@ -202,7 +202,7 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let mark = Mark::of(&found);
-        match kind_of(session, path)? {
+        match find(session, path)? {
             Some(known) if known.kind == FileKind::Symlink && session.read_link(path)? == target => {
                 let is_same = (known.uid, known.gid, known.mtime) == (mark.uid, mark.gid, mark.mtime);
                 return if is_same { Ok(()) } else { session.set_attributes(path, &mark.link_attributes()) };
@@ -271,7 +271,7 @@ impl<'a> Batch<'a> {
             if shared.tree.look(path)? != Some(Found::File(*mark)) {
                 return Ok(false);
             }
-            match kind_of(session, path)? {
+            match find(session, path)? {
                 Some(known) if known.kind == FileKind::Directory => session.remove_dir(path)?,
                 Some(known) if known.kind != FileKind::File => session.unlink(path)?,
                 _ => {}

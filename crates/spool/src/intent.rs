@@ -1,6 +1,6 @@
 //! What a renaming is about to do, told in the spool, so that who follows a packer that was killed ends it.
 
-use super::packer::kind_of;
+use super::lookup::find;
 use super::tree::{Tree, told};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Intent {
         if let (Some(from), Some(to)) = (names.next(), names.next())
             && tree.look(from)?.is_none()
             && tree.look(to)?.is_some()
-            && kind_of(session, from)?.is_some()
+            && find(session, from)?.is_some()
         {
             session.rename(from, to)?;
             session.write_out()?;

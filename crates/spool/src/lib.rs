@@ -13,6 +13,7 @@ mod batch;
 mod clean;
 mod intent;
 mod listing;
+mod lookup;
 mod members;
 mod packer;
 mod page;

@@ -1,6 +1,6 @@
 //! Names that the container has and the tree does not: they come to the tree directory by directory, when somebody looks there.
 
-use super::packer::kind_of;
+use super::lookup::find;
 use super::tree::Found;
 use super::{Names, Packer};
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ impl Packer {
         if tree.look(dir)? != Some(Found::Dir) {
             return Ok(());
         }
-        let known = kind_of(&self.session, dir)?.filter(|known| known.kind == FileKind::Directory);
+        let known = find(&self.session, dir)?.filter(|known| known.kind == FileKind::Directory);
         if known.is_some() {
             let names = self.session.read_dir(dir)?;
             tree.keeping_time(dir, || {
@@ -52,7 +52,7 @@ impl Packer {
     /// What the tree has is newer, unless that is an older stub.
     fn bring_name(&self, path: &[u8]) -> Result<()> {
         let tree = &self.shared.tree;
-        let Some(known) = kind_of(&self.session, path)? else { return Ok(()) };
+        let Some(known) = find(&self.session, path)? else { return Ok(()) };
         let Brief { kind, mode, uid, gid, mtime, size } = known;
         let stub = Stub { size, mode, uid, gid, mtime };
         let attributes = AttrChange {

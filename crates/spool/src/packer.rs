@@ -2,6 +2,7 @@
 
 use super::batch::{Batch, Pass, Seen};
 use super::intent::Intent;
+use super::lookup::find;
 use super::requests::Door;
 use super::tree::{Found, Tree, told};
 use super::{Names, Packed, Packer, Shared, open_session};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_container::session::Session;
-use tameike_container::{Brief, split_path};
+use tameike_container::split_path;
 use tameike_core::spool::is_short;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::monotonic;
@@ -134,7 +135,7 @@ fn drop_stubs_without_record(tree: &Tree, session: &Session) -> Result<()> {
                 FileKind::Directory => dirs.push(path),
                 FileKind::Symlink => {
                     let is_stub = matches!(tree.look(&path)?, Some(Found::Packed(_)));
-                    if is_stub && kind_of(session, &path)?.is_none() {
+                    if is_stub && find(session, &path)?.is_none() {
                         std::fs::remove_file(tree.real(&path)).map_err(|error| told(&error))?;
                     }
                 }
@@ -143,13 +144,4 @@ fn drop_stubs_without_record(tree: &Tree, session: &Session) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// What the container has at a path.
-pub fn kind_of(session: &Session, path: &[u8]) -> Result<Option<Brief>> {
-    match session.stat(path) {
-        Ok(found) => Ok(Some(found)),
-        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
-        Err(fault) => Err(fault),
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::batch::{Pass, Seen, is_recent};
 use super::intent::Intent;
-use super::packer::kind_of;
+use super::lookup::find;
 use super::tree::{Found, change_at, told};
 use super::{Names, Packer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -199,7 +199,7 @@ impl Packer {
         }
         std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| told(&error))?;
         names.clean.remove(path);
-        if kind_of(&self.session, path)?.is_some() {
+        if find(&self.session, path)?.is_some() {
             self.session.unlink(path)?;
         }
         self.session.write_out()
@@ -209,7 +209,7 @@ impl Packer {
         self.list(names, path)?;
         std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| told(&error))?;
         names.listed.forget([path, path]);
-        if kind_of(&self.session, path)?.is_some() {
+        if find(&self.session, path)?.is_some() {
             self.session.remove_dir(path)?;
         }
         self.session.write_out()
@@ -246,7 +246,7 @@ impl Packer {
 
     /// Has the container follow when something of the tree has got another name.
     fn follow(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        match (kind_of(&self.session, from)?, kind_of(&self.session, to)?) {
+        match (find(&self.session, from)?, find(&self.session, to)?) {
             _ if from == to => Ok(()),
             (Some(_), _) => self.session.rename(from, to),
             // What it replaces is in the container; it is not yet.

@@ -1,0 +1,16 @@
+//! Lookups in the container.
+
+use tameike_container::session::{Brief, Session};
+use tameike_core::{Errno, Result};
+
+/// The attributes of what the container has at a path, if anything.
+///
+/// # Errors
+/// `EIO` when the container is damaged there.
+pub fn find(session: &Session, path: &[u8]) -> Result<Option<Brief>> {
+    match session.stat(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
