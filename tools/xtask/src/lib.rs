@@ -45,8 +45,17 @@ pub fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
 }
 
-/// Every lint on the repository at `root`, in the order of paths; `Err` when it could not be read.
-pub fn lint(root: &Path) -> Result<Vec<Finding>, String> {
+/// The outcome of all lints.
+#[derive(Debug)]
+pub struct Report {
+    /// Breaches, in the order of paths.
+    pub findings: Vec<Finding>,
+    /// Documents whose sentences are measured, with the mean number of words of a sentence.
+    pub means: Vec<(PathBuf, f64)>,
+}
+
+/// Every lint on the repository at `root`; `Err` when it could not be read.
+pub fn lint(root: &Path) -> Result<Report, String> {
     let files = tree::files(root)?;
     let mut findings = crates::check(root)?;
     for file in &files {
@@ -59,8 +68,10 @@ pub fn lint(root: &Path) -> Result<Vec<Finding>, String> {
     let list = list.map_err(|error| format!("xtask: cannot read {}: {error}", prose::LIST))?;
     let list = prose::read_list(&list)?;
     findings.extend(prose::check(&files, &list));
+    findings.extend(prose::check_sentences(&files));
     findings.extend(prose::check_subjects(root, &list));
     findings.extend(header::check(root)?);
     findings.sort();
-    Ok(findings)
+    let means = prose::means(&files).into_iter().map(|(path, mean)| (path.to_owned(), mean)).collect();
+    Ok(Report { findings, means })
 }

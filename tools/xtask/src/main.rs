@@ -34,9 +34,12 @@ fn main() -> ExitCode {
 /// All house lints on this repository; every finding on a line of its own.
 fn lint() -> Result<(), String> {
     let root = xtask::repository_root();
-    let findings = xtask::lint(&root)?;
+    let xtask::Report { findings, means } = xtask::lint(&root)?;
     for finding in &findings {
         println!("{finding}");
+    }
+    for (path, mean) in means {
+        println!("xtask: {}: {mean:.1} words a sentence", path.display());
     }
     match findings.len() {
         0 => Ok(()),

@@ -207,13 +207,17 @@ fn sentences(text: &str) -> Vec<(usize, usize)> {
         if prose.starts_with(['#', '|']) {
             continue;
         }
-        for word in prose.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)) {
+        // An ID or a title in bold letters begins an item, and is no sentence.
+        let is_word = |word: &&str| {
+            word.contains(char::is_alphanumeric) && !(word.starts_with("**") && word.ends_with("**"))
+        };
+        for word in prose.split_whitespace().filter(is_word) {
             if words == 0 {
                 first = line;
             }
             words += 1;
             let bare = word.trim_end_matches([')', '"', '*', '_']);
-            if bare.ends_with(['.', '!', '?', ':']) && !["e.g.", "i.e."].contains(&bare) {
+            if bare.ends_with(['.', '!', '?']) && !["e.g.", "i.e."].contains(&bare) {
                 end(&mut words, first);
             }
         }
