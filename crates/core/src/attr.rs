@@ -36,6 +36,8 @@ impl Times {
 
 /// The set-user-ID mode bit.
 pub const S_ISUID: u16 = libc::S_ISUID as u16;
+/// The sticky mode bit. On a directory: only owners remove names.
+pub const S_ISVTX: u16 = libc::S_ISVTX as u16;
 /// The set-group-ID mode bit. On a directory: new files take its group.
 pub const S_ISGID: u16 = libc::S_ISGID as u16;
 

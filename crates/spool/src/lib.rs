@@ -22,6 +22,7 @@ mod room;
 mod tree;
 
 use clean::Clean;
+use libc::{SIGKILL, SIGTERM};
 use listing::Listed;
 use members::Membership;
 use page::SharedPage;
@@ -50,8 +51,6 @@ const PACKER: &str = "packer";
 /// How often who is not the packer looks whether it is there.
 const LOOK_STEP: Duration = Duration::from_millis(20);
 
-const SIGTERM: i32 = 15;
-const SIGKILL: i32 = 9;
 /// How long processes have to end when they are asked to.
 const END_WAIT: Duration = Duration::from_secs(5);
 

@@ -10,16 +10,14 @@ use crate::custody::Gate;
 use std::sync::{Arc, OnceLock};
 use tameike_client::data::{Lendable, LendingKey};
 use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
-use tameike_core::attr::S_ISGID;
+use tameike_core::attr::{S_ISGID, S_ISVTX};
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
 use tameike_ring::message::{Path, Reply};
 
-const STICKY: u16 = libc::S_ISVTX as u16;
-
 /// Whether a program may change names in a directory, as far as is seen here.
 fn may_change(session: &Session, dir: &Attr) -> bool {
-    let is_own = dir.mode & STICKY == 0 || dir.uid == session.user;
+    let is_own = dir.mode & S_ISVTX == 0 || dir.uid == session.user;
     may(session, dir, WRITE | SEARCH) && is_own
 }
 

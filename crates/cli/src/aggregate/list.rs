@@ -4,6 +4,7 @@ use super::{inner, open, printing};
 use crate::arguments::ListArguments;
 use std::io::{BufWriter, IsTerminal, Write};
 use tameike_container::{Brief, Container, IndexEntry, quoted, shown};
+use tameike_core::attr::{S_ISGID, S_ISUID, S_ISVTX};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use time::OffsetDateTime;
 
@@ -110,7 +111,7 @@ fn letter(kind: FileKind) -> char {
 
 /// Permission bits as `ls` shows them.
 fn bits(mode: u16) -> String {
-    let special = [(0o4000, 's', 'S'), (0o2000, 's', 'S'), (0o1000, 't', 'T')];
+    let special = [(S_ISUID, 's', 'S'), (S_ISGID, 's', 'S'), (S_ISVTX, 't', 'T')];
     let mut shown = String::with_capacity(9);
     for (class, (bit, set, unset)) in special.into_iter().enumerate() {
         let rights = mode >> (6 - 3 * class) & 7;

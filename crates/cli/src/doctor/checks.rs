@@ -28,7 +28,6 @@ const MEMLOCK_MIN: u64 = 512 << 20;
 const RAM_MIN: u64 = 1 << 30;
 /// Open files that agents need at the least.
 const FILES_MIN: u64 = 4096;
-const SET_USER_ID: u32 = 0o4000;
 
 /// All checks, the most important first.
 pub fn all(said: &[PathBuf]) -> Vec<Check> {
@@ -83,7 +82,7 @@ fn namespaces(probe: &Probe) -> Check {
 
 /// Whether `fusermount3` is there and may mount.
 fn helper_works() -> bool {
-    let set_user_id = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & SET_USER_ID != 0);
+    let set_user_id = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & libc::S_ISUID != 0);
     find_program(FUSE_HELPER).is_some_and(|path| set_user_id(&path))
 }
 

@@ -7,6 +7,7 @@ use super::protocol::{ClientRequest, DriverReply, Launch};
 use crate::exit;
 use crate::place::base::control_socket;
 use crate::place::record::JobRecord;
+use libc::SIGHUP;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +20,6 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::process::{ProcessId, start_thread, user};
 use tameike_io::os::socket;
 
-const SIGHUP: i32 = 1;
 /// Longest request, in bytes: a command line and an environment.
 const REQUEST_SIZE_MAX: usize = 16 << 20;
 

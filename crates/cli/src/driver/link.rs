@@ -4,6 +4,7 @@ use super::event::Event;
 use super::launch::remote_line;
 use crate::node::start::NodeStart;
 use crate::settings::JobPlan;
+use libc::SIGKILL;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,6 @@ const LAST_WORDS: usize = 4;
 const WORDS_SIZE_MAX: usize = 400;
 /// How long to wait for them after the agent has ended.
 const WORDS_WAIT: Duration = Duration::from_secs(1);
-const SIGKILL: i32 = 9;
 
 /// One agent, as its driver has it.
 pub struct AgentLink {

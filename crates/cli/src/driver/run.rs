@@ -12,6 +12,7 @@ use crate::place::record::JobRecord;
 use crate::place::{janitor, orphans, stores};
 use crate::report;
 use crate::settings::JobPlan;
+use libc::{SIGINT, SIGKILL, SIGTERM};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -24,9 +25,6 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
 use tameike_packer::CONTAINER;
 
-const SIGINT: i32 = 2;
-const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
 /// A second Ctrl-C within this time ends everything at once.
 const AGAIN: Duration = Duration::from_secs(2);
 

@@ -6,6 +6,7 @@ use crate::place::base::{self, Base, JobDir};
 use crate::place::mount_points::MountPoint;
 use crate::place::record::JobRecord;
 use crate::place::{janitor, tree};
+use libc::{SIGKILL, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tameike_agent::control::{Isolation, Left};
@@ -18,8 +19,6 @@ use tameike_io::os::process::{self, ProcessId, sharing_mounts, wait_ended, with_
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Rounds of looking for programs: each round finds what the ones of the last had just started.
 const END_ROUNDS: usize = 8;
-const SIGTERM: i32 = 15;
-const SIGKILL: i32 = 9;
 
 /// What a node has made on its host.
 pub struct Belongings {

@@ -4,13 +4,13 @@ use super::content::{Input, next_range};
 use super::walk::Within;
 use crate::Tally;
 use crate::{Node, Xattr, split_path};
+use tameike_core::attr::S_ISGID;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFile, SharedFs, Special, XattrMode};
 
 /// Of a directory, that what is made in it gets its group.
-const SETGID: u16 = 0o2000;
 /// Bytes that are copied at once.
 pub const COPY_SIZE: usize = 1 << 20;
 
@@ -130,7 +130,7 @@ impl Files<'_> {
         }
         // A directory keeps what it has from the one above, which its files are to have, too.
         let inherited = match node.kind {
-            FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & SETGID,
+            FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & S_ISGID,
             _ => 0,
         };
         let mut rights = self.rights(node, self.keeps.mode(node) | inherited);
