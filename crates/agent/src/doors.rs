@@ -197,7 +197,7 @@ impl Views {
         let data = &self.data[usize::from(unit.inode.is_cached())];
         let end = offset.checked_add(length).filter(|end| *end as usize <= UNIT_SIZE);
         match (data, end) {
-            (Some(data), Some(end)) => data.held(unit, &(offset..end), generation),
+            (Some(data), Some(end)) => data.serve_peer(unit, &(offset..end), generation),
             (None, _) | (_, None) => (ClientReply::NotHeld, None),
         }
     }

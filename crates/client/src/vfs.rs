@@ -5,7 +5,7 @@ mod bytes;
 pub use crate::directory::Entries;
 pub use bytes::{FrameBytes, ReadBytes, WriteBytes};
 
-use crate::data::{Lendable, Placed};
+use crate::data::{Lendable, Located};
 use crate::locks::FileLocks;
 use std::future::Future;
 use std::ops::Range;
@@ -252,7 +252,7 @@ pub trait Vfs: Directories + Xattrs {
         handle: HandleNumber,
         offset: u64,
         length: u32,
-    ) -> impl Future<Output = Result<Option<Placed>>> + Send {
+    ) -> impl Future<Output = Result<Option<Located>>> + Send {
         let _ = (handle, offset, length);
         async { Ok(None) }
     }

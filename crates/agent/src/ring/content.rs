@@ -6,7 +6,7 @@ use super::view::RingView;
 use super::{Asked, RingDoor};
 use crate::custody::InFlight;
 use std::sync::Arc;
-use tameike_client::data::Placed;
+use tameike_client::data::Located;
 use tameike_client::vfs::{HandleNumber, Vfs, WriteAt, WriteBytes};
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::FILE_SIZE_MAX;
@@ -65,7 +65,7 @@ impl<V: Vfs> RingView<V> {
                 if takes.placed { view.vfs.place(open.handle, offset, size).await } else { Ok(None) }
             };
             let asked = match placed.await {
-                Ok(Some(Placed { device, place, range })) => {
+                Ok(Some(Located { device, place, range })) => {
                     match asked.answer_placed(&device, &place, &range) {
                         Ok(()) => return,
                         Err(asked) => asked,

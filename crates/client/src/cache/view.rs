@@ -1,7 +1,7 @@
 //! [`Vfs`] of the cache view.
 
 use super::CacheView;
-use crate::data::{Lendable, Placed};
+use crate::data::{Lendable, Located};
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
 use crate::vfs::{
@@ -136,10 +136,10 @@ impl Vfs for CacheView {
         self.read_open(&*self.handle(handle)?, offset, length).await
     }
 
-    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Placed>> {
+    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
         let open = self.handle(handle)?;
         let _stays = open.data.leaving.read().await;
-        Ok(if open.is_orphan() { None } else { self.engine.place(&open.data, offset, length, None).await })
+        Ok(if open.is_orphan() { None } else { self.engine.locate(&open.data, offset, length).await })
     }
 
     fn misplaced(&self, handle: HandleNumber, offset: u64) {
@@ -209,7 +209,7 @@ impl Vfs for CacheView {
     }
 
     fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
-        self.handle(handle).ok().map(|open| Lendable::new(&self.engine, &open.data))
+        self.handle(handle).ok().map(|open| self.engine.lendable(&open.data))
     }
 
     async fn change_space(

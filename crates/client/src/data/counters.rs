@@ -1,6 +1,5 @@
 //! Where the bytes of reads came from.
 
-use super::DataEngine;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::admin::{Counter, counters};
 
@@ -31,9 +30,9 @@ impl Count {
     }
 }
 
-impl DataEngine {
+impl Counters {
     /// The view's counters.
-    pub fn counters(&self) -> Vec<Counter> {
+    pub(super) fn report(&self) -> Vec<Counter> {
         let Counters {
             memory,
             holders,
@@ -43,7 +42,7 @@ impl DataEngine {
             requested_pages,
             delivered_pages,
             damaged,
-        } = &self.counters;
+        } = self;
         let named = [
             (counters::READ_MEMORY, memory),
             (counters::READ_HOLDERS, holders),

@@ -1,8 +1,10 @@
 //! Flush of a file: sends what was written before to its homes, commits it to the file's home, and makes it durable.
 
+use super::file::FileData;
 use super::file::Uncommitted;
-use super::{DataEngine, FileData, FileVersion};
-use crate::vfs::OpenMode;
+use super::home::FileVersion;
+use super::homes::HomeClient;
+use super::write::Writer;
 use event_listener::listener;
 use futures_util::future::{try_join, try_join_all};
 use std::collections::BTreeSet;
@@ -11,14 +13,24 @@ use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Generation, NodeId, Result};
 
-impl DataEngine {
+/// Flushes of files.
+pub(super) struct Flusher {
+    homes: Arc<HomeClient>,
+    writer: Arc<Writer>,
+}
+
+impl Flusher {
+    pub(super) fn new(homes: Arc<HomeClient>, writer: Arc<Writer>) -> Self {
+        Self { homes, writer }
+    }
+
     /// Sends all writes acknowledged so far and commits them to the home; every later open on any node sees them.
     /// `durable`: they survive power loss, too. Failures of single writes are reported by [`FileData::report_faults`]; the
     /// others reach their homes all the same.
     ///
     /// # Errors
     /// When the homes cannot be reached; the next flush tries again.
-    pub async fn flush(self: &Arc<Self>, file: &Arc<FileData>, durable: bool) -> Result<()> {
+    pub(super) async fn flush(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.begin_flush().await;
         let writes = file.begin_commit();
         self.settle(file, writes).await;
@@ -27,12 +39,8 @@ impl DataEngine {
         Ok(())
     }
 
-    /// Flushes what came through a mapping after the last close: no later close commits such bytes. A
-    /// failure is logged, as no program is left to report it to.
-    pub async fn flush_mapped(self: &Arc<Self>, file: &Arc<FileData>, mode: OpenMode) {
-        if !mode.write || file.is_flushed() {
-            return;
-        }
+    /// Flushes, and logs a failure.
+    pub(super) async fn flush_or_log(&self, file: &Arc<FileData>) {
         if let Err(fault) = self.flush(file, false).await {
             log::error!("bytes written through a mapping of {} are not flushed: {fault}", file.inode);
         }
@@ -45,7 +53,7 @@ impl DataEngine {
         }
         let mut committed = None;
         if let Some(Uncommitted { end, time, holes }) = committing {
-            let (version, attr) = self.commit(&home, file.inode, (end, holes), time).await?;
+            let (version, attr) = self.homes.commit(&home, file.inode, (end, holes), time).await?;
             file.count_commit();
             file.own_change(version.generation, version.inline);
             file.learn_attr(attr);
@@ -54,10 +62,10 @@ impl DataEngine {
         match durable {
             false => Ok(()),
             // The coordinator flushes what any node has written.
-            true if home.is_journaled() => self.sync_home(&home, file.inode).await,
+            true if home.is_journaled() => self.homes.sync_home(&home, file.inode).await,
             true => {
                 let (generation, ()) =
-                    try_join(self.sync_all(file, committed), self.sync_home(&home, file.inode)).await?;
+                    try_join(self.sync_all(file, committed), self.homes.sync_home(&home, file.inode)).await?;
                 file.set_durable(generation);
                 Ok(())
             }
@@ -69,10 +77,10 @@ impl DataEngine {
     async fn sync_all(&self, file: &FileData, committed: Option<FileVersion>) -> Result<Generation> {
         let version = match committed {
             Some(version) => version,
-            None => self.version(file.inode).await?,
+            None => self.homes.version(file.inode).await?,
         };
         let size = if file.is_durable(version.generation) { 0 } else { version.size };
-        let others = self.turns(file, 0).into_iter().filter(|(_, start)| *start < size);
+        let others = self.homes.turns(file, 0).into_iter().filter(|(_, start)| *start < size);
         self.sync_units(file, others.map(|(home, _)| home).collect(), true).await?;
         Ok(version.generation)
     }
@@ -82,21 +90,27 @@ impl DataEngine {
         let unsynced = file.take_unsynced();
         let request = UnitRequest::Sync { inode: file.inode, durable };
         let homes = unsynced.union(&others);
-        let synced = try_join_all(homes.map(|&home| self.ask(home, Request::Unit(request.clone())))).await;
+        let synced =
+            try_join_all(homes.map(|&home| self.homes.ask(home, Request::Unit(request.clone())))).await;
         if synced.is_err() {
             file.add_unsynced(unsynced);
         }
         synced.map(drop)
     }
 
+    /// Flushes the file, if its home does not know of all writes yet.
+    pub(super) async fn flush_new(&self, file: &Arc<FileData>) -> Result<()> {
+        if file.newer().is_some() { self.flush(file, false).await } else { Ok(()) }
+    }
+
     /// Sends what has been written so far, and waits until it is at its homes.
-    pub(super) async fn settle_all(self: &Arc<Self>, file: &Arc<FileData>) {
+    pub(super) async fn settle_all(&self, file: &Arc<FileData>) {
         self.settle(file, file.writes()).await;
     }
 
     /// Sends what has been written up to write number `last`, and waits until it is at its homes. Writes that come
     /// meanwhile are not waited for: a program that writes on and on must not keep another from closing the file.
-    async fn settle(self: &Arc<Self>, file: &Arc<FileData>, last: u64) {
+    async fn settle(&self, file: &Arc<FileData>, last: u64) {
         loop {
             listener!(file.changed() => ended);
             let held_back = file.held_back(last);
@@ -104,7 +118,7 @@ impl DataEngine {
                 return;
             }
             for index in held_back {
-                self.send_unit(file, index);
+                self.writer.send_unit(file, index);
             }
             ended.await;
         }

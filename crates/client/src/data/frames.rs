@@ -1,8 +1,9 @@
 //! Frames of the data engine: given to units, and taken back from those that [`Queues`] chooses for eviction.
 
 use super::eviction::{Candidate, Need, Queues};
+use super::file::FileData;
 use super::file::{Evicted, UnitFrame};
-use super::{DataEngine, FileData};
+use super::file_table::FileTable;
 use event_listener::{Event, listener};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -14,7 +15,9 @@ use tameike_io::{Frame, Pool};
 /// Units sent early when frames run out.
 const SENT_UNDER_PRESSURE: usize = 8;
 
+/// The frames of a view, and the eviction of units from them.
 pub(super) struct FrameCache {
+    files: Arc<FileTable>,
     pool: Pool,
     /// Taken within the lock of a file.
     queues: Mutex<Queues>,
@@ -24,9 +27,9 @@ pub(super) struct FrameCache {
 }
 
 impl FrameCache {
-    pub(super) fn new(pool: Pool) -> Self {
+    pub(super) fn new(pool: Pool, files: Arc<FileTable>) -> Self {
         let queues = Mutex::new(Queues::new(pool.share() as usize));
-        Self { pool, queues, waiting: AtomicU32::new(0), clean: Event::new() }
+        Self { files, pool, queues, waiting: AtomicU32::new(0), clean: Event::new() }
     }
 
     /// A unit of `file` is in memory: it enters an eviction queue, if it is in none.
@@ -39,32 +42,35 @@ impl FrameCache {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// A unit may have become clean: who waits for a frame looks again.
+    /// A unit may have become clean: waiters for a frame retry.
     pub(super) fn freed(&self) {
         self.clean.notify(usize::MAX);
+    }
+
+    /// Number of frames.
+    pub(super) fn share(&self) -> u32 {
+        self.pool.share()
     }
 
     pub(super) fn try_take(&self) -> Option<Frame> {
         self.pool.try_take()
     }
-}
 
-impl DataEngine {
-    /// A frame, if need be that of a clean unit; if all are dirty, some are sent.
-    pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
-        if let Some(frame) = self.frame_now() {
+    /// A frame, if need be that of a clean unit. While there is none, `send_dirty` is called to make units clean.
+    pub(super) async fn take(&self, send_dirty: impl Fn()) -> Frame {
+        if let Some(frame) = self.take_now() {
             return frame;
         }
-        self.frames.waiting.fetch_add(1, Ordering::AcqRel);
-        let _waiting = Waiting(&self.frames.waiting);
-        let mut taken = pin!(self.frames.pool.take());
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(&self.waiting);
+        let mut taken = pin!(self.pool.take());
         loop {
-            // Listening starts before looking, so that what becomes clean in between is not missed.
-            listener!(self.frames.clean => clean);
-            if let Some(frame) = self.frame_now() {
+            // Listening starts before the attempt, so that what becomes clean in between is not missed.
+            listener!(self.clean => clean);
+            if let Some(frame) = self.take_now() {
                 return frame;
             }
-            self.send_oldest();
+            send_dirty();
             match select(taken, clean).await {
                 Either::Left((frame, _)) => return frame,
                 Either::Right(((), still)) => taken = still,
@@ -73,18 +79,18 @@ impl DataEngine {
     }
 
     /// A frame, if one is free or clean.
-    pub fn frame_now(&self) -> Option<Frame> {
-        self.frame_for(Need::Now)
+    pub(super) fn take_now(&self) -> Option<Frame> {
+        self.take_for(Need::Now)
     }
 
-    /// A frame for what nobody has asked for yet.
-    pub(super) fn frame_ahead(&self) -> Option<Frame> {
-        self.frame_for(Need::Ahead)
+    /// A frame for what is read ahead.
+    pub(super) fn take_ahead(&self) -> Option<Frame> {
+        self.take_for(Need::Ahead)
     }
 
-    fn frame_for(&self, need: Need) -> Option<Frame> {
+    fn take_for(&self, need: Need) -> Option<Frame> {
         loop {
-            let frame = self.frames.try_take();
+            let frame = self.try_take();
             // A unit's frame may still be read by others: then one more is dropped.
             if frame.is_some() || !self.evict_one(need) {
                 return frame;
@@ -94,7 +100,7 @@ impl DataEngine {
 
     /// Drops one clean unit; whether there was one.
     fn evict_one(&self, need: Need) -> bool {
-        let queues = &self.frames.queues;
+        let queues = &self.queues;
         let mut looks = queues.lock().looks();
         loop {
             let candidate = queues.lock().candidate(need, &mut looks);
@@ -117,18 +123,19 @@ impl DataEngine {
         let Some((file, index)) = candidate.entry.unit() else { return Evicted::Before };
         let evicted = file.evict(index, &candidate.entry);
         if matches!(evicted, Evicted::Now) {
-            self.drop_if_idle(&file);
+            self.files.drop_if_idle(&file);
         }
         evicted
     }
 
-    fn send_oldest(self: &Arc<Self>) {
+    /// Has `send` start to send some of the units that come first for eviction; it returns whether it did.
+    pub(super) fn send_first(&self, send: impl Fn(&Arc<FileData>, u64) -> bool) {
         let (mut number, mut sent) = (0, 0);
         while sent < SENT_UNDER_PRESSURE {
-            let entry = self.frames.queues.lock().nth(number);
+            let entry = self.queues.lock().nth(number);
             let Some(entry) = entry else { return };
             number += 1;
-            if entry.unit().is_some_and(|(file, unit)| self.send_unit(&file, unit)) {
+            if entry.unit().is_some_and(|(file, unit)| send(&file, unit)) {
                 sent += 1;
             }
         }

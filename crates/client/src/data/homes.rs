@@ -1,25 +1,76 @@
 //! Requests of the data engine to files' homes.
 
-use super::DataEngine;
+use super::file::FileData;
 use super::home::{FileVersion, Home};
 use parking_lot::Mutex;
+use std::sync::Arc;
+use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Errno, Fault, InodeId, NodeId, Result, Timestamp};
-use tameike_fabric::Answer;
+use tameike_core::{Attr, Cluster, Errno, Fault, InodeId, NodeId, Result, Timestamp, UnitId};
+use tameike_fabric::{Answer, Rpc};
+use tameike_io::{Frame, Payload, Runtime};
 
 pub(super) fn unexpected(answer: &Answer) -> Fault {
     Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {:?}", answer.reply))
 }
 
-impl DataEngine {
+/// Client of the nodes where files and their units live.
+pub(super) struct HomeClient {
+    pub(super) runtime: Runtime,
+    cluster: Arc<Cluster>,
+    rpc: Arc<dyn Rpc>,
+}
+
+impl HomeClient {
+    pub(super) fn new(runtime: Runtime, cluster: Arc<Cluster>, rpc: Arc<dyn Rpc>) -> Self {
+        Self { runtime, cluster, rpc }
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub(super) fn rpc(&self) -> &dyn Rpc {
+        &*self.rpc
+    }
+
+    /// The home of a unit.
+    pub(super) fn of_unit(&self, file: &FileData, index: u64) -> NodeId {
+        self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index })
+    }
+
+    /// Whether this node is the home of a unit.
+    pub(super) fn is_local(&self, file: &FileData, index: u64) -> bool {
+        self.of_unit(file, index) == self.rpc.local()
+    }
+
+    /// Where the units of a file lie from byte `start` on: each node with the first byte on it.
+    pub(super) fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
+        let unit_size = UNIT_SIZE as u64;
+        let first = start / unit_size;
+        let nodes = self.cluster.unit_turns(file.layout, file.inode, first);
+        nodes.into_iter().zip(first..).map(|(node, index)| (node, start.max(index * unit_size))).collect()
+    }
+
+    /// Sends a request with a payload, or whose answer has one.
+    pub(super) async fn call(
+        &self,
+        to: NodeId,
+        request: Request,
+        payload: Option<Payload>,
+        into: Option<Frame>,
+    ) -> Result<Answer> {
+        self.rpc.call(to, request, payload, into).await
+    }
+
     /// Sends a request without payload.
     pub(super) async fn ask(&self, to: NodeId, request: Request) -> Result<Answer> {
         self.rpc.call(to, request, None, None).await
     }
 
-    /// Tells the home that data up to `end` is in the units, and whether the file may have holes. An inode's home tells its
+    /// Commits to the home that data up to `end` is in the units, and whether the file may have holes. An inode's home returns its
     /// attributes.
     pub(super) async fn commit(
         &self,
@@ -42,7 +93,7 @@ impl DataEngine {
     }
 
     /// What the home of an inode knows of it.
-    pub(crate) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
+    pub(super) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
         let request = Request::Meta(MetaRequest::GetAttr { inode });
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
         match answer.reply {
@@ -66,9 +117,9 @@ impl DataEngine {
         }
     }
 
-    /// Has the coordinator look for the file of the shared file system, which was not at its path: it is looked for under
-    /// the one where it is from now on.
-    pub(super) async fn find_again(&self, path: &Mutex<Vec<u8>>, inode: InodeId) -> Result<()> {
+    /// Has the coordinator find the file of the shared file system, which was not at its path, and stores the path where it is
+    /// now.
+    pub(super) async fn locate_again(&self, path: &Mutex<Vec<u8>>, inode: InodeId) -> Result<()> {
         let request = Request::Cache(CacheRequest::Locate { inode });
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
         match answer.reply {
@@ -78,7 +129,7 @@ impl DataEngine {
         Ok(())
     }
 
-    /// Makes what the home has acknowledged survive power loss.
+    /// Makes what the home has acknowledged durable.
     pub(super) async fn sync_home(&self, home: &Home, inode: InodeId) -> Result<()> {
         let to = self.cluster.inode_home(inode);
         let request = match home {

@@ -3,15 +3,17 @@
 //! Nothing keeps the bytes at a location. Its reader sees by the device's clock ([`tameike_io::disk::FreeClock`]) and their checksums
 //! whether they were there still, and reads them through the agent if not.
 
+use super::file::FileData;
 use super::file::{LocationPlan, LocationRequest};
-use super::{DataEngine, FileData, split};
+use super::homes::HomeClient;
+use super::split;
 use event_listener::listener;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use tameike_core::NodeId;
 use tameike_core::wire::unit::{UnitPlace, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{NodeId, UnitId};
 use tameike_io::disk::HostDevice;
 
 /// How often one read requests a location: in a file that is being written, answers are out of date when they come.
@@ -19,7 +21,7 @@ const REQUESTS_MAX: u32 = 2;
 
 /// Bytes of a unit, and where a program of this host can read them.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct Located {
     /// By which.
     pub device: Arc<HostDevice>,
     /// Where the unit lies.
@@ -28,21 +30,30 @@ pub struct Placed {
     pub range: Range<u32>,
 }
 
-impl DataEngine {
+/// Finds the locations of units.
+pub(super) struct Locator {
+    homes: Arc<HomeClient>,
+}
+
+impl Locator {
+    pub(super) fn new(homes: Arc<HomeClient>) -> Self {
+        Self { homes }
+    }
+
     /// Where a program of this host can read `length` bytes at `offset` by itself. None where they are not all of one unit that
     /// its home holds whole and this node not at all. `is_sequential` says whether they are read on from the last ones, where that was
     /// already looked at.
-    pub async fn place(
+    pub(super) async fn locate(
         self: &Arc<Self>,
         file: &Arc<FileData>,
         offset: u64,
         length: u32,
         is_sequential: Option<bool>,
-    ) -> Option<Placed> {
+    ) -> Option<Located> {
         let mut parts = split(offset, length.into());
         let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return None };
-        let home = |index| self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index });
-        let device = self.rpc.device_of(home(index))?;
+        let home = self.homes.of_unit(file, index);
+        let device = self.homes.rpc().device_of(home)?;
         let mut requests = 0;
         loop {
             listener!(file.changed() => ended);
@@ -54,13 +65,13 @@ impl DataEngine {
                 }
                 LocationPlan::There(place, others) => {
                     self.ask_homes(others, None);
-                    return Some(Placed { device, place, range: start..start + count });
+                    return Some(Located { device, place, range: start..start + count });
                 }
                 LocationPlan::Request(_) if requests == REQUESTS_MAX => return None,
                 LocationPlan::Request(request) => request,
             };
             requests += 1;
-            if let Some(asking) = self.ask_homes(request, Some(home(index))) {
+            if let Some(asking) = self.ask_homes(request, Some(home)) {
                 asking.await;
             }
         }
@@ -72,8 +83,8 @@ impl DataEngine {
         mut request: LocationRequest,
         first: Option<NodeId>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let (inode, layout) = (request.file().inode, request.file().layout);
-        let home = |index| self.cluster.unit_home(layout, UnitId { inode, index });
+        let file = request.file().clone();
+        let home = |index| self.homes.of_unit(&file, index);
         let homes: BTreeSet<NodeId> = request.units().iter().map(|&index| home(index)).collect();
         let mut awaited = None;
         for node in homes {
@@ -82,20 +93,20 @@ impl DataEngine {
             if first == Some(node) {
                 awaited = Some(ask);
             } else {
-                self.runtime.spawn(ask);
+                self.homes.runtime.spawn(ask);
             }
         }
         awaited
     }
 
     async fn ask_home(self: Arc<Self>, home: NodeId, request: LocationRequest) {
-        if self.rpc.device_of(home).is_none() {
+        if self.homes.rpc().device_of(home).is_none() {
             return request.learn(Vec::new());
         }
         let (inode, generation, units) =
             (request.file().inode, request.generation(), request.units().to_vec());
         let places = Request::Unit(UnitRequest::Places { inode, units, generation });
-        match self.ask(home, places).await.map(|answer| answer.reply) {
+        match self.homes.ask(home, places).await.map(|answer| answer.reply) {
             Ok(Reply::Unit(UnitReply::Places(places))) => request.learn(places),
             // The read through the home finds what is wrong.
             Ok(_) | Err(_) => request.learn(Vec::new()),

@@ -1,10 +1,15 @@
 //! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
 
+use super::counters::Counters;
+use super::file::FileData;
 use super::file::{FetchInFlight, InlineContent, ReadPlan};
-use super::holders::Kind;
-use super::homes::unexpected;
-use super::locate::Placed;
-use super::{DataEngine, FileData, FileVersion, Home, READ_AHEAD_UNITS, split};
+use super::frames::FrameCache;
+use super::home::{FileVersion, Home};
+use super::homes::{HomeClient, unexpected};
+use super::locate::{Located, Locator};
+use super::read_peer::PeerReader;
+use super::split;
+use super::write::Writer;
 use crate::vfs::ReadBytes;
 use event_listener::listener;
 use std::ops::Range;
@@ -15,6 +20,9 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, Generation, Result, UnitId};
 use tameike_io::shared::is_missing;
 use tameike_io::{Frame, Payload};
+
+/// Units read ahead of a sequential reader.
+const READ_AHEAD_UNITS: u64 = 3;
 
 /// How often a file is looked for that is renamed again and again while it is read.
 const SEARCHES_MAX: u32 = 8;
@@ -29,12 +37,36 @@ struct Fetched {
     is_elsewhere: bool,
 }
 
-impl DataEngine {
+/// Reads from units in memory, and fetches of what is not there.
+pub(super) struct Reader {
+    homes: Arc<HomeClient>,
+    frames: Arc<FrameCache>,
+    writer: Arc<Writer>,
+    locator: Arc<Locator>,
+    peers: Arc<PeerReader>,
+    counters: Arc<Counters>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        homes: Arc<HomeClient>,
+        (frames, writer): (Arc<FrameCache>, Arc<Writer>),
+        (locator, peers): (Arc<Locator>, Arc<PeerReader>),
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { homes, frames, writer, locator, peers, counters }
+    }
+
     /// Reads at most `length` bytes (at most a unit's size) at `offset`; fewer only at the end of the file.
     ///
     /// # Errors
     /// Those of the unit's home.
-    pub async fn read(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, length: u32) -> Result<ReadBytes> {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        offset: u64,
+        length: u32,
+    ) -> Result<ReadBytes> {
         let (length, sequential) = file.begin_read(offset, length);
         let mut bytes = Vec::new();
         for (index, start, count) in split(offset, length) {
@@ -66,7 +98,7 @@ impl DataEngine {
         let mut was_here = true;
         loop {
             listener!(file.changed() => ended);
-            match file.plan_read(unit, &range, sequential, self.is_local(file, unit)) {
+            match file.plan_read(unit, &range, sequential, self.homes.is_local(file, unit.index)) {
                 ReadPlan::Ready(payload) => {
                     if was_here {
                         self.counters.memory.add(range.len());
@@ -82,13 +114,13 @@ impl DataEngine {
                     return Ok(self.fetch_bytes(file, unit, range, generation, None).await?.bytes);
                 }
                 ReadPlan::Fetch { fetch, or_direct } => {
-                    let frame = match self.frame_now() {
+                    let frame = match self.frames.take_now() {
                         None if or_direct => {
                             let generation = fetch.generation();
                             drop(fetch);
                             return Ok(self.fetch_bytes(file, unit, range, generation, None).await?.bytes);
                         }
-                        None => self.take_frame().await,
+                        None => self.writer.take_frame().await,
                         Some(frame) => frame,
                     };
                     self.fetch(file, fetch, frame).await?;
@@ -106,22 +138,18 @@ impl DataEngine {
         range: &Range<u32>,
         sequential: bool,
     ) -> Option<Payload> {
-        if self.is_local(file, unit) {
+        if self.homes.is_local(file, unit.index) {
             return None;
         }
         let offset = unit.start() + u64::from(range.start);
         let length = range.len() as u32;
-        let Placed { device, place, range } = self.place(file, offset, length, Some(sequential)).await?;
-        let read = device.read_unit(&place, &range, self.frame_now()?);
+        let Located { device, place, range } =
+            self.locator.locate(file, offset, length, Some(sequential)).await?;
+        let read = device.read_unit(&place, &range, self.frames.take_now()?);
         if read.is_none() {
             file.misplaced(offset);
         }
         read
-    }
-
-    /// Whether this node is the home of the unit.
-    fn is_local(&self, file: &FileData, unit: UnitId) -> bool {
-        self.cluster.unit_home(file.layout, unit) == self.rpc.local()
     }
 
     /// Fetches bytes of a unit into the cache.
@@ -154,12 +182,12 @@ impl DataEngine {
         mut into: Option<Frame>,
     ) -> Result<Fetched> {
         let mut tried = Vec::new();
-        if let Some(bytes) = self.read_held(file, unit, &range, generation, &mut into, &mut tried).await {
+        if let Some(bytes) = self.peers.read(file, unit, &range, generation, &mut into, &mut tried).await {
             return Ok(Fetched { bytes, is_elsewhere: true });
         }
-        let home = self.cluster.unit_home(file.layout, unit);
+        let home = self.homes.of_unit(file, unit.index);
         let (mut searches, is_kept) = (0, into.is_some());
-        let underway = self.sources.begin(home, Kind::of_home(range.len()), self.runtime.clock.monotonic());
+        let timed = self.peers.time_home(home, range.len());
         let answer = loop {
             let behind = file.home();
             let others = || {
@@ -169,19 +197,19 @@ impl DataEngine {
             };
             let (offset, length, backing) = (range.start, range.end - range.start, behind.backing(others));
             let request = UnitRequest::Read { unit, offset, length, generation, backing };
-            match (self.rpc.call(home, Request::Unit(request), None, into.take()).await, &behind) {
+            match (self.homes.call(home, Request::Unit(request), None, into.take()).await, &behind) {
                 // It has been renamed since its path was learnt, perhaps just now.
                 (Err(fault), Home::Shared(path)) if is_missing(fault.errno) && searches < SEARCHES_MAX => {
-                    self.find_again(path, file.inode).await?;
+                    self.homes.locate_again(path, file.inode).await?;
                     searches += 1;
                     if is_kept {
-                        into = Some(self.take_frame().await);
+                        into = Some(self.writer.take_frame().await);
                     }
                 }
                 (answer, _) => break answer?,
             }
         };
-        underway.ended(self.runtime.clock.monotonic());
+        timed.ended(self.homes.runtime.clock.monotonic());
         match (&answer.reply, &answer.payload) {
             (Reply::Unit(UnitReply::Read), Some(bytes)) if bytes.len() == range.len() => {
                 self.counters.homes.add(range.len());
@@ -196,8 +224,9 @@ impl DataEngine {
     }
 
     async fn fetch_content(&self, file: &FileData) -> Result<()> {
-        let home = self.cluster.inode_home(file.inode);
-        let answer = self.ask(home, Request::Meta(MetaRequest::GetContent { inode: file.inode })).await?;
+        let home = self.homes.cluster().inode_home(file.inode);
+        let answer =
+            self.homes.ask(home, Request::Meta(MetaRequest::GetContent { inode: file.inode })).await?;
         let Reply::Meta(MetaReply::Node(node)) = answer.reply else { return Err(unexpected(&answer)) };
         file.learn_inline(FileVersion::of_node(&node))
     }
@@ -205,14 +234,14 @@ impl DataEngine {
     fn read_ahead(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
         for next in index + 1..=index + READ_AHEAD_UNITS {
             let unit = UnitId { inode: file.inode, index: next };
-            if self.is_local(file, unit) || self.frames.is_wanted() {
+            if self.homes.is_local(file, unit.index) || self.frames.is_wanted() {
                 continue;
             }
             let Some(fetch) = file.plan_ahead(unit) else { continue };
-            let Some(frame) = self.frame_ahead() else { return };
-            let (engine, file) = (self.clone(), file.clone());
-            self.runtime.clone().spawn(async move {
-                if let Err(fault) = engine.fetch(&file, fetch, frame).await {
+            let Some(frame) = self.frames.take_ahead() else { return };
+            let (reader, file) = (self.clone(), file.clone());
+            self.homes.runtime.spawn(async move {
+                if let Err(fault) = reader.fetch(&file, fetch, frame).await {
                     log::debug!("reading ahead: {fault}");
                 }
             });

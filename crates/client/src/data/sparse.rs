@@ -1,16 +1,18 @@
 //! Holes of files: making them, setting space aside, and finding data between them.
 
-use super::homes::unexpected;
-use super::{DataEngine, FileData, Home};
+use super::file::FileData;
+use super::flush::Flusher;
+use super::home::Home;
+use super::homes::{HomeClient, unexpected};
+use super::write::Writer;
 use futures_util::future::try_join_all;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
+use tameike_core::Result;
+use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::unit::{Sought, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{NodeId, Result};
 
-const UNIT: u64 = UNIT_SIZE as u64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Space of a file of this size without holes, in blocks of `st_blocks`.
@@ -18,65 +20,67 @@ pub fn dense_blocks(size: u64) -> u64 {
     size.div_ceil(BLOCK) * (BLOCK / 512)
 }
 
-impl DataEngine {
-    /// Where the units of a file lie from byte `start` on: each node with the first byte on it to be looked at.
-    pub(super) fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
-        let first = start / UNIT;
-        let nodes = self.cluster.unit_turns(file.layout, file.inode, first);
-        nodes.into_iter().zip(first..).map(|(node, index)| (node, start.max(index * UNIT))).collect()
+/// Changes and look-ups of the space that a file takes.
+pub(super) struct SpaceClient {
+    homes: Arc<HomeClient>,
+    writer: Arc<Writer>,
+    flusher: Arc<Flusher>,
+}
+
+impl SpaceClient {
+    pub(super) fn new(homes: Arc<HomeClient>, writer: Arc<Writer>, flusher: Arc<Flusher>) -> Self {
+        Self { homes, writer, flusher }
     }
 
-    /// Sets space aside or gives it back: sends what was written before, has `tell` tell the homes, and drops what
+    /// Sets space aside or gives it back: sends what was written before, has `change_homes` change it at the homes, and drops what
     /// this node has of bytes that are zeros then.
     ///
     /// # Errors
-    /// Those of `tell`.
-    pub async fn change_space<T>(
-        self: &Arc<Self>,
+    /// Those of `change_homes`.
+    pub(super) async fn change<T>(
+        &self,
         file: &Arc<FileData>,
         change: SpaceChange,
         bytes: Range<u64>,
-        tell: impl Future<Output = Result<T>>,
+        change_homes: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        if file.newer().is_some() {
-            self.flush(file, false).await?;
-        }
-        self.settle_all(file).await;
+        self.flusher.flush_new(file).await?;
+        self.flusher.settle_all(file).await;
         let drop_old = || {
             if change != SpaceChange::Allocate {
                 file.punch(&bytes);
             }
         };
         drop_old();
-        let told = tell.await?;
+        let changed = change_homes.await?;
         // Bytes that were read while the homes were at it go, too.
         drop_old();
-        Ok(told)
+        Ok(changed)
     }
 
-    /// Tells the homes of a file's units, then the home of its inode, of a change of space.
+    /// Changes space at the homes of a file's units, then at the home of its inode.
     ///
     /// # Errors
-    /// `ENOSPC` when a home has no room to set aside.
-    pub async fn tell_space(
-        self: &Arc<Self>,
+    /// `ENOSPC` when a home is full.
+    pub(super) async fn change_at_homes(
+        &self,
         file: &Arc<FileData>,
         change: SpaceChange,
         bytes: Range<u64>,
         grows: bool,
     ) -> Result<()> {
-        self.leave_inline(file).await?;
-        let turns = self.turns(file, bytes.start);
+        self.writer.leave_inline(file).await?;
+        let turns = self.homes.turns(file, bytes.start);
         let step = turns.len() as u64;
         let asked = turns.iter().filter(|(_, start)| *start < bytes.end).map(|&(node, start)| {
             file.add_unsynced([node]);
             let request = UnitRequest::Space { inode: file.inode, change, start, end: bytes.end, step };
-            self.ask(node, Request::Unit(request))
+            self.homes.ask(node, Request::Unit(request))
         });
         try_join_all(asked).await?;
         let end = if grows { bytes.end } else { 0 };
-        let now = self.runtime.now();
-        let (version, _) = self.commit(&Home::Inode, file.inode, (end, true), now).await?;
+        let now = self.homes.runtime.now();
+        let (version, _) = self.homes.commit(&Home::Inode, file.inode, (end, true), now).await?;
         file.changed_at(now);
         file.own_change(version.generation, version.inline);
         file.grown(version.size);
@@ -88,22 +92,22 @@ impl DataEngine {
     ///
     /// # Errors
     /// When a home cannot be asked.
-    pub async fn seek(
-        self: &Arc<Self>,
+    pub(super) async fn seek(
+        &self,
         file: &Arc<FileData>,
         sought: Sought,
         start: u64,
         end: u64,
     ) -> Result<Option<u64>> {
-        self.settle_all(file).await;
+        self.flusher.settle_all(file).await;
         if file.is_inline() {
             return Ok((sought == Sought::Data && start < end).then_some(start));
         }
-        let turns = self.turns(file, start);
+        let turns = self.homes.turns(file, start);
         let step = turns.len() as u64;
         let ask = |node, start| async move {
             let request = UnitRequest::Seek { inode: file.inode, sought, start, step };
-            let answer = self.ask(node, Request::Unit(request)).await?;
+            let answer = self.homes.ask(node, Request::Unit(request)).await?;
             match answer.reply {
                 Reply::Unit(UnitReply::Found { at, found }) => Ok((node, at, found)),
                 _ => Err(unexpected(&answer)),
@@ -126,9 +130,13 @@ impl DataEngine {
     ///
     /// # Errors
     /// When a home cannot be asked.
-    pub async fn usage(&self, inode: tameike_core::InodeId, layout: tameike_core::Layout) -> Result<u64> {
-        let asked = self.cluster.unit_homes(layout, inode).into_iter().map(|node| async move {
-            let answer = self.ask(node, Request::Unit(UnitRequest::Usage { inode })).await?;
+    pub(super) async fn usage(
+        &self,
+        inode: tameike_core::InodeId,
+        layout: tameike_core::Layout,
+    ) -> Result<u64> {
+        let asked = self.homes.cluster().unit_homes(layout, inode).into_iter().map(|node| async move {
+            let answer = self.homes.ask(node, Request::Unit(UnitRequest::Usage { inode })).await?;
             match answer.reply {
                 Reply::Unit(UnitReply::Usage(bytes)) => Ok(bytes),
                 _ => Err(unexpected(&answer)),

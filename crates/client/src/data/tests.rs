@@ -13,7 +13,9 @@ mod waiting;
 use super::*;
 use crate::vfs::FrameBytes;
 use futures_util::future::Either;
+use parking_lot::Mutex;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use tameike_core::attr::{FileKind, Timestamp};
 use tameike_core::limits::INLINE_SIZE_MAX;
@@ -562,7 +564,7 @@ fn an_old_answer_does_not_hide_what_was_written() {
         let flush = engine.flush(&flushed, false);
         let looks = async {
             for _ in 0..200 {
-                engine.runtime.sleep(std::time::Duration::from_micros(20)).await;
+                engine.homes.runtime.sleep(std::time::Duration::from_micros(20)).await;
                 look.refresh(before.clone());
                 let bytes = engine.read(&look, 14_999, 10).await.expect("the read");
                 assert_eq!(&bytes[..], [2], "an acknowledged byte is gone");

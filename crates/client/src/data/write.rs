@@ -1,9 +1,12 @@
 //! Write-behind: bytes gather in frames and go to their homes when a unit is full, when frames are wanted, and
 //! at flush.
 
+use super::file::FileData;
 use super::file::UnitFrame;
-use super::homes::unexpected;
-use super::{DataEngine, FileData, Home, split};
+use super::frames::FrameCache;
+use super::home::Home;
+use super::homes::{HomeClient, unexpected};
+use super::split;
 use crate::vfs::WriteBytes;
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -23,12 +26,32 @@ const WRITES_AT_ONCE: usize = 16;
 /// Largest part of a unit that is copied to travel with others, in bytes: a message of its own costs more than the copy.
 const GATHERED_MAX: usize = 128 << 10;
 
-impl DataEngine {
+/// Writes into frames, and sends of these to the units' homes.
+pub(super) struct Writer {
+    homes: Arc<HomeClient>,
+    frames: Arc<FrameCache>,
+}
+
+impl Writer {
+    pub(super) fn new(homes: Arc<HomeClient>, frames: Arc<FrameCache>) -> Self {
+        Self { homes, frames }
+    }
+
+    /// A frame, if need be that of a clean unit; if all are dirty, some are sent.
+    pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
+        self.frames.take(|| self.frames.send_first(|file, index| self.send_unit(file, index))).await
+    }
+
     /// Writes `data` at `offset`; every later read on this node sees it.
     ///
     /// # Errors
     /// `EFBIG` beyond the largest file. What goes wrong on the way to the homes is told by the next flush.
-    pub async fn write(self: &Arc<Self>, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) async fn write(
+        self: &Arc<Self>,
+        file: &Arc<FileData>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
         self.write_counted(file, offset, &data, &mut 0).await
     }
 
@@ -36,7 +59,7 @@ impl DataEngine {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn write_now(
+    pub(super) fn write_now(
         self: &Arc<Self>,
         file: &Arc<FileData>,
         offset: u64,
@@ -74,20 +97,6 @@ impl DataEngine {
         Ok(())
     }
 
-    /// Writes `data` at the end of the file, wherever other nodes have moved it.
-    ///
-    /// # Errors
-    /// Those of the home, which sets the place aside.
-    pub async fn append(self: &Arc<Self>, file: &Arc<FileData>, data: &[u8]) -> Result<()> {
-        if file.newer().is_some() {
-            self.flush(file, false).await?;
-        }
-        let offset = self.reserve(&file.home(), file.inode, data.len() as u64).await?;
-        // The file ends there: what other nodes have appended before is no hole.
-        file.grown(offset);
-        self.write(file, offset, data).await
-    }
-
     /// Writes bytes of a unit, which `copy` puts where they belong.
     async fn write_piece(
         self: &Arc<Self>,
@@ -99,7 +108,7 @@ impl DataEngine {
         self.send_scattered(file, index).await;
         let mut spare = self.frames.try_take();
         let enter = |unit: &mut UnitFrame| self.frames.enter(file, unit, index);
-        while !file.put_bytes((index, &range), self.runtime.now(), copy, &mut spare, enter) {
+        while !file.put_bytes((index, &range), self.homes.runtime.now(), copy, &mut spare, enter) {
             spare = Some(self.take_frame().await);
         }
         drop(spare);
@@ -110,7 +119,7 @@ impl DataEngine {
 
     /// Writes a unit whose bytes are all in `frame`, which stays. All of it is one piece then: nothing need be sent before.
     fn write_frame(self: &Arc<Self>, file: &Arc<FileData>, index: u64, frame: Frame) {
-        file.put_frame(index, frame, self.runtime.now(), |unit| self.frames.enter(file, unit, index));
+        file.put_frame(index, frame, self.homes.runtime.now(), |unit| self.frames.enter(file, unit, index));
         self.send_unit(file, index);
     }
 
@@ -130,11 +139,11 @@ impl DataEngine {
     /// the file may still be kept in its inode record. Whether a send was started.
     pub(super) fn send_unit(self: &Arc<Self>, file: &Arc<FileData>, index: u64) -> bool {
         let Some(parts) = file.begin_send(index) else { return false };
-        let (engine, file) = (self.clone(), file.clone());
-        self.runtime.clone().spawn(async move {
-            let sent = engine.send_parts(&file, index, parts).await;
-            file.end_send(index, sent, || engine.frames.is_wanted());
-            engine.frames.freed();
+        let (writer, file) = (self.clone(), file.clone());
+        self.homes.runtime.spawn(async move {
+            let sent = writer.send_parts(&file, index, parts).await;
+            file.end_send(index, sent, || writer.frames.is_wanted());
+            writer.frames.freed();
         });
         true
     }
@@ -153,7 +162,7 @@ impl DataEngine {
         }
         self.leave_inline(file).await?;
         let unit = UnitId { inode: file.inode, index };
-        let home = self.cluster.unit_home(file.layout, unit);
+        let home = self.homes.of_unit(file, index);
         self.write_unit(file, unit, home, parts).await
     }
 
@@ -184,12 +193,12 @@ impl DataEngine {
         let request = Request::Unit(UnitRequest::Write { unit, ranges, generation });
         let mut attempt = 0;
         loop {
-            let written = self.rpc.call(home, request.clone(), Some(payload.clone()), None).await;
+            let written = self.homes.call(home, request.clone(), Some(payload.clone()), None).await;
             let is_full = written.as_ref().is_err_and(|fault| fault.errno == Errno::ENOSPC);
             if !is_full || !unit.inode.is_cached() || attempt == ROOM_ATTEMPTS_MAX {
                 return written.map(drop);
             }
-            self.ask(home, Request::Unit(UnitRequest::MakeRoom { attempt })).await?;
+            self.homes.ask(home, Request::Unit(UnitRequest::MakeRoom { attempt })).await?;
             attempt += 1;
         }
     }
@@ -218,15 +227,15 @@ impl DataEngine {
 
     /// Writes into the inode record; `false` when the content has left it.
     async fn write_inline(&self, file: &FileData, parts: &[Payload]) -> Result<bool> {
-        let to = self.cluster.inode_home(file.inode);
+        let to = self.homes.cluster().inode_home(file.inode);
         for part in parts {
             let command = Command::WriteInline {
                 inode: file.inode,
                 offset: part.start(),
                 data: part.to_vec(),
-                now: self.runtime.now(),
+                now: self.homes.runtime.now(),
             };
-            match self.ask(to, Request::Meta(MetaRequest::Execute(command))).await {
+            match self.homes.ask(to, Request::Meta(MetaRequest::Execute(command))).await {
                 Ok(answer) => wrote_inline(file, &answer)?,
                 Err(fault) if fault.errno == Errno::EFBIG => return Ok(false),
                 Err(fault) => return Err(fault),
@@ -241,7 +250,7 @@ impl DataEngine {
             return Ok(());
         }
         let request = Request::Meta(MetaRequest::Spill { inode: file.inode });
-        self.ask(self.cluster.inode_home(file.inode), request).await?;
+        self.homes.ask(self.homes.cluster().inode_home(file.inode), request).await?;
         file.left_inline();
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! it, or refuses it if it comes later.
 
 use super::held::HeldNames;
-use crate::data::{Access, Reports};
+use crate::data::{Access, HolderReports};
 use event_listener::{Event, listener};
 use futures_util::future::select;
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ pub(super) struct Closer {
     /// Attributes in it are older than accesses that no home was told of.
     held: Arc<HeldNames>,
     /// What became of requests to holders of files, told with closes.
-    reports: Arc<Reports>,
+    reports: Arc<HolderReports>,
 }
 
 impl Closer {
@@ -66,7 +66,7 @@ impl Closer {
         runtime: Runtime,
         rpc: Arc<dyn Rpc>,
         held: Arc<HeldNames>,
-        reports: Arc<Reports>,
+        reports: Arc<HolderReports>,
     ) -> Self {
         let last = AtomicU64::new(runtime.random_u64());
         let (homes, has_failed, accesses) = Default::default();

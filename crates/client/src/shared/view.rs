@@ -2,7 +2,7 @@
 
 use super::opens::Opening;
 use super::{SharedView, unexpected};
-use crate::data::{FileData, Lendable, Placed};
+use crate::data::{FileData, Lendable, Located};
 use crate::locks::FileLocks;
 use crate::vfs::{
     Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ShownNames, Vfs,
@@ -163,9 +163,9 @@ impl Vfs for SharedView {
         Ok(bytes)
     }
 
-    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Placed>> {
+    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
         let handle = self.handle(handle)?;
-        let placed = self.engine.place(&handle.file, offset, length, None).await;
+        let placed = self.engine.locate(&handle.file, offset, length).await;
         if placed.is_some() && !handle.mode.noatime {
             handle.file.accessed(self.runtime.now());
         }
@@ -258,7 +258,7 @@ impl Vfs for SharedView {
     }
 
     fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
-        self.file(handle).ok().map(|file| Lendable::new(&self.engine, &file))
+        self.file(handle).ok().map(|file| self.engine.lendable(&file))
     }
 
     async fn change_space(
@@ -269,7 +269,7 @@ impl Vfs for SharedView {
         grows: bool,
     ) -> Result<()> {
         let file = self.file(handle)?;
-        let tell = self.engine.tell_space(&file, change, bytes.clone(), grows);
+        let tell = self.engine.change_space_at_homes(&file, change, bytes.clone(), grows);
         let changed = self.engine.change_space(&file, change, bytes, tell).await;
         self.held.changed(file.inode);
         changed

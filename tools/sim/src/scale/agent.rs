@@ -130,7 +130,7 @@ impl Agent {
     }
 
     async fn read_held(&self, unit: UnitId, range: (u32, u32), generation: Generation) -> (Reply, Carried) {
-        let (reply, bytes) = self.engine.held(unit, &(range.0..range.0 + range.1), generation);
+        let (reply, bytes) = self.engine.serve_peer(unit, &(range.0..range.0 + range.1), generation);
         let (count, time) = match reply {
             ClientReply::Read => (&self.counts.as_holder, UNIT_TIME),
             _ => (&self.counts.in_vain, WORD_TIME),

@@ -6,37 +6,15 @@
 //! a file that has no open handle any more is recalled with the last close. So it is with the end of a file, which is shown when a
 //! request has met it, until the size is another.
 
+use super::lent::{FrameLender, LendingKey, LentFile};
+use super::unit::UnitFrame;
 use super::{FileData, FileState};
 use crate::data::split;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::Timestamp;
 use tameike_core::limits::{INLINE_SIZE_MAX, UNIT_SIZE};
 use tameike_io::Frame;
-
-/// By which programs find what is lent of a file: never that of another file.
-pub type LendingKey = NonZeroU64;
-
-/// Shows programs which frames are lent. No call waits.
-pub trait FrameLender: Send + Sync + 'static {
-    /// A key for a file, unless there are too many.
-    fn open(&self) -> Option<LendingKey>;
-    /// Takes a key back, and recalls what is lent under it.
-    fn close(&self, key: LendingKey);
-    /// Lends a frame, by its number, which holds these bytes of a unit.
-    fn lend(&self, frame: u32, key: LendingKey, unit: u64, bytes: &Range<u32>);
-    /// A lent frame is still in use.
-    fn renew(&self, frame: u32, key: LendingKey, unit: u64);
-    /// Recalls a frame. When this has returned, no program takes for its bytes what it holds then.
-    fn recall(&self, frame: u32);
-    /// Recalls all frames of a file, as [`Self::recall`] does one, and its end.
-    fn recall_all(&self, key: LendingKey);
-    /// Shows that a file ends at `size`.
-    fn tell_end(&self, key: LendingKey, size: u64);
-    /// Recalls the end of a file. When this has returned, no program takes it for what it was.
-    fn recall_end(&self, key: LendingKey);
-}
 
 /// What is lent of one file.
 #[derive(Default)]
@@ -65,90 +43,6 @@ impl Lending {
     /// Nothing more is lent under the file's key.
     pub(super) fn close(&mut self) {
         self.file = None;
-    }
-}
-
-/// A file of which frames can be lent.
-pub(super) struct LentFile {
-    lender: Arc<dyn FrameLender>,
-    key: LendingKey,
-    /// Counts recalls of all of it.
-    recalls: u64,
-    /// Whether anything was lent since the last one.
-    is_lent: bool,
-    /// Whether the end is shown.
-    is_end_shown: bool,
-}
-
-impl LentFile {
-    fn new(lender: &Arc<dyn FrameLender>) -> Option<Self> {
-        let (recalls, is_lent, is_end_shown) = Default::default();
-        Some(Self { lender: lender.clone(), key: lender.open()?, recalls, is_lent, is_end_shown })
-    }
-
-    fn recall(&mut self) {
-        let is_end_shown = std::mem::take(&mut self.is_end_shown);
-        if std::mem::take(&mut self.is_lent) || is_end_shown {
-            self.recalls += 1;
-            self.lender.recall_all(self.key);
-        }
-    }
-
-    fn show_end(&mut self, size: u64) {
-        self.is_end_shown = true;
-        self.lender.tell_end(self.key, size);
-    }
-
-    fn recall_end(&mut self) {
-        if std::mem::take(&mut self.is_end_shown) {
-            self.lender.recall_end(self.key);
-        }
-    }
-
-    /// Lends a frame that holds these bytes of a unit, if not as much of it is lent already; whether these are, then.
-    pub(super) fn lend(
-        &mut self,
-        lent: &mut Option<LentUnit>,
-        frame: u32,
-        unit: u64,
-        bytes: Range<u32>,
-    ) -> bool {
-        let is_enough = |lent: &&LentUnit| {
-            (lent.key, lent.recalls) == (self.key, self.recalls) && lent.bytes.len() >= bytes.len()
-        };
-        if let Some(lent) = lent.as_ref().filter(is_enough) {
-            self.lender.renew(frame, self.key, unit);
-            return lent.bytes.start <= bytes.start && bytes.end <= lent.bytes.end;
-        }
-        self.is_lent = true;
-        // What was lent before is recalled first.
-        *lent = None;
-        self.lender.lend(frame, self.key, unit, &bytes);
-        let (lender, key, recalls) = (self.lender.clone(), self.key, self.recalls);
-        *lent = Some(LentUnit { lender, frame, key, recalls, bytes });
-        true
-    }
-}
-
-impl Drop for LentFile {
-    fn drop(&mut self) {
-        self.lender.close(self.key);
-    }
-}
-
-/// A unit whose frame is lent, until dropped.
-pub(super) struct LentUnit {
-    lender: Arc<dyn FrameLender>,
-    frame: u32,
-    key: LendingKey,
-    /// Recalls of the file before.
-    recalls: u64,
-    bytes: Range<u32>,
-}
-
-impl Drop for LentUnit {
-    fn drop(&mut self) {
-        self.lender.recall(self.frame);
     }
 }
 
@@ -208,7 +102,7 @@ impl FileData {
         if state.lending.file.is_none() && state.opens > 0 && !state.lending.is_refused {
             state.lending.file = LentFile::new(lender);
         }
-        state.lending.file.as_ref().map(|file| file.key)
+        state.lending.file.as_ref().map(LentFile::key)
     }
 
     /// Lends bytes that a program has just read, of so many that it wanted, if they are in one frame; whether they are lent.
@@ -236,7 +130,7 @@ impl FileData {
         &self,
         frame: Option<Frame>,
         now: Timestamp,
-        enter: impl FnOnce(&mut super::unit::UnitFrame),
+        enter: impl FnOnce(&mut UnitFrame),
     ) {
         let state = &mut *self.state.lock();
         if let Some(frame) = frame

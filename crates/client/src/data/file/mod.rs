@@ -10,6 +10,7 @@ mod faults;
 mod fetch;
 mod hints;
 mod lending;
+mod lent;
 mod locations;
 mod mark;
 mod pages;
@@ -22,7 +23,7 @@ mod write_behind;
 
 pub use access::Access;
 pub use faults::ReportedFaults;
-pub use lending::{FrameLender, LendingKey};
+pub use lent::{FrameLender, LendingKey};
 pub use units::AtRest;
 
 pub(super) use content::InlineContent;

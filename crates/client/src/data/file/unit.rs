@@ -1,6 +1,6 @@
 //! A unit of a file in memory: which of its bytes are valid, and which its home lacks.
 
-use super::lending::{LentFile, LentUnit};
+use super::lent::{LentFile, LentUnit};
 use super::pass::Pass;
 use super::queue_entry::QueueEntry;
 use std::ops::Range;

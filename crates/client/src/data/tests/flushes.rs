@@ -13,7 +13,7 @@ fn a_flush_ends_while_others_write_on() {
         let writes = async {
             loop {
                 engine.write(&file, 500, &[2; 100]).await.expect("the write");
-                engine.runtime.sleep(std::time::Duration::from_micros(50)).await;
+                engine.homes.runtime.sleep(std::time::Duration::from_micros(50)).await;
             }
         };
         let flush = engine.flush(&file, false);
@@ -35,7 +35,7 @@ fn what_is_written_during_a_flush_is_a_change_of_its_own() {
         let (flushed, place) = (file.clone(), unit * UNIT_SIZE as u64);
         bench.simulation.run(async move {
             let write = async {
-                engine.runtime.sleep(std::time::Duration::from_micros(1)).await;
+                engine.homes.runtime.sleep(std::time::Duration::from_micros(1)).await;
                 engine.write(&flushed, place, &[2; 3000]).await
             };
             let (flushed, written) = futures_util::future::join(engine.flush(&flushed, false), write).await;
@@ -59,7 +59,7 @@ fn what_is_written_during_a_flush_is_told_with_its_bytes() {
     let (engine, written) = (bench.engines[0].clone(), file.clone());
     let during = async move {
         let write = async {
-            engine.runtime.sleep(std::time::Duration::from_micros(1)).await;
+            engine.homes.runtime.sleep(std::time::Duration::from_micros(1)).await;
             engine.write(&written, 0, &[2; 100]).await
         };
         futures_util::future::try_join(engine.flush(&written, false), write).await

@@ -42,7 +42,7 @@ impl Peers {
 pub fn serve(homes: &Mutex<Homes>, to: NodeId, request: ClientRequest, mut frame: Frame) -> Result<Answer> {
     let ClientRequest::ReadHeld { unit, offset, length, generation } = request else { panic!("{request:?}") };
     let engine = homes.lock().peers.engines[to.0 as usize].upgrade().expect("the node is there");
-    let (reply, payload) = engine.held(unit, &(offset..offset + length), generation);
+    let (reply, payload) = engine.serve_peer(unit, &(offset..offset + length), generation);
     homes.lock().peers.asked.push((unit, payload.is_some()));
     // It arrives in another node's memory.
     let payload = payload.map(|bytes| {
@@ -181,7 +181,7 @@ fn a_holder_that_does_not_answer_is_not_waited_for() {
 fn one_frame_in_four_may_be_on_its_way_to_others() {
     let (bench, _writer) = written();
     let generation = bench.engines[0].find(INODE).expect("it is open").generation();
-    let ask = |index| bench.engines[0].held(UnitId { inode: INODE, index }, &(0..LENGTH), generation).1;
+    let ask = |index| bench.engines[0].serve_peer(UnitId { inode: INODE, index }, &(0..LENGTH), generation).1;
     let sent: Vec<_> = (0..UNITS).map(ask).collect();
     assert_eq!(sent.iter().flatten().count(), 20 / 4);
     drop(sent);

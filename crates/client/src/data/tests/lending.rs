@@ -97,7 +97,7 @@ impl FrameLender for Lender {
 
 impl Bench {
     fn lendable(&self, node: usize, file: &Arc<FileData>) -> Lendable {
-        Lendable::new(&self.engines[node], file)
+        self.engines[node].lendable(file)
     }
 
     /// A program reads, and may do so by itself from now on; how much.

@@ -61,15 +61,15 @@ pub fn serve(homes: &mut Homes, units: Vec<u64>) -> UnitReply {
 }
 
 impl Bench {
-    fn place(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Placed> {
+    fn place(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Located> {
         let (engine, file) = (self.engines[0].clone(), file.clone());
-        self.simulation.run(async move { engine.place(&file, offset, length, None).await })
+        self.simulation.run(async move { engine.locate(&file, offset, length).await })
     }
 
     /// The bytes of a place; none if they have gone.
-    fn bytes_at(&self, placed: &Placed) -> Option<Vec<u8>> {
+    fn bytes_at(&self, placed: &Located) -> Option<Vec<u8>> {
         let frame = self.spare.try_take().expect("one is kept for this");
-        let Placed { device, place, range } = placed;
+        let Located { device, place, range } = placed;
         device.read_unit(place, range, frame).map(|payload| payload.to_vec())
     }
 

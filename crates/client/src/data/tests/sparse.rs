@@ -64,7 +64,7 @@ impl Bench {
     pub fn change_space(&self, file: &Arc<FileData>, change: SpaceChange, bytes: Range<u64>, grows: bool) {
         let (engine, file) = (self.engines[0].clone(), file.clone());
         let work = async move {
-            let tell = engine.tell_space(&file, change, bytes.clone(), grows);
+            let tell = engine.change_space_at_homes(&file, change, bytes.clone(), grows);
             engine.change_space(&file, change, bytes, tell).await
         };
         self.simulation.run(work).expect("the change");

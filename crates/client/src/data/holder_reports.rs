@@ -1,0 +1,55 @@
+//! Outcomes of requests to holders of files, which are reported to the files' homes.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use tameike_core::limits::HOLDERS_ASKED_MAX;
+use tameike_core::wire::holders::{Asked, Holder};
+use tameike_core::{InodeId, NodeId};
+
+/// Files and holders that are not reported to homes yet; some 50 bytes each. With more, the report for one home is forgotten.
+const UNREPORTED_MAX: usize = 4096;
+
+/// Outcomes of requests to holders, for the homes of the files.
+#[derive(Default)]
+pub struct HolderReports(Mutex<Unreported>);
+
+/// Outcomes that homes do not know, of their files and the holders of these.
+#[derive(Default)]
+struct Unreported {
+    homes: BTreeMap<NodeId, BTreeMap<(InodeId, NodeId), Holder>>,
+    count: usize,
+}
+
+impl Unreported {
+    fn take(&mut self, home: NodeId) -> impl Iterator<Item = Asked> + use<> {
+        let files = self.homes.remove(&home).unwrap_or_default();
+        self.count -= files.len();
+        files.into_iter().map(|((inode, _), holder)| Asked { inode, holder })
+    }
+}
+
+impl HolderReports {
+    /// A holder was asked. What is more than one report takes is left out: it is a hint.
+    pub(super) fn add(&self, home: NodeId, inode: InodeId, node: NodeId, has_delivered: bool) {
+        let unreported = &mut *self.0.lock();
+        if unreported.count >= UNREPORTED_MAX
+            && let Some(other) = unreported.homes.keys().find(|other| **other != home).copied()
+        {
+            drop(unreported.take(other));
+        }
+        let files = unreported.homes.entry(home).or_default();
+        let is_new = !files.contains_key(&(inode, node));
+        if is_new && files.len() == HOLDERS_ASKED_MAX {
+            return;
+        }
+        unreported.count += usize::from(is_new);
+        let holder = files.entry((inode, node)).or_insert(Holder { node, requested: 0, delivered: 0 });
+        holder.requested += 1;
+        holder.delivered += u32::from(has_delivered);
+    }
+
+    /// Takes the report for a home, which goes with the next message to it.
+    pub fn take(&self, home: NodeId) -> Vec<Asked> {
+        self.0.lock().take(home).collect()
+    }
+}
