@@ -20,7 +20,7 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 const HEAD_SIZE: usize = 4 << 10;
 /// More than this, in bytes, is read by an open file that nobody else uses meanwhile.
 const MUCH: usize = 256 << 10;
-/// Who reads on at most so many bytes behind what was read last reads in order: heads of records lie between.
+/// A read that begins at most so many bytes behind the last one continues a sequential read: heads of records lie between.
 const GAP_MAX: u64 = 16 << 10;
 /// Open files of a subfile.
 const FILES_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! Shared files that stay open for a moment, for who reads on in them.
+//! Shared files that stay open between reads, for sequential readers.
 
 use super::UnitService;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Takes note of a read; whether it is one of a sequence. Two that are near each other by chance are none.
+    /// Records a read; whether it continues a sequence. Two random reads that happen to be near each other do not.
     pub(super) fn read(&mut self, offset: u64, length: u64) -> bool {
         let near = self.near(offset, length);
         let (place, goes_on) = (near.unwrap_or(STREAMS - 1), near.is_some());
