@@ -13,9 +13,6 @@ use rustix::io::Errno;
 use tameike_interpose::Verdict;
 use tameike_ring::client::{Answer, Status};
 
-/// Parts of one call that the ring takes; one with more goes to the kernel whole.
-pub const PARTS_MAX: usize = 64;
-
 /// Most bytes of one call, as the kernel has it.
 pub const BYTES_MAX: usize = 0x7fff_f000;
 

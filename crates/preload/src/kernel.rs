@@ -10,6 +10,9 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use tameike_ring::client::mounts;
 
+/// Parts of one call, at most: a call with more goes to the kernel as it is.
+pub const PARTS_MAX: usize = 64;
+
 type Result<T> = std::result::Result<T, Errno>;
 
 /// Which file a descriptor or path is of.
@@ -84,7 +87,7 @@ pub fn seek(descriptor: &OwnedFd, offset: u64) -> Result<()> {
 
 /// Writes at `offset`.
 pub fn write_at(number: i32, offset: u64, from: &[&[u8]]) -> Result<usize> {
-    let mut parts = [IoSlice::new(&[]); crate::file::PARTS_MAX];
+    let mut parts = [IoSlice::new(&[]); PARTS_MAX];
     for (part, bytes) in parts.iter_mut().zip(from) {
         *part = IoSlice::new(bytes);
     }

@@ -24,6 +24,7 @@ mod kernel;
 mod mounts;
 mod names;
 mod place;
+mod session;
 mod status;
 mod table;
 mod upgrade;

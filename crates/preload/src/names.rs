@@ -2,7 +2,7 @@
 
 use crate::place::{self, Place};
 use crate::table::{self, Opened};
-use crate::{connection, kernel, upgrade, views};
+use crate::{connection, kernel, session, upgrade, views};
 use rustix::io::Errno;
 use tameike_interpose::Verdict;
 use tameike_ring::client::{Answer, Status};
@@ -38,7 +38,7 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
     }
     let find = if flags & CHANGES == 0 { place::find } else { place::find_to_change };
     let place = find(directory, path)?;
-    let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 & !connection::umask()? };
+    let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 & !session::umask()? };
     if flags & libc::O_CREAT != 0 && mode & OWNER_READS_AND_WRITES != OWNER_READS_AND_WRITES {
         return None;
     }
@@ -83,7 +83,7 @@ pub fn status(directory: i32, path: &[u8], follow: bool) -> Verdict<(Status, usi
 /// what may be run, the kernel knows: it has groups, capabilities and how the view is mounted.
 pub fn access(directory: i32, path: &[u8], wanted: i32) -> Verdict<()> {
     let (user, find) =
-        (connection::user()?, if wanted & libc::W_OK == 0 { place::find } else { place::find_to_change });
+        (session::user()?, if wanted & libc::W_OK == 0 { place::find } else { place::find_to_change });
     if wanted & !(libc::R_OK | libc::W_OK) != 0 {
         return None;
     }
@@ -106,7 +106,7 @@ pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
 /// `mkdirat`.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
     let place = place::find_to_change(directory, path)?;
-    let mode = mode & 0o7777 & !connection::umask()?;
+    let mode = mode & 0o7777 & !session::umask()?;
     verdict(connection::client()?.make_dir(place.start, place.path, mode))
 }
 

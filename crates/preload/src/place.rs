@@ -3,7 +3,7 @@
 //! Decided by bytes and, for relative ones, by the directory that they start from; whoever comes to a view by another way
 //! (a symbolic link, `..`) comes through the kernel.
 
-use crate::{connection, kernel, table, upgrade, views};
+use crate::{connection, kernel, session, table, upgrade, views};
 use rustix::io::Errno;
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_ring::client::Start;
@@ -25,12 +25,12 @@ pub struct Place<'a> {
 
 /// Where `path`, which starts at `directory` when it is relative, is on a view; `None` leaves it to the kernel.
 pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
-    find_for(connection::for_path, directory, path)
+    find_for(session::for_path, directory, path)
 }
 
 /// As [`find`], for a call that changes something.
 pub fn find_to_change(directory: i32, path: &[u8]) -> Option<Place<'_>> {
-    find_for(connection::for_change, directory, path)
+    find_for(session::for_change, directory, path)
 }
 
 fn find_for(is_answered: fn() -> bool, directory: i32, path: &[u8]) -> Option<Place<'_>> {

@@ -2,7 +2,8 @@
 //! descriptors.
 
 use super::Upgrade;
-use crate::file::{BYTES_MAX, PARTS_MAX};
+use crate::file::BYTES_MAX;
+use crate::kernel::PARTS_MAX;
 use crate::place;
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};

@@ -3,7 +3,7 @@
 use super::names::done;
 use super::{Wrong, interpose, kernels};
 use crate::file;
-use crate::{connection, kernel, table};
+use crate::{connection, kernel, session, table};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_long, c_uint};
 use tameike_interpose::Verdict;
@@ -70,7 +70,7 @@ fn advise(number: c_int, length: i64, advice: c_int) -> Verdict<Wrong> {
 /// leaves it.
 fn replace(old: c_int, new: c_int) -> Verdict<c_int> {
     if table::entry(new).is_some_and(table::Entry::is_private) && kernel::is_open(old) {
-        connection::turn_off();
+        session::turn_off();
     }
     kernels(&[&old, &new])
 }
@@ -90,7 +90,7 @@ fn close_files(first: c_uint, last: c_uint) {
 fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let real = |first: c_uint, last: c_uint| tameike_interpose::call!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int);
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        connection::turn_off();
+        session::turn_off();
     }
     let only_marks = flags & CLOSE_RANGE_CLOEXEC != 0;
     if !connection::is_of_use() || connection::is_foreign() || only_marks || first > last {
@@ -99,7 +99,7 @@ fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     close_files(first, last);
     let mut from = first;
     loop {
-        let private = connection::private_numbers().filter_map(|number| c_uint::try_from(number).ok());
+        let private = session::private_numbers().filter_map(|number| c_uint::try_from(number).ok());
         let Some(next) = private.filter(|number| (from..=last).contains(number)).min() else { break };
         if next > from && real(from, next - 1) != 0 {
             return -1;
@@ -149,7 +149,7 @@ pub extern "C-unwind" fn closefrom(first: c_int) {
             return;
         }
         // An old kernel: the C library does it another way, which would meet the library's descriptors.
-        connection::turn_off();
+        session::turn_off();
     }
     tameike_interpose::call!(closefrom(first: c_int) -> ());
 }

@@ -1,7 +1,7 @@
 //! A process's beginning, its children, what it becomes, and its end.
 
 use super::{interpose, kernels};
-use crate::{connection, upgrade};
+use crate::{connection, session, upgrade};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::Verdict;
 
@@ -20,7 +20,7 @@ static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
     super::guarded::<()>(|| {
-        connection::begin();
+        session::begin();
         if connection::is_of_use() {
             // SAFETY: the three functions are of this library, which is not unloaded before the process ends.
             unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
@@ -32,7 +32,7 @@ extern "C" fn begin() {
 /// Other libraries may still write: to the kernel, which closes what is open before the parent learns of the end.
 extern "C" fn end() {
     super::guarded::<()>(|| {
-        connection::turn_off();
+        session::turn_off();
         None
     });
 }
@@ -44,7 +44,7 @@ unsafe extern "C" fn before_fork() {
 
 unsafe extern "C" fn after_fork() {
     super::guarded::<()>(|| {
-        connection::begin_as_child();
+        session::begin_as_child();
         None
     });
 }
@@ -59,7 +59,7 @@ pub fn to_kernel<T>() -> Verdict<T> {
 
 /// All files become the kernel's, for good.
 fn off<T>() -> Verdict<T> {
-    connection::turn_off();
+    session::turn_off();
     None
 }
 
@@ -139,7 +139,7 @@ interpose! {
 // SAFETY: the name is that of the C library's function, and so are the arguments.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn umask(mask: c_uint) -> c_uint {
-    connection::note_umask(mask);
+    session::note_umask(mask);
     tameike_interpose::call!(umask(mask: c_uint) -> c_uint)
 }
 
@@ -151,7 +151,7 @@ pub extern "C-unwind" fn _Fork() -> c_int {
     let child = tameike_interpose::call!(_Fork() -> c_int);
     if child == 0 {
         super::guarded::<()>(|| {
-            connection::begin_as_child();
+            session::begin_as_child();
             None
         });
     }

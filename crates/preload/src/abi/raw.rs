@@ -5,7 +5,7 @@
 
 use super::arguments::{Bytes, Place, Room, Text};
 use super::{Upgrade, attributes, descriptors, directory, life, names, transfer};
-use crate::connection;
+use crate::{connection, session};
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
 /// Calls of threads, many and without descriptors.
@@ -131,7 +131,7 @@ fn before(number: c_long, arguments: &[c_long]) -> tameike_interpose::Verdict<c_
         return None;
     }
     if ENDS.contains(&number) {
-        connection::turn_off();
+        session::turn_off();
         return None;
     }
     if CHILDREN.contains(&number) || is_older_child(number) {
