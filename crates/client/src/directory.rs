@@ -6,7 +6,7 @@
 //! at any time. That keeps all pages of a view within [`PAGES_SIZE_MAX`]. A reader that begins anew, or goes to
 //! a cursor that its page does not hold, gets a new page.
 
-use crate::vfs::{HandleNumber, ListedEntry};
+use crate::types::{HandleNumber, ListedEntry};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

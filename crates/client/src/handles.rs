@@ -1,6 +1,6 @@
 //! Open files of a view, by handle and by file.
 
-use crate::vfs::HandleNumber;
+use crate::types::HandleNumber;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

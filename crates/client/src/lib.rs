@@ -13,4 +13,5 @@ pub mod locks;
 pub mod passthrough;
 pub mod reported_sizes;
 pub mod shared;
+mod types;
 pub mod vfs;

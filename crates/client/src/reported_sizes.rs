@@ -5,7 +5,7 @@
 //! that expires. A program that opens the file then reads to the old end. So when a file is opened of which two sizes were
 //! reported, the agent has the kernel drop its attributes.
 
-use crate::vfs::FileNumber;
+use crate::types::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;

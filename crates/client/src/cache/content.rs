@@ -4,7 +4,9 @@ use super::opens::OpenFile;
 use super::{CacheView, out_of_turn, version};
 use crate::data::{FileVersion, Home};
 use crate::passthrough::Identity;
-use crate::vfs::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteAt, WriteBytes, gives_rights};
+use crate::types::{
+    FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteAt, WriteBytes, gives_rights,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

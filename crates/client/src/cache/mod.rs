@@ -14,7 +14,7 @@ mod warm;
 use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
 use crate::passthrough::{Identity, Passthrough, Waiting};
-use crate::vfs::{FileNumber, HandleNumber};
+use crate::types::{FileNumber, HandleNumber};
 pub use warm::Warming;
 
 use opens::{OpenFile, Opens};

@@ -3,7 +3,7 @@
 use crate::data::{FileData, ReportedFaults};
 use crate::handles::Handles;
 use crate::passthrough::Identity;
-use crate::vfs::{HandleNumber, OpenMode};
+use crate::types::{HandleNumber, OpenMode};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

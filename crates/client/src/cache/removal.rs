@@ -4,7 +4,7 @@
 use super::CacheView;
 use super::opens::OpenFile;
 use crate::passthrough::{Identity, Passthrough};
-use crate::vfs::FileNumber;
+use crate::types::FileNumber;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::cache::CacheRequest;

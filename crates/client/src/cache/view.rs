@@ -4,9 +4,10 @@ use super::CacheView;
 use crate::data::{Lendable, Located};
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
-use crate::vfs::{
-    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteAt, WriteBytes,
+use crate::types::{
+    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
+use crate::vfs::Vfs;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;

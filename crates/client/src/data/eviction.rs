@@ -3,7 +3,7 @@
 //!
 //! What is new waits in a queue of a tenth of the memory; what was used again by the time that it comes to the front goes to the
 //! other one, where it goes round as often as it is used; all else leaves. So what is read once passes by what is read again. A use
-//! takes no lock. To go on in a unit is no use of its own (`super::file`'s `Pass`): a unit that is read in eight steps is read once.
+//! takes no lock. To go on in a unit is no use of its own (`Pass` of the file's units): a unit that is read in eight steps is read once.
 //!
 //! What is not known to be in another node's memory goes round once more, in the queue where it is: it may be the last copy.
 

@@ -36,7 +36,7 @@ pub use lend::Lendable;
 pub use locate::Located;
 pub use sparse::dense_blocks;
 
-use crate::vfs::{OpenMode, ReadBytes, WriteBytes};
+use crate::types::{OpenMode, ReadBytes, WriteBytes};
 use counters::Counters;
 use file_table::FileTable;
 use flush::Flusher;

@@ -10,7 +10,7 @@ use super::locate::{Located, Locator};
 use super::read_peer::PeerReader;
 use super::split;
 use super::write::Writer;
-use crate::vfs::ReadBytes;
+use crate::types::ReadBytes;
 use event_listener::listener;
 use std::ops::Range;
 use std::sync::Arc;

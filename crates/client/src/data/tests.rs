@@ -11,7 +11,7 @@ mod sparse;
 mod waiting;
 
 use super::*;
-use crate::vfs::FrameBytes;
+use crate::types::FrameBytes;
 use futures_util::future::Either;
 use parking_lot::Mutex;
 use proptest::prelude::*;

@@ -7,7 +7,7 @@ use super::frames::FrameCache;
 use super::home::Home;
 use super::homes::{HomeClient, unexpected};
 use super::split;
-use crate::vfs::WriteBytes;
+use crate::types::WriteBytes;
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
 use std::ops::Range;

@@ -9,9 +9,10 @@ mod tests;
 
 use crate::handles::Handles;
 use crate::passthrough::{Identity, OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
-use crate::vfs::{
-    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, Vfs, ViewSpace, WriteAt, WriteBytes,
+use crate::types::{
+    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
+use crate::vfs::Vfs;
 use parking_lot::Mutex;
 use space::LocalSpace;
 use std::ops::Range;

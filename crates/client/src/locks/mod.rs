@@ -14,7 +14,8 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-use crate::vfs::{HandleNumber, Vfs};
+use crate::types::HandleNumber;
+use crate::vfs::Vfs;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,8 @@
 //! Open directories of a view over a tree: those of the file system below.
 
 use super::{OverTree, Passthrough};
-use crate::vfs::{Directories, Entries, FileNumber, HandleNumber, ListedEntry};
+use crate::types::{FileNumber, HandleNumber, ListedEntry};
+use crate::vfs::{Directories, Entries};
 use std::sync::Arc;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{NamedFile, SharedDir};

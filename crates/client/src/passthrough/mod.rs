@@ -14,7 +14,7 @@ mod xattr;
 mod tests;
 
 use crate::directory::OpenDirs;
-use crate::vfs::{FileNumber, Found, ViewSpace};
+use crate::types::{FileNumber, Found, ViewSpace};
 pub(crate) use identity::Identity;
 pub(crate) use owner::Owner;
 

@@ -1,6 +1,6 @@
 use super::identity::Identity;
 use super::tree::{Links, Seen, Tree};
-use crate::vfs::FileNumber;
+use crate::types::FileNumber;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tameike_core::wire::meta::NewInode;

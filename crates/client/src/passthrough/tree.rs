@@ -5,7 +5,7 @@
 //! it, and a file whose inode number is taken so gets another one.
 
 use super::identity::Identity;
-use crate::vfs::FileNumber;
+use crate::types::FileNumber;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::limits::TREE_PATH_SIZE_MAX;

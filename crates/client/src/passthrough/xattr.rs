@@ -1,7 +1,8 @@
 //! Extended attributes of a view over a tree: those of the file system below.
 
 use super::OverTree;
-use crate::vfs::{FileNumber, Xattrs};
+use crate::types::FileNumber;
+use crate::vfs::Xattrs;
 use tameike_core::Result;
 use tameike_io::shared::XattrMode;
 

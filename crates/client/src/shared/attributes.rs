@@ -4,7 +4,7 @@
 use super::held::Asked;
 use super::{SharedView, unexpected};
 use crate::data::{FileData, FileVersion, dense_blocks};
-use crate::vfs::{FileNumber, ViewSpace};
+use crate::types::{FileNumber, ViewSpace};
 use futures_util::future::try_join_all;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::BLOCK_SIZE;

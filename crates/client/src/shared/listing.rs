@@ -2,7 +2,7 @@
 
 use super::names::CORRECTIONS_MAX;
 use super::{SharedView, unexpected};
-use crate::vfs::ListedEntry;
+use crate::types::ListedEntry;
 use futures_util::future::try_join_all;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{DirEntry, MetaReply, MetaRequest};
@@ -82,7 +82,8 @@ fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
 mod tests {
     use super::*;
     use crate::data::DataEngine;
-    use crate::vfs::{Directories, FileNumber};
+    use crate::types::FileNumber;
+    use crate::vfs::Directories;
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
     use parking_lot::Mutex;

@@ -17,7 +17,7 @@ mod xattrs;
 use crate::data::{DataEngine, FileData, ReportedFaults};
 use crate::directory::OpenDirs;
 use crate::locks::FileLocks;
-use crate::vfs::{FileNumber, HandleNumber, OpenMode};
+use crate::types::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryBeliefs;
 use held::HeldNames;
 use opens::Closer;

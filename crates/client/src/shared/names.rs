@@ -5,7 +5,7 @@ use super::held::Asked;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::{FileVersion, Home};
-use crate::vfs::{Found, OpenMode, Opened, gives_rights};
+use crate::types::{Found, OpenMode, Opened, gives_rights};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,

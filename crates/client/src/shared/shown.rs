@@ -5,7 +5,8 @@
 
 use super::SharedView;
 use crate::data::{FileData, dense_blocks};
-use crate::vfs::{FileNumber, Found, ShownNames};
+use crate::types::{FileNumber, Found};
+use crate::vfs::ShownNames;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::wire::meta::EntryName;

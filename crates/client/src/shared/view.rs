@@ -4,10 +4,10 @@ use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::{FileData, Lendable, Located};
 use crate::locks::FileLocks;
-use crate::vfs::{
-    Directories, Entries, FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ShownNames, Vfs,
-    ViewSpace, WriteAt, WriteBytes,
+use crate::types::{
+    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
+use crate::vfs::{Directories, Entries, ShownNames, Vfs};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;

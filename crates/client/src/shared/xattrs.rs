@@ -1,7 +1,8 @@
 //! Extended attributes of the job-shared view.
 
 use super::{SharedView, unexpected};
-use crate::vfs::{FileNumber, Xattrs};
+use crate::types::FileNumber;
+use crate::vfs::Xattrs;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::{Errno, Result};
 

@@ -1,7 +1,8 @@
 //! Tests of names that are held.
 
 use super::*;
-use crate::vfs::{FileNumber, Found, ShownNames};
+use crate::types::{FileNumber, Found};
+use crate::vfs::ShownNames;
 use std::sync::Arc;
 use tameike_core::{FileKind, Generation, Layout, Timestamp};
 
