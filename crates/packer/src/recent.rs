@@ -44,7 +44,7 @@ impl Recent {
 
 /// What agents have done in the shared directory: who has looked there before must look again.
 #[derive(Default)]
-pub struct Named {
+pub struct NameChanges {
     /// Where something was made.
     made: Paths,
     /// Where directories have come, with all that is below them.
@@ -82,7 +82,7 @@ impl Paths {
     }
 }
 
-impl Named {
+impl NameChanges {
     /// Something was made there at this moment.
     pub fn note(&mut self, path: &[u8], now: Duration) {
         self.made.note(path, now);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_was_made_is_never_forgotten_too_early() {
-        let mut named = Named::default();
+        let mut named = NameChanges::default();
         named.note(b"one", START);
         assert!(named.may_have(b"one", None, START) && !named.may_have(b"other", None, START));
         assert!(!named.may_have(b"one", None, START + NAMED_TIME));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn with_a_directory_comes_what_is_in_it() {
-        let mut named = Named::default();
+        let mut named = NameChanges::default();
         named.note(b"made", START);
         named.note_moved(b"a/moved", START);
         for path in [&b"a/moved"[..], b"a/moved/one", b"a/moved/b/two", b"made"] {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn who_has_looked_again_is_not_told_to_for_what_was_there_before() {
         let later = START + Duration::from_secs(1);
-        let mut named = Named::default();
+        let mut named = NameChanges::default();
         named.note(b"one", START);
         assert!(named.may_have(b"one", Some(START), later) && !named.may_have(b"one", Some(later), later));
         (0..=PATHS_MAX).for_each(|number| named.note(number.to_string().as_bytes(), later));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn below_a_directory_that_has_gone_nothing_is_made_without_a_look() {
-        let mut named = Named::default();
+        let mut named = NameChanges::default();
         named.note_gone(b"a/gone", START);
         for path in ["a/gone/one", "a/gone/b/two"] {
             assert!(named.may_lack_dir_of(path.as_bytes(), START));

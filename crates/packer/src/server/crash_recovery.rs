@@ -14,7 +14,7 @@ use tameike_io::shared::{Access, SharedFs};
 
 /// What earlier lives have left in a container.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Settled {
+pub struct Interrupted {
     /// One of them did not end well.
     pub was_cut_off: bool,
     /// What is read may not be on the disk.
@@ -26,15 +26,15 @@ pub struct Settled {
 ///
 /// # Errors
 /// What the file system says, but for an fsync that fails: what is lost by that is not read.
-pub fn settle(fs: &dyn SharedFs) -> Result<Settled> {
+pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     let superblock = Superblock::read(fs)?;
-    let mut settled = Settled::default();
+    let mut found = Interrupted::default();
     for number in Listing::of(fs)?.numbers {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
         if subfile.lanes()?.iter().any(|lane| lane.life != 0 && !lane.is_finished) {
-            settled.was_cut_off = true;
+            found.was_cut_off = true;
             if let Err(fault) = subfile.file().sync() {
-                settled.is_doubtful = true;
+                found.is_doubtful = true;
                 log::warn!(
                     "what was packed by a job that was cut off is believed where it can be read: {fault}"
                 );
@@ -42,7 +42,7 @@ pub fn settle(fs: &dyn SharedFs) -> Result<Settled> {
             subfile.file().forget_pages()?;
         }
     }
-    Ok(settled)
+    Ok(found)
 }
 
 /// Names that an earlier life has changed, and that cannot be brought back.

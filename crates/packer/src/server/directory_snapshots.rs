@@ -80,18 +80,18 @@ impl Directories {
 }
 
 /// The directories.
-pub struct Listed {
+pub struct DirectorySnapshots {
     directories: Mutex<Directories>,
     asked: Misses,
 }
 
-impl Default for Listed {
+impl Default for DirectorySnapshots {
     fn default() -> Self {
         Self { directories: Mutex::default(), asked: Misses::new(GAP) }
     }
 }
 
-impl Listed {
+impl DirectorySnapshots {
     /// The job has made a directory at this moment: it is empty.
     pub fn made(&self, dir: &[u8], now: Duration) {
         let all = &mut *self.directories.lock();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     /// So many names were asked for that the next is answered by a list.
-    fn ask_for_many(listed: &Listed, dir: &[u8], now: Duration) {
+    fn ask_for_many(listed: &DirectorySnapshots, dir: &[u8], now: Duration) {
         while !listed.asked.are_many(dir, now) {
             listed.asked.count(dir, now);
         }
@@ -215,7 +215,7 @@ mod tests {
         let (dir, tree) = bed();
         fs::create_dir(dir.path().join("d")).expect("made");
         write(&dir.path().join("d/there"));
-        let listed = Listed::default();
+        let listed = DirectorySnapshots::default();
         let look = |name: &str, now| listed.look(&tree, b"d", name.as_bytes(), || now);
         assert_eq!(look("new", START), Known::Unknown, "nobody lists for one name");
         ask_for_many(&listed, b"d", START);
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn what_cannot_be_listed_in_time_lacks_nothing() {
         let (dir, tree) = bed();
-        let listed = Listed::default();
+        let listed = DirectorySnapshots::default();
         let look = |dir: &str, now| {
             ask_for_many(&listed, dir.as_bytes(), now);
             listed.look(&tree, dir.as_bytes(), b"new", || now)
@@ -254,9 +254,12 @@ mod tests {
     fn a_directory_of_the_jobs_own_is_known_at_once_and_for_longer() {
         let (dir, tree) = bed();
         fs::create_dir_all(dir.path().join("a/d")).expect("made");
-        let listed = Listed::default();
+        let listed = DirectorySnapshots::default();
         let look = |name: &str, now| listed.look(&tree, b"a/d", name.as_bytes(), || now);
-        for forget in [|listed: &Listed| listed.moved(b"a"), |listed: &Listed| listed.removed(b"a/d")] {
+        for forget in [
+            |listed: &DirectorySnapshots| listed.moved(b"a"),
+            |listed: &DirectorySnapshots| listed.removed(b"a/d"),
+        ] {
             let _ = fs::remove_file(dir.path().join("a/d/new"));
             listed.made(b"a/d", START);
             write(&dir.path().join("a/d/new"));
@@ -272,7 +275,7 @@ mod tests {
     fn what_was_listed_of_a_directory_that_has_gone_is_not_believed() {
         let (dir, tree) = bed();
         fs::create_dir(dir.path().join("d")).expect("made");
-        let listed = Listed::default();
+        let listed = DirectorySnapshots::default();
         listed.made(b"d", START);
         let (later, times) = (START + OWN_TIME, Cell::new(0));
         // Another one comes between the list and its end.
@@ -289,7 +292,7 @@ mod tests {
 
     #[test]
     fn directories_are_not_too_many() {
-        let listed = Listed::default();
+        let listed = DirectorySnapshots::default();
         (0..2 * OWN_MAX).for_each(|number| listed.made(number.to_string().as_bytes(), START));
         let all = listed.directories.lock();
         assert!(all.listings.len() <= DIRECTORIES_MAX && all.own.len() <= OWN_MAX);

@@ -3,7 +3,7 @@
 use super::open_files::Open;
 use super::open_files::identity_of;
 use super::packer::Packer;
-use super::pending_promotions::Owed;
+use super::pending_promotions::PendingPromotions;
 use super::store::Store;
 use crate::external::{aside_of, copy, is_at, outside_path, remove};
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Store {
     /// # Errors
     /// What the device says.
     pub(crate) fn end_owed(&mut self) -> Result<()> {
-        self.owed.as_mut().map_or(Ok(()), Owed::clear)
+        self.owed.as_mut().map_or(Ok(()), PendingPromotions::clear)
     }
 
     /// Of a file that is gone the content that is outside goes, too, once nobody has it open, and that it is gone is safe.

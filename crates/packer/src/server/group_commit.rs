@@ -2,7 +2,7 @@
 
 use super::journal::Journal;
 use super::packer::Packer;
-use super::pending_promotions::Owed;
+use super::pending_promotions::PendingPromotions;
 use super::store::Store;
 use crate::CONTAINER;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Store {
         let part = writer.begin_sync()?;
         self.journal.iter_mut().for_each(Journal::begin_sync);
         let dir = std::mem::take(&mut self.has_new_outside).then(|| self.fs.clone());
-        let owed = self.owed.as_mut().and_then(Owed::begin_sync);
+        let owed = self.owed.as_mut().and_then(PendingPromotions::begin_sync);
         Ok(Some(Unsafe { part, dir, owed, changes }))
     }
 

@@ -1,12 +1,12 @@
 //! The packer: answers all agents of a job from the container that it alone adds to.
 
 use super::create::NewFile;
-use super::directory_snapshots::{Known, Listed};
+use super::directory_snapshots::{DirectorySnapshots, Known};
 use super::marks::Marks;
 use super::promote::Moving;
 use super::store::Store;
 use crate::external::OpenContainer;
-use crate::recent::Named;
+use crate::recent::NameChanges;
 use crate::{CONTAINER, LOCAL_BYTES_MAX, PackHandler, unless_missing};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct Packer {
     parts: PackerParts,
     may_share: bool,
     pub(crate) state: Mutex<State>,
-    listed: Listed,
+    snapshots: DirectorySnapshots,
     /// One sync at a time.
     pub(crate) syncing: Mutex<()>,
     /// One write for entries that makers of files, and who changes their attributes, wait for.
@@ -56,7 +56,7 @@ pub(crate) struct State {
     pub(crate) store: Option<Store>,
     has_ended: bool,
     marks: Marks,
-    pub(crate) named: Named,
+    pub(crate) named: NameChanges,
 }
 
 impl Packer {
@@ -66,8 +66,8 @@ impl Packer {
     /// `EBUSY` when another job has the container and `may_share` is not said, with which nothing can be changed then; and what the file
     /// system says.
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let (state, listed, syncing, writing, pieces_moved) = Default::default();
-        let packer = Self { parts, may_share, state, listed, syncing, writing, pieces_moved };
+        let (state, snapshots, syncing, writing, pieces_moved) = Default::default();
+        let packer = Self { parts, may_share, state, snapshots, syncing, writing, pieces_moved };
         match packer.parts.plain.stat(CONTAINER) {
             Ok(_) => {}
             Err(fault) if fault.errno == Errno::ENOENT => return Ok(packer),
@@ -102,7 +102,7 @@ impl Packer {
     /// What is at a path where the shared directory had nothing a moment ago, and no agent has made anything since.
     fn find(&self, path: &[u8]) -> Result<PackReply> {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
-        match self.listed.look(self.plain(), dir, name, monotonic) {
+        match self.snapshots.look(self.plain(), dir, name, monotonic) {
             Known::Lacking => {}
             Known::Unknown => return Ok(PackReply::Look(monotonic())),
             Known::Resting => return Ok(PackReply::Declined),
@@ -129,7 +129,7 @@ impl Packer {
             self.clear_for_dir(store, path)?;
         }
         self.plain().make(path, &Special::Directory(mode))?;
-        self.listed.made(path, now);
+        self.snapshots.made(path, now);
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl Packer {
         }
         self.plain().rmdir(path)?;
         state.named.note_gone(path, monotonic());
-        self.listed.removed(path);
+        self.snapshots.removed(path);
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl Packer {
     }
 
     /// Where a file is to come, its directory is there.
-    pub(crate) fn check_dir_of(&self, path: &[u8], named: &Named) -> Result<()> {
+    pub(crate) fn check_dir_of(&self, path: &[u8], named: &NameChanges) -> Result<()> {
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
         if named.may_lack_dir_of(path, monotonic()) && !self.is_dir(dir)? {
             return Err(Errno::ENOENT.into());
@@ -342,7 +342,7 @@ impl PackHandler for Packer {
             PackRequest::Sync { file } => self.sync(file),
             PackRequest::MoveDir { from, to, mode } => {
                 self.move_marked(&from, &to, mode)?;
-                [from, to].iter().for_each(|dir| self.listed.moved(dir));
+                [from, to].iter().for_each(|dir| self.snapshots.moved(dir));
                 Ok(PackReply::Done)
             }
             PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(|()| PackReply::Done),

@@ -11,7 +11,7 @@ const NAME: &[u8] = b"packed.out";
 const NUMBER_SIZE: usize = size_of::<u64>();
 
 /// The numbers of such files.
-pub struct Owed {
+pub struct PendingPromotions {
     file: Arc<dyn SharedFile>,
     numbers: BTreeSet<u64>,
     /// Bytes of the file.
@@ -20,7 +20,7 @@ pub struct Owed {
     is_unsafe: bool,
 }
 
-impl Owed {
+impl PendingPromotions {
     /// Those that are noted in a directory of the device, where there is room for more.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::APART;
 use super::external::OutsideFiles;
-use super::pending_promotions::Owed;
+use super::pending_promotions::PendingPromotions;
 use super::store::Store;
 use crate::external::{aside_of, copy, is_at, outside_path, remove};
 use crate::{SETGID, owner_of_new};
@@ -38,7 +38,7 @@ impl Moving<'_> {
     /// # Errors
     /// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
     pub fn move_out(&self, store: &mut Store) -> Result<()> {
-        if store.owed.as_ref().is_none_or(Owed::is_empty) {
+        if store.owed.as_ref().is_none_or(PendingPromotions::is_empty) {
             return Ok(());
         }
         let OutsideFiles { mut files, are_all } = self.count(store.outside())?;
@@ -49,7 +49,11 @@ impl Moving<'_> {
         self.bring(store, &files)?;
         if are_all {
             // Of files that were removed by a life that was cut off.
-            let mut gone = store.owed.iter().flat_map(Owed::numbers).filter(|number| !known.contains(number));
+            let mut gone = store
+                .owed
+                .iter()
+                .flat_map(PendingPromotions::numbers)
+                .filter(|number| !known.contains(number));
             gone.try_for_each(|number| remove(self.container, &external::name(number)))?;
         }
         store.end_owed()

@@ -1,10 +1,10 @@
 //! The container of a shared directory as the packer has it: every change is with the file system before it is answered.
 
-use super::crash_recovery::{Settled, settle};
+use super::crash_recovery::{Interrupted, sync_interrupted};
 use super::journal::{Earlier, Journal, Whose};
 use super::open_files::{Open, identity_of, packed_stat};
 use super::ownership::{Taken, of_another_user, oldest_subfile, open_superblock, take};
-use super::pending_promotions::Owed;
+use super::pending_promotions::PendingPromotions;
 use crate::external::ContainerDir;
 use crate::unless_missing;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct Store {
     /// Content has gone outside since the last sync.
     pub(crate) has_new_outside: bool,
     /// Which files this job is to bring to their places; where only this job adds to the container.
-    pub(crate) owed: Option<Owed>,
+    pub(crate) owed: Option<PendingPromotions>,
     /// Files that are gone since so many changes, whose content is still outside.
     pub(crate) gone: Vec<(u64, u64)>,
     /// A job that has written files did not come to its end.
@@ -86,8 +86,8 @@ impl Store {
             Taken::Foreign(_, why) => (None, Some(Fault::new(Errno::EROFS, why))),
         };
         let is_foreign = failure.is_some();
-        let Settled { was_cut_off, is_doubtful } =
-            if is_foreign { Settled::default() } else { settle(&*fs)? };
+        let Interrupted { was_cut_off, is_doubtful } =
+            if is_foreign { Interrupted::default() } else { sync_interrupted(&*fs)? };
         let container = Container::open(fs.clone())?;
         let (journal, earlier) = match is_foreign {
             true => (None, Earlier::default()),
@@ -96,7 +96,7 @@ impl Store {
                 Journal::open(device, whose).map(|(journal, earlier)| (Some(journal), earlier))?
             }
         };
-        let owed = if is_foreign { None } else { Some(Owed::open(device)?) };
+        let owed = if is_foreign { None } else { Some(PendingPromotions::open(device)?) };
         let (open, paths, known) = Default::default();
         let (version, changes, safe) = (0, 0, 0);
         let mut store = Self {
