@@ -9,6 +9,7 @@ pub mod data;
 mod directory;
 mod handles;
 pub mod local;
+pub mod lock_calls;
 pub mod locks;
 pub mod passthrough;
 pub mod reported_sizes;

@@ -181,7 +181,7 @@ pub trait Vfs: Directories + Xattrs {
     /// As [`Vfs::flush`], and what was written survives power loss.
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// Where the locks of the view's files are kept; `None` leaves them to the kernel of the node, which has all of
-    /// the view's programs. Locks are set by [`crate::locks`].
+    /// the view's programs. Locks are set by [`crate::lock_calls`].
     fn locks(&self) -> Option<&Arc<FileLocks>> {
         None
     }

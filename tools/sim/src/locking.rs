@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tameike_client::locks::{self, LockCall};
+use tameike_client::lock_calls;
+use tameike_client::locks::LockCall;
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, Result, View};
@@ -64,7 +65,7 @@ pub async fn set<V: Vfs>(
     let owner = number_of(owner, caller.view);
     let call = LockCall { owner, range: range.unwrap_or(LockRange::ALL), kind, pid };
     let ticket = locks.ticket();
-    let mut set = pin!(locks::set(vfs, handle, call, (ticket, wait)));
+    let mut set = pin!(lock_calls::set(vfs, handle, call, (ticket, wait)));
     let stale = loop {
         match select(set, caller.runtime.sleep(SIGNAL_LOOK)).await {
             Either::Left((done, _)) => break done?,
@@ -89,7 +90,7 @@ pub async fn set<V: Vfs>(
 /// What it is told.
 pub async fn close<V: Vfs>(vfs: &V, caller: &Caller, slot: u8, handle: HandleNumber) -> Result<()> {
     let flushed = vfs.flush(handle).await;
-    locks::closed(vfs, handle, number_of(process_of(slot), caller.view)).await;
-    locks::release(vfs, handle).await;
+    lock_calls::closed(vfs, handle, number_of(process_of(slot), caller.view)).await;
+    lock_calls::release(vfs, handle).await;
     flushed
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_client::locks;
+use tameike_client::lock_calls;
 use tameike_client::vfs::{FileNumber, Found, OpenMode, Opened, Vfs};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, FileKind, Result};
@@ -142,7 +142,7 @@ async fn cut<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened: Ope
         Ok(_) => Ok(Opened { keep_cache: false, ..opened }),
         Err(fault) => {
             vfs.pages_passed(opened.handle);
-            locks::release(&**vfs, opened.handle).await;
+            lock_calls::release(&**vfs, opened.handle).await;
             Err(fault)
         }
     }
@@ -152,6 +152,6 @@ async fn abandon<V: Vfs>(vfs: &Arc<V>, step: Option<Step>) {
     if let Some(Step::Open(_, _, opened)) = step {
         // The kernel, which hears of no open, keeps what it has.
         vfs.pages_passed(opened.handle);
-        locks::release(&**vfs, opened.handle).await;
+        lock_calls::release(&**vfs, opened.handle).await;
     }
 }

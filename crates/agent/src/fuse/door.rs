@@ -5,7 +5,7 @@ use super::answer::{answer_bytes, answer_done, answer_entry, answer_open_dir, an
 use super::convert::{Caller, errno, kind_of_mode, new_inode, open_mode, rename_mode, sought, space_change};
 use super::lists::{answer_xattr, joined, list};
 use super::lock::{self, SetLock};
-use tameike_client::locks;
+use tameike_client::lock_calls;
 use tameike_client::vfs::{FileNumber, FrameBytes, HandleNumber, Vfs};
 use tameike_core::limits::FILE_SIZE_MAX;
 use tameike_core::wire::meta::NewInode;
@@ -175,7 +175,7 @@ impl<V: Vfs> FuseDoor<V> {
     fn flush(&self, handle: HandleNumber, owner: u64, reply: Reply) {
         self.run(reply, move |vfs| async move {
             let flushed = vfs.flush(handle).await;
-            locks::closed(&*vfs, handle, owner).await;
+            lock_calls::closed(&*vfs, handle, owner).await;
             flushed
         });
     }
@@ -221,7 +221,7 @@ impl<V: Vfs> FuseDoor<V> {
         self.kernel_cache().closed(file, handle);
         let custody = self.custody.clone();
         self.run(reply, move |vfs| async move {
-            locks::release(&*vfs, handle).await;
+            lock_calls::release(&*vfs, handle).await;
             custody.closed(file);
             Ok(())
         });

@@ -11,7 +11,8 @@ use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_client::locks::{self, LockCall};
+use tameike_client::lock_calls;
+use tameike_client::locks::LockCall;
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs};
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, Result};
@@ -38,7 +39,7 @@ fn call(wanted: &LockRequest) -> Result<LockCall> {
 
 /// Answers what lock is in the way.
 pub(super) async fn test<V: Vfs>(vfs: &V, wanted: LockRequest, reply: Reply) {
-    let tested = async { locks::test(vfs, HandleNumber(wanted.handle), call(&wanted)?).await };
+    let tested = async { lock_calls::test(vfs, HandleNumber(wanted.handle), call(&wanted)?).await };
     match tested.await {
         Ok(None) => {
             reply.lock(LockState { start: wanted.start, end: wanted.end, kind: libc::F_UNLCK, pid: 0 });
@@ -70,7 +71,7 @@ impl<V: Vfs> SetLock<V> {
     async fn set(&self, handle: HandleNumber, call: LockCall) -> Result<()> {
         let Some(locks) = self.vfs.locks() else { return Err(Errno::EOPNOTSUPP.into()) };
         let ticket = locks.ticket();
-        let mut set = pin!(locks::set(&*self.vfs, handle, call, (ticket, self.waits.is_some())));
+        let mut set = pin!(lock_calls::set(&*self.vfs, handle, call, (ticket, self.waits.is_some())));
         let stale = loop {
             match select(set, self.runtime.sleep(SIGNAL_LOOK)).await {
                 Either::Left((done, _)) => break done?,
@@ -87,7 +88,7 @@ impl<V: Vfs> SetLock<V> {
             return Ok(());
         }
         if let Err(fault) = self.kernel.drop_stale(&self.vfs, self.file, handle, stale).await {
-            locks::set(&*self.vfs, handle, LockCall { kind: None, ..call }, (ticket, false)).await?;
+            lock_calls::set(&*self.vfs, handle, LockCall { kind: None, ..call }, (ticket, false)).await?;
             return Err(fault);
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
 use crate::custody::Custody;
 
 use std::time::Duration;
-use tameike_client::locks;
+use tameike_client::lock_calls;
 use tameike_client::reported_sizes::ReportedSizes;
 use tameike_client::vfs::{FileNumber, OpenMode, Opened, Vfs};
 use tameike_core::attr::AttrChange;
@@ -71,7 +71,7 @@ impl<V: Vfs> FuseDoor<V> {
             {
                 if let Ok(Opened { handle, .. }) = opened {
                     custody.kernel().closed(file, handle);
-                    locks::release(&*vfs, handle).await;
+                    lock_calls::release(&*vfs, handle).await;
                     custody.closed(file);
                 }
                 opened = Err(fault);
@@ -144,7 +144,7 @@ async fn admitted<V: Vfs>(
         Err(fault) => {
             // The kernel, which hears of no open, keeps what it has.
             vfs.pages_passed(opened.handle);
-            locks::release(vfs, opened.handle).await;
+            lock_calls::release(vfs, opened.handle).await;
             Err(fault)
         }
     }

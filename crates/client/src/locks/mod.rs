@@ -15,7 +15,6 @@ mod names;
 mod tests;
 
 use crate::types::HandleNumber;
-use crate::vfs::Vfs;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::lock::{FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
 use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::Runtime;
 
@@ -83,6 +82,11 @@ pub struct FileLocks {
 }
 
 impl FileLocks {
+    /// This node.
+    pub(crate) fn local(&self) -> NodeId {
+        self.rpc.local()
+    }
+
     /// No locks yet.
     pub fn new(runtime: Runtime, cluster: Arc<Cluster>, rpc: Arc<dyn Rpc>) -> Arc<Self> {
         // Another view of the node, or another life of it, draws other numbers.
@@ -118,7 +122,7 @@ impl FileLocks {
         own.map(|(inode, _)| *inode).collect()
     }
 
-    fn owner(&self, number: u64) -> LockOwner {
+    pub(crate) fn owner(&self, number: u64) -> LockOwner {
         LockOwner { node: self.rpc.local(), number }
     }
 
@@ -133,7 +137,7 @@ impl FileLocks {
         }
     }
 
-    async fn test(&self, inode: InodeId, lock: FileLock) -> Result<Option<FileLock>> {
+    pub(crate) async fn test(&self, inode: InodeId, lock: FileLock) -> Result<Option<FileLock>> {
         match self.ask(inode, LockRequest::Test { inode, lock }).await? {
             LockReply::Conflict(conflict) => Ok(conflict),
             other => Err(out_of_turn(&other)),
@@ -141,7 +145,7 @@ impl FileLocks {
     }
 
     /// Takes a lock through a handle.
-    async fn take(
+    pub(crate) async fn take(
         self: &Arc<Self>,
         inode: InodeId,
         handle: HandleNumber,
@@ -229,7 +233,12 @@ impl FileLocks {
         }
     }
 
-    async fn give_back(self: &Arc<Self>, inode: InodeId, owner: u64, range: LockRange) -> Result<()> {
+    pub(crate) async fn give_back(
+        self: &Arc<Self>,
+        inode: InodeId,
+        owner: u64,
+        range: LockRange,
+    ) -> Result<()> {
         let owner = self.owner(owner);
         let done = self.ask(inode, LockRequest::Unlock { inode, owner, range }).await.map(drop);
         if let Err(fault) = &done
@@ -241,14 +250,14 @@ impl FileLocks {
     }
 
     /// An owner has closed a descriptor of a file: it has no locks of it any more.
-    async fn closed(self: &Arc<Self>, inode: InodeId, owner: u64) {
+    pub(crate) async fn closed(self: &Arc<Self>, inode: InodeId, owner: u64) {
         if self.let_go(inode, owner, |owned| owned.handles.clear()) {
             self.give_all_back(inode, owner).await;
         }
     }
 
     /// A handle is gone, and with it the locks of owners that have none other.
-    async fn released(self: &Arc<Self>, inode: InodeId, handle: HandleNumber) {
+    pub(crate) async fn released(self: &Arc<Self>, inode: InodeId, handle: HandleNumber) {
         let owners: Vec<u64> = {
             let state = self.state.lock();
             let owners = state.owners.range((inode, 0)..=(inode, u64::MAX));
@@ -314,76 +323,6 @@ impl FileLocks {
             }
         });
     }
-}
-
-/// A lock that is in the way of one on a handle.
-///
-/// # Errors
-/// `EOPNOTSUPP` when the view leaves locks to the kernel; `EHOSTDOWN` when the file's home cannot be reached.
-pub async fn test<V: Vfs>(vfs: &V, handle: HandleNumber, call: LockCall) -> Result<Option<FileLock>> {
-    let (locks, inode) = (kept_by(vfs)?, vfs.locked_inode(handle)?);
-    let lock = FileLock {
-        owner: locks.owner(call.owner),
-        range: call.range,
-        kind: call.kind.unwrap_or(LockKind::Shared),
-        pid: call.pid,
-    };
-    let conflict = locks.test(inode, lock).await?;
-    let local = locks.rpc.local();
-    // Processes of other nodes have no number here.
-    Ok(conflict.map(|lock| if lock.owner.node == local { lock } else { FileLock { pid: 0, ..lock } }))
-}
-
-/// Takes a lock through a handle, or gives it back. What one owner writes before it gives a lock back, the next one
-/// reads, on any node: before a lock is given back, or changed, what this node has written is at its homes; after it
-/// is taken, what this node has cached is true. Tells a version when the kernel's pages of the file may be of another
-/// one: as long as they are not dropped, the lock is of no use.
-///
-/// # Errors
-/// `EAGAIN` when a lock is in the way and `wait` is `None`; `EINTR` after [`FileLocks::interrupt`]; `EDEADLK`;
-/// `EHOSTDOWN` when the file's home cannot be reached: then the bytes are not locked.
-pub async fn set<V: Vfs>(
-    vfs: &V,
-    handle: HandleNumber,
-    call: LockCall,
-    (ticket, wait): (Ticket, bool),
-) -> Result<Option<Generation>> {
-    let (locks, inode) = (kept_by(vfs)?, vfs.locked_inode(handle)?);
-    let LockCall { owner, range, kind, pid } = call;
-    let published = vfs.publish(handle).await;
-    let Some(kind) = kind else {
-        locks.give_back(inode, owner, range).await?;
-        return published.map(|()| None);
-    };
-    published?;
-    let lock = FileLock { owner: locks.owner(owner), range, kind, pid };
-    locks.take(inode, handle, lock, (ticket, wait)).await?;
-    let stale = vfs.revalidate(handle).await;
-    if stale.is_err() {
-        // Who is told of a failure does not believe to have a lock.
-        locks.give_back(inode, owner, range).await?;
-    }
-    stale
-}
-
-/// An owner has closed a descriptor of the file of a handle.
-pub async fn closed<V: Vfs>(vfs: &V, handle: HandleNumber, owner: u64) {
-    if let (Some(locks), Ok(inode)) = (vfs.locks(), vfs.locked_inode(handle)) {
-        locks.closed(inode, owner).await;
-    }
-}
-
-/// Releases a handle, and the locks that end with it once what was written under them is at its homes.
-pub async fn release<V: Vfs>(vfs: &V, handle: HandleNumber) {
-    let inode = vfs.locked_inode(handle);
-    vfs.release(handle).await;
-    if let (Some(locks), Ok(inode)) = (vfs.locks(), inode) {
-        locks.released(inode, handle).await;
-    }
-}
-
-fn kept_by<V: Vfs>(vfs: &V) -> Result<&Arc<FileLocks>> {
-    vfs.locks().ok_or_else(|| Errno::EOPNOTSUPP.into())
 }
 
 /// Whether the home itself has answered so.

@@ -44,7 +44,7 @@ impl PackedTree {
             return Ok(stat_of(&*self.plain, packed));
         }
         let (container, name) = (self.container.get(&*self.plain)?, name(packed.number));
-        // Those that ask for this to be looked at anew do not know of it.
+        // Callers that revalidate the path do not know this name.
         container.look_anew(&name);
         let content = anew(container, &name, || container.stat(&name))?;
         Ok(stat_outside(&*self.plain, packed, &content))
