@@ -3,8 +3,10 @@
 use crate::control::Left;
 use std::path::Path;
 use std::sync::Arc;
-use tameike_core::{Fault, Result, View};
+use std::time::Duration;
+use tameike_core::{Errno, Fault, Result, View};
 use tameike_io::disk::uring::Direct;
+use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;
 use tameike_io::{Pool, Slab};
@@ -18,7 +20,11 @@ use tameike_store::{Options, Store, meta};
 const CHECKPOINT_BYTES: usize = 32 << 20;
 /// Cache of the key-value store, in bytes.
 const TABLE_CACHE_BYTES: usize = 16 << 20;
-/// Frames with which a dead agent's store is looked into.
+/// How long an inspection waits for another one of the same store: `status`, `doctor` and each new job of the host make some.
+const BUSY_TIME: Duration = Duration::from_secs(2);
+/// Time between two attempts.
+const BUSY_STEP: Duration = Duration::from_millis(20);
+/// Frames for the inspection of a store.
 const INSPECTION_FRAMES: u32 = 4;
 
 /// Opens the store in a device directory, or makes one there. `scratch` is of `slab`.
@@ -93,11 +99,23 @@ pub fn left_if_whole(store: &Store, dir: &Path) -> Result<Left> {
     }
 }
 
-/// As [`left_if_whole`], for the device directory of an agent that is dead.
+/// As [`left_if_whole`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
 ///
 /// # Errors
-/// When the store cannot be opened or read.
+/// When the store cannot be opened or read; `EBUSY` when a process has it open for long.
 pub fn inspect(dir: &Path) -> Result<Left> {
+    let mut busy = None;
+    let inspected = process::ask_until(BUSY_TIME, BUSY_STEP, || match inspect_now(dir) {
+        Err(fault) if fault.errno == Errno::EBUSY => {
+            busy = Some(fault);
+            None
+        }
+        inspected => Some(inspected),
+    });
+    inspected.unwrap_or_else(|| Err(busy.unwrap_or_else(|| Errno::EBUSY.into())))
+}
+
+fn inspect_now(dir: &Path) -> Result<Left> {
     let doing = || format!("looking into the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
@@ -106,4 +124,32 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     let scratch = slab.pool(INSPECTION_FRAMES);
     let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, Care::Whole));
     store.and_then(|store| left_if_whole(&store, dir)).map_err(|fault| fault.context(doing()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two commands that inspected a store at the same time: one of them said that a process has it open.
+    #[test]
+    fn an_inspection_waits_for_another_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open_store = || {
+            let system = System::start(1).expect("a thread");
+            let slab = Slab::new(INSPECTION_FRAMES).expect("memory");
+            let scratch = slab.pool(INSPECTION_FRAMES);
+            let opened = open(&system, dir.path(), [1 << 20; 3], &slab, scratch, Care::Whole);
+            (pollster::block_on(opened).expect("a store"), system)
+        };
+        let held = open_store();
+        let holder = process::start_thread("test", move || {
+            process::ask_until(10 * BUSY_STEP, BUSY_STEP, || None::<()>);
+            drop(held);
+        });
+        assert_eq!(inspect(dir.path()).expect("it is read").files, 0);
+        holder.expect("a thread").join().expect("no panic");
+        let held = open_store();
+        assert_eq!(inspect(dir.path()).expect_err("it is open").errno, Errno::EBUSY);
+        drop(held);
+    }
 }
