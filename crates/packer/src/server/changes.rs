@@ -15,7 +15,7 @@ const CHANGE_SIZE: usize = 64 << 10;
 const UNDO_SIZE_MAX: usize = 8 << 10;
 
 impl Packer {
-    /// Has an entry that was put at an address be written. Those that are put while others are being written go together (decision 0058).
+    /// Has an entry that was put at an address be written. Those that are put while others are being written go together (decision 0053).
     /// Whether the file system has taken it, [`Store::write_entry`] tells.
     pub(crate) fn write_with_others(&self, address: u64) {
         let _one = self.writing.lock();
