@@ -1,5 +1,5 @@
 //! Numbers of the inodes that are born on this node, and with the number of a directory the node that will keep its
-//! entries ([decision 0033](../../../../docs/decisions/0033-directories-near-their-maker.md)).
+//! entries ([decision 0009](../../../../docs/decisions/0009-hash-placed-directory-entries.md)).
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

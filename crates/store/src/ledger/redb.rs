@@ -1,6 +1,6 @@
 //! The key-value store on one file, by redb.
 //!
-//! Why redb: `docs/decisions/0002-key-value-store.md`. After an error of the disk redb refuses all further work,
+//! Why redb: `docs/decisions/0002-redb-as-metadata-store.md`. After an error of the disk redb refuses all further work,
 //! reading too, until the file is opened again; that is done here, so that a full disk stops changes only as
 //! long as it is full.
 
