@@ -1,7 +1,7 @@
 //! Where a file is on the shared file system, as a coordinator finds it.
 //!
 //! A mount may show what was under a name before other nodes changed it, for a second where its daemon remembers it besides the kernel
-//! (decision 0059).
+//! (decision 0023).
 
 use super::CacheService;
 use super::record::Record;
