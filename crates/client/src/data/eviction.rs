@@ -1,5 +1,5 @@
 //! Choice of the unit that is evicted next, after S3-FIFO (Yang et al., SOSP 2023), with what a node knows of other nodes' memory
-//! ([decision 0042](../../../../docs/decisions/0042-what-stays-in-memory.md)).
+//! ([decision 0042](../../../../docs/decisions/0042-s3-fifo-eviction-with-last-copy-protection.md)).
 //!
 //! What is new waits in a queue of a tenth of the memory; what was used again by the time that it comes to the front goes to the
 //! other one, where it goes round as often as it is used; all else leaves. So what is read once passes by what is read again. A use
