@@ -9,8 +9,6 @@
 //!
 //! [`mod@walk`] runs one program over and over, and each time another of the product's calls to its disks, the
 //! network and the shared file system fails.
-//!
-//! [`replacement`] is apart from these: a model of what stays in memory, for traces of real programs.
 #![forbid(unsafe_code)]
 
 pub mod chance;
@@ -20,7 +18,6 @@ pub mod locking;
 pub mod model;
 pub mod op;
 pub mod program;
-pub mod replacement;
 pub mod run;
 pub mod runner;
 pub mod scale;

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use tameike_fabric::socket::CONNECTIONS_DEFAULT;
 use tameike_sim::countdown::Site;
 use tameike_sim::program::draw;
-use tameike_sim::replacement::command::Replays;
 use tameike_sim::run::{Failure, run};
 use tameike_sim::runner::{Batch, run_batch};
 use tameike_sim::scale::{HEADING, Scale, measure};
@@ -92,8 +91,6 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Replay traces of programs on policies of what stays in memory.
-    Replacement(Replays),
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -121,13 +118,6 @@ fn main() -> ExitCode {
             measure_all(agents.iter().map(scale), json)
         }
         Command::Replay { seed, log, shrink, canary } => replay(seed, log, shrink, canary),
-        Command::Replacement(replays) => match replays.run(|outcome| println!("{outcome}")) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(fault) => {
-                eprintln!("tameike-sim: {fault}");
-                ExitCode::FAILURE
-            }
-        },
     }
 }
 
