@@ -1,9 +1,8 @@
-//! Files that are gone from the shared directory while the job has more of them: told, and saved elsewhere.
+//! Saves dirty files that are gone from the shared directory.
 //!
-//! Another program has removed such a file, or put another one in its place: its bytes cannot go where they belong, and their journal would
-//! stay for ever.
+//! Another program has removed such a file, or replaced it: its bytes have no place there, and its journal would remain for ever.
 
-use super::CacheService;
+use super::base::Base;
 use super::record::Record;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,40 +11,48 @@ use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, InodeId, Result};
 use tameike_io::shared::{PosixTree, SharedFs, Special, is_missing};
 
-/// Permission bits of what is saved: the file's own are gone with it.
+/// Permissions of saved files and directories: the file's own are gone with it.
 const FILE_MODE: u16 = 0o600;
 const DIR_MODE: u16 = 0o700;
 
-impl CacheService {
-    /// The files of which the shared file system lacks something by now.
-    pub fn undrained(&self) -> Receipt {
+/// Lists and saves dirty files.
+pub(super) struct Saver {
+    base: Base,
+}
+
+impl Saver {
+    pub(super) fn new(base: Base) -> Self {
+        Self { base }
+    }
+
+    /// The files that are still dirty, each with the reason.
+    pub(super) fn undrained(&self) -> Receipt {
         let mut receipt = Receipt::default();
         match self.all_dirty() {
             Ok(dirty) => {
-                let told = |(_, record): (InodeId, Record)| {
+                let missing = |(_, record): (InodeId, Record)| {
                     let why = match record.failure.as_str() {
-                        "" => "it was not its turn yet when the drain was broken off",
+                        "" => "the drain ended before it was flushed",
                         why => why,
                     };
                     receipt_of(&record, record.shown_path(), FileOutcome::Missing(why.to_owned()))
                 };
-                receipt.files.extend(dirty.into_iter().map(told));
+                receipt.files.extend(dirty.into_iter().map(missing));
             }
             Err(fault) => receipt.faults.push(fault.to_string()),
         }
         receipt
     }
 
-    /// Writes what the homes hold of files that are gone below `dir`, and forgets it. The receipt has the files of which that was
-    /// done, and why it was not.
-    pub async fn save_gone(&self, dir: &Path) -> Receipt {
+    /// Writes the dirty bytes of files that are gone below `dir`, and drops them. The receipt has the saved files, and the errors of others.
+    pub(super) async fn save_gone(&self, dir: &Path) -> Receipt {
         let mut receipt = Receipt::default();
         let dirty = match self.all_dirty() {
             Ok(dirty) => dirty,
             Err(fault) => return Receipt { faults: vec![fault.to_string()], ..receipt },
         };
         for (inode, record) in dirty {
-            let found = self.locate_patiently(inode, &record).await;
+            let found = self.base.locator.locate_patiently(inode, &record).await;
             if !found.is_err_and(|fault| is_missing(fault.errno)) {
                 continue;
             }
@@ -58,23 +65,22 @@ impl CacheService {
     }
 
     fn all_dirty(&self) -> Result<Vec<(InodeId, Record)>> {
-        let (mut dirty, mut after) = (Vec::new(), None);
-        loop {
-            let page = self.journal.page(after, 1024)?;
-            let Some(&(last, _)) = page.last() else { return Ok(dirty) };
-            dirty.extend(page.into_iter().filter(|(_, record)| record.dirty && !record.removed));
-            after = Some(last);
-        }
+        let mut dirty = Vec::new();
+        self.base.journal.for_each(|inode, record| {
+            dirty.extend((record.dirty && !record.removed).then_some((inode, record)));
+            Ok(())
+        })?;
+        Ok(dirty)
     }
 
     async fn save(&self, inode: InodeId, record: &Record, dir: &Path) -> Result<FileReceipt> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Err(Errno::ESTALE.into()) };
+        let Some(file) = self.base.files.get(inode)? else { return Err(Errno::ESTALE.into()) };
         let _flush = file.flush.lock().await;
         let path = record.paths.first().map(|path| path.to_vec()).unwrap_or_default();
         let (root, size, at) = (dir.to_owned(), record.size, path.clone());
-        self.parts.runtime.block(move || make_file(&root, &at, size)).await?;
+        self.base.runtime.block(move || make_file(&root, &at, size)).await?;
         let mut written = 0;
-        let homes = self.homes(inode);
+        let homes = self.base.homes.all(inode);
         for &home in &homes {
             let request = UnitRequest::Save {
                 inode,
@@ -82,21 +88,21 @@ impl CacheService {
                 path: path.clone(),
                 generation: record.generation,
             };
-            match self.ask_unit(home, request).await? {
+            match self.base.homes.ask(home, request).await? {
                 UnitReply::Flushed { written: more, .. } => written += more,
                 other => {
                     return Err(Fault::new(Errno::EPROTO, format!("{home} answered a save with {other:?}")));
                 }
             }
         }
-        // As if the job had removed it: what comes to it late is dropped, and no receipt has it again.
-        file.update(&self.journal, |state| {
+        // As if the job had removed it: late writes are dropped, and no receipt has it again.
+        self.base.files.update(&file, |state| {
             (state.record.removed, state.record.dirty) = (true, false);
             state.record.failure.clear();
         })?;
-        self.journal.sync(false).await?;
-        self.ask_units(homes, &UnitRequest::Truncate { inode, size: 0 }).await?;
-        self.dirty.lock().remove(&inode);
+        self.base.journal.sync(false).await?;
+        self.base.homes.ask_all(homes, &UnitRequest::Truncate { inode, size: 0 }).await?;
+        self.base.queue.remove(inode);
         let shown = dir.join(PathBuf::from(std::ffi::OsStr::from_bytes(&path))).display().to_string();
         let mut saved = receipt_of(record, shown, FileOutcome::Synced);
         saved.note = format!(
@@ -119,7 +125,7 @@ fn receipt_of(record: &Record, path: String, outcome: FileOutcome) -> FileReceip
     }
 }
 
-/// Makes a file of this size, with the directories above it. What is there already is not written to.
+/// Creates a file of this size, and the directories above it. Fails if the file exists.
 fn make_file(dir: &Path, path: &[u8], size: u64) -> Result<()> {
     let tree = PosixTree::open(dir)?;
     let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);

@@ -1,10 +1,10 @@
-//! The receipt of one file: what is on the shared file system, and how we know.
+//! Makes the receipt of one file: what the shared file system has, and how that is known.
 //!
-//! Its memory does not grow with the file, and its time not with the holes of the file.
+//! Memory does not grow with the file, and time not with its holes.
 
-use super::CacheService;
+use super::base::Base;
+use super::change_detection::Verdict;
 use super::record::Record;
-use super::signs::Sign;
 use crate::unit::digest::{self, Sum};
 use std::fmt::Write as _;
 use tameike_core::limits::UNIT_SIZE;
@@ -17,10 +17,10 @@ use tameike_io::shared::FileStat;
 const CHANGED_LATER: &str = "another program changed the file after it was flushed";
 const RENUMBERED: &str = "it was packed, and is a file of its own by now";
 
-/// What the shared file was found to hold.
+/// The content that was found in a shared file.
 struct Content {
     sum: Sum,
-    /// Units that read back differently.
+    /// Units that differ from what was flushed.
     different: u64,
     first_different: Option<u64>,
 }
@@ -32,7 +32,16 @@ impl Content {
     }
 }
 
-impl CacheService {
+/// Makes receipts.
+pub(super) struct Accountant {
+    base: Base,
+}
+
+impl Accountant {
+    pub(super) fn new(base: Base) -> Self {
+        Self { base }
+    }
+
     /// The receipt of a file that the job has written.
     pub(super) async fn account(&self, inode: InodeId, record: Record, verify: bool) -> Result<FileReceipt> {
         let mut receipt = FileReceipt {
@@ -55,7 +64,7 @@ impl CacheService {
             receipt.outcome = FileOutcome::Missing(why.to_owned());
             return Ok(receipt);
         }
-        let (path, stat) = match self.locate_patiently(inode, &record).await {
+        let (path, stat) = match self.base.locator.locate_patiently(inode, &record).await {
             Err(fault) if fault.errno == Errno::ESTALE => match self.find_renumbered(&record).await {
                 Some(path) => {
                     receipt.path = String::from_utf8_lossy(&path).into_owned();
@@ -69,13 +78,13 @@ impl CacheService {
         };
         receipt.path = String::from_utf8_lossy(&path).into_owned();
         if record.outdated {
-            // The job has taken the other's content for the file's: its own was there, and is nowhere now.
+            // The other program's content has replaced that of the job.
             receipt.note = CHANGED_LATER.to_owned();
             return Ok(receipt);
         }
         let content = self.content(inode, &path, &record, verify).await?;
         receipt.checksum = checksum(&content.sum);
-        let changed = !record.has_content_of(&stat.stamp()) && self.is_changed(inode, &stat.stamp())?;
+        let changed = !record.matches_content(&stat.stamp()) && self.is_changed(inode, &stat.stamp())?;
         if changed {
             receipt.note = CHANGED_LATER.to_owned();
         }
@@ -96,33 +105,32 @@ impl CacheService {
         Ok(receipt)
     }
 
-    /// Where a clean file is that has a number of another device now, as one has that was packed and has come to its place: by its size and its time.
+    /// Finds a clean file by size and mtime if its inode number is of another device now, as that of a packed file is after its promotion.
     async fn find_renumbered(&self, record: &Record) -> Option<Vec<u8>> {
-        let (shared, record) = (self.parts.shared.clone(), record.clone());
+        let (shared, record) = (self.base.shared.clone(), record.clone());
         let find = move || {
             let is_it =
-                |stat: FileStat| record.has_content_of(&stat.stamp()) && stat.device != record.stamp.device;
+                |stat: FileStat| record.matches_content(&stat.stamp()) && stat.device != record.stamp.device;
             let path = record.paths.iter().find(|path| shared.stat(path).is_ok_and(is_it));
             path.map(|path| path.to_vec())
         };
-        self.parts.runtime.block(find).await
+        self.base.runtime.block(find).await
     }
 
-    /// Whether others have changed a file that is shown so, which is not as it was left.
+    /// Whether a stamp that differs from the record shows a change by another program.
     fn is_changed(&self, inode: InodeId, seen: &Stamp) -> Result<bool> {
-        let (file, now) = (self.files.get(&self.journal, inode)?, self.parts.runtime.now());
-        Ok(file.is_none_or(|file| file.state().sign(seen, now) == Sign::Change))
+        let (file, now) = (self.base.files.get(inode)?, self.base.runtime.now());
+        Ok(file.is_none_or(|file| file.state().judge(seen, now) == Verdict::Changed))
     }
 
-    /// Goes through the digests of the units that were flushed, page by page: completes and (`verify`) compares
-    /// them by reading the shared file.
+    /// Reads the digests of the flushed units, page by page; completes them, and with `verify` compares them, by reading the shared file.
     async fn content(&self, inode: InodeId, path: &[u8], record: &Record, verify: bool) -> Result<Content> {
         let size = record.size;
         let mut content = Content { sum: Sum::new(size), different: 0, first_different: None };
         let units = digest::unit_count(size);
         let mut next = 0;
         loop {
-            let page = self.journal.digests(inode, next, units, FLUSH_UNITS_MAX)?;
+            let page = self.base.journal.digests(inode, next, units, FLUSH_UNITS_MAX)?;
             let is_last = page.len() < FLUSH_UNITS_MAX;
             for known in self.prove(inode, path, size, page, verify, &mut content).await? {
                 content.sum.add(&known);
@@ -135,8 +143,8 @@ impl CacheService {
         Ok(content)
     }
 
-    /// The digests of these units for a file of `size` bytes. A unit whose file has got another size since it
-    /// was flushed is compared with what was written then, and digested anew.
+    /// The digests of these units for a file of `size` bytes. A digest that was made for another size is checked by that size, and then made
+    /// again.
     async fn prove(
         &self,
         inode: InodeId,
@@ -159,12 +167,12 @@ impl CacheService {
             self.compare(inode, path, then, std::slice::from_ref(digest), content).await?;
         }
         let units = outgrown.iter().map(|digest| digest.index).collect();
-        known.extend(self.digest_units(inode, path, size, units).await?);
+        known.extend(self.base.homes.digest(inode, path, size, units).await?);
         known.sort_by_key(|digest| digest.index);
         Ok(known)
     }
 
-    /// Compares units with what they read as now.
+    /// Compares digests with those of the shared file.
     async fn compare(
         &self,
         inode: InodeId,
@@ -174,7 +182,7 @@ impl CacheService {
         content: &mut Content,
     ) -> Result<()> {
         let units = known.iter().map(|digest| digest.index).collect();
-        let found = self.digest_units(inode, path, size, units).await?;
+        let found = self.base.homes.digest(inode, path, size, units).await?;
         let different = known.iter().zip(found).filter(|(known, now)| *known != now);
         different.for_each(|(known, _)| content.differs(known.index));
         Ok(())
