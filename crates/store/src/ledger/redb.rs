@@ -1,7 +1,7 @@
 //! The key-value store on one file, by redb.
 //!
-//! Why redb: `docs/decisions/0002-redb-as-metadata-store.md`. After an error of the disk redb refuses all further work,
-//! reading too, until the file is opened again; that is done here, so that a full disk stops changes only as
+//! Why redb: `docs/decisions/0002-redb-and-postcard-for-metadata.md`. After a disk error redb refuses all further
+//! work, reads too, until the file is reopened. This module reopens it, so that a full disk stops changes only as
 //! long as it is full.
 
 use super::kv::{Changes, Kv, Snapshot};
