@@ -9,7 +9,7 @@ use tameike_container::{
     Codec, Container, Content, Entry, Given, IndexEntry, LaneWriter, Node, Put, STREAMS, UnsafePart, WriterId,
 };
 use tameike_core::wire::pack::PackedStat;
-use tameike_core::{Errno, Fault, Result, Timestamp};
+use tameike_core::{Errno, Fault, FaultKind, Result, Timestamp};
 use tameike_io::os::process::{host_name, wall};
 
 /// Bytes reserved for a change of names, and for the entries that undo it: undoing must not fail on a full file system.
@@ -304,7 +304,7 @@ impl EntryLog {
             Ok(()) => self.writer.as_mut().map_or(Ok(()), LaneWriter::write_pending),
             Err(_) => Ok(()),
         };
-        let is_full = |fault: &Fault| [Errno::ENOSPC, Errno::EDQUOT].contains(&fault.errno);
+        let is_full = |fault: &Fault| fault.kind() == FaultKind::Full;
         self.is_full = put.as_ref().is_err_and(is_full);
         let written = noted.and(put);
         self.was_refused = written.is_err();

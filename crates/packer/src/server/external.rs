@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tameike_container::format::external;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::PackedStat;
-use tameike_core::{Errno, Result};
-use tameike_io::shared::{SharedFile, SharedFs, is_missing};
+use tameike_core::{Errno, Fault, FaultKind, Result};
+use tameike_io::shared::{SharedFile, SharedFs};
 
 /// Makes the content of an open file external if it is to become larger than `size_max`, before it does. Returns whether the content is
 /// external.
@@ -63,18 +63,18 @@ fn create_external(
                 Err(fault) if fault.errno == Errno::EISDIR => {
                     plain.rename(&outside, &aside, RenameMode::NoReplace)?;
                 }
-                Err(fault) if !is_missing(fault.errno) => return Err(fault),
+                Err(fault) if fault.kind() != FaultKind::Missing => return Err(fault),
                 _ => {}
             }
             container.create(&name, MODE)
         }
         // Another file system, or a quota of its own, begins below the shared directory; or the directory takes no new files any more.
-        Err(fault) if fault.errno == Errno::EXDEV || is_closed(fault.errno) => container.create(&name, MODE),
+        Err(fault) if fault.errno == Errno::EXDEV || is_closed(&fault) => container.create(&name, MODE),
         made => made,
     }
 }
 
 /// Whether an error means that a directory is missing, or may not be written.
-fn is_closed(errno: Errno) -> bool {
-    matches!(errno, Errno::EACCES | Errno::EPERM) || is_missing(errno)
+fn is_closed(fault: &Fault) -> bool {
+    matches!(fault.kind(), FaultKind::Denied | FaultKind::Missing)
 }

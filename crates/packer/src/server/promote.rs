@@ -13,7 +13,7 @@ use tameike_container::format::external::Place;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
-use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
 
@@ -231,7 +231,7 @@ fn in_writable(
     act: impl Fn() -> Result<()>,
 ) -> Result<()> {
     match act() {
-        Err(fault) if [Errno::EACCES, Errno::EPERM].contains(&fault.errno) => {
+        Err(fault) if fault.kind() == FaultKind::Denied => {
             let _one = lending.lock();
             let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
             let was = plain.stat(dir)?.mode;

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::UnitRequest;
-use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
-use tameike_io::shared::is_missing;
+use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
 
 /// Receipts in one reply; also bounds the time of a reply.
 const PAGE_FILES: usize = 256;
@@ -83,7 +82,7 @@ impl Drain {
         loop {
             match self.flusher.flush(inode, nodes, Patience::Urgent).await {
                 Ok(false) if again < FLUSHES_AGAIN_MAX => again += 1,
-                Err(fault) if is_missing(fault.errno) && !is_late() => {
+                Err(fault) if fault.kind() == FaultKind::Missing && !is_late() => {
                     self.base.runtime.sleep(STALE_NAME_PAUSE).await;
                 }
                 flushed => return flushed.map(drop),

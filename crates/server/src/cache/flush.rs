@@ -1,5 +1,6 @@
 //! Flushes one file: its homes write their dirty bytes to the shared file system and fsync it, in rounds; then the coordinator records that.
 
+use super::Activity;
 use super::base::Base;
 use super::dir_syncs::DirSyncs;
 use super::dirty_queue::DirtyQueue;
@@ -7,13 +8,12 @@ use super::file_table::File;
 use super::record::Record;
 use super::removal::Removals;
 use super::resize::Resizer;
-use super::{Activity, is_refusal};
 use crate::ending;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{Access, FileStat, open_same, split};
 
@@ -135,7 +135,7 @@ impl Flusher {
         };
         let flushed = flushed.await;
         if let Err(fault) = &flushed {
-            let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault.errno));
+            let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault));
             self.base.files.update(&file, |state| {
                 state.record.failure = why;
                 state.record.unsynced |= unsynced;
@@ -192,7 +192,7 @@ impl Flusher {
             // The homes have changed the shared file: the stamp follows, so that this does not look like a change by another program. A
             // node that did not answer may go on changing it.
             let (_, stat) = locator.locate(inode, &record).await?;
-            let unanswered = failure.as_ref().is_some_and(|fault| !is_refusal(fault.errno));
+            let unanswered = failure.as_ref().is_some_and(|fault| fault.kind() == FaultKind::Unreachable);
             files.update(file, |state| {
                 state.note_partial_flush(began, ended, stat.stamp());
                 // Flushed bytes behind the reported size are clean now: the size must cover them.
@@ -309,7 +309,7 @@ impl Flusher {
             total.rest = !rest.is_empty();
             // The kernel reports a failed fsync only to descriptors that were open then, on this host to none of a home that opens the
             // file later: no home is believed unless all succeed. Homes that distrust the page cache need no such check.
-            if !distrust && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault.errno)) {
+            if !distrust && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault)) {
                 return (total, failure);
             }
             if let Err(fault) = self.note_flushed(inode, &digests, flushed, round).await {
@@ -350,7 +350,7 @@ impl Drop for Flusher {
 
 /// Returns the fault that leaves more in doubt, the first of equal ones.
 fn graver(known: Option<Fault>, other: Fault) -> Fault {
-    let doubt = |fault: &Fault| (!is_refusal(fault.errno), may_be_unsynced(fault.errno));
+    let doubt = |fault: &Fault| (fault.kind() == FaultKind::Unreachable, may_be_unsynced(fault));
     match known {
         Some(known) if doubt(&known) >= doubt(&other) => known,
         _ => other,
@@ -358,6 +358,6 @@ fn graver(known: Option<Fault>, other: Fault) -> Fault {
 }
 
 /// Whether a flush that failed so may have met a failing fsync: all but those that found the file system full.
-fn may_be_unsynced(errno: Errno) -> bool {
-    !matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+fn may_be_unsynced(fault: &Fault) -> bool {
+    fault.kind() != FaultKind::Full
 }

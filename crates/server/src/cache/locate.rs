@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::receipt::{GONE, TAKEN};
-use tameike_core::{Errno, Fault, FileKind, InodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Result};
 use tameike_io::Runtime;
-use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
+use tameike_io::shared::{FileStat, SharedFs, anew, walk_anew};
 
 /// How long mounts and their daemons may show an old name.
 pub(super) const STALE_NAME_TIME: Duration = Duration::from_millis(1300);
@@ -52,7 +52,7 @@ impl Locator {
         let until = self.stale_until();
         loop {
             let found = self.locate_fresh(inode, record).await;
-            let is_missing = found.as_ref().is_err_and(|fault| is_missing(fault.errno));
+            let is_missing = found.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing);
             let is_late = || self.runtime.clock.monotonic() >= until;
             if !is_missing || is_late() || self.is_removed(inode)? {
                 return found;
@@ -91,7 +91,7 @@ impl Locator {
                 find(&*shared, inode, known.iter().map(|path| path.as_slice()))
             };
             match self.runtime.block(search).await {
-                Err(fault) if is_missing(fault.errno) && missed.as_ref() != Some(&paths) => {}
+                Err(fault) if fault.kind() == FaultKind::Missing && missed.as_ref() != Some(&paths) => {}
                 found => return found,
             }
             let file = self.files.get(inode)?;
@@ -129,7 +129,7 @@ fn find<'a>(
         match anew(shared, path, stat) {
             Ok(stat) => return Ok((path.to_vec(), stat)),
             Err(fault) if fault.errno == Errno::ESTALE => taken = true,
-            Err(fault) if is_missing(fault.errno) => {}
+            Err(fault) if fault.kind() == FaultKind::Missing => {}
             Err(fault) => return Err(fault),
         }
     }

@@ -50,7 +50,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
-use tameike_core::{Cluster, Errno, InodeId, NodeId, Result, View};
+use tameike_core::{Cluster, InodeId, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 use tameike_io::shared::SharedFs;
@@ -236,9 +236,4 @@ fn changes_name(request: &CacheRequest) -> bool {
             | CacheRequest::Removed { .. }
             | CacheRequest::Open { made: true, .. }
     )
-}
-
-/// Whether a node answered with this error, rather than not at all.
-fn is_refusal(errno: Errno) -> bool {
-    !matches!(errno, Errno::EHOSTDOWN | Errno::ECONNRESET | Errno::ETIMEDOUT)
 }

@@ -3,7 +3,6 @@
 
 use super::base::Base;
 use super::file_table::File;
-use super::is_refusal;
 use super::locate::STALE_NAME_TIME;
 use crate::holders::CacheTable;
 use futures_util::future::join_all;
@@ -14,9 +13,8 @@ use std::time::Duration;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{InodeId, NodeId, Result};
+use tameike_core::{FaultKind, InodeId, NodeId, Result};
 use tameike_fabric::{Answer, Rpc};
-use tameike_io::shared::is_missing;
 
 /// How long an announced removal may take. One whose node has failed since never ends.
 const REMOVAL_TIME_MAX: Duration = Duration::from_secs(60);
@@ -146,8 +144,8 @@ impl Removals {
         }
         match self.base.locator.locate(file.inode, &record).await {
             // The mount may show the old file of that name: the node that removes this one reports the end.
-            Err(fault) if is_missing(fault.errno) && self.is_recent(file.inode) => Err(fault),
-            Err(fault) if is_missing(fault.errno) => self.drop_data(file).await.map(|()| true),
+            Err(fault) if fault.kind() == FaultKind::Missing && self.is_recent(file.inode) => Err(fault),
+            Err(fault) if fault.kind() == FaultKind::Missing => self.drop_data(file).await.map(|()| true),
             found => found.map(|_| false),
         }
     }
@@ -181,7 +179,7 @@ impl Removals {
         let inode = file.inode;
         let homes = self.base.homes.written(inode, &file.state().record);
         match self.base.homes.ask_all(homes, &UnitRequest::Truncate { inode, size: 0 }).await {
-            Err(fault) if !is_refusal(fault.errno) => {
+            Err(fault) if fault.kind() == FaultKind::Unreachable => {
                 log::info!("a node drops its data of {inode}, which was removed, later: {fault}");
                 return Ok(());
             }

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, InodeId, Result};
-use tameike_io::shared::{PosixTree, SharedFs, Special, is_missing};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, Result};
+use tameike_io::shared::{PosixTree, SharedFs, Special};
 
 /// Permissions of saved files and directories: the file's own are gone with it.
 const FILE_MODE: u16 = 0o600;
@@ -53,7 +53,7 @@ impl Saver {
         };
         for (inode, record) in dirty {
             let found = self.base.locator.locate_patiently(inode, &record).await;
-            if !found.is_err_and(|fault| is_missing(fault.errno)) {
+            if !found.is_err_and(|fault| fault.kind() == FaultKind::Missing) {
                 continue;
             }
             match self.save(inode, &record, dir).await {

@@ -395,7 +395,7 @@ mod tests {
         let path = directory.path().join("table");
         std::fs::write(&path, [7; 10_000]).unwrap();
         let fault = RedbKv::open(&path, 1 << 20, 0).err().unwrap();
-        assert!(fault.message.contains("table"), "{fault}");
+        assert!(fault.to_string().contains("table"), "{fault}");
     }
 
     /// A file in memory on a disk that can be full: what was written before can be written again.
