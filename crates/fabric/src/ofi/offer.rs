@@ -130,8 +130,8 @@ fn why_not(library: &'static Library, provider: &str) -> String {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
 /// The providers of libfabric on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offers {
     /// The version of libfabric.
     pub version: String,

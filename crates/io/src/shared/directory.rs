@@ -1,4 +1,4 @@
-//! An open directory of the real tree.
+//! An open directory of a [`PosixTree`](super::PosixTree).
 
 use super::look::Seen;
 use super::{FileStat, NamedFile, SharedDir, look, translate};
@@ -8,17 +8,17 @@ use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, OwnedFd};
 use tameike_core::{InodeId, Result};
 
-/// Bytes of the system's own entries that one read takes: about a thousand with short names.
+/// Buffer of one `getdents`: about a thousand entries with short names.
 const READ_SIZE: usize = 32 << 10;
 
-/// A descriptor, and where it was opened, for messages.
+/// A descriptor, and its path for messages.
 pub(super) struct PosixDir {
     descriptor: OwnedFd,
     path: Vec<u8>,
     seen: Seen,
-    /// Device of its files, as [`FileStat::device`].
+    /// Device of the directory's files, as [`FileStat::device`].
     device: u64,
-    /// Cursor at which the descriptor stands. Locked while it is read.
+    /// The cursor of the descriptor. Locked during reads.
     position: Mutex<u64>,
 }
 
@@ -29,7 +29,7 @@ impl PosixDir {
         Ok(Self { descriptor, path: path.to_vec(), seen, device, position: Mutex::new(0) })
     }
 
-    /// One piece of what the system lists; whether it was the last.
+    /// Reads one buffer of entries. True if it was the last.
     fn read_piece(&self, position: &mut u64) -> rustix::io::Result<(Vec<NamedFile>, bool)> {
         let (mut names, mut is_end) = (Vec::new(), true);
         let mut buffer = Vec::with_capacity(READ_SIZE);
@@ -46,7 +46,7 @@ impl PosixDir {
         Ok((names, is_end))
     }
 
-    /// The file of an entry, unless it is gone already.
+    /// The file of an entry; `None` if it has been removed.
     fn named(&self, entry: &RawDirEntry<'_>) -> rustix::io::Result<Option<NamedFile>> {
         let name = entry.file_name();
         let kind = match translate::kind(entry.file_type()) {
@@ -70,7 +70,7 @@ impl SharedDir for PosixDir {
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
         let mut position = self.position.lock();
         let mut read = || {
-            // From the start it is always a new listing: what has come since is in it.
+            // A read from the start lists the directory again, with entries added meanwhile.
             if after == 0 || after != *position {
                 rustix::fs::seek(&self.descriptor, SeekFrom::Start(after))?;
                 *position = after;

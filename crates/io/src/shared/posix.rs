@@ -1,4 +1,4 @@
-//! The tree below a real directory.
+//! A tree below a real directory.
 
 use super::directory::PosixDir;
 use super::exact;
@@ -26,24 +26,24 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
-/// How a file is made.
+/// Flags to create a file.
 const NEW: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The files below one directory of this machine.
+/// The files below one directory of this node.
 pub struct PosixTree {
     root: OwnedFd,
-    /// Where the root is in the tree that it was taken from, for messages.
+    /// The path of the root for messages, relative to the original tree.
     place: Vec<u8>,
     seen: Seen,
     kept: Arc<KeptFiles>,
 }
 
 impl PosixTree {
-    /// The tree below `root`, which must be a directory.
+    /// Opens the tree below `root`, which must be a directory.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The directory cannot be opened.
     pub fn open(root: &Path) -> Result<Self> {
         Self::open_with(root, OFlags::empty())
     }
@@ -61,14 +61,14 @@ impl PosixTree {
         open().map_err(|error| translate::fault("open the directory", bytes, error))
     }
 
-    /// As [`Self::open`], of a directory that another user may have made: a symbolic link in the last component is refused. Also why
-    /// the directory is not this user's alone, if it is not ([`owned::why_not_own`]).
+    /// As [`Self::open`], for a directory that another user may have created: the last component must not be a symbolic link.
+    /// Also returns the reason if other users can change the directory ([`owned::why_not_own`]).
     ///
     /// # Errors
-    /// `ENOTDIR` when it is a link, and as [`Self::open`].
+    /// `ENOTDIR` if it is a link, and the errors of [`Self::open`].
     pub fn open_unfollowed(root: &Path) -> Result<(Self, Option<String>)> {
         let tree = Self::open_with(root, OFlags::NOFOLLOW)?;
-        let found = rustix::fs::fstat(&tree.root).map_err(|error| translate::fault("look at", b"", error))?;
+        let found = rustix::fs::fstat(&tree.root).map_err(|error| translate::fault("stat", b"", error))?;
         let open = |flags| rustix::fs::openat(&tree.root, ".", flags, Mode::empty());
         let why_not_own = owned::why_not_own(&found, open);
         Ok((tree, why_not_own))
@@ -80,7 +80,7 @@ impl PosixTree {
             let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat2(at.unwrap_or(&self.root), path, flags, Mode::empty(), BENEATH)
         };
-        // The system takes no path of this length at once.
+        // The system limits the length of a path in one call.
         let (mut at, mut rest) = (None, path);
         while rest.len() >= PATH_SIZE_MAX {
             let slash =
@@ -91,7 +91,7 @@ impl PosixTree {
         open(at.as_ref(), rest, flags)
     }
 
-    /// Runs `operation` on the directory of `path` and the last name.
+    /// Runs `operation` on the parent directory and the last name of `path`.
     fn at<T>(
         &self,
         doing: &str,
@@ -112,7 +112,7 @@ impl PosixTree {
         run().map_err(|error| self.fault(doing, path, error))
     }
 
-    /// Runs `operation` on a name in `/proc` that stands for the file itself, whatever it is.
+    /// Runs `operation` on the name of the file itself in `/proc`, whatever its kind.
     fn by_descriptor<T>(
         &self,
         doing: &str,
@@ -126,7 +126,7 @@ impl PosixTree {
         run().map_err(|error| self.fault(doing, path, error))
     }
 
-    /// Opens a file whose owner's permission bits forbid it, by lending them for the moment.
+    /// Opens a file whose permissions forbid it to its owner, by a temporary change of them.
     fn open_forbidden(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let file = self.resolve(path, OFlags::PATH)?;
         let stat = rustix::fs::fstat(&file)?;
@@ -163,7 +163,7 @@ impl PosixTree {
         Arc::new(PosixFile { descriptor, path: self.shown(path), seen: self.seen })
     }
 
-    /// A path as messages show it.
+    /// The path in messages.
     fn shown(&self, path: &[u8]) -> Vec<u8> {
         if path.is_empty() { self.place.clone() } else { join(&self.place, path) }
     }
@@ -183,7 +183,7 @@ impl SharedFs for PosixTree {
             let file = self.resolve(path, OFlags::PATH)?;
             Ok((look::open(self.seen, &file)?, Box::new(file) as Pin))
         };
-        pin().map_err(|error| self.fault("hold", path, error))
+        pin().map_err(|error| self.fault("pin", path, error))
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
@@ -301,12 +301,12 @@ impl SharedFs for PosixTree {
         })?
     }
 
-    /// Linux asks the file system before it gives anything a new name, even if it remembers that there is one. What is on another file system
-    /// never gets a name here: so this fails, whatever is there. An NFS client believes without a question that a name is still free, until it
-    /// sees that its directory has changed.
+    /// Linux asks the file system before it creates a hard link, even if it has the name cached. A link to a file on another file
+    /// system always fails, so this has no effect. An NFS client trusts a cached missing name without asking, until it sees a
+    /// change of the directory; so the directory is revalidated too.
     fn look_anew(&self, path: &[u8]) {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        let _ = self.at("look at", path, |dir, name| {
+        let _ = self.at("stat", path, |dir, name| {
             match rustix::fs::linkat(rustix::fs::CWD, c"/proc", dir, name, AtFlags::empty()) {
                 Err(Os::EXIST) => Ok(()),
                 _ => rustix::fs::statx(dir, c"", now, StatxFlags::BASIC_STATS).map(drop),
@@ -390,7 +390,7 @@ impl SharedFs for PosixTree {
     }
 
     fn space(&self) -> Result<TreeSpace> {
-        let fail = |error| self.fault("ask the space of", b"the shared directory", error);
+        let fail = |error| self.fault("get the space of", b"the shared directory", error);
         let root = self.resolve(b"", OFlags::RDONLY | OFlags::DIRECTORY).map_err(fail)?;
         let space = rustix::fs::fstatvfs(&root).map_err(fail)?;
         Ok(TreeSpace {
@@ -404,7 +404,7 @@ impl SharedFs for PosixTree {
 
     fn sync_dir(&self, path: &[u8]) -> Result<()> {
         let sync = || match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            // A directory that may be entered but not listed cannot be synced; its names can still be made.
+            // A directory without read permission cannot be synced, but its names can change.
             Err(Os::ACCESS) => Ok(()),
             other => rustix::fs::fsync(other?),
         };
