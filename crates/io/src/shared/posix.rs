@@ -368,13 +368,13 @@ impl SharedFs for PosixTree {
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
         self.by_descriptor("read an attribute of", path, |file| {
-            whole::told(|value| rustix::fs::getxattr(file, name, value))
+            whole::read_buffer(|value| rustix::fs::getxattr(file, name, value))
         })
     }
 
     fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.by_descriptor("list the attributes of", path, |file| {
-            let list = whole::told(|list| rustix::fs::listxattr(file, list))?;
+            let list = whole::read_buffer(|list| rustix::fs::listxattr(file, list))?;
             Ok(whole::names(&list).collect())
         })
     }
