@@ -58,6 +58,7 @@ fn ignored_signals() -> u64 {
 pub struct SavedSignals(Vec<(i32, libc::sigaction)>);
 
 impl SavedSignals {
+    /// Saves the current signal actions.
     pub fn save() -> Self {
         let read = |signal| {
             // SAFETY: all-zero bytes are a valid value; the call fills it.

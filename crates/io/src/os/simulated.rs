@@ -102,6 +102,7 @@ impl Simulation {
         Runtime { clock: parts.clone(), random: parts, executor }
     }
 
+    /// Draws a random number below `bound`.
     pub fn draw(&self, bound: u64) -> u64 {
         (self.0.lock().random() >> 11) % bound
     }

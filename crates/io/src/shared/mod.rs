@@ -143,6 +143,7 @@ pub enum Access {
     Write,
 }
 
+/// Space and inodes of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeSpace {
     /// Bytes in all.
