@@ -33,8 +33,8 @@ use tameike_io::slab::{Frame, Payload};
 /// Age of the oldest pending request to a peer when [`Fabric::probe`] is first called.
 pub const PROBE_AFTER: Duration = Duration::from_secs(2);
 
-/// Subtracted from the silence that a fabric allows, because probes start that late: callers wait for the peer time limit in all.
-/// Half the limit at most, for the short limits of tests.
+/// The silence that counts as passed at the first probe, so that callers wait for the peer time limit in all. At most half of the
+/// limit, for the short limits of tests.
 fn waited(peer_limit: Duration) -> Duration {
     PROBE_AFTER.min(peer_limit / 2)
 }

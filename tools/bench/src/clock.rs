@@ -3,7 +3,6 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// A running stopwatch.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -17,7 +16,6 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
-    /// The time since the start.
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }

@@ -20,9 +20,7 @@ pub struct Place {
     pub launcher: Vec<String>,
     /// The directory to measure; `$NAME` is expanded from the rank's environment.
     pub directory: String,
-    /// The number of nodes.
     pub nodes: u32,
-    /// The server processes.
     pub servers: Servers,
     /// The command that runs to completion before each reading step; empty for none.
     pub settle: Vec<String>,
@@ -45,10 +43,8 @@ impl Place {
     }
 }
 
-/// A completed step.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// The step.
     pub step: Step,
     /// The result of each rank.
     pub ranks: Vec<Measured>,

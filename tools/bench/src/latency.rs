@@ -10,7 +10,6 @@ const FINE_BITS: u32 = 6;
 /// The last bucket holds 2^64 - 1 nanoseconds.
 const BUCKETS: usize = ((u64::BITS - FINE_BITS + 1) as usize) << FINE_BITS;
 
-/// A histogram of latencies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Sparse", into = "Sparse")]
 pub struct Latencies(Vec<u32>);
@@ -22,7 +21,6 @@ struct Sparse(Vec<(usize, u32)>);
 /// Percentiles of latencies, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Median.
     pub p50_us: f64,
     /// 90th percentile.
     pub p90_us: f64,

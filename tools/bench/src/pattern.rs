@@ -6,7 +6,6 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes per key.
 const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 256;

@@ -15,9 +15,7 @@ use std::path::PathBuf;
 /// A message of the coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToRank {
-    /// The plan; sent once.
     Plan(Plan),
-    /// Execute the next step.
     Go,
 }
 
@@ -26,12 +24,10 @@ pub enum ToRank {
 pub enum FromRank {
     /// The first message.
     Hello {
-        /// The number of the rank.
         rank: u32,
         /// The token of the run.
         token: String,
     },
-    /// The step has succeeded.
     Done(Measured),
     /// The step has failed, with the reason.
     Failed(String),
@@ -42,18 +38,15 @@ pub enum FromRank {
 pub struct Link(BufReader<TcpStream>);
 
 impl Link {
-    /// A link over `stream`.
     pub fn new(stream: TcpStream) -> Outcome<Self> {
         stream.set_nodelay(true).context(|| "set up a connection")?;
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// The connection, for polling.
     pub fn stream(&self) -> &TcpStream {
         self.0.get_ref()
     }
 
-    /// Sends one message.
     pub fn send(&mut self, message: &impl Serialize) -> Outcome<()> {
         let mut line = serde_json::to_vec(message).context(|| "write a message")?;
         line.push(b'\n');

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Interval of these checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Set when a signal requests the end of this program, which then cleans up and exits.

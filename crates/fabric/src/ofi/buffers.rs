@@ -11,7 +11,7 @@ pub(super) const SLOTS_PER_FRAME: usize = UNIT_SIZE / PACKET_MAX;
 /// Frames that the slots occupy: one for receives, one for sends.
 pub const FRAMES: u32 = 2;
 
-/// All slots. Each belongs to the library or to its user here, as the state of the operation with its number tells.
+/// All slots. The state of the operation with the same number determines whether the library owns a slot.
 pub(super) struct Buffers {
     _frames: Vec<Frame>,
     starts: Vec<NonNull<u8>>,

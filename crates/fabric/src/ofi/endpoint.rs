@@ -29,7 +29,6 @@ const ADDRESS_SIZE_MAX: usize = 256;
 /// Completions per call.
 const BATCH: usize = 32;
 
-/// The result of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
     Taken,
@@ -37,7 +36,6 @@ pub(super) enum Posted {
     Later,
 }
 
-/// The end of an operation.
 pub(super) struct Completion {
     /// The number of the operation; `None` if the provider does not report it.
     pub(super) operation: Option<usize>,
@@ -255,7 +253,6 @@ impl Endpoint {
         }
     }
 
-    /// Removes an address.
     pub(super) fn remove(&mut self, mut address: fi_addr_t) {
         let av = self.av.0.cast::<fid_av>();
         // SAFETY: an open table, and an address that it gave.

@@ -24,7 +24,6 @@ pub(crate) trait Arrivals: Send + Sync {
     fn closed(&self, why: &str);
 }
 
-/// An operation to post.
 pub(super) enum Job {
     Send { packet: Vec<u8>, done: Option<Done> },
     Read { frame: Frame, length: u32, from: MemoryKey, filled: Filled },

@@ -33,7 +33,6 @@ struct Route {
     queue: VecDeque<Job>,
 }
 
-/// All operations of an endpoint.
 pub(super) struct Operations {
     // Declared first, so that it is dropped before its buffers.
     endpoint: Option<Endpoint>,
@@ -130,7 +129,6 @@ impl Operations {
         }
     }
 
-    /// Posts or queues an operation.
     pub(super) fn take(&mut self, id: RouteId, job: Job, now: Duration, events: &mut Events) {
         let Some(route) = self.routes.get(&id) else {
             events.take(job, &ended());
@@ -226,7 +224,6 @@ impl Operations {
         }
     }
 
-    /// Posts receives again.
     fn receive(&mut self) -> Result<(), String> {
         let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
         while let Some(operation) = self.unposted.pop() {

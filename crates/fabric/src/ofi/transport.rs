@@ -36,7 +36,6 @@ const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// A location in a peer's slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// The key of the memory.
     pub(crate) key: u64,
     /// The address of the first byte, as its provider defines it.
     pub(crate) address: u64,
@@ -136,7 +135,6 @@ impl Transport {
         &self.provider
     }
 
-    /// The address of this endpoint.
     pub(crate) fn address(&self) -> &[u8] {
         &self.address
     }
@@ -232,7 +230,6 @@ impl Transport {
         self.edge.set();
     }
 
-    /// Closes the endpoint.
     pub(crate) fn close(&self, why: &str) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;

@@ -1,8 +1,8 @@
 //! Server side of at-most-once execution: the requests that were executed already.
 //!
-//! The server keeps only the last call of each slot of a caller, so the caller's peak of concurrent calls bounds the memory:
-//! about 60 bytes per caller, and per slot 48 bytes plus the last reply, if the request changed something. A restarted caller has
-//! a new epoch, and thus a new session.
+//! The server keeps only the last call of each slot of a caller, so the caller's peak of concurrent calls bounds the memory. A
+//! caller takes about 60 bytes, and each slot 48 bytes plus the last reply, if the request changed something. A restarted caller
+//! has a new epoch, and thus a new session.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

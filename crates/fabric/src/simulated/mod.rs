@@ -171,7 +171,6 @@ impl SimulatedNetwork {
     }
 }
 
-/// A running node.
 struct Station {
     /// The number of its start, among the starts of all nodes.
     incarnation: u64,

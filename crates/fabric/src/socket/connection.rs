@@ -23,7 +23,6 @@ use tameike_io::os::runtime::{Promise, Runtime, promise};
 /// Bound on queued messages of one connection; more are refused. Senders that wait for their messages stay far below it. It
 /// bounds the memory that a peer's requests can occupy.
 const QUEUE_MAX: usize = 16 << 10;
-/// Messages per system call.
 const BATCH: usize = 32;
 /// Bytes after which a system call takes no further message. They are authenticated before any of them is sent.
 const BATCH_BYTES: usize = 1 << 20;
@@ -101,7 +100,7 @@ pub(super) struct Connection {
     pub link: OnceLock<Link>,
     /// Messages received by libfabric and handled.
     pub arrived: AtomicU64,
-    /// Grows with each sign of state of the peer: bytes read, or space in the socket for writes.
+    /// Grows with each sign of life of the peer: bytes read, or space in the socket for writes.
     pub heard: AtomicU64,
     /// The reader waits for a frame of this agent, so that silence says nothing about the peer.
     pub stalled: AtomicBool,

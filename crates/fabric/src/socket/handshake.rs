@@ -85,7 +85,6 @@ struct Claim {
     incarnation: u64,
 }
 
-/// The identity of this agent.
 pub(super) struct Identity<'a> {
     pub config: &'a SocketConfig,
     pub channel: Channel,
@@ -172,7 +171,6 @@ impl Identity<'_> {
         Ok(Proven { node, incarnation, keys: self.keys(("opener", "acceptor"), &hello, &answer) })
     }
 
-    /// Runs the acceptor's side.
     pub(super) async fn accept(&self, socket: &Watched<OwnedFd>) -> Result<Proven, HandshakeError> {
         let mut hello = [0; HELLO_SIZE];
         read_all(socket, &mut hello).await?;

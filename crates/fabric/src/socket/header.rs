@@ -27,7 +27,6 @@ const MAGIC: [u8; 4] = *b"TMKF";
 const FLAG_REPLY: u8 = 1;
 const FLAG_EXPORTED: u8 = 2;
 
-/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A body for the receiver, optionally with a payload.
@@ -40,9 +39,7 @@ pub(super) enum Kind {
     Got,
     /// The get of this number is refused: the grant does not exist, or has fewer bytes.
     Refused,
-    /// Requests a pong.
     Ping,
-    /// The reply to a ping.
     Pong,
     /// The receiver has copied the export of this number.
     Copied,
@@ -76,7 +73,6 @@ impl Kind {
     ];
 }
 
-/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub kind: Kind,

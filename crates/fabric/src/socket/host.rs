@@ -105,7 +105,6 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Drops the device.
     pub(super) fn without_device(self) -> Self {
         Self { device: None, ..self }
     }
@@ -160,7 +159,6 @@ struct Export {
     done: Option<Resolver<Result<()>>>,
 }
 
-/// The payloads exported to peers.
 pub(super) struct Exports {
     /// Starts at random, so that a message about an export of an earlier incarnation of this agent ends none of this one.
     next: AtomicU64,

@@ -115,7 +115,6 @@ impl Inner {
         self.occupancy.connections.load(Ordering::Relaxed) > PER_PEER * peers
     }
 
-    /// Counts a new connection.
     pub(super) fn enter(&self, connection: &Connection) {
         self.occupancy.connections.fetch_add(1, Ordering::Relaxed);
         self.occupancy.clock.fetch_add(1, Ordering::Relaxed);

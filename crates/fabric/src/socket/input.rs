@@ -21,7 +21,6 @@ pub(super) struct Input<'a> {
     pub(super) is_packet: bool,
     /// Verifies a TCP stream.
     stream: Option<Stream>,
-    /// The message in progress.
     message: Option<Message>,
 }
 

@@ -70,7 +70,7 @@ impl Link {
         self.transport.send(self.route, packet, done);
     }
 
-    /// Begins to read a payload that the peer exports. The caller [rings](Self::needs_bell) before it is_expecting the result.
+    /// Begins to read a payload that the peer exports. The caller [rings](Self::needs_bell) before it awaits the result.
     pub(super) fn read(
         &self,
         location: Location,

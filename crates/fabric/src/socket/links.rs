@@ -28,7 +28,6 @@ use tameike_io::os::system::System;
 
 /// Time after which an agent gives up knocking.
 const KNOCK_LIMIT: Duration = Duration::from_secs(5);
-/// Interval of knocks.
 const KNOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Time for which a peer is reached by sockets alone after a failure of libfabric.
 const AVOIDED_TIME: Duration = Duration::from_secs(60);
@@ -140,7 +139,6 @@ impl Links {
         self.transport.abandon();
     }
 
-    /// Counters of messages and bytes.
     pub(super) fn counters(&self) -> Vec<Counter> {
         let (sent, read) = self.transport.carried();
         vec![Counter::new(counters::LINK_MESSAGES, sent), Counter::new(counters::LINK_READ, read)]
@@ -257,7 +255,6 @@ impl Inner {
         }
     }
 
-    /// Ends all operations of libfabric.
     pub(super) fn close_links(&self) {
         if let Some(links) = &self.links {
             links.transport.close("this agent stops");

@@ -70,7 +70,6 @@ impl Outgoing {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
 
-    /// The encoded pieces.
     fn pieces(&self) -> [&[u8]; PIECES] {
         let beside = self.beside.bytes();
         let [first, second]: [&[u8]; 2] = match &self.tags {

@@ -252,7 +252,7 @@ impl Inner {
             old.extend(peer.slot(side).replace(connection.clone()));
             if side == Side::Opened {
                 peer.dialing = false;
-                // The receiver has not been status of an idle peer's closed connections.
+                // The receiver was not notified of the close of idle connections.
                 if std::mem::replace(&mut peer.state, PeerState::Up) != PeerState::Idle {
                     events.push(PeerEvent::Up);
                 }

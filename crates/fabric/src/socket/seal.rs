@@ -1,8 +1,8 @@
 //! Authentication of messages by keyed hashes.
 //!
 //! ```text
-//!  TCP:        header | body | tag | payload or place | tag      (the second tag only where something stands before it)
-//!  libfabric:  token (16) | number (8) | header | body | payload or place | tag
+//!  TCP:        header | body | tag | payload or location | tag      (the second tag only after a payload or location)
+//!  libfabric:  token (16) | number (8) | header | body | payload or location | tag
 //! ```
 //!
 //! A tag is a BLAKE3 hash, keyed for the connection and the direction, of everything before it:
@@ -48,7 +48,6 @@ impl Stream {
         Self { key, next: 0 }
     }
 
-    /// Starts the next message.
     pub(super) fn message(&mut self) -> Message {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&self.next.to_le_bytes());

@@ -76,7 +76,6 @@ impl Fields<'_> {
         Ok(u64::from_ne_bytes(*bytes))
     }
 
-    /// Reads handle, offset and size.
     pub(super) fn handle_and_range(&mut self) -> Decoded<(u64, u64, u32)> {
         Ok((self.u64()?, self.u64()?, self.u32()?))
     }

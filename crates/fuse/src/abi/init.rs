@@ -37,7 +37,6 @@ pub struct Init {
     pub keeps_locks: bool,
 }
 
-/// The kernel's INIT request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InitRequest {
     pub(crate) major: u32,

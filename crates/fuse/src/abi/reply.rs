@@ -7,7 +7,6 @@ use tameike_core::{Attr, FileKind};
 pub(crate) const OUT_HEADER_SIZE: usize = 16;
 /// Largest reply without file data, names and attributes, in bytes.
 const BODY_SIZE_MAX: usize = 144;
-/// Alignment of directory entries.
 const DIRECTORY_ALIGNMENT: usize = 8;
 const DIRECTORY_ENTRY_SIZE: usize = 24;
 

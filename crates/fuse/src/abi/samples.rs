@@ -59,7 +59,6 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     assert_eq!(Request::from_parts(header, fixed, variable).as_ref(), Ok(&request));
 }
 
-/// Seeds for the fuzz target.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz_seeds() -> Vec<(&'static str, Vec<u8>)> {
     samples()

@@ -16,9 +16,7 @@ const RING_HEADER_SIZE: usize = 288;
 /// Offset of the fixed arguments in the header.
 const FIXED_START: usize = 128;
 const FIXED_SIZE: usize = 128;
-/// Offset of the commit id.
 const COMMIT_START: usize = 264;
-/// Offset of the payload size.
 const SIZE_START: usize = 272;
 
 pub(super) struct Memory {

@@ -48,7 +48,6 @@ const PAYLOAD_SIZE_MIN: usize = 8192;
 /// may write a request into it until then.
 pub(super) struct Rings<W = Worker>(Vec<QueueThread<W>>);
 
-/// The thread of a queue.
 struct QueueThread<W> {
     start: mpsc::Sender<Arc<dyn Service>>,
     thread: JoinHandle<Option<W>>,

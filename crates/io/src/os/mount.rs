@@ -239,7 +239,6 @@ struct Mounted<'a> {
     device: &'a [u8],
     /// The mount point, escaped.
     path: &'a [u8],
-    /// Type of the file system.
     kind: &'a [u8],
     /// The source, escaped.
     source: &'a [u8],

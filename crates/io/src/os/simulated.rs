@@ -321,7 +321,6 @@ impl Executor for Simulation {
     }
 }
 
-/// The executor of one node.
 struct Node {
     simulation: Simulation,
     node: usize,

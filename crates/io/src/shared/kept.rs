@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Generation, InodeId, Result};
 
-/// Bound on the kept files.
 const FILES_MAX: usize = 64;
 /// Bound on the remembered invalidations.
 const FORGOTTEN_MAX: usize = 64;

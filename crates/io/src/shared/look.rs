@@ -23,7 +23,6 @@ struct FileHandle {
 /// The context in which the attributes of a tree are shown.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
-    /// Device of the root.
     pub(super) root_device: u64,
     /// Set in a user namespace that maps one user.
     pub(super) ids: Option<Ids>,

@@ -171,7 +171,6 @@ fn a_digest_covers_every_byte() {
     assert_eq!(BlockSums::of(b"").digest(), 0);
 }
 
-/// An operation on a frame.
 #[derive(Clone, Debug)]
 enum Operation {
     Change(Range<u32>),

@@ -71,7 +71,6 @@ struct Perf {
 }
 
 impl Perf {
-    /// Samples these processes, or all.
     fn start(processes: Option<&str>) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/var/tmp");
         let directory = directory.context(|| "make a directory in /var/tmp")?;

@@ -5,12 +5,10 @@ use serde::Serialize;
 use std::fs;
 use std::process::Command;
 
-/// The machine and the build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The date of the run, year-month-day, in UTC.
     pub date: String,
-    /// The command line.
     pub command: String,
     /// The commit of the working directory; with `-dirty` if files differ from it.
     pub commit: String,
@@ -29,7 +27,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Inspects this machine.
     pub fn look() -> Outcome<Self> {
         let memory_kib =
             field("/proc/meminfo", "MemTotal:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());

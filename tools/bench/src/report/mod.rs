@@ -27,9 +27,7 @@ use std::path::{Path, PathBuf};
 /// A workload at which another file system failed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// The workload.
     pub workload: Workload,
-    /// The target.
     pub target: String,
     /// The reason.
     pub message: String,
@@ -69,7 +67,6 @@ impl Figures {
     }
 }
 
-/// A whole report.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
@@ -158,7 +155,6 @@ fn ratio_text(ratio: f64) -> String {
     }
 }
 
-/// Escapes text for SVG.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

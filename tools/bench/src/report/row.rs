@@ -22,11 +22,8 @@ pub struct Row {
 /// The figures of one target; medians over the repetitions unless stated otherwise.
 #[derive(Debug)]
 pub struct Cell {
-    /// The lowest rate.
     pub lowest: f64,
-    /// The median rate.
     pub median: f64,
-    /// The highest rate.
     pub highest: f64,
     /// The median relative to that of the base.
     pub ratio: Option<f64>,
@@ -87,7 +84,6 @@ impl Cell {
     }
 }
 
-/// The median of `figures`.
 pub fn median(figures: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.into_iter().collect();
     figures.sort_by(f64::total_cmp);

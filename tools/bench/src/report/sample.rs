@@ -7,14 +7,10 @@ use crate::servers::Usage;
 use crate::workload::{Step, Unit, Work, Workload};
 use serde::Serialize;
 
-/// A single measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// The workload.
     pub workload: Workload,
-    /// The step.
     pub step: Step,
-    /// The target.
     pub target: String,
     /// The repetition, from 0.
     pub repetition: u32,
@@ -61,7 +57,6 @@ impl Sample {
         self.ranks.iter().map(|work| work.bytes).sum::<u64>() as f64
     }
 
-    /// Operations of all ranks.
     pub fn operations(&self) -> f64 {
         self.ranks.iter().map(|work| work.operations).sum::<u64>() as f64
     }

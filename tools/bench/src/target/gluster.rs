@@ -27,7 +27,6 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
     Ok(peer)
 }
 
-/// Version of the installed GlusterFS.
 pub fn version() -> Outcome<String> {
     super::version_of(Path::new("glusterfs"))
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A running job.
 #[derive(Debug)]
 pub struct Job {
     program: PathBuf,

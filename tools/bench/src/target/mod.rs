@@ -23,7 +23,6 @@ const PRELOADED: &[&str] = &["--preload"];
 /// Identifies a target in reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Label {
-    /// Its name.
     pub name: String,
     /// Program and version, or the type of the file system.
     pub version: String,
@@ -32,7 +31,6 @@ pub struct Label {
 /// A target, ready for ranks.
 #[derive(Debug)]
 pub struct Target {
-    /// For reports.
     pub label: Label,
     /// Where ranks run.
     pub place: Place,

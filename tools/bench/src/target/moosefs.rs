@@ -48,7 +48,6 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
     Ok(peer)
 }
 
-/// Version of the installed MooseFS.
 pub fn version() -> Outcome<String> {
     let output =
         Command::new("mfsmaster").arg("-v").output().context(|| format!("start mfsmaster {INSTALL}"))?;

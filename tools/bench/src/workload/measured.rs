@@ -15,16 +15,13 @@ pub struct Work {
     pub processor_seconds: f64,
     /// Number of files, or of calls on a file.
     pub operations: u64,
-    /// Bytes read or written.
     pub bytes: u64,
 }
 
 /// The measurements of one rank in one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The sums.
     pub work: Work,
-    /// The latency of each operation.
     pub latencies: Latencies,
 }
 

@@ -11,11 +11,8 @@ const LATENCY_BYTES: u64 = 64 << 20;
 /// The plan of a turn, sent to every rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The workload.
     pub workload: Workload,
-    /// The number of ranks.
     pub ranks: u32,
-    /// The seed of the data.
     pub seed: u64,
     /// Bytes that each rank writes to its large file, or to its part of one.
     pub size_bytes: u64,
@@ -29,7 +26,6 @@ pub struct Plan {
     pub run: String,
 }
 
-/// The sizes of workloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Bytes that each rank writes to its large file, or to its part of one.

@@ -77,13 +77,10 @@ pub enum Step {
     RemoveAll,
 }
 
-/// The unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Mebibytes per second.
     #[serde(rename = "MiB/s")]
     MebibytesPerSecond,
-    /// Operations, or files, per second.
     #[serde(rename = "1/s")]
     OperationsPerSecond,
 }
@@ -95,13 +92,10 @@ pub enum Group {
     LargeFiles,
     /// The same bytes from one process and from four.
     OneProcess,
-    /// Blocks of 4 KiB.
     Blocks,
     /// Files of 0 bytes.
     Empty,
-    /// Files of 3,901 bytes.
     Small,
-    /// Files of 1 MiB.
     Mebibyte,
 }
 
@@ -109,7 +103,6 @@ pub enum Group {
 const SMALL_BYTES: usize = 3901;
 
 impl Unit {
-    /// The name of the unit.
     pub fn name(self) -> &'static str {
         match self {
             Self::MebibytesPerSecond => "MiB/s",

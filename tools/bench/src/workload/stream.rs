@@ -19,13 +19,11 @@ const WINDOW_BYTES: u64 = 256 << 20;
 struct Stream {
     path: PathBuf,
     content: Content,
-    /// Bytes per call.
     call_bytes: u64,
     /// The offset of the first call.
     start: u64,
     /// The distance between the starts of two calls.
     stride: u64,
-    /// Bytes of this rank.
     size_bytes: u64,
     /// Bytes of all ranks that write this file.
     file_bytes: u64,

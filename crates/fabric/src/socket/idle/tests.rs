@@ -14,7 +14,6 @@ use tameike_io::slab::{Payload, Pool, Slab};
 /// A time limit beyond any expected delay.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Counts what arrives.
 #[derive(Default)]
 struct Tally {
     /// How often each message arrived, by sender and body.

@@ -64,7 +64,6 @@ impl Driver {
         }
     }
 
-    /// Queues a request.
     pub(super) fn ask(&self, request: Request) {
         self.waiting.lock().push_back(request);
         self.called.set();

@@ -29,7 +29,6 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// Completes the request.
     pub(super) fn end(self, outcome: Outcome) {
         match self {
             Self::Read { frame, resolver, .. } => resolver.resolve((frame, outcome)),
@@ -86,7 +85,6 @@ fn outcome(result: i32) -> Outcome {
     }
 }
 
-/// The ring with its requests.
 pub(super) struct Ring {
     ring: IoUring,
     /// By the number in the kernel's `user_data`.

@@ -176,7 +176,7 @@ fn a_read_of_a_truncated_file_fails() {
     wait(disk.write(0, bed.payload(7, 0..UNIT))).expect("written");
     let file = std::fs::File::options().write(true).open(&bed.path).expect("opens");
     for left in [u64::from(UNIT) / 2, 0] {
-        file.set_len(left).expect("is cut");
+        file.set_len(left).expect("a truncation");
         let (_, result) = wait(disk.read(0, bed.slab.pool(1).try_take().expect("a frame"), 0..UNIT));
         let fault = result.expect_err("the file is truncated");
         assert!(fault.message.contains(&format!("ends at byte {left}")), "{fault}");
