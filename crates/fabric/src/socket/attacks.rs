@@ -18,15 +18,15 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::process::{self, start_thread};
 
 /// A user other than that of the tests' agents.
-const STRANGER: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 /// Runs Python as another user; `None` without the permission.
-fn stranger(script: &str, name: &str) -> Option<Child> {
+fn as_other_user(script: &str, name: &str) -> Option<Child> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
     let mut command = Command::new("python3");
-    command.args(["-c", script, name]).uid(STRANGER).gid(STRANGER).stdout(Stdio::piped());
+    command.args(["-c", script, name]).uid(OTHER_USER).gid(OTHER_USER).stdout(Stdio::piped());
     Some(command.spawn().expect("Python"))
 }
 
@@ -57,7 +57,7 @@ s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen(4)
 print('ready', flush=True)
 c = s.accept()[0]; c.settimeout(10)
 print('received', len(c.recv(4096)), flush=True)";
-    let Some(mut child) = stranger(script, &name) else { return };
+    let Some(mut child) = as_other_user(script, &name) else { return };
     let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(said.next().expect("a line").expect("text"), "ready");
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
@@ -80,7 +80,7 @@ import socket, sys
 s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]); s.settimeout(2)
 try: s.sendall(b'x' * 112); print('received', len(s.recv(4096)))
 except ConnectionError: print('received', 0)";
-    let Some(child) = stranger(script, &name) else { return };
+    let Some(child) = as_other_user(script, &name) else { return };
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "received 0\n");
 }
@@ -208,12 +208,12 @@ fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() 
 fn connection_floods_on_the_network_do_not_affect_the_host() {
     let network = one_host();
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
-    let strangers: Vec<_> =
-        (0..UNAUTHENTICATED_MAX).map(|_| fabric(&network, A).inner.strangers[1].enter()).collect();
+    let admission: Vec<_> =
+        (0..UNAUTHENTICATED_MAX).map(|_| fabric(&network, A).inner.admission[1].enter()).collect();
     wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None))
         .expect("a is reachable");
     assert!(fabric(&network, B).inner.is_neighbour(A));
-    drop(strangers);
+    drop(admission);
 }
 
 /// The largest number of unauthenticated connections, all silent. A new one is accepted, and the oldest is closed.
@@ -222,14 +222,14 @@ fn silent_connection_floods_keep_no_agent_out() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let a = fabric(&network, A);
-    let strangers = &a.inner.strangers[1];
+    let admission = &a.inner.admission[1];
     let mut oldest = TcpStream::connect(a.local_addr()).expect("a listens");
     let end = process::monotonic() + dial::ATTEMPT_LIMIT;
-    while strangers.count() == 0 {
+    while admission.count() == 0 {
         assert!(process::monotonic() < end, "a connection is not accepted");
         std::thread::yield_now();
     }
-    let others: Vec<_> = (1..UNAUTHENTICATED_MAX).map(|_| strangers.enter()).collect();
+    let others: Vec<_> = (1..UNAUTHENTICATED_MAX).map(|_| admission.enter()).collect();
     let mut newest = TcpStream::connect(a.local_addr()).expect("a listens");
     assert_eq!(oldest.read(&mut [0]).expect("the end of the stream"), 0);
     newest.set_nonblocking(true).expect("a socket");

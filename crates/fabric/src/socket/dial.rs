@@ -168,8 +168,8 @@ impl Inner {
     /// Authenticates an accepted connection. Until then it costs a socket and this task.
     async fn admit(self: Arc<Self>, socket: OwnedFd, here: bool, from: String) {
         // A flood on one kind of socket does not affect the other.
-        let strangers = &self.strangers[usize::from(!here)];
-        let (number, must_close) = strangers.enter();
+        let admission = &self.admission[usize::from(!here)];
+        let (number, must_close) = admission.enter();
         let proof = async {
             let proving = pin!(self.prove(socket, here));
             match select(proving, must_close).await {
@@ -190,7 +190,7 @@ impl Inner {
                     .warn(format_args!("a connection from {from} did not prove the job's secret in time"));
             }
         }
-        strangers.leave(number);
+        admission.leave(number);
     }
 
     async fn prove(&self, socket: OwnedFd, here: bool) -> std::result::Result<NewConnection, HandshakeError> {

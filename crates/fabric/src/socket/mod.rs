@@ -120,7 +120,7 @@ struct Inner {
     receiver: OnceLock<Arc<dyn Receiver>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     /// Of the local socket, and of TCP.
-    strangers: [Admission; 2],
+    admission: [Admission; 2],
     refused: Seldom,
     ignored: Seldom,
     occupancy: Occupancy,
@@ -169,7 +169,7 @@ impl SocketFabric {
             listener: watched.map_err(|error| Fault::from_os(&doing, &error))?,
             receiver: OnceLock::new(),
             peers: Mutex::default(),
-            strangers: Default::default(),
+            admission: Default::default(),
             refused: Seldom::default(),
             ignored: Seldom::default(),
             occupancy: Occupancy::default(),

@@ -1,7 +1,7 @@
 //! An open directory of a [`PosixTree`](super::PosixTree).
 
-use super::look::Seen;
-use super::{FileStat, NamedFile, SharedDir, look, translate};
+use super::attributes::StatContext;
+use super::{FileStat, NamedFile, SharedDir, attributes, translate};
 use parking_lot::Mutex;
 use rustix::fs::{RawDir, RawDirEntry, SeekFrom};
 use rustix::io::Errno as Os;
@@ -15,7 +15,7 @@ const READ_SIZE: usize = 32 << 10;
 pub(super) struct PosixDir {
     descriptor: OwnedFd,
     path: Vec<u8>,
-    seen: Seen,
+    context: StatContext,
     /// Device of the directory's files, as [`FileStat::device`].
     device: u64,
     /// The cursor of the descriptor. Locked during reads.
@@ -23,10 +23,10 @@ pub(super) struct PosixDir {
 }
 
 impl PosixDir {
-    pub(super) fn new(descriptor: OwnedFd, path: &[u8], seen: Seen) -> rustix::io::Result<Self> {
+    pub(super) fn new(descriptor: OwnedFd, path: &[u8], context: StatContext) -> rustix::io::Result<Self> {
         let stat = rustix::fs::fstat(&descriptor)?;
-        let device = if stat.st_dev == seen.root_device { 0 } else { stat.st_dev };
-        Ok(Self { descriptor, path: path.to_vec(), seen, device, position: Mutex::new(0) })
+        let device = if stat.st_dev == context.root_device { 0 } else { stat.st_dev };
+        Ok(Self { descriptor, path: path.to_vec(), context, device, position: Mutex::new(0) })
     }
 
     /// Reads one buffer of entries. True if it was the last.
@@ -51,7 +51,7 @@ impl PosixDir {
         let name = entry.file_name();
         let kind = match translate::kind(entry.file_type()) {
             Some(kind) => kind,
-            None => match look::at(self.seen, self.descriptor.as_fd(), name.to_bytes()) {
+            None => match attributes::at(self.context, self.descriptor.as_fd(), name.to_bytes()) {
                 Ok(stat) => stat.kind,
                 Err(Os::NOENT) => return Ok(None),
                 Err(error) => return Err(error),
@@ -64,7 +64,8 @@ impl PosixDir {
 
 impl SharedDir for PosixDir {
     fn stat(&self) -> Result<FileStat> {
-        look::open(self.seen, &self.descriptor).map_err(|error| translate::fault("stat", &self.path, error))
+        attributes::open(self.context, &self.descriptor)
+            .map_err(|error| translate::fault("stat", &self.path, error))
     }
 
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {

@@ -38,7 +38,7 @@ pub(super) fn set_of_name(
 ///
 /// # Errors
 /// `EPERM` if the entry was replaced; the replacement is left unchanged.
-pub(super) fn give(
+pub(super) fn change_owner(
     dir: BorrowedFd<'_>,
     name: &[u8],
     kind: FileType,

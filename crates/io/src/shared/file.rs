@@ -1,7 +1,7 @@
 //! An open file of a [`PosixTree`](super::PosixTree).
 
-use super::look::Seen;
-use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
+use super::attributes::StatContext;
+use super::{Allocate, FileStat, Seek, SharedFile, attributes, translate};
 use crate::os::range_lock::{is_range_locked, try_lock_range};
 use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid, XattrFlags};
 use rustix::io::ReadWriteFlags;
@@ -15,7 +15,7 @@ use tameike_core::{Errno, Fault, Result};
 pub(super) struct PosixFile {
     pub(super) descriptor: OwnedFd,
     pub(super) path: Vec<u8>,
-    pub(super) seen: Seen,
+    pub(super) context: StatContext,
 }
 
 impl PosixFile {
@@ -40,7 +40,7 @@ impl PosixFile {
 
 impl SharedFile for PosixFile {
     fn stat(&self) -> Result<FileStat> {
-        self.done("stat", look::open(self.seen, &self.descriptor))
+        self.done("stat", attributes::open(self.context, &self.descriptor))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
@@ -133,7 +133,8 @@ impl SharedFile for PosixFile {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());
         }
-        let change = &self.done("stat", self.seen.kept(change, || rustix::fs::fstat(&self.descriptor)))?;
+        let change = &self
+            .done("stat", self.context.effective_change(change, || rustix::fs::fstat(&self.descriptor)))?;
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             self.done("chown", rustix::fs::fchown(&self.descriptor, uid, gid))?;
@@ -153,7 +154,7 @@ impl SharedFile for PosixFile {
     }
 
     fn check_write(&self) -> Result<()> {
-        self.done("write to", self.seen.check_write(CWD, &look::name_of(&self.descriptor)))
+        self.done("write to", self.context.check_write(CWD, &attributes::name_of(&self.descriptor)))
     }
 
     fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {

@@ -73,7 +73,7 @@ impl Ids {
     }
 
     /// The changes to apply to a file of this owner and group. A change to the shown owner or group keeps the real one.
-    pub(super) fn keep(&self, owner: (u32, u32), change: &AttrChange) -> AttrChange {
+    pub(super) fn effective_change(&self, owner: (u32, u32), change: &AttrChange) -> AttrChange {
         let (no_owner, no_group) = self.unknown(owner);
         let mut change = change.clone();
         change.uid.take_if(|uid| no_owner && *uid == self.own.0);
@@ -142,10 +142,13 @@ mod tests {
     #[test]
     fn a_change_to_the_shown_owner_keeps_the_real_one() {
         let give = |uid, gid| AttrChange { uid, gid, ..AttrChange::default() };
-        assert_eq!(IDS.keep((1000, 65_534), &give(Some(1000), Some(100))), give(Some(1000), None));
-        assert_eq!(IDS.keep(NOBODY, &give(Some(1000), Some(100))), give(None, None));
-        assert_eq!(IDS.keep(NOBODY, &give(Some(7), Some(8))), give(Some(7), Some(8)));
-        assert_eq!(IDS.keep((1000, 100), &give(None, Some(100))), give(None, Some(100)));
+        assert_eq!(
+            IDS.effective_change((1000, 65_534), &give(Some(1000), Some(100))),
+            give(Some(1000), None)
+        );
+        assert_eq!(IDS.effective_change(NOBODY, &give(Some(1000), Some(100))), give(None, None));
+        assert_eq!(IDS.effective_change(NOBODY, &give(Some(7), Some(8))), give(Some(7), Some(8)));
+        assert_eq!(IDS.effective_change((1000, 100), &give(None, Some(100))), give(None, Some(100)));
     }
 
     #[test]

@@ -7,12 +7,12 @@
 //! Every call blocks; asynchronous callers use [`crate::Runtime::block`], with several calls in one job. Paths are bytes relative
 //! to the root, components joined by `/`; the root is empty. No path leaves the root, and symbolic links are never followed.
 
+mod attributes;
 mod directory;
 mod exact;
 mod file;
 mod ids;
 mod kept;
-mod look;
 mod posix;
 #[cfg(test)]
 mod tests;

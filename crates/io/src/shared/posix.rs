@@ -1,15 +1,15 @@
 //! A tree below a real directory.
 
+use super::attributes::StatContext;
 use super::directory::PosixDir;
 use super::exact;
 use super::file::PosixFile;
 use super::ids::Ids;
 use super::kept::KeptFiles;
-use super::look::Seen;
 use super::whole::{self, WholeFile};
 use super::{
-    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, join, look, split,
-    translate,
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, attributes, join,
+    split, translate,
 };
 use crate::os::owned;
 use rustix::fs::{
@@ -35,7 +35,7 @@ pub struct PosixTree {
     root: OwnedFd,
     /// The path of the root for messages, relative to the original tree.
     place: Vec<u8>,
-    seen: Seen,
+    context: StatContext,
     kept: Arc<KeptFiles>,
 }
 
@@ -55,8 +55,8 @@ impl PosixTree {
         let open = || -> rustix::io::Result<Self> {
             let root = rustix::fs::open(root, flags, Mode::empty())?;
             let root_device = rustix::fs::fstat(&root)?.st_dev;
-            let seen = Seen { root_device, ids: Ids::of_process() };
-            Ok(Self { root, place: Vec::new(), seen, kept: Arc::default() })
+            let context = StatContext { root_device, ids: Ids::of_process() };
+            Ok(Self { root, place: Vec::new(), context, kept: Arc::default() })
         };
         open().map_err(|error| translate::fault("open the directory", bytes, error))
     }
@@ -152,7 +152,7 @@ impl PosixTree {
                 Err(Os::ACCESS) => self.open_forbidden(path, flags),
                 other => other,
             }?;
-            let stat = look::open_but_birth(self.seen, &opened)?;
+            let stat = attributes::open_but_birth(self.context, &opened)?;
             Ok((opened, stat))
         };
         let (descriptor, stat) = open().map_err(|error| self.fault("open", path, error))?;
@@ -160,7 +160,7 @@ impl PosixTree {
     }
 
     fn file(&self, descriptor: OwnedFd, path: &[u8]) -> Arc<dyn SharedFile> {
-        Arc::new(PosixFile { descriptor, path: self.shown(path), seen: self.seen })
+        Arc::new(PosixFile { descriptor, path: self.shown(path), context: self.context })
     }
 
     /// The path in messages.
@@ -175,13 +175,13 @@ impl PosixTree {
 
 impl SharedFs for PosixTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
-        self.at("stat", path, |dir, name| look::at(self.seen, dir, name))
+        self.at("stat", path, |dir, name| attributes::at(self.context, dir, name))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         let pin = || {
             let file = self.resolve(path, OFlags::PATH)?;
-            Ok((look::open(self.seen, &file)?, Box::new(file) as Pin))
+            Ok((attributes::open(self.context, &file)?, Box::new(file) as Pin))
         };
         pin().map_err(|error| self.fault("pin", path, error))
     }
@@ -189,7 +189,7 @@ impl SharedFs for PosixTree {
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
         let open = || {
             let descriptor = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            PosixDir::new(descriptor, &self.shown(path), self.seen)
+            PosixDir::new(descriptor, &self.shown(path), self.context)
         };
         match open() {
             Ok(dir) => Ok(Arc::new(dir)),
@@ -221,7 +221,7 @@ impl SharedFs for PosixTree {
         Ok(Arc::new(Self {
             root: root.map_err(|error| self.fault("open the directory", dir, error))?,
             place: self.shown(dir),
-            seen: self.seen,
+            context: self.context,
             kept: self.kept.clone(),
         }))
     }
@@ -259,7 +259,7 @@ impl SharedFs for PosixTree {
                     exact::set_of_name(dir, name, file_type, *mode)?;
                 }
             }
-            look::at(self.seen, dir, name)
+            attributes::at(self.context, dir, name)
         })
     }
 
@@ -315,7 +315,7 @@ impl SharedFs for PosixTree {
     }
 
     fn check_names(&self, dir: &[u8]) -> Result<()> {
-        match self.seen.ids {
+        match self.context.ids {
             None => Ok(()),
             Some(_) => self.at("change names in", dir, |at, name| {
                 rustix::fs::accessat(at, name, Rights::WRITE_OK | Rights::EXEC_OK, AtFlags::empty())
@@ -324,11 +324,11 @@ impl SharedFs for PosixTree {
     }
 
     fn check_write(&self, path: &[u8]) -> Result<()> {
-        self.at("write to", path, |dir, name| self.seen.check_write(dir, name))
+        self.at("write to", path, |dir, name| self.context.check_write(dir, name))
     }
 
     fn shown_group(&self, owner: (u32, u32)) -> u32 {
-        self.seen.ids.map_or(owner.1, |ids| ids.group(owner))
+        self.context.ids.map_or(owner.1, |ids| ids.group(owner))
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
@@ -336,7 +336,7 @@ impl SharedFs for PosixTree {
             return Err(Errno::EINVAL.into());
         }
         let change = &self.at("stat", path, |dir, name| {
-            self.seen.kept(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+            self.context.effective_change(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
         })?;
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
@@ -361,8 +361,10 @@ impl SharedFs for PosixTree {
             return Err(Errno::EINVAL.into());
         }
         self.at("chown", path, |dir, name| {
-            let kept = self.seen.kept(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
-            exact::give(dir, name, translate::file_type(kind), (kept.uid, kept.gid), mode)
+            let kept = self
+                .context
+                .effective_change(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
+            exact::change_owner(dir, name, translate::file_type(kind), (kept.uid, kept.gid), mode)
         })
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tameike_core::attr::SetTime;
 
 /// A user other than that of any test.
-const STRANGER: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 fn tree() -> (tempfile::TempDir, PosixTree) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -352,8 +352,12 @@ fn permissions_of_a_new_file_never_apply_to_its_replacement() {
 #[test]
 fn the_owner_of_a_new_file_never_gets_its_replacement() {
     let (dir, tree) = tree();
-    let change =
-        AttrChange { uid: Some(STRANGER), gid: Some(STRANGER), mode: Some(0o2777), ..AttrChange::default() };
+    let change = AttrChange {
+        uid: Some(OTHER_USER),
+        gid: Some(OTHER_USER),
+        mode: Some(0o2777),
+        ..AttrChange::default()
+    };
     let give = |name: &str, kind| {
         let given = tree.change_made(name.as_bytes(), kind, &change);
         (given.map_err(|fault| fault.errno), {
@@ -369,9 +373,9 @@ fn the_owner_of_a_new_file_never_gets_its_replacement() {
     tree.make(b"fifo", &fifo).expect("made");
     tree.make(b"link", &Special::Symlink(b"private".to_vec())).expect("made");
     for (name, kind) in [("dir", FileKind::Directory), ("fifo", FileKind::Fifo)] {
-        assert_eq!(give(name, kind), (Ok(()), (STRANGER, 0o2777)), "{name}");
+        assert_eq!(give(name, kind), (Ok(()), (OTHER_USER, 0o2777)), "{name}");
     }
-    assert_eq!(give("link", FileKind::Symlink), (Ok(()), (STRANGER, 0o777)));
+    assert_eq!(give("link", FileKind::Symlink), (Ok(()), (OTHER_USER, 0o777)));
     // Replacements that another user put in place of the new entries.
     std::fs::create_dir_all(dir.path().join("private/below")).expect("made");
     std::fs::write(dir.path().join("key"), "secret").expect("written");

@@ -22,13 +22,13 @@ struct FileHandle {
 
 /// The context in which the attributes of a tree are shown.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct StatContext {
     pub(super) root_device: u64,
     /// Set in a user namespace that maps one user.
     pub(super) ids: Option<Ids>,
 }
 
-impl Seen {
+impl StatContext {
     /// The attributes to show. `dir` and `name` serve to ask the kernel for permissions.
     fn show(&self, mut stat: FileStat, dir: BorrowedFd<'_>, name: &[u8]) -> FileStat {
         if let Some(ids) = self.ids {
@@ -51,43 +51,43 @@ impl Seen {
         if is_own { Ok(()) } else { Err(refused) }
     }
 
-    /// The changes to apply to a file, see [`Ids::keep`].
-    pub(super) fn kept(
+    /// The changes to apply to a file, see [`Ids::effective_change`].
+    pub(super) fn effective_change(
         &self,
         change: &AttrChange,
         stat: impl FnOnce() -> rustix::io::Result<Stat>,
     ) -> rustix::io::Result<AttrChange> {
         let gives = change.uid.is_some() || change.gid.is_some();
         match self.ids.filter(|_| gives) {
-            Some(ids) => stat().map(|stat| ids.keep((stat.st_uid, stat.st_gid), change)),
+            Some(ids) => stat().map(|stat| ids.effective_change((stat.st_uid, stat.st_gid), change)),
             None => Ok(change.clone()),
         }
     }
 }
 
 /// The attributes of a directory entry; symbolic links are not followed.
-pub(super) fn at(seen: Seen, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
+pub(super) fn at(context: StatContext, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
     // The handle is read first: if another file takes the name meanwhile, it matches no file, and callers repeat their operation.
     // For a missing name a cluster file system is asked only once.
     let birth = birth(dir, name, AtFlags::empty())?;
     let plain = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(dir, name, plain, StatxFlags::BASIC_STATS)?;
-    Ok(seen.show(translate::stat(seen.root_device, &stat, birth), dir, name))
+    Ok(context.show(translate::stat(context.root_device, &stat, birth), dir, name))
 }
 
 /// The attributes of an open file.
-pub(super) fn open(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
-    let stat = open_but_birth(seen, &file)?;
+pub(super) fn open(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
+    let stat = open_but_birth(context, &file)?;
     Ok(FileStat { birth: birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0), ..stat })
 }
 
 /// As [`open`], without [`FileStat::birth`].
-pub(super) fn open_but_birth(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
+pub(super) fn open_but_birth(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
     let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-    let stat = translate::stat(seen.root_device, &stat, 0);
-    match seen.ids {
+    let stat = translate::stat(context.root_device, &stat, 0);
+    match context.ids {
         None => Ok(stat),
-        Some(_) => Ok(seen.show(stat, CWD, &name_of(&file))),
+        Some(_) => Ok(context.show(stat, CWD, &name_of(&file))),
     }
 }
 
