@@ -192,7 +192,7 @@ fn a_get_reads_the_granted_bytes(network: &dyn Network) {
     }
     let (frame, result) = wait(&network.runtime(), a.fabric.get(B, grant, frame, UNIT_SIZE as u32));
     assert_eq!(result.expect_err("more than was granted").errno, Errno::ESTALE);
-    assert!(b.fabric.revoke(grant).is_none(), "only frames granted for writing come back");
+    assert!(b.fabric.revoke(grant).is_none(), "only frames granted for writing are returned");
     let (_, result) = wait(&network.runtime(), a.fabric.get(B, grant, frame, 1));
     assert_eq!(result.expect_err("revoked").errno, Errno::ESTALE);
 }

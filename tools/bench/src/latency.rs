@@ -131,7 +131,7 @@ mod tests {
             let mut one = Latencies::default();
             one.count(Duration::from_micros(micros));
             let sent = serde_json::to_string(&one).expect("JSON");
-            all.add(&serde_json::from_str(&sent).expect("what was sent"));
+            all.add(&serde_json::from_str(&sent).expect("the encoded histogram"));
         }
         let found = all.percentiles().expect("calls");
         for (shown, right) in [

@@ -91,7 +91,7 @@ impl Serving {
             sent = inner.fabric.send(from, Lane::Reply, fault_reply(id, fault.clone()), None).await;
         }
         if let Err(fault) = sent {
-            log::info!("cannot send a reply to {from}: {fault}"); // it is asked for again
+            log::info!("cannot send a reply to {from}: {fault}"); // the caller resends its request
         }
     }
 }

@@ -64,7 +64,7 @@ print('received', len(c.recv(4096)), flush=True)";
         .expect("b is reachable");
     assert_eq!(said.next().expect("a line").expect("text"), "received 0");
     assert!(!fabric(&network, A).inner.is_neighbour(B));
-    child.wait().expect("it ends");
+    child.wait().expect("the child exits");
 }
 
 /// Another user connects to the local socket of an agent, whose name the kernel shows to all users.
@@ -81,7 +81,7 @@ s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]); s.settimeout(
 try: s.sendall(b'x' * 112); print('received', len(s.recv(4096)))
 except ConnectionError: print('received', 0)";
     let Some(child) = as_other_user(script, &name) else { return };
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("the child exits");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "received 0\n");
 }
 

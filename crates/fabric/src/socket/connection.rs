@@ -102,7 +102,7 @@ pub(super) struct Connection {
     pub arrived: AtomicU64,
     /// Grows with each sign of life of the peer: bytes read, or space in the socket for writes.
     pub heard: AtomicU64,
-    /// The reader waits for a frame of this agent, so that silence says nothing about the peer.
+    /// The reader waits for a frame of this agent, so that silence does not count against the peer.
     pub stalled: AtomicBool,
     /// The logical time of the last use, see `Occupancy::clock`.
     pub used: AtomicU64,

@@ -216,11 +216,11 @@ fn frames_of_gets_from_a_failed_peer_return() {
                 let (get, report) = (a.fabric.get(B, grant, frame, UNIT_SIZE as u32), report.clone());
                 runtime.spawn(async move { drop(report.send(get.await)) });
             }
-            let (first, got) = reports.recv_timeout(Duration::from_secs(10)).expect("an end");
+            let (first, got) = reports.recv_timeout(Duration::from_secs(10)).expect("the transfer ends");
             assert!(got.is_err() || first[..] == source[..]);
             network.kill(B);
             for _ in 1..40 {
-                let (frame, got) = reports.recv_timeout(Duration::from_secs(30)).expect("an end");
+                let (frame, got) = reports.recv_timeout(Duration::from_secs(30)).expect("the transfer ends");
                 assert!(got.is_err() || frame[..] == source[..], "{provider:?}");
             }
             network.kill(A);
@@ -270,7 +270,8 @@ fn exports_to_a_failed_peer_end() {
     let early = reports.recv_timeout(Duration::from_millis(200));
     assert!(early.is_err(), "the payload is not copied: {early:?}");
     network.kill(B);
-    let fault = reports.recv_timeout(Duration::from_secs(10)).expect("an end").expect_err("b has failed");
+    let fault =
+        reports.recv_timeout(Duration::from_secs(10)).expect("the transfer ends").expect_err("b has failed");
     assert!(matches!(fault.errno, Errno::ECONNRESET | Errno::EHOSTDOWN), "{fault}");
     drop(kept);
     let all: Vec<_> = (0..pool.share()).map_while(|_| pool.try_take()).collect();
@@ -294,7 +295,7 @@ fn an_agent_without_exports_is_reached_by_tcp() {
     let payload = patterned(&network.frames(), 3);
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over".to_vec(), Some(payload.clone())))
         .expect("b is reachable");
-    let found = messages.recv_timeout(Duration::from_secs(10)).expect("it arrives");
+    let found = messages.recv_timeout(Duration::from_secs(10)).expect("the message arrives");
     assert!(found.payload.as_deref() == Some(&payload[..]));
     let fabric = network.fabrics.lock()[0].clone().expect("started");
     assert!(!fabric.inner.is_neighbour(B));

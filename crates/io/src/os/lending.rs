@@ -150,7 +150,7 @@ mod tests {
             first.spawn(async move {
                 let wait = move || {
                     begun.send(here()).expect("the receiver exists");
-                    ended.recv().expect("an end");
+                    ended.recv().expect("the sender exists");
                 };
                 first_runtime.block(wait).await;
             });
@@ -162,7 +162,7 @@ mod tests {
         lender.spawn(async move { sender.send(other.block(here).await).expect("the receiver exists") });
         assert_ne!(receiver.recv(), Ok(here()));
         end.send(()).expect("the receiver exists");
-        blocked.join().expect("an end");
+        blocked.join().expect("the thread succeeds");
         // A thread that waits anyway makes the calls itself.
         let (sender, receiver) = mpsc::channel();
         lender.wait(|| runtime.spawn(async move { sender.send(is_taken()).expect("the receiver exists") }));

@@ -319,8 +319,8 @@ mod tests {
         let mut command = Command::new("sleep");
         let mut child = detach(command.arg("1000")).spawn().expect("sleep is installed");
         let process = ProcessId::now(child.id()).expect("just started");
-        process.signal(15).expect("it runs");
-        let status = child.wait().expect("it is our child");
+        process.signal(15).expect("the child runs");
+        let status = child.wait().expect("a child of this process");
         assert_eq!(status.signal(), Some(15));
         assert!(!process.is_alive());
     }
@@ -333,12 +333,12 @@ mod tests {
         // The environment is visible only after the exec.
         let (mut input, mut output) =
             (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        input.write_all(b"x").expect("it reads");
-        output.read_exact(&mut [0]).expect("it writes");
+        input.write_all(b"x").expect("cat reads");
+        output.read_exact(&mut [0]).expect("cat writes");
         let found = with_variables(&[("BY", "us".as_ref()), ("FOUND", "here".as_ref())]);
         let part = with_variables(&[("BY", "us".as_ref()), ("FOUND", "her".as_ref())]);
-        child.kill().expect("it is our child");
-        child.wait().expect("it is our child");
+        child.kill().expect("a child of this process");
+        child.wait().expect("a child of this process");
         assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
         assert_eq!(part, []);
     }
@@ -352,15 +352,15 @@ mod tests {
             let mut command = Command::new("cat");
             command.env("FOUND", "of others").uid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().expect("cat");
-            child.stdin.as_mut().expect("piped").write_all(b"x").expect("it reads");
-            child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it writes");
+            child.stdin.as_mut().expect("piped").write_all(b"x").expect("cat reads");
+            child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("cat writes");
             child
         };
         let mut children = [start(65_533), start(0)];
         let found = with_variables(&[("FOUND", "of others".as_ref())]);
         for child in &mut children {
-            child.kill().expect("it is our child");
-            child.wait().expect("it is our child");
+            child.kill().expect("a child of this process");
+            child.wait().expect("a child of this process");
         }
         assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [children[1].id()]);
     }

@@ -256,7 +256,7 @@ fn an_idle_disk_causes_no_wakeups() {
     });
     let status = format!("/proc/self/task/{}/status", wait(thread.boxed()));
     let switches = || {
-        let status = std::fs::read_to_string(&status).expect("it lives");
+        let status = std::fs::read_to_string(&status).expect("the thread runs");
         status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).expect("Linux").to_owned()
     };
     std::thread::sleep(Duration::from_millis(50));

@@ -85,7 +85,7 @@ fn timers_fire_in_order_and_not_early() {
             sender.send((time_ms, begun.elapsed())).expect("the receiver exists");
         });
     }
-    let fired: Vec<_> = (0..5).map(|_| receiver.recv().expect("all fire")).collect();
+    let fired: Vec<_> = (0..5).map(|_| receiver.recv().expect("all timers fire")).collect();
     assert_eq!(fired.iter().map(|(time_ms, _)| *time_ms).collect::<Vec<_>>(), [0, 10, 10, 25, 40]);
     assert!(fired.iter().all(|(time_ms, elapsed)| *elapsed >= Duration::from_millis(*time_ms)));
 }
@@ -153,7 +153,8 @@ fn an_idle_reactor_sleeps() {
     });
     let thread = receiver.recv().expect("runs on the reactor");
     let switches = || {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("it lives");
+        let status =
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("the thread runs");
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).expect("Linux");
         line.split_whitespace().last().and_then(|count| count.parse::<u64>().ok()).expect("a number")
     };
