@@ -44,18 +44,18 @@ impl Grants {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn give(&self, grant: Grant) -> GrantId {
+    fn add(&self, grant: Grant) -> GrantId {
         let number = self.number();
         self.grants.lock().insert(number, grant);
         GrantId(number)
     }
 
-    pub(crate) fn give_write(&self, frame: Frame) -> GrantId {
-        self.give(Grant::Write(frame))
+    pub(crate) fn add_write(&self, frame: Frame) -> GrantId {
+        self.add(Grant::Write(frame))
     }
 
-    pub(crate) fn give_read(&self, payload: Payload) -> GrantId {
-        self.give(Grant::Read(payload))
+    pub(crate) fn add_read(&self, payload: Payload) -> GrantId {
+        self.add(Grant::Read(payload))
     }
 
     pub(crate) fn revoke(&self, grant: GrantId) -> Option<Frame> {

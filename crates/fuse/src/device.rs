@@ -89,12 +89,12 @@ impl Device {
             let Some(size) = self.receive(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)])? else {
                 return Ok(());
             };
-            self.take_in(service, &mut buffer[..], &mut spare, size)?;
+            self.serve_one(service, &mut buffer[..], &mut spare, size)?;
         }
     }
 
     /// Serves a request. If `spare` is set, it holds the bytes after `WRITE_HEAD_SIZE`.
-    fn take_in(
+    fn serve_one(
         &self,
         service: &dyn Service,
         buffer: &mut [u8],

@@ -100,7 +100,7 @@ impl SimulatedNetwork {
         let (connection, delay) = (sender.connection(to), self.delay());
         receiver.clone().config.runtime.spawn(async move {
             receiver.config.runtime.sleep(delay).await;
-            while network.is_cut(from, to) && sender.connection(to) == connection {
+            while network.is_link_down(from, to) && sender.connection(to) == connection {
                 receiver.config.runtime.sleep(RETRY_PAUSE).await;
             }
             if sender.connection(to) != connection || receiver.is_closed() {

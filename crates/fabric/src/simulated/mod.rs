@@ -144,7 +144,7 @@ impl SimulatedNetwork {
         }
     }
 
-    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+    fn is_link_down(&self, from: NodeId, to: NodeId) -> bool {
         self.0.state.lock().cut.contains(&(from, to))
     }
 
@@ -269,11 +269,11 @@ impl Fabric for SimulatedFabric {
     }
 
     fn grant_write(&self, frame: Frame) -> GrantId {
-        self.station.grants.give_write(frame)
+        self.station.grants.add_write(frame)
     }
 
     fn grant_read(&self, payload: Payload) -> GrantId {
-        self.station.grants.give_read(payload)
+        self.station.grants.add_read(payload)
     }
 
     fn revoke(&self, grant: GrantId) -> Option<Frame> {

@@ -106,7 +106,7 @@ impl Station {
 
 impl SimulatedNetwork {
     fn is_whole(&self, one: NodeId, other: NodeId) -> bool {
-        !self.is_cut(one, other) && !self.is_cut(other, one)
+        !self.is_link_down(one, other) && !self.is_link_down(other, one)
     }
 
     /// Connects with a peer; `None` if a link has failed.

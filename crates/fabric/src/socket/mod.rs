@@ -328,11 +328,11 @@ impl Fabric for SocketFabric {
     }
 
     fn grant_write(&self, frame: Frame) -> GrantId {
-        self.inner.grants.give_write(frame)
+        self.inner.grants.add_write(frame)
     }
 
     fn grant_read(&self, payload: Payload) -> GrantId {
-        self.inner.grants.give_read(payload)
+        self.inner.grants.add_read(payload)
     }
 
     fn revoke(&self, grant: GrantId) -> Option<Frame> {

@@ -46,7 +46,7 @@ impl Queue {
         Ok(Self { number, payload_size, answers: Mutex::default(), wake })
     }
 
-    fn give(&self, answer: Answer) {
+    fn push(&self, answer: Answer) {
         let sleeps = {
             let mut answers = self.answers.lock();
             answers.given.push(answer);
@@ -107,7 +107,7 @@ impl Slot {
             }
         };
         let header = abi::out_header(OUT_HEADER_SIZE + carried.size(), error, self.unique);
-        self.queue.give(Answer { slot: self.number, header, carried });
+        self.queue.push(Answer { slot: self.number, header, carried });
     }
 }
 

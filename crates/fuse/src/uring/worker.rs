@@ -104,14 +104,14 @@ impl Worker {
                 } else if result < 0 {
                     self.lose(io::Error::from_raw_os_error(-result))?;
                 } else {
-                    self.take_in(service, number, &mut carried);
+                    self.serve_one(service, number, &mut carried);
                 }
             }
         }
     }
 
     /// Serves the request that the kernel has written into a slot.
-    fn take_in(&mut self, service: &dyn Service, number: u64, copy: &mut Vec<u8>) {
+    fn serve_one(&mut self, service: &dyn Service, number: u64, copy: &mut Vec<u8>) {
         let place = &mut self.slots[number as usize];
         let memory = place.memory.clone();
         assert!(place.commit.is_none(), "the kernel owned the slot");

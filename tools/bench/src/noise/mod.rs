@@ -56,7 +56,7 @@ pub fn run(options: &NoiseOptions) -> Outcome<()> {
         return Err("noise needs two processors: one for agents, one to compute on".to_owned());
     }
     // Before this process is pinned, after which it sees one processor only.
-    let machine = Machine::look()?;
+    let machine = Machine::inspect()?;
     if !options.anywhere {
         // Ranks, and the job with its agents, inherit this.
         servers::pin_self(first)?;

@@ -27,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look() -> Outcome<Self> {
+    pub fn inspect() -> Outcome<Self> {
         let memory_kib =
             field("/proc/meminfo", "MemTotal:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
         Ok(Self {

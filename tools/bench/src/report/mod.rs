@@ -85,7 +85,7 @@ impl Report {
         let targets = targets.iter().map(|target| target.label.clone()).collect();
         let repetitions = figures.samples.iter().map(|sample| sample.repetition + 1).max().unwrap_or(0);
         let (ranks, nodes) = (options.ranks, options.nodes);
-        Ok(Self { machine: Machine::look()?, targets, base, ranks, nodes, repetitions, figures })
+        Ok(Self { machine: Machine::inspect()?, targets, base, ranks, nodes, repetitions, figures })
     }
 
     /// Writes all files of the report to `place`.
