@@ -91,7 +91,7 @@ impl Writer {
         if durable && self.durable < self.appended {
             let data = self.data.clone();
             data.settle().await.map_err(|fault| ledger.give_up(fault))?;
-            self.make_safe(ledger).await?;
+            self.sync_log(ledger).await?;
             self.durable = self.appended;
             ledger.durable.store(self.durable, Ordering::Release);
             ledger.confirmed.fetch_max(self.marked, Ordering::AcqRel);
@@ -117,18 +117,18 @@ impl Writer {
         Ok(())
     }
 
-    async fn make_safe(&self, ledger: &Ledger) -> Result<()> {
+    async fn sync_log(&self, ledger: &Ledger) -> Result<()> {
         self.logs[self.current].sync().await.map_err(|fault| ledger.give_up(fault))
     }
 
-    /// Makes everything safe, and the log say so.
+    /// Makes everything durable, and appends a mark that says so.
     pub(super) async fn confirm(&mut self, ledger: &Ledger) -> Result<()> {
         self.flush(ledger, true).await?;
         if self.marked < self.durable {
             let mut mark = Vec::new();
             self.push_mark(ledger, &mut mark);
             self.append(mark).await?;
-            self.make_safe(ledger).await?;
+            self.sync_log(ledger).await?;
             self.marked = self.durable;
         }
         ledger.confirmed.fetch_max(self.durable, Ordering::AcqRel);
@@ -149,7 +149,7 @@ impl Ledger {
         if self.scheduled[FLUSH].swap(true, Ordering::AcqRel) {
             return;
         }
-        let ledger = self.alive();
+        let ledger = self.strong();
         self.runtime.spawn(async move {
             let result = ledger.sync(false).await;
             ledger.scheduled[FLUSH].store(false, Ordering::Release);
@@ -164,7 +164,7 @@ impl Ledger {
         if self.scheduled[CHECKPOINT].swap(true, Ordering::AcqRel) {
             return;
         }
-        let ledger = self.alive();
+        let ledger = self.strong();
         self.runtime.spawn(async move {
             while let Err(fault) = ledger.checkpoint().await {
                 log::error!("cannot move changes from the log into the table, trying again: {fault}");
@@ -174,7 +174,7 @@ impl Ledger {
                 ledger.runtime.sleep(RETRY_TIME).await;
             }
             ledger.scheduled[CHECKPOINT].store(false, Ordering::Release);
-            ledger.room.notify(usize::MAX);
+            ledger.space.notify(usize::MAX);
         });
     }
 
@@ -182,7 +182,7 @@ impl Ledger {
     pub(super) async fn run_checkpoint(&self) -> Result<()> {
         let result = self.move_changes().await;
         self.state.write().stalled = result.as_ref().err().cloned();
-        self.room.notify(usize::MAX);
+        self.space.notify(usize::MAX);
         result
     }
 
@@ -200,7 +200,7 @@ impl Ledger {
         // Most of the way first, so that little remains to be done while the overlay is between two states.
         writer.flush(self, true).await?;
         let (last, logged_bytes) = {
-            let _turn = self.turn.lock();
+            let _lock = self.change_lock.lock();
             let state = &mut *self.state.write();
             if state.active.read().changes().is_empty() {
                 return Ok(false);
@@ -226,7 +226,7 @@ impl Ledger {
 
     /// The frozen changes, of so many bytes in the log, are the active ones again, with what came after them on top.
     pub(super) fn unfreeze(&self, logged_bytes: usize) {
-        let _turn = self.turn.lock();
+        let _lock = self.change_lock.lock();
         let state = &mut *self.state.write();
         state.logged_bytes += logged_bytes;
         if let Some(frozen) = state.frozen.take() {
