@@ -217,7 +217,7 @@ fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
         );
         return Ok(None);
     }
-    match RedbKv::look_at(&path, TABLE_CACHE_BYTES) {
+    match RedbKv::open_copy_on_write(&path, TABLE_CACHE_BYTES) {
         Ok(kv) => Ok(Some(Arc::new(kv))),
         Err(fault) if fault.errno == Errno::EIO => {
             let words = format!(
@@ -277,7 +277,7 @@ fn examine_log(
             ),
         );
     }
-    if let Some(sequence) = report.cut {
+    if let Some(sequence) = report.truncated_at {
         book.note(
             Part::Log,
             format!(

@@ -117,7 +117,7 @@ impl Books {
         view: View,
         count: u64,
         replaced: u64,
-        wish: Option<u64>,
+        preferred: Option<u64>,
         choice: Choice,
     ) -> Result<Vec<Range<u64>>, Shortage> {
         let used = self.used[view.index()] + count - replaced;
@@ -125,7 +125,7 @@ impl Books {
             return Err(Shortage::View);
         }
         let shortage = if choice == Choice::Any { Shortage::Device } else { Shortage::Below };
-        let runs = self.allocator.allocate(count, wish, choice).ok_or(shortage)?;
+        let runs = self.allocator.allocate(count, preferred, choice).ok_or(shortage)?;
         self.used[view.index()] = used;
         Ok(runs)
     }

@@ -152,7 +152,10 @@ impl Ledger {
         change: impl FnOnce(&mut dyn Table) -> Result<T>,
     ) -> Result<T> {
         if body.len() > record::BODY_SIZE_MAX {
-            return Err(Fault::new(Errno::EINVAL, format!("a record of {} bytes is too large", body.len())));
+            return Err(Fault::new(
+                Errno::EINVAL,
+                format!("a log record of {} bytes is too large", body.len()),
+            ));
         }
         let change_lock = self.change_lock.lock();
         let view = {

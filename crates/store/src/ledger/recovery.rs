@@ -57,7 +57,7 @@ impl Log {
         for (_, bytes, contents) in &self.files {
             for record in contents.records.iter().filter(|record| record.sequence > applied) {
                 if record.sequence != last + 1 {
-                    return Err(damage(last + 1, "a later record stands in the other file"));
+                    return Err(damage(last + 1, "a later record is in the other file"));
                 }
                 tail.push((bytes.as_slice(), record));
                 last = record.sequence;
@@ -66,17 +66,16 @@ impl Log {
                 && sequence > last
                 && !after_power_loss
             {
-                let why = format!("record {sequence} stands whole beyond it, at byte {place}");
+                let why = format!("record {sequence} is whole, at byte {place}");
                 return Err(damage(last + 1, &why));
             }
         }
         if last < durable {
-            return Err(damage(last + 1, &format!("records up to {durable} were safe")));
+            return Err(damage(last + 1, &format!("records up to {durable} were durable")));
         }
         match self.broken_last(last) {
             Some((number, place)) if !after_power_loss => {
-                let why =
-                    format!("all of it stands at byte {place} of log.{number}, but not with its checksum");
+                let why = format!("the checksum at byte {place} of log.{number} does not match");
                 Err(damage(last + 1, &why))
             }
             _ => Ok(tail),
@@ -207,9 +206,7 @@ impl Ledger {
         let log = Log::read(&media, record::parse).await?;
         let tail = log.tail(applied, options.after_power_loss)?;
         for (number, place, size) in log.torn() {
-            log::info!(
-                "log.{number} ends in {size} bytes that are no whole record, from byte {place} on: dropped"
-            );
+            log::info!("log.{number} : dropped {size} bytes at byte {place} that are no whole record");
         }
         let durable = log.durable();
         let mut last = applied;
@@ -219,14 +216,14 @@ impl Ledger {
             let doubtful = options.after_power_loss && record.sequence > durable;
             if doubtful && !media.data.holds(record.kind, body.to_vec()).await? {
                 log::warn!(
-                    "the log is cut at record {}, whose data was lost with the power",
+                    "dropped the log from record {} on: a power loss destroyed its data",
                     record.sequence
                 );
                 break;
             }
             replayed
                 .apply(|table| replay(record.kind, body, table))
-                .map_err(|fault| fault.context(format_args!("apply record {} again", record.sequence)))?;
+                .map_err(|fault| fault.context(format_args!("replay record {}", record.sequence)))?;
             last = record.sequence;
         }
         if last > applied {
