@@ -24,7 +24,7 @@ pub(super) struct Change<'a> {
     taken: Vec<(Vec<Range<u64>>, u64)>,
     freed: Vec<Range<u64>>,
     /// Number of reserved blocks.
-    reserve: u64,
+    reserved: u64,
     /// Units used after this time are not evicted for this change.
     pub(super) victims_until: u64,
     _guard: Held<UnitId>,
@@ -75,7 +75,7 @@ impl ExtentStore {
             record,
             taken: Vec::new(),
             freed: Vec::new(),
-            reserve: 0,
+            reserved: 0,
             victims_until: u64::MAX,
             _guard: guard,
         })
@@ -84,11 +84,11 @@ impl ExtentStore {
     /// Evicts the least recently used clean unit that is not locked and was not used after `until`. `own` is the unit
     /// that needs the space.
     fn evict(&self, own: UnitId, until: u64) -> Result<Eviction> {
-        /// Number of units examined per lock of the books.
+        /// Number of units examined per lock of the accounting.
         const BATCH: usize = 16;
         let (mut time, mut busy) = (0, None);
         loop {
-            let mut victims = self.books.lock().victims(time, BATCH);
+            let mut victims = self.accounting.lock().victims(time, BATCH);
             victims.retain(|(used, _)| *used <= until);
             let Some(&(last, _)) = victims.last() else {
                 return Ok(busy.map_or(Eviction::Nothing, Eviction::Busy));
@@ -121,10 +121,10 @@ impl ExtentStore {
     ) -> Result<Vec<Range<u64>>, Refused> {
         let view = unit.inode.view();
         loop {
-            let taken = self.books.lock().take(view, count, replaced, preferred, choice);
+            let taken = self.accounting.lock().take(view, count, replaced, preferred, choice);
             let shortage = match taken {
                 Ok(runs) => {
-                    self.schedule_stock();
+                    self.schedule_preallocation();
                     return Ok(runs);
                 }
                 Err(shortage) => shortage,
@@ -200,9 +200,9 @@ impl Change<'_> {
         let missing = self.record.unreserved(blocks);
         let wanted = u64::from(missing.len()).saturating_sub(released);
         let view = self.unit.inode.view();
-        let reserve = self.store.books.lock().reserve(view, wanted);
-        reserve.map_err(|shortage| self.store.full(view, shortage))?;
-        self.reserve += wanted;
+        let reserved = self.store.accounting.lock().reserve_blocks(view, wanted);
+        reserved.map_err(|shortage| self.store.full(view, shortage))?;
+        self.reserved += wanted;
         missing.iter().for_each(|blocks| self.record.reserved.insert(blocks));
         Ok(())
     }
@@ -312,15 +312,15 @@ impl Change<'_> {
         }
         if let Some((mut runs, replaced)) = self.taken.pop() {
             runs.truncate(written);
-            self.store.books.lock().release_taken(self.unit.inode.view(), runs, unwritten, replaced);
+            self.store.accounting.lock().release_taken(self.unit.inode.view(), runs, unwritten, replaced);
         }
         Ok(())
     }
 
     /// Keeps the record small: rewrites a unit with too many extents as one.
-    pub(super) async fn tidy(&mut self) -> Result<()> {
+    pub(super) async fn defragment(&mut self) -> Result<()> {
         let cached = self.unit.inode.is_cached();
-        self.record.join_dirty(PIECES_MAX);
+        self.record.merge_dirty(PIECES_MAX);
         let scattered = self.record.extents.len() > PIECES_MAX;
         let ragged = !cached && self.record.held.count() > PIECES_MAX;
         if !scattered && !ragged {
@@ -366,16 +366,16 @@ impl Change<'_> {
         // Blocks counted as used for this change, beyond what the new record uses.
         let taken = std::mem::take(&mut self.taken);
         let taken: u64 = taken.into_iter().map(|(runs, replaced)| count(&runs) - replaced).sum();
-        let counted = self.before.space() + taken + std::mem::take(&mut self.reserve);
+        let counted = self.before.space() + taken + std::mem::take(&mut self.reserved);
         let surplus = counted - self.record.space();
         let freed = std::mem::take(&mut self.freed);
         {
-            let books = &mut *self.store.books.lock();
-            books.unuse(view, surplus);
-            books.retire(sequence, freed);
-            books.count_dirty(view, self.before.dirty.len(), self.record.dirty.len());
+            let accounting = &mut *self.store.accounting.lock();
+            accounting.unuse(view, surplus);
+            accounting.retire(sequence, freed);
+            accounting.count_dirty(view, self.before.dirty.len(), self.record.dirty.len());
             if self.unit.inode.is_cached() {
-                books.touch(self.unit, kept_clean(&self.record));
+                accounting.touch(self.unit, kept_clean(&self.record));
             }
         }
         self.store.space_freed.notify(usize::MAX);
@@ -390,10 +390,10 @@ fn kept_clean(record: &UnitRecord) -> bool {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        let books = &mut *self.store.books.lock();
+        let accounting = &mut *self.store.accounting.lock();
         for (runs, replaced) in self.taken.drain(..) {
-            books.release_taken(self.unit.inode.view(), runs, Vec::new(), replaced);
+            accounting.release_taken(self.unit.inode.view(), runs, Vec::new(), replaced);
         }
-        books.unuse(self.unit.inode.view(), self.reserve);
+        accounting.unuse(self.unit.inode.view(), self.reserved);
     }
 }

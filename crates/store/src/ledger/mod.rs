@@ -308,7 +308,7 @@ impl Ledger {
         if self.options.volatile { &self.durable } else { &self.confirmed }.load(Ordering::Acquire)
     }
 
-    fn alive(&self) -> Arc<Self> {
+    fn strong(&self) -> Arc<Self> {
         self.me.upgrade().expect("the caller borrows a ledger in an Arc")
     }
 

@@ -70,7 +70,7 @@ impl World {
     }
 
     fn open(&self) -> Arc<Ledger> {
-        self.try_open(false).expect("the media are whole")
+        self.try_open(false).expect("the media are intact")
     }
 }
 
