@@ -143,7 +143,7 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
     let again = killed.check(&[]);
     assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
     assert!(
-        shown(&again).contains("known from before: bytes 8192 to 12287 of 3 are lost"),
+        shown(&again).contains("found earlier: bytes 8192 to 12287 of 3 are lost"),
         "{}",
         shown(&again)
     );

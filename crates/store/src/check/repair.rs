@@ -1,9 +1,14 @@
-//! Carrying a repair out.
+//! Execution of a repair, in this order:
 //!
-//! In this order: copies of what is cut aside are made safe in `lost+found`, where files that cannot be read go; what is lost is noted in `damage`;
-//! blocks that two units name are copied; a table that cannot be used is moved to `lost+found`; one commit makes all
-//! changes to the table, with those of the log; the log is emptied; the small files are put right. A repair that is
-//! cut off anywhere can be begun again: what it had not reached is found as before.
+//! 1. copy removed records and bytes to `lost+found`, and move unreadable files there; sync
+//! 2. list the losses in `damage`
+//! 3. copy blocks that two units name
+//! 4. move an unusable table to `lost+found`
+//! 5. commit all changes to the table, with those of the log, at once
+//! 6. empty the log
+//! 7. write `format` and missing files
+//!
+//! An interrupted repair can be repeated: a new check finds what it did not reach.
 
 use super::book::{Aside, Book, Finding, Severity};
 use super::identity::{Stopped, UNKNOWN_BOOT};
@@ -27,7 +32,7 @@ fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Fault {
     Fault::from_os(format!("{doing} {}", path.display()), error)
 }
 
-/// Makes the changes of an examination. Returns where things were put aside, if some were.
+/// Makes the changes of a check. Returns the directory of what it saved, if anything.
 pub(super) fn carry_out(
     stopped: &Stopped,
     replace_table: bool,
@@ -40,7 +45,7 @@ pub(super) fn carry_out(
     let needs_place = !lost.is_empty() || !book.aside.is_empty() || replace_table;
     let place = needs_place.then(|| dir.join(ASIDE));
     if let Some(place) = &place {
-        std::fs::create_dir_all(place).map_err(|error| failed("make the directory", place, &error))?;
+        std::fs::create_dir_all(place).map_err(|error| failed("create the directory", place, &error))?;
         owned::is_own_dir(place)?;
         keep_copies(dir, place, extents, book)?;
         list(place, &lost)?;
@@ -69,7 +74,7 @@ pub(super) fn carry_out(
     Ok(place)
 }
 
-/// A name in the directory that is not taken.
+/// A name in the directory that is free.
 fn free_name(dir: &Path, name: &str) -> PathBuf {
     let first = std::iter::once(dir.join(name));
     let more = (1..).map(|number| dir.join(format!("{name}.{number}")));
@@ -111,7 +116,7 @@ fn keep_copies(dir: &Path, place: &Path, extents: &Extents, book: &Book) -> Resu
     if records.is_empty() { Ok(()) } else { append(&place.join("records"), &records) }
 }
 
-/// What is lost, as it is told.
+/// Appends the losses to `lost.txt`.
 fn list(place: &Path, lost: &[&Finding]) -> Result<()> {
     let lines: String = lost.iter().map(|finding| format!("{}\n", finding.words)).collect();
     if lines.is_empty() { Ok(()) } else { append(&place.join("lost.txt"), &lines) }

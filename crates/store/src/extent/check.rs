@@ -133,7 +133,7 @@ impl Index<'_> {
                 *leak = (leak.0 + 1, leak.1 + record.block_count() * u64::from(BLOCK));
                 return self.drop_leak(unit, &record, book);
             }
-            if book.is_condemned(unit.inode) {
+            if book.removes_units_of(unit.inode) {
                 return self.drop_leak(unit, &record, book);
             }
             self.units += 1;
@@ -144,7 +144,7 @@ impl Index<'_> {
             self.owners.extend(blocks.map(|blocks| (blocks.start, blocks.end - blocks.start, unit)));
             Ok(())
         })?;
-        book.acquit();
+        book.end_unit_removal();
         for (inode, (units, bytes)) in leaks {
             let message = format!(
                 "{bytes} bytes in {units} units belong to {inode}, which no longer exists: their space is leaked"
@@ -184,7 +184,7 @@ impl Index<'_> {
         for extent in &record.extents {
             let (start, blocks) = (bytes_of(&extent.blocks()).start, extent.device_blocks());
             let size = u64::from(BLOCK);
-            book.set_aside(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
+            book.save(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
         }
         put(unit, &UnitRecord::default(), book)?;
         self.touched.insert(unit);

@@ -116,11 +116,7 @@ impl Damage {
         for (&block, &device) in &self.bad {
             let bytes = bytes_of(&(block..block + 1));
             let start = device * u64::from(BLOCK);
-            book.set_aside(Aside::Bytes {
-                unit,
-                start: bytes.start,
-                device: start..start + u64::from(BLOCK),
-            });
+            book.save(Aside::Bytes { unit, start: bytes.start, device: start..start + u64::from(BLOCK) });
             record.held.remove(bytes.clone());
             record.dirty.remove(bytes);
         }
