@@ -132,7 +132,7 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
     fs::set_permissions(&killed.store, mode).expect("ours");
     let told = shown(&refused);
     assert_eq!(refused.status.code(), Some(FAILED), "{told}");
-    assert!(told.contains("is repaired by its owner"), "{told}");
+    assert!(told.contains("only the owner can repair a store"), "{told}");
     assert!(!killed.store.join("lost+found").exists());
 
     let repaired = killed.check(&["--repair"]);

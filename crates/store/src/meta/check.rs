@@ -135,7 +135,7 @@ impl Names {
         let mut above = BTreeMap::new();
         let read = for_each(table, prefix::ENTRY, |key, value| {
             if let (Some(dir), Some((_, name)), Ok(Target { inode, .. })) =
-                (key::number(key), key::place_and_name(key), record::decode::<Target>(key, value))
+                (key::number(key), key::offset_and_name(key), record::decode::<Target>(key, value))
             {
                 above.insert(inode, (InodeId(dir), String::from_utf8_lossy(name).into_owned()));
             }
@@ -200,7 +200,7 @@ impl Names {
 
     fn read_entries(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
         for_each(table, prefix::ENTRY, |key, value| {
-            let (Some(dir), Some((place, name))) = (key::number(key).map(InodeId), key::place_and_name(key))
+            let (Some(dir), Some((place, name))) = (key::number(key).map(InodeId), key::offset_and_name(key))
             else {
                 lose_key("a name", key, value, book);
                 return Ok(());

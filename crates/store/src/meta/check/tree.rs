@@ -19,7 +19,7 @@ pub(super) struct Place {
 
 impl Place {
     fn name(&self) -> String {
-        key::place_and_name(&self.key)
+        key::offset_and_name(&self.key)
             .map_or_else(String::new, |(_, name)| String::from_utf8_lossy(name).into())
     }
 }
