@@ -8,8 +8,8 @@ use tameike_core::Result;
 pub trait Table {
     /// The value of a key.
     ///
+    /// # Errors
     /// `EIO` if the store fails.
-    /// `EIO` when the store below fails.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
     /// Keys from `start` (included) to `end` (excluded) with their values, ascending, at most `limit`.
     ///
@@ -66,7 +66,7 @@ pub mod prefix {
     pub const ORPHAN: u8 = b'p';
     /// Files whose units must be truncated on their homes: inode number (8). Value: `meta::record::Truncation`.
     pub const TRUNCATION: u8 = b't';
-    /// Operations over several nodes that this node coordinates: sequence number (8).
+    /// Operations across nodes that this node coordinates: sequence number (8).
     /// Value: `meta::record::Intent`.
     pub const INTENT: u8 = b'o';
     /// Applied steps of other nodes' operations: coordinator (4), sequence number (8), step (4).

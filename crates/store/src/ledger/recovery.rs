@@ -206,7 +206,7 @@ impl Ledger {
         let log = Log::read(&media, record::parse).await?;
         let tail = log.tail(applied, options.after_power_loss)?;
         for (number, place, size) in log.torn() {
-            log::info!("log.{number} : dropped {size} bytes at byte {place} that are no whole record");
+            log::info!("log.{number}: dropped {size} bytes at byte {place} that are no whole record");
         }
         let durable = log.durable();
         let mut last = applied;

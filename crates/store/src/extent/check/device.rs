@@ -15,8 +15,8 @@ const SIZE: u64 = BLOCK as u64;
 pub trait Device {
     /// Fills `bytes` from byte `offset` on.
     ///
+    /// # Errors
     /// Those of the device.
-    /// What the device says.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
 }
 
