@@ -1,10 +1,10 @@
-//! The boundary error: an errno for the program, a message for the person.
+//! The error type at boundaries: an errno for the program, a message for people.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Result of everything that can end in a [`Fault`].
+/// Result that may be a [`Fault`].
 pub type Result<T, E = Fault> = std::result::Result<T, E>;
 
 /// A Linux error number (x86-64 and arm64 share them).
@@ -69,16 +69,15 @@ errnos! {
     EHOSTDOWN, "host is down";
 }
 
-/// What went wrong, at the boundary between rooms and between agents.
+/// An error at the boundary between crates and between agents.
 ///
-/// The errno goes to the program. The message says what was being done, to what, and what went wrong; it goes
-/// to logs and to the person. Results that programs expect in normal work (`ENOENT`, `EEXIST`, ...) carry no
-/// message of their own, so that they cost no allocation.
+/// The errno goes to the program. The message goes to logs and people: the operation, its object, and the error.
+/// Expected results (`ENOENT`, `EEXIST`, ...) have no message, to avoid an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// For the program.
+    /// The errno for the program.
     pub errno: Errno,
-    /// For the person; empty when the errno says it all.
+    /// The message for people; empty if the errno suffices.
     pub message: Cow<'static, str>,
 }
 
@@ -93,13 +92,13 @@ impl Fault {
         Self::new(Errno::EIO, message)
     }
 
-    /// Takes the errno of an operating system error and says what was being done.
+    /// Creates a fault from an operating system error; `doing` names the operation.
     pub fn from_os(doing: impl fmt::Display, error: &std::io::Error) -> Self {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
         Self::new(errno, format!("{doing}: {error}"))
     }
 
-    /// Puts what was being done before the message.
+    /// Prepends the operation to the message.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {
         Self { errno: self.errno, message: format!("{doing}: {self}").into() }
