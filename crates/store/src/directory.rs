@@ -300,7 +300,6 @@ pub(crate) struct Format {
     pub(crate) boot_id: String,
 }
 
-/// Boot id of the machine.
 pub(crate) fn boot_id() -> Result<String> {
     read_text(Path::new(BOOT_ID))
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Environment variable: directory of the spool.
 pub const SPOOL_VARIABLE: &str = "TAMEIKE_SPOOL";
-/// Environment variable: process id of the program that `run` started; inherited by its children.
+/// Environment variable: process id of the `tameike` that started the program; its children inherit it.
 pub const RUN_VARIABLE: &str = "TAMEIKE_SPOOL_RUN";
 /// Environment variable: the container's directory, without symbolic links.
 pub const CONTAINER_VARIABLE: &str = "TAMEIKE_CONTAINER";

@@ -86,7 +86,6 @@ impl Loss {
         Self { file: None, inode: None, bytes: None, cached: true }
     }
 
-    /// The loss of the whole store.
     pub(super) fn everything() -> Self {
         Self::unknown()
     }
@@ -203,7 +202,6 @@ impl Book {
         self.units_to_remove.clear();
     }
 
-    /// Returns true if there is something to repair.
     pub(super) fn has_repairs(&self) -> bool {
         self.repairs
     }

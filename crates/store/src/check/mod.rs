@@ -136,10 +136,10 @@ fn check_reading(
     let mut book = Book::default();
     let stopped = Stopped::enter(dir, &mut book)?;
     if repair {
-        refuse_foreign(dir)?;
+        require_ownership(dir)?;
     }
-    let whole_table = open_table(dir, &mut book)?;
-    let kv: Arc<dyn Kv> = match &whole_table {
+    let intact_table = open_table(dir, &mut book)?;
+    let kv: Arc<dyn Kv> = match &intact_table {
         Some(kv) => kv.clone(),
         None => Arc::new(MemoryKv::default()),
     };
@@ -149,14 +149,14 @@ fn check_reading(
     local::check_files(dir, read, &mut counts, &mut book);
     let needed = repair && book.has_repairs();
     let lost_and_found = match needed {
-        true => repair::carry_out(&stopped, whole_table.is_none(), ledger, &extents, &book)?,
+        true => repair::carry_out(&stopped, intact_table.is_none(), ledger, &extents, &book)?,
         false => None,
     };
     Ok(Report { findings: book.findings, counts, repaired: needed, lost_and_found })
 }
 
 /// Fails if another user can write to the store, who may have put symbolic links where a repair writes.
-fn refuse_foreign(dir: &Path) -> Result<()> {
+fn require_ownership(dir: &Path) -> Result<()> {
     match owned::is_own_dir(dir) {
         Err(fault) if fault.errno == Errno::EPERM && dir.is_dir() => {
             Err(fault.context("only the owner can repair a store, and only if no other user can write to it"))

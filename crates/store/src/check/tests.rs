@@ -133,8 +133,8 @@ fn lost_bytes_are_reported_and_their_neighbours_survive() {
     });
     let aside = std::fs::read(bed.path(&format!("lost+found/{:016x}", bed.data.0))).unwrap();
     assert_eq!((aside.len(), aside[1_052_672], aside[1_052_673]), (1_056_768, 7 ^ 1, 7));
-    let told = std::fs::read_to_string(bed.path("lost+found/lost.txt")).unwrap();
-    assert_eq!(told.lines().count(), 2);
+    let listed = std::fs::read_to_string(bed.path("lost+found/lost.txt")).unwrap();
+    assert_eq!(listed.lines().count(), 2);
 }
 
 #[test]

@@ -33,7 +33,6 @@ impl FreeMap {
         self.total -= run.end - run.start;
     }
 
-    /// The run that contains `block`.
     fn run_of(&self, block: u64) -> Option<Range<u64>> {
         let (&start, &end) = self.by_start.range(..=block).next_back()?;
         (block < end).then_some(start..end)
@@ -60,14 +59,12 @@ impl FreeMap {
         true
     }
 
-    /// Takes `count` blocks from the smallest run that has them.
     fn take(&mut self, count: u64) -> Option<Range<u64>> {
         let &(_, start) = self.by_length.range((count, 0)..).next()?;
         let blocks = start..start + count;
         self.carve(&blocks).then_some(blocks)
     }
 
-    /// Takes the largest run, or its first `limit` blocks.
     pub(super) fn take_largest(&mut self, limit: u64) -> Option<Range<u64>> {
         let &(length, start) = self.by_length.last()?;
         let blocks = start..start + length.min(limit);
@@ -79,7 +76,6 @@ impl FreeMap {
     }
 }
 
-/// Kinds of free blocks that may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     Any,

@@ -23,7 +23,6 @@ pub(super) struct Change<'a> {
     /// Allocated runs, with the number of the unit's blocks that they replace.
     taken: Vec<(Vec<Range<u64>>, u64)>,
     freed: Vec<Range<u64>>,
-    /// Number of reserved blocks.
     reserved: u64,
     /// Units used after this time are not evicted for this change.
     pub(super) victims_until: u64,
@@ -59,7 +58,6 @@ fn count(runs: &[Range<u64>]) -> u64 {
 }
 
 impl ExtentStore {
-    /// Locks the unit for a change.
     pub(super) async fn begin(&self, unit: UnitId) -> Result<Change<'_>> {
         let guard = self.locks.hold(unit).await;
         self.change(unit, guard)
@@ -193,7 +191,6 @@ impl Change<'_> {
         self.freed.extend(self.record.punch(range));
     }
 
-    /// Reserves space for those of `blocks` that have none.
     pub(super) fn reserve(&mut self, blocks: &Range<u32>) -> Result<()> {
         // Space that this change gives up counts as used until the change is logged.
         let released = self.before.space().saturating_sub(self.record.space());
@@ -351,7 +348,6 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Logs the change.
     pub(super) fn commit(mut self) -> Result<()> {
         if self.record == self.before || (self.record.is_empty() && self.before.is_empty()) {
             return Ok(());
@@ -371,7 +367,7 @@ impl Change<'_> {
         let freed = std::mem::take(&mut self.freed);
         {
             let accounting = &mut *self.store.accounting.lock();
-            accounting.unuse(view, surplus);
+            accounting.subtract_used(view, surplus);
             accounting.retire(sequence, freed);
             accounting.count_dirty(view, self.before.dirty.len(), self.record.dirty.len());
             if self.unit.inode.is_cached() {
@@ -394,6 +390,6 @@ impl Drop for Change<'_> {
         for (runs, replaced) in self.taken.drain(..) {
             accounting.release_taken(self.unit.inode.view(), runs, Vec::new(), replaced);
         }
-        accounting.unuse(self.unit.inode.view(), self.reserved);
+        accounting.subtract_used(self.unit.inode.view(), self.reserved);
     }
 }

@@ -25,7 +25,6 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 /// Returns the path of a file, if this node knows it.
 pub(crate) type NameOf<'a> = &'a dyn Fn(InodeId) -> Option<String>;
 
-/// Result of the check.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) units: u64,
@@ -33,7 +32,6 @@ pub(crate) struct Found {
     pub(crate) dirty: Vec<Dirty>,
 }
 
-/// State of the check of an index.
 struct Index<'a> {
     extents: &'a Extents,
     table: &'a dyn Table,
@@ -103,7 +101,6 @@ fn put(unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
 }
 
 impl Index<'_> {
-    /// Name of a file for messages.
     fn display_name(&self, inode: InodeId) -> String {
         (self.name_of)(inode).unwrap_or_else(|| format!("{inode} (its name is not known on this node)"))
     }
@@ -154,7 +151,6 @@ impl Index<'_> {
         Ok(())
     }
 
-    /// Drops a damaged record.
     fn drop_record(&mut self, unit: UnitId, value: &[u8], fault: &Fault, book: &mut Book) -> Result<()> {
         let mark = key(prefix::DIRTY, unit);
         let is_dirty = !unit.inode.is_cached() || self.table.get(&mark)?.is_some();

@@ -38,7 +38,6 @@ impl ExtentStore {
         .await
     }
 
-    /// The bytes of all blocks whose checksums do not match.
     async fn damaged_bytes(&self, record: &UnitRecord) -> Result<RangeSet> {
         let mut bad = RangeSet::new();
         let mut frame = self.scratch.take().await;

@@ -15,7 +15,6 @@ use tameike_core::{Fault, InodeId, Result, UnitId};
 use tameike_io::disk::{Disk, FreeClock};
 use tameike_io::{Pool, Runtime};
 
-/// Number of records read from the table at once.
 const BATCH: usize = 128;
 
 /// The smallest key after all units of the file.

@@ -74,7 +74,6 @@ impl Pieces {
         (self.ranges.count() == 1).then_some(&self.payload)
     }
 
-    /// Copies the bytes to their ranges of a unit.
     pub(super) fn copy_to(&self, unit: &mut [u8]) {
         let mut from = 0;
         for range in self.ranges.iter() {

@@ -18,7 +18,6 @@ pub struct Held {
     pub sums: Option<BlockSums>,
 }
 
-/// The part of `blocks` that is in the extent.
 fn overlap(extent: &Extent, blocks: &Range<u32>) -> Range<u32> {
     extent.first.max(blocks.start)..extent.blocks().end.min(blocks.end)
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tameike_core::Result;
 
-/// Pause between two rounds.
 const ROUND_TIME: Duration = Duration::from_secs(1);
 /// Rounds after which even few retired blocks are freed, since other files on the disk may need their space.
 const ROUNDS_MAX: u32 = 30;
@@ -142,7 +141,6 @@ impl ExtentStore {
     }
 }
 
-/// The byte range of these blocks on the device.
 pub(super) fn bytes_below(blocks: &Range<u64>) -> Range<u64> {
     blocks.start * u64::from(BLOCK)..blocks.end * u64::from(BLOCK)
 }

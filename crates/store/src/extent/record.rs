@@ -33,9 +33,7 @@ const DEVICE_BLOCKS_MAX: u64 = 1 << 51;
 /// A run of blocks of the unit, stored in a run of blocks of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Extent {
-    /// First block in the unit.
     pub(super) first: u32,
-    /// First block on the device.
     pub(super) device: u64,
     /// Position among all writes of the store.
     pub(super) version: u64,
@@ -54,17 +52,14 @@ impl Extent {
         (self.sums.len() / SUM_SIZE) as u32
     }
 
-    /// Its blocks in the unit.
     pub(super) fn blocks(&self) -> Range<u32> {
         self.first..self.first + self.count()
     }
 
-    /// Its blocks on the device.
     pub(super) fn device_blocks(&self) -> Range<u64> {
         self.device..self.device + u64::from(self.count())
     }
 
-    /// The part of it that covers `blocks` of the unit.
     pub(super) fn part(&self, blocks: Range<u32>) -> Option<Self> {
         let (start, end) = (blocks.start.max(self.first), blocks.end.min(self.blocks().end));
         (start < end).then(|| {
@@ -100,7 +95,6 @@ impl Extent {
     }
 }
 
-/// Index record of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnitRecord {
     /// Cached files: generation of the clean bytes.
@@ -115,7 +109,6 @@ pub(super) struct UnitRecord {
     pub(super) reserved: RangeSet,
 }
 
-/// Bytes of blocks.
 pub(super) fn bytes_of(blocks: &Range<u32>) -> Range<u32> {
     blocks.start * BLOCK..blocks.end * BLOCK
 }
@@ -125,7 +118,6 @@ pub(super) fn blocks_of(bytes: &Range<u32>) -> Range<u32> {
     bytes.start / BLOCK..bytes.end.div_ceil(BLOCK)
 }
 
-/// The bytes of `set` within `range`.
 pub(super) fn within(set: &RangeSet, range: &Range<u32>) -> RangeSet {
     set.iter()
         .map(|held| held.start.max(range.start)..held.end.min(range.end))
@@ -160,7 +152,6 @@ impl UnitRecord {
         missing
     }
 
-    /// Number of reserved blocks among `blocks`.
     pub(super) fn reserved_among(&self, blocks: &Range<u32>) -> u64 {
         u64::from(within(&self.reserved, blocks).len())
     }
@@ -244,13 +235,11 @@ impl UnitRecord {
         freed
     }
 
-    /// Drops the clean bytes.
     pub(super) fn drop_clean(&mut self) -> Vec<Range<u64>> {
         self.held = self.dirty.clone();
         self.drop_unused_blocks()
     }
 
-    /// Drops the bytes at and after `size`.
     pub(super) fn truncate(&mut self, size: u32) -> Vec<Range<u64>> {
         self.held.remove(size..UNIT_SIZE as u32);
         self.dirty.remove(size..UNIT_SIZE as u32);

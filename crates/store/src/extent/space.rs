@@ -54,7 +54,6 @@ impl Recency {
     }
 }
 
-/// Space accounting of one device.
 pub(super) struct SpaceAccounting {
     allocator: Allocator,
     /// Freed blocks with the sequence number of the record that freed them, ascending.
@@ -130,7 +129,7 @@ impl SpaceAccounting {
         Ok(runs)
     }
 
-    /// Counts `count` blocks without data as used; [`Self::unuse`] undoes it.
+    /// Counts `count` blocks without data as used; [`Self::subtract_used`] undoes it.
     pub(super) fn reserve_blocks(&mut self, view: View, count: u64) -> Result<(), Shortage> {
         if count > self.left(view) {
             return Err(Shortage::View);
@@ -171,7 +170,7 @@ impl SpaceAccounting {
     }
 
     /// Subtracts `count` blocks from what the view uses.
-    pub(super) fn unuse(&mut self, view: View, count: u64) {
+    pub(super) fn subtract_used(&mut self, view: View, count: u64) {
         self.used[view.index()] -= count;
     }
 
@@ -249,7 +248,6 @@ impl SpaceAccounting {
         self.allocator.warm.total() > WARM_BLOCKS
     }
 
-    /// Counts a change of a unit's dirty bytes.
     pub(super) fn count_dirty(&mut self, view: View, before: u32, after: u32) {
         let dirty = &mut self.dirty_bytes[view.index()];
         *dirty = *dirty + u64::from(after) - u64::from(before);
@@ -260,7 +258,6 @@ impl SpaceAccounting {
         if clean { self.clean.touch(unit) } else { self.clean.remove(unit) }
     }
 
-    /// The latest time of use.
     pub(super) fn time(&self) -> u64 {
         self.clean.clock
     }

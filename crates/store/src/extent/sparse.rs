@@ -22,7 +22,6 @@ fn units(bytes: &Range<u64>, step: u64) -> impl Iterator<Item = u64> + use<> {
     (bytes.start / UNIT..bytes.end.div_ceil(UNIT)).step_by(usize::try_from(step.max(1)).unwrap_or(usize::MAX))
 }
 
-/// The part of `bytes` that is in the unit.
 fn part(bytes: &Range<u64>, unit: UnitId) -> Range<u32> {
     let within = |place: u64| place.clamp(unit.start(), unit.start() + UNIT) - unit.start();
     within(bytes.start) as u32..within(bytes.end) as u32

@@ -137,7 +137,6 @@ impl World {
         Ok(bytes)
     }
 
-    /// The bytes of these runs on the disk.
     pub(super) fn at(&self, store: &ExtentStore, runs: &[Run]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for run in runs {

@@ -11,10 +11,8 @@ use crate::table::Table;
 use std::sync::Arc;
 use tameike_core::Result;
 
-/// State of the log files.
 #[derive(Debug, Default)]
 pub(crate) struct LogReport {
-    /// Number of whole records.
     pub(crate) records: u64,
     /// Files that end in bytes that are no record: number of the file, offset, number of bytes.
     pub(crate) torn: Vec<(usize, usize, usize)>,
@@ -30,7 +28,6 @@ pub(crate) struct Inspection {
     last: u64,
 }
 
-/// Applies a record.
 pub(crate) type Apply<'a> = &'a mut dyn FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()>;
 /// Returns true if the bytes that a record names are intact.
 pub(crate) type Holds<'a> = &'a mut dyn FnMut(RecordKind, &[u8]) -> Result<bool>;
@@ -83,7 +80,6 @@ impl Inspection {
         self.replayed.table()
     }
 
-    /// Merges changes into the table.
     pub(crate) fn change(&self, changes: Changes) {
         self.replayed.merge(changes);
     }

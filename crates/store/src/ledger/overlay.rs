@@ -8,7 +8,6 @@ use std::ops::Bound;
 /// Bytes of memory per change beside its key and value: nodes of the map and headers of the vectors.
 const ENTRY_OVERHEAD: usize = 64;
 
-/// A new value, or a removal.
 type Change = Option<Vec<u8>>;
 
 fn weight(key: &[u8], change: Option<&Change>) -> usize {
@@ -134,12 +133,10 @@ impl Versions {
         self.changes.range::<[u8], _>(bounds).filter_map(seen)
     }
 
-    /// The latest changes.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Memory of the overlay, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -20,7 +20,6 @@ pub(super) const HEADER_SIZE: usize = 17;
 pub(super) const BODY_SIZE_MAX: usize = 16 << 20;
 const MARK: u8 = 0;
 
-/// Position of a record in a log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) sequence: u64,
@@ -96,7 +95,6 @@ pub(super) fn broken_at(log: &[u8], start: usize) -> Option<u64> {
     (whole && frame_at(log, start).is_none()).then_some(sequence)
 }
 
-/// Contents of a log file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Consecutive records from the file's start up to the first gap.

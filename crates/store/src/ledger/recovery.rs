@@ -168,7 +168,6 @@ impl Replay {
         Self { kv, made: Arc::default() }
     }
 
-    /// The table after all records replayed so far.
     pub(super) fn table(&self) -> Transaction {
         let view =
             ReadView { active: self.made.clone(), frozen: None, stored: self.kv.snapshot(), sequence: 0 };

@@ -18,7 +18,6 @@ pub(super) struct Writer {
     data: Arc<dyn Data>,
     /// Index of the file that is appended to; the other is empty, or a checkpoint is moving its records into the store.
     current: usize,
-    /// Size of the current file, in bytes.
     size: u64,
     /// An append failed: the file may be longer than `size`.
     torn: bool,

@@ -35,7 +35,6 @@ struct Known {
     names: u32,
 }
 
-/// The names and inodes of the node.
 pub(crate) struct Names {
     share: Option<Share>,
     inodes: BTreeMap<InodeId, Known>,
@@ -125,7 +124,6 @@ impl Names {
         !self.keeps(inode) || self.inodes.contains_key(&inode) || self.truncated.contains(&inode)
     }
 
-    /// Numbers of inodes and of names.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.inodes.len() as u64, self.entries)
     }

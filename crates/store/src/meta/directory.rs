@@ -19,7 +19,7 @@ pub fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
 }
 
 /// Subtracts entries with this `target` from the counts.
-fn uncount(children: &mut DirectoryRecord, entries: u64, target: Target) -> Result<()> {
+fn subtract_counts(children: &mut DirectoryRecord, entries: u64, target: Target) -> Result<()> {
     let wrong = || Fault::io("the counts of a directory are smaller than its number of entries");
     children.entries = children.entries.checked_sub(entries).ok_or_else(wrong)?;
     let subdirs = u64::from(target.kind == FileKind::Directory);
@@ -141,7 +141,7 @@ impl Shard<'_> {
             return Err(Errno::EAGAIN.into());
         }
         match replaces {
-            Some(old) => uncount(&mut children, 0, old)?,
+            Some(old) => subtract_counts(&mut children, 0, old)?,
             None => {
                 children.entries += 1;
                 self.grown = Some((entry.dir, children.entries));
@@ -165,7 +165,7 @@ impl Shard<'_> {
         if children.wide != wide || query::entry(self.table, entry)? != Some(target) {
             return Err(Errno::EAGAIN.into());
         }
-        uncount(&mut children, 1, target)?;
+        subtract_counts(&mut children, 1, target)?;
         children.changed = children.changed.max(now);
         self.table.delete(key::entry(entry));
         self.put_children(entry.dir, &children)
@@ -228,7 +228,7 @@ impl Shard<'_> {
             if entry.offset.slot().0 % count.max(1) == place {
                 continue;
             }
-            uncount(&mut children, 1, entry.target)?;
+            subtract_counts(&mut children, 1, entry.target)?;
             self.table.delete(key::entry(&EntryName { dir, name: entry.name }));
         }
         self.put_children(dir, &children)

@@ -211,7 +211,6 @@ pub enum StepRecord {
     Undone,
 }
 
-/// Reads the record at `key`.
 pub(super) fn get<T: DeserializeOwned>(table: &dyn Table, key: &[u8]) -> Result<Option<T>> {
     table.get(key)?.map(|value| decode(key, &value)).transpose()
 }
@@ -224,7 +223,6 @@ pub(super) fn decode<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T>
     })
 }
 
-/// Writes the record at `key`.
 pub(super) fn put<T: Serialize>(table: &mut dyn Table, key: Vec<u8>, record: &T) -> Result<()> {
     table.put(key, codec::encode(record)?);
     Ok(())

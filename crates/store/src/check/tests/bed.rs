@@ -70,11 +70,8 @@ pub(super) struct Bed {
     pub(super) home: tempfile::TempDir,
     /// The file `data`, with a unit.
     pub(super) data: InodeId,
-    /// The small file `note`.
     pub(super) note: InodeId,
-    /// The directory `dir`.
     pub(super) dir: InodeId,
-    /// The symbolic link `dir/link`.
     pub(super) link: InodeId,
 }
 

@@ -96,7 +96,7 @@ fn wrong_derived_records_are_repaired_without_loss() {
         record.entries = 9;
         set(key, encode(&record).unwrap())
     });
-    only(counts, "counts 9 entries and 0 directories among them, and has 1 and 0 on this node");
+    only(counts, "counts 9 entries and 0 directories among them, but has 1 and 0 on this node");
     only(
         after(|bed, _| remove(numbered(prefix::DIRECTORY, bed.dir))),
         "has 1 entries on this node and no counts",
@@ -104,7 +104,7 @@ fn wrong_derived_records_are_repaired_without_loss() {
     only(after(|bed, _| set(numbered(prefix::DIRECTORY, bed.dir), vec![7])), "the counts of directory");
     only(
         after(|bed, get| change_inode(bed.data, get, |record| record.links = 4)),
-        "counts 4 links, and has 1 names",
+        "counts 4 links, but has 1 names",
     );
     only(after(|_, _| set(numbered(prefix::ORPHAN, InodeId(77)), Vec::new())), "orphan marks");
     only(after(|bed, _| set(numbered(prefix::CONTENT, bed.data), vec![1])), "belong to no inode");

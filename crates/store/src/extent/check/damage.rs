@@ -48,7 +48,6 @@ impl Damage {
         self.bad.is_empty() && self.shared.is_empty()
     }
 
-    /// The bytes of `set` in damaged blocks.
     fn damaged(&self, set: &RangeSet) -> RangeSet {
         let bytes: RangeSet = self.bad.keys().map(|block| bytes_of(&(*block..block + 1))).collect();
         bytes.iter().flat_map(|range| within(set, &range).iter().collect::<Vec<_>>()).collect()

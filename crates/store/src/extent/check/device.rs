@@ -46,12 +46,10 @@ impl Extents {
         }
     }
 
-    /// Extents on a device of `size` bytes.
     pub(crate) fn on(device: Box<dyn Device>, size: u64) -> Self {
         Self { device: Some(device), size }
     }
 
-    /// Number of whole blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.size / SIZE
     }

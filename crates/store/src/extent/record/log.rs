@@ -15,7 +15,6 @@ pub(in crate::extent) fn key(prefix: u8, unit: UnitId) -> Vec<u8> {
     key
 }
 
-/// Decodes the unit of a key.
 pub(in crate::extent) fn unit_of(key: &[u8]) -> Result<UnitId> {
     let (inode, index) = key
         .get(1..)
@@ -25,7 +24,6 @@ pub(in crate::extent) fn unit_of(key: &[u8]) -> Result<UnitId> {
     Ok(UnitId { inode: InodeId(u64::from_be_bytes(inode)), index: u64::from_be_bytes(index) })
 }
 
-/// The log record of a change of a unit.
 pub(in crate::extent) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> Result<Vec<u8>> {
     let mut body = key(prefix::UNIT, unit);
     if let Some(record) = record {
@@ -34,7 +32,6 @@ pub(in crate::extent) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> 
     Ok(body)
 }
 
-/// Decodes the log record of a change of a unit.
 pub(in crate::extent) fn split_body(body: &[u8]) -> Result<(UnitId, &[u8])> {
     let (key, value) =
         body.split_at_checked(KEY_SIZE).ok_or_else(|| Fault::io("an extent record is too short"))?;

@@ -53,12 +53,10 @@ impl Crowded {
         Self { disk: world.disk.clone(), below: Arc::new(Mutex::new(below)) }
     }
 
-    /// Sets the number of free blocks.
     pub(super) fn leave(&self, free: u64) {
         self.below.lock().free = free;
     }
 
-    /// Number of allocated blocks of the disk.
     pub(super) fn allocated(&self) -> u64 {
         self.below.lock().allocated.len() as u64
     }

@@ -11,7 +11,6 @@ const SPAN: usize = 24_000;
 #[derive(Clone, PartialEq)]
 struct Image {
     bytes: Vec<Option<(u8, bool)>>,
-    /// Reserved blocks.
     reserved: RangeSet,
     generation: u64,
 }

@@ -11,9 +11,7 @@ use tameike_core::{FileKind, InodeId, Result};
 
 /// The entry of a directory.
 pub(super) struct Place {
-    /// The parent directory.
     pub(super) dir: InodeId,
-    /// The key of the entry.
     pub(super) key: Vec<u8>,
 }
 
