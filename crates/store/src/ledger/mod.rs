@@ -21,7 +21,6 @@ pub mod redb;
 #[cfg(test)]
 mod tests;
 mod transaction;
-
 mod writer;
 
 use crate::table::Table;
