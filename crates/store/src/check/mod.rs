@@ -3,7 +3,7 @@
 //! - The check changes nothing: it replays the log in memory, over a table file that it only reads.
 //! - A repair runs in memory first, until a round finds nothing more, so the findings are the same with and without it.
 //! - Then the repair copies removed bytes to `lost+found`, lists losses in `damage`, and commits all changes to the
-//!   table at once ([`repair`]).
+//!   table at once (`repair`).
 //!
 //! The check sees one node. It cannot verify what other nodes know: whether a file elsewhere exists, or is open.
 //! Memory: about 150 bytes per name, inode and run of blocks.
@@ -220,9 +220,9 @@ fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
     match RedbKv::open_copy_on_write(&path, TABLE_CACHE_BYTES) {
         Ok(kv) => Ok(Some(Arc::new(kv))),
         Err(fault) if fault.errno == Errno::EIO => {
-            let words =
+            let message =
                 format!("the table is damaged ({fault}): its names, units and journal records are lost");
-            book.lost(Part::Table, words, vec![Loss::everything()]);
+            book.lost(Part::Table, message, vec![Loss::everything()]);
             Ok(None)
         }
         Err(fault) => Err(fault),
@@ -285,8 +285,8 @@ fn examine_log(
             ),
         );
     }
-    for words in report.lost {
-        book.lost(Part::Log, words, vec![Loss::unknown()]);
+    for message in report.lost {
+        book.lost(Part::Log, message, vec![Loss::unknown()]);
     }
     Ok((ledger, report.records))
 }

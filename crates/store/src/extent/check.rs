@@ -1,8 +1,13 @@
 //! Check of the extent index and of the data that it names, in a stopped store.
 //!
-//! The check verifies that each record decodes, that each block is within the extents file, belongs to one unit and
-//! matches its checksum, that the marks of dirty units match the records, and that the file of each unit exists. Free
-//! blocks are those that no record names; no second list exists.
+//! The check verifies that
+//!
+//! - each record decodes
+//! - each block is within the extents file, belongs to one unit, and matches its checksum
+//! - the marks of dirty units match the records
+//! - the file of each unit exists
+//!
+//! Free blocks are those that no record names; no second list exists.
 
 mod damage;
 mod device;

@@ -114,7 +114,7 @@ impl Names {
     }
 
     /// Returns true if all names of the inode are on this node.
-    fn is_alone(&self, inode: InodeId) -> bool {
+    fn has_all_names(&self, inode: InodeId) -> bool {
         let alone = self.share.is_some_and(|share| share.count == 1) || inode.pinned_node().is_some();
         alone && !self.busy && self.keeps(inode)
     }
@@ -185,11 +185,11 @@ impl Names {
             Ok(())
         })?;
         if let Some(shard) = shard.filter(|shard| shard.incarnation < newest) {
-            let words = format!(
+            let message = format!(
                 "the node counts {} starts, but has inodes of start {newest}: inode numbers could be allocated twice",
                 shard.incarnation
             );
-            book.wrong(Part::Names, words);
+            book.wrong(Part::Names, message);
             let repaired = ShardRecord { incarnation: newest, ..shard };
             book.set(key::shard(), tameike_core::wire::codec::encode(&repaired)?);
         }
@@ -212,7 +212,7 @@ impl Names {
                 lose_key(&what, key, value, book);
                 return Ok(());
             }
-            if let Some(why) = self.misfit(dir, target) {
+            if let Some(why) = self.invalid_reason(dir, target) {
                 let loss = Loss::of(target.inode, Some(shown), None);
                 book.lost(Part::Names, format!("{what} is dangling: {why}"), vec![loss]);
                 book.remove_aside(key.to_vec(), value.to_vec());
@@ -233,7 +233,7 @@ impl Names {
     }
 
     /// The reason why an entry is invalid.
-    fn misfit(&self, dir: InodeId, target: Target) -> Option<String> {
+    fn invalid_reason(&self, dir: InodeId, target: Target) -> Option<String> {
         if self.keeps(dir) {
             match self.inodes.get(&dir) {
                 None => return Some(format!("its directory {dir} does not exist")),

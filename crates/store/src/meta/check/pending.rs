@@ -31,8 +31,8 @@ impl Names {
             let what = format!("the plan of metadata operation {sequence}");
             if let Some(intent) = decode_or_lose::<Intent>(&what, None, (key, value), book) {
                 intents.insert(sequence);
-                let words = format!("metadata operation {sequence} is pending {}", describe(&intent));
-                book.note(Part::Names, words);
+                let message = format!("metadata operation {sequence} is pending {}", describe(&intent));
+                book.note(Part::Names, message);
             }
             Ok(())
         })?;
@@ -75,11 +75,11 @@ impl Names {
         };
         let own = self.share.is_some_and(|share| share.node == holder.node);
         if own && !intents.contains(&holder.sequence) {
-            let words = format!(
+            let message = format!(
                 "{what} is held by operation {}, which has finished: no directory could be renamed",
                 holder.sequence
             );
-            book.wrong(Part::Names, words);
+            book.wrong(Part::Names, message);
             book.remove(key::tree_lock());
         } else {
             book.note(
@@ -100,11 +100,11 @@ impl Names {
         })?;
         let count = self.truncated.len();
         if count > 0 {
-            let words = format!(
+            let message = format!(
                 "truncations of {count} files are pending; the next start of the node, or the removal of the file, \
                  completes them"
             );
-            book.note(Part::Names, words);
+            book.note(Part::Names, message);
         }
         Ok(())
     }

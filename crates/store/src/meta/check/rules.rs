@@ -33,16 +33,16 @@ impl Names {
                 );
                 book.remove(key.to_vec());
             } else if (children.entries, children.subdirs) != (entries, subdirs) {
-                let words = format!(
+                let message = format!(
                     "directory {dir} counts {} entries and {} directories among them, but has {entries} and {subdirs} \
                      on this node",
                     children.entries, children.subdirs
                 );
-                book.wrong(Part::Names, words);
+                book.wrong(Part::Names, message);
                 return self.recount(dir, children, (entries, subdirs), book);
             } else if children.sealed.is_some() && entries > 0 {
-                let words = format!("directory {dir} is sealed for its removal, but has {entries} entries");
-                book.wrong(Part::Names, words);
+                let message = format!("directory {dir} is sealed for its removal, but has {entries} entries");
+                book.wrong(Part::Names, message);
                 return self.recount(
                     dir,
                     DirectoryRecord { sealed: None, ..children },
@@ -108,8 +108,8 @@ impl Names {
             Ok(())
         })?;
         if stale > 0 {
-            let words = format!("{stale} contents or extended attributes belong to no inode");
-            book.wrong(Part::Names, words);
+            let message = format!("{stale} contents or extended attributes belong to no inode");
+            book.wrong(Part::Names, message);
         }
         for (&inode, known) in &self.inodes {
             let found = sizes.get(&inode).copied().unwrap_or(0);
@@ -134,12 +134,12 @@ impl Names {
         let path = self.path(table, inode);
         let name = path.clone().unwrap_or_else(|| inode.to_string());
         if found < record.size {
-            let words =
+            let message =
                 format!("bytes {found} to {} of {name} are lost: the content is missing", record.size - 1);
-            book.lost(Part::Names, words, vec![Loss::of(inode, path, Some(found..record.size))]);
+            book.lost(Part::Names, message, vec![Loss::of(inode, path, Some(found..record.size))]);
         } else {
-            let words = format!("{name} has size {}, but {found} bytes of content", record.size);
-            book.wrong(Part::Names, words);
+            let message = format!("{name} has size {}, but {found} bytes of content", record.size);
+            book.wrong(Part::Names, message);
         }
         if record.kind == FileKind::Symlink && found == 0 {
             book.remove_aside(key::inode(inode), codec::encode(record)?);
@@ -155,17 +155,17 @@ impl Names {
             let record = &known.record;
             let is_root = record.parent == inode && record.kind == FileKind::Directory;
             let names = if is_root { 1 } else { known.names };
-            let right = record.links >= names && (!self.is_alone(inode) || record.links == names);
+            let right = record.links >= names && (!self.has_all_names(inode) || record.links == names);
             if right || self.busy {
                 continue;
             }
             let name = self.path(table, inode).unwrap_or_else(|| inode.to_string());
             if names == 0 {
-                let words = format!(
+                let message = format!(
                     "{name} has no name on any node, but counts {} links: no path reaches it",
                     record.links
                 );
-                book.lost(Part::Names, words, vec![Loss::of(inode, None, None)]);
+                book.lost(Part::Names, message, vec![Loss::of(inode, None, None)]);
                 book.remove_aside(key::inode(inode), codec::encode(record)?);
                 continue;
             }
@@ -207,8 +207,8 @@ impl Names {
         }
         let count = self.orphans.len();
         if count > 0 {
-            let words = format!("{count} removed files were open; the next start of the node removes them");
-            book.note(Part::Names, words);
+            let message = format!("{count} removed files were open; the next start of the node removes them");
+            book.note(Part::Names, message);
         }
         Ok(())
     }

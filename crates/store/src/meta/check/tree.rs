@@ -54,13 +54,13 @@ impl Names {
             kept != Some(number - 1)
         });
         for place in extra {
-            let words = format!(
+            let message = format!(
                 "the name {:?} in directory {} refers to directory {inode}, which is in {parent}: a directory must have \
                  one name",
                 place.name(),
                 place.dir
             );
-            book.wrong(Part::Names, words);
+            book.wrong(Part::Names, message);
             let target = Target { inode, kind: FileKind::Directory };
             book.remove_aside(place.key, codec::encode(&target)?);
             known.names -= 1;
@@ -70,18 +70,18 @@ impl Names {
 
     /// The recorded parent must be the directory with the name.
     fn examine_parent(&mut self, inode: InodeId, book: &mut Book) -> Result<()> {
-        let is_alone = self.is_alone(inode);
+        let has_all_names = self.has_all_names(inode);
         let (Some(known), Some([place])) =
             (self.inodes.get(&inode), self.places.get(&inode).map(Vec::as_slice))
         else {
             return Ok(());
         };
-        if !is_alone || known.record.parent == place.dir {
+        if !has_all_names || known.record.parent == place.dir {
             return Ok(());
         }
-        let words =
+        let message =
             format!("directory {inode} has parent {}, but its name is in {}", known.record.parent, place.dir);
-        book.wrong(Part::Names, words);
+        book.wrong(Part::Names, message);
         self.set_parent(inode, place.dir, book)
     }
 
@@ -120,16 +120,16 @@ impl Names {
         let Some(&first) = cycle.iter().min() else { return Ok(()) };
         let Some(place) = self.places.get_mut(&first).and_then(Vec::pop) else { return Ok(()) };
         let all: Vec<String> = cycle.iter().map(ToString::to_string).collect();
-        let words = format!(
+        let message = format!(
             "directories form a cycle that no path reaches: {}; the one with the lowest inode number, {:?} in directory \
              {}, is moved out",
             all.join(", "),
             place.name(),
             place.dir
         );
-        book.wrong(Part::Names, words);
+        book.wrong(Part::Names, message);
         let target = codec::encode(&Target { inode: first, kind: FileKind::Directory })?;
-        if let Some(root) = self.root_of(first).filter(|_| self.is_alone(first)) {
+        if let Some(root) = self.root_of(first).filter(|_| self.has_all_names(first)) {
             let name = format!("lost+found-{:016x}", first.0).into_bytes();
             book.set(key::entry(&EntryName { dir: root, name }), target);
             book.remove(place.key);
