@@ -133,7 +133,7 @@ pub enum PackRequest {
         /// The file.
         file: Option<u64>,
     },
-    /// Drops the page cache of the packer's host, so that the next reads come from the file system.
+    /// Makes the next reads come from the file system, not from the cache of the packer's host.
     Forget,
     /// Removes a file.
     Unlink {
