@@ -1,7 +1,7 @@
-//! A file that is read and never written: what is written over it stays in memory.
+//! Copy-on-write file: reads come from a file on disk, writes stay in memory.
 //!
-//! The key-value store mends its file when it opens one that was not closed, and when it checks one. Who only wants
-//! to look gives it this instead. Memory: what the store writes, in pages.
+//! The key-value store repairs its file when it opens one that was not closed, and when it checks one. A read-only
+//! inspection uses this backend instead. Memory: the pages that the store writes.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
-/// The file, and what was written over it. Clones are the same.
+/// The file with the written pages. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Untouched {
+pub(super) struct CopyOnWrite {
     file: Arc<File>,
-    /// Bytes of the file that still count: cut off is cut off.
+    /// Number of bytes of the file that are still valid; truncation reduces it.
     below: Arc<Mutex<u64>>,
     above: Arc<Mutex<Above>>,
 }
@@ -28,7 +28,7 @@ struct Above {
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Untouched {
+impl CopyOnWrite {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
@@ -36,7 +36,7 @@ impl Untouched {
         Ok(Self { file: Arc::new(file), below: Arc::new(Mutex::new(size)), above })
     }
 
-    /// A page of the file, with zeros where it has none.
+    /// A page of the file, zero-filled beyond its end.
     fn page_below(&self, page: u64) -> Result<Vec<u8>> {
         let (mut bytes, start) = (vec![0; PAGE as usize], page * PAGE);
         let held = self.below.lock().saturating_sub(start).min(PAGE) as usize;
@@ -45,7 +45,7 @@ impl Untouched {
     }
 }
 
-/// The parts of `length` bytes at `offset` in pages: page, place in it, number of bytes.
+/// Splits `length` bytes at `offset` into pages: page, offset in it, number of bytes.
 fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + length as u64;
     (offset / PAGE..end.div_ceil(PAGE)).map(move |page| {
@@ -54,7 +54,7 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize)
     })
 }
 
-impl redb::StorageBackend for Untouched {
+impl redb::StorageBackend for CopyOnWrite {
     fn len(&self) -> Result<u64> {
         Ok(self.above.lock().size)
     }
@@ -78,7 +78,7 @@ impl redb::StorageBackend for Untouched {
 
     fn set_len(&self, size: u64) -> Result<()> {
         let above = &mut *self.above.lock();
-        // What is cut off and comes back is zero.
+        // Bytes that a truncation removes must read as zero if the file grows again.
         if size < above.size {
             let mut below = self.below.lock();
             *below = size.min(*below);
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_answers_as_a_file_and_leaves_the_file_alone(
+        fn reads_match_a_model_and_the_file_stays_unchanged(
             size in 0usize..12_000,
             steps in prop::collection::vec((any::<bool>(), 0usize..14_000, 0usize..6000, any::<u8>()), 0..12),
         ) {
@@ -126,9 +126,9 @@ mod tests {
             let path = dir.path().join("file");
             let before: Vec<u8> = (0..size).map(|place| (place % 251) as u8).collect();
             std::fs::write(&path, &before).unwrap();
-            let (file, mut model) = (Untouched::open(&path).unwrap(), before.clone());
-            for (cut, offset, length, byte) in steps {
-                if cut {
+            let (file, mut model) = (CopyOnWrite::open(&path).unwrap(), before.clone());
+            for (truncate, offset, length, byte) in steps {
+                if truncate {
                     file.set_len(offset as u64).unwrap();
                     model.resize(offset, 0);
                 } else if offset + length <= model.len() {

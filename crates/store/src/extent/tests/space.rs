@@ -1,11 +1,11 @@
-//! Room for writers, and what it costs to get it.
+//! Space for writers: preallocation, retired blocks, eviction.
 
 use super::*;
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A disk that counts syncs, and may refuse to set space aside.
+/// A disk that counts syncs, and may refuse preallocation.
 #[derive(Clone)]
 struct Counting {
     disk: MemoryDisk,
@@ -40,7 +40,7 @@ impl Disk for Counting {
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
         self.allocated.lock().push(range.clone());
         if self.refuses {
-            return async { Err(Fault::new(Errno::ENOSPC, "refused on purpose")) }.boxed();
+            return async { Err(Fault::new(Errno::ENOSPC, "injected: no space")) }.boxed();
         }
         self.disk.allocate(range)
     }
@@ -49,14 +49,14 @@ impl Disk for Counting {
     }
 }
 
-/// The retired blocks of a store that overwrites now and then had the disk synced every second.
+/// Regression: a store with a few overwrites synced its disk every second.
 #[test]
-fn a_few_retired_blocks_are_not_worth_a_sync() {
+fn a_few_retired_blocks_cause_no_sync() {
     let world = World::new(1, 128 << 20, [0, 128 * MIB, 0]);
     let counting = Counting::over(&world);
     let syncs = counting.syncs.clone();
     let store = world.open_on(Arc::new(counting), false).unwrap();
-    let retired = || store.books.lock().quarantined();
+    let retired = || store.accounting.lock().quarantined();
     for round in 0..20 {
         world.write(&store, shared(0), 0, &pattern(round, 8192)).unwrap();
         world.machine.rest(Duration::from_secs(1));
@@ -64,9 +64,9 @@ fn a_few_retired_blocks_are_not_worth_a_sync() {
     assert_eq!(syncs.load(Ordering::SeqCst), 0);
     assert_eq!(retired(), 19 * 2);
     world.machine.rest(Duration::from_secs(60));
-    assert_eq!((syncs.load(Ordering::SeqCst), retired()), (1, 0), "they do not stay for ever");
+    assert_eq!((syncs.load(Ordering::SeqCst), retired()), (1, 0), "the time limit frees them");
 
-    // Programs that sync free them beside.
+    // Syncs of programs free them as well.
     for round in 0..5 {
         world.write(&store, shared(0), 0, &pattern(round, 8192)).unwrap();
         world.machine.run(store.sync(true)).unwrap();
@@ -75,18 +75,18 @@ fn a_few_retired_blocks_are_not_worth_a_sync() {
     assert_eq!((syncs.load(Ordering::SeqCst), retired()), (6, 2));
     world.machine.rest(Duration::from_secs(60));
 
-    // Many are worth it.
+    // Many retired blocks cause a sync.
     for round in 0..50 {
         world.write(&store, shared(1), 0, &pattern(round, UNIT_SIZE - 8)).unwrap();
     }
     world.machine.rest(Duration::from_secs(2));
     assert!(retired() <= 32 * MIB / BLOCK_SIZE as u64, "{} of 12544 are left", retired());
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
 #[test]
-fn space_is_set_aside_ahead_of_writes_and_given_back_at_rest() {
-    const STOCK: u64 = 64 * MIB;
+fn space_is_preallocated_ahead_of_writes_and_discarded_at_rest() {
+    const PREALLOCATED: u64 = 64 * MIB;
     for refuses in [false, true] {
         let world = World::new(1, 256 << 20, [0, 192 * MIB, 0]);
         let disk = Counting { refuses, ..Counting::over(&world) };
@@ -95,18 +95,18 @@ fn space_is_set_aside_ahead_of_writes_and_given_back_at_rest() {
         for index in 0..160 {
             world.write(&store, shared(index), 0, &bytes).unwrap();
             let allocated: u64 = disk.allocated.lock().iter().map(|run| run.end - run.start).sum();
-            assert!(allocated <= (index + 1) * MIB + STOCK, "{allocated} bytes after unit {index}");
+            assert!(allocated <= (index + 1) * MIB + PREALLOCATED, "{allocated} bytes after unit {index}");
         }
         if refuses {
-            assert_eq!(disk.allocated.lock().len(), 1, "it is not asked again at once");
-            assert!(!store.books.lock().has_surplus());
+            assert_eq!(disk.allocated.lock().len(), 1, "no retry at once");
+            assert!(!store.accounting.lock().has_surplus());
             world.machine.rest(Duration::from_secs(2));
             world.write(&store, shared(0), 0, &bytes).unwrap();
             assert_eq!(disk.allocated.lock().len(), 2);
-            world.settle(&store);
+            world.rest_and_check(&store);
             continue;
         }
-        // The first write found nothing set aside.
+        // The first write came before the preallocation.
         for index in 1..160 {
             for extent in store.load(shared(index)).unwrap().unwrap().extents {
                 let blocks = extent.device_blocks();
@@ -115,14 +115,14 @@ fn space_is_set_aside_ahead_of_writes_and_given_back_at_rest() {
                 assert!(disk.allocated.lock().iter().any(has), "unit {index}: {bytes:?}");
             }
         }
-        assert!(store.books.lock().has_surplus());
-        world.settle(&store);
-        assert!(!store.books.lock().has_surplus());
+        assert!(store.accounting.lock().has_surplus());
+        world.rest_and_check(&store);
+        assert!(!store.accounting.lock().has_surplus());
     }
 }
 
 #[test]
-fn no_more_space_is_set_aside_than_the_views_may_still_use() {
+fn preallocation_stays_within_the_capacity_of_the_views() {
     let world = World::new(1, 256 << 20, [0, 40 * MIB, 0]);
     let disk = Counting::over(&world);
     let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
@@ -131,10 +131,10 @@ fn no_more_space_is_set_aside_than_the_views_may_still_use() {
     }
     let allocated: u64 = disk.allocated.lock().iter().map(|run| run.end - run.start).sum();
     assert!(allocated <= 40 * MIB, "{allocated}");
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
-/// A spawned write and what became of it.
+/// Spawns a write; the result appears in the returned cell.
 fn writing(
     world: &World,
     store: &Arc<ExtentStore>,
@@ -142,29 +142,29 @@ fn writing(
     bytes: &[u8],
 ) -> Arc<Mutex<Option<Result<()>>>> {
     let ended = Arc::new(Mutex::new(None));
-    let (store, payload, told) = (store.clone(), world.payload(bytes), ended.clone());
+    let (store, payload, result_cell) = (store.clone(), world.payload(bytes), ended.clone());
     world.machine.runtime().spawn(async move {
         let result = store.write(unit, Pieces::at(0, payload).unwrap(), true, Generation(1)).await;
-        *told.lock() = Some(result);
+        *result_cell.lock() = Some(result);
     });
     ended
 }
 
-/// With the sixteen least recently used clean units in use, a writer was told that there is no space.
+/// Regression: if the sixteen least recently used clean units were locked, a writer got ENOSPC.
 #[test]
-fn busy_clean_units_are_passed_over_or_waited_for() {
+fn eviction_skips_or_waits_for_locked_clean_units() {
     let world = World::new(1, 32 << 20, [0, 0, 20 * MIB]);
     let store = world.open();
     let bytes = pattern(1, UNIT_SIZE - 8);
     (0..20).for_each(|index| world.fill(&store, cached(1, index), 0, &bytes));
     let mut used: Vec<_> =
         (0..19).map(|index| store.locks.share(cached(1, index)).now_or_never().unwrap()).collect();
-    world.write(&store, cached(2, 0), 0, &bytes).expect("the twentieth can go");
+    world.write(&store, cached(2, 0), 0, &bytes).expect("the twentieth is evictable");
     assert_eq!(world.read(&store, cached(1, 19), 0..1, 1).unwrap(), [None]);
 
     let waiting = writing(&world, &store, cached(2, 1), &bytes);
     world.machine.rest(Duration::from_secs(5));
-    assert!(waiting.lock().is_none(), "it waits for one to be let go");
+    assert!(waiting.lock().is_none(), "it waits for an unlock");
     drop(used.remove(0));
     world.machine.rest(Duration::from_secs(5));
     assert!(matches!(*waiting.lock(), Some(Ok(()))));
@@ -172,11 +172,11 @@ fn busy_clean_units_are_passed_over_or_waited_for() {
     for index in 0..2 {
         world.whole(&store, cached(2, index), &bytes);
     }
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
 #[test]
-fn writers_that_hold_clean_units_do_not_wait_for_each_other() {
+fn writers_to_clean_units_do_not_deadlock() {
     let world = World::new(1, 32 << 20, [0, 0, 2 * MIB]);
     let store = world.open();
     let half = pattern(1, UNIT_SIZE / 2);
@@ -187,16 +187,14 @@ fn writers_that_hold_clean_units_do_not_wait_for_each_other() {
     world.write(&store, cached(3, 0), 0, &pattern(3, UNIT_SIZE - 8)).unwrap();
     let written = [1, 2].map(|file| writing(&world, &store, cached(file, 0), &last));
     world.machine.rest(Duration::from_secs(60));
-    let ended: Vec<_> =
-        written.iter().map(|result| result.lock().take().expect("nobody waits for ever")).collect();
+    let ended: Vec<_> = written.iter().map(|result| result.lock().take().expect("no deadlock")).collect();
     assert!(ended.iter().any(Result::is_ok));
     assert!(ended.iter().filter_map(|end| end.as_ref().err()).all(|fault| fault.errno == Errno::ENOSPC));
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
-/// The clean bytes of the unit that is written can go as well as those of others.
 #[test]
-fn a_writer_gives_up_the_clean_bytes_of_its_own_unit() {
+fn a_writer_evicts_the_clean_bytes_of_its_unit() {
     let world = World::new(1, 32 << 20, [0, 0, MIB]);
     let store = world.open();
     world.fill(&store, cached(1, 0), 0, &pattern(1, UNIT_SIZE / 2));
@@ -207,5 +205,5 @@ fn a_writer_gives_up_the_clean_bytes_of_its_own_unit() {
     world.machine.run(store.write(cached(1, 0), pieces, true, Generation(1))).unwrap();
     assert_eq!(world.read(&store, cached(1, 0), 0..1, 1).unwrap(), [None]);
     assert_eq!(store.space(View::Cache).dirty, MIB / 2 + 8192);
-    world.settle(&store);
+    world.rest_and_check(&store);
 }

@@ -1,4 +1,4 @@
-//! What the extents tell the ledger: when bytes are safe, and whether they survived a power loss.
+//! The ledger's access to extent data: sync, and verification after a power loss.
 
 use super::record::{self, BLOCK, UnitRecord, bytes_of};
 use crate::ledger::{Data, RecordKind};
@@ -8,20 +8,20 @@ use tameike_core::Result;
 use tameike_io::Pool;
 use tameike_io::disk::Disk;
 
-/// The disk of the extents, as the ledger sees it.
+/// The device of the extents, as [`Data`] of a ledger.
 pub struct ExtentData {
     disk: Arc<dyn Disk>,
     scratch: Pool,
 }
 
 impl ExtentData {
-    /// For the disk on which the store's extents are or will be.
+    /// For the device of the store's extents.
     pub fn new(disk: Arc<dyn Disk>, scratch: Pool) -> Self {
         Self { disk, scratch }
     }
 }
 
-async fn prove(disk: Arc<dyn Disk>, scratch: Pool, body: Vec<u8>) -> Result<bool> {
+async fn is_intact(disk: Arc<dyn Disk>, scratch: Pool, body: Vec<u8>) -> Result<bool> {
     let (unit, value) = record::split_body(&body)?;
     if value.is_empty() {
         return Ok(true);
@@ -52,7 +52,7 @@ impl Data for ExtentData {
         let (disk, scratch) = (self.disk.clone(), self.scratch.clone());
         async move {
             match kind {
-                RecordKind::Extents => prove(disk, scratch, body).await,
+                RecordKind::Extents => is_intact(disk, scratch, body).await,
                 RecordKind::Names | RecordKind::Cache => Ok(true),
             }
         }
