@@ -5,11 +5,11 @@
 //! what the ring does to the file has ended; from then on each request through the ring looks first.
 //!
 //! What the kernel has kept of a file that it has no more open may be older than what was written through the ring since.
-//! Its pages it drops at its next open, as for any write past them ([`Vfs::pages_passed`]). Attributes that it was told a
+//! Its pages it drops at its next open, as for any write past them ([`KernelPages::pages_passed`]). Attributes that it was told a
 //! moment ago it is made to forget: those of a file when it opens it, those of a directory when names in it change through
 //! the ring.
 //!
-//! [`Vfs::pages_passed`]: tameike_client::vfs::Vfs::pages_passed
+//! [`KernelPages::pages_passed`]: tameike_client::vfs::KernelPages::pages_passed
 
 mod gate;
 

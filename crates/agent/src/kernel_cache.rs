@@ -60,7 +60,7 @@ impl KernelCache {
         Ok(())
     }
 
-    /// Drops attributes and pages of a file that [`Vfs::revalidate`] found to be older than `stale`.
+    /// Drops attributes and pages of a file that [`Locking::revalidate`](tameike_client::vfs::Locking::revalidate) found to be older than `stale`.
     pub(super) async fn drop_stale<V: Vfs>(
         &self,
         vfs: &Arc<V>,

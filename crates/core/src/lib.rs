@@ -19,6 +19,6 @@ pub mod wire;
 
 pub use attr::{Attr, FileKind, Timestamp};
 pub use cores::CoreSet;
-pub use errno::{Errno, Fault, Result};
+pub use errno::{Errno, Fault, FaultKind, Result};
 pub use ids::{DirOffset, Generation, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
 pub use placement::{Cluster, Layout, NodeInfo};

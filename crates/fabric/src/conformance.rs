@@ -269,7 +269,7 @@ fn a_peer_dies_and_comes_back(network: &dyn Network) {
     let fault = wait(&runtime, a.fabric.send(B, Lane::Request, b"two".to_vec(), None));
     let fault = fault.expect_err("b is dead");
     assert_eq!(fault.errno, Errno::EHOSTDOWN);
-    assert!(fault.message.contains("node 1"), "{fault}");
+    assert!(fault.to_string().contains("node 1"), "{fault}");
     let b = Agent::start(network, B);
     // An attempt to connect that began before b was back may still fail.
     let mut attempts = 0;

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use tameike_container::format::external;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PACKED_BYTES_MAX;
-use tameike_core::{Errno, Fault, Result, Timestamp};
-use tameike_io::shared::{SharedFile, SharedFs, anew, is_missing, join, split};
+use tameike_core::{Errno, Fault, FaultKind, Result, Timestamp};
+use tameike_io::shared::{SharedFile, SharedFs, anew, join, split};
 
 /// Opens the directory of a container.
 pub type OpenContainer = Box<dyn Fn() -> Result<ContainerDir> + Send + Sync>;
@@ -72,7 +72,7 @@ pub(crate) fn aside_of(path: &[u8], number: u64) -> Result<Vec<u8>> {
 /// Removes what may not be there.
 pub(crate) fn remove(plain: &dyn SharedFs, path: &[u8]) -> Result<()> {
     match plain.unlink(path) {
-        Err(fault) if !is_missing(fault.errno) => Err(fault),
+        Err(fault) if fault.kind() != FaultKind::Missing => Err(fault),
         _ => Ok(()),
     }
 }
@@ -114,7 +114,7 @@ pub(crate) fn copy(
 pub(crate) fn is_at(plain: &dyn SharedFs, path: &[u8], file: &dyn SharedFile) -> Result<bool> {
     match plain.stat(path) {
         Ok(there) => Ok(there.inode_id() == file.stat()?.inode_id()),
-        Err(fault) if is_missing(fault.errno) => Ok(false),
+        Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
         Err(fault) => Err(fault),
     }
 }

@@ -503,7 +503,7 @@ mod tests {
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes[place..place + 8192], place as u64).unwrap();
         let fault = read().unwrap_err();
-        assert!(fault.errno == Errno::EIO && fault.message.contains("is damaged"), "{fault}");
+        assert!(fault.errno == Errno::EIO && fault.to_string().contains("is damaged"), "{fault}");
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use super::entry::Node;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, is_missing};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, Result, Timestamp};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs};
 
 /// A callback that receives bytes of a file, and their offset in it.
 pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
@@ -108,7 +108,7 @@ impl OutsideContent {
     pub fn open(fs: &dyn SharedFs, identity: &Identity, node: &mut Node) -> Result<Self> {
         let name = name(identity.number);
         let file = fs.open(&name, Access::Read).map_err(|fault| match identity.place {
-            _ if !is_missing(fault.errno) => fault.context(String::from_utf8_lossy(&name)),
+            _ if fault.kind() != FaultKind::Missing => fault.context(String::from_utf8_lossy(&name)),
             Place::Leaving => {
                 let why =
                     "it is no more in the container, but at its place in the directory that this belongs to";

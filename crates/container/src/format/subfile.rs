@@ -14,9 +14,9 @@
 use super::geometry::{INCARNATIONS_AT, LaneId};
 use super::superblock::{SIZE, Superblock, create_like};
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::crc32c;
-use tameike_io::shared::{Access, SharedFile, SharedFs, is_missing};
+use tameike_io::shared::{Access, SharedFile, SharedFs};
 
 /// Longest name of an owner, in bytes: the kernel's names of hosts are no longer.
 pub const OWNER_SIZE_MAX: usize = 64;
@@ -178,7 +178,7 @@ impl Subfile {
     pub fn is_there(&self, fs: &dyn SharedFs) -> Result<bool> {
         match fs.stat(&name(self.number)) {
             Ok(stat) => Ok(stat.inode_id() == self.file.stat()?.inode_id()),
-            Err(fault) if is_missing(fault.errno) => Ok(false),
+            Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
             Err(fault) => Err(fault),
         }
     }

@@ -139,7 +139,7 @@ impl Operations {
             let full = Fault::new(Errno::EAGAIN, format!("{QUEUE_MAX} messages wait for one peer"));
             events.take(job, &full);
             // What it lends, or counts, is lost with the connection.
-            events.failed.push((id, full.message.to_string()));
+            events.failed.push((id, full.to_string()));
             return;
         }
         let left = if route.queue.is_empty() { self.post(id, job, now, events) } else { Ok(Some(job)) };

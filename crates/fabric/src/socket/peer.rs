@@ -173,7 +173,7 @@ impl Inner {
         let silence = self.peers.lock().get(&node).map_or(Duration::ZERO, |peer| peer.probe.silence(now));
         let deadline = now + self.config.peer_limit.saturating_sub(silence);
         if let Some(fault) = silent {
-            self.give_up(node, PeerEvent::Unreachable, &fault.message);
+            self.give_up(node, PeerEvent::Unreachable, &fault.to_string());
         }
         let mut pause = PAUSE_MIN;
         while !self.stopped() {

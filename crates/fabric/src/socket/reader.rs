@@ -265,7 +265,7 @@ impl Reader<'_> {
                 let reading = link.read(place, frame, length as u32);
                 self.connection.ring();
                 let (frame, read) = reading.await;
-                (frame, read.map_err(|fault| fault.message.to_string()))
+                (frame, read.map_err(|fault| fault.to_string()))
             }
             (None, None) => (frame, Err("nothing is lent on this connection".to_owned())),
         };

@@ -316,13 +316,13 @@ fn refusal(change: impl Fn(&mut SocketConfig)) -> Fault {
 #[test]
 fn who_does_not_know_the_secret_is_refused() {
     let fault = refusal(|config| config.secret[31] ^= 1);
-    assert!(fault.message.contains("does not know the secret of job test"), "{fault}");
+    assert!(fault.to_string().contains("does not know the secret of job test"), "{fault}");
 }
 
 #[test]
 fn who_belongs_to_another_job_is_refused() {
     let fault = refusal(|config| config.job = JobId::new("other").expect("valid"));
-    assert!(fault.message.contains("belongs to another job"), "{fault}");
+    assert!(fault.to_string().contains("belongs to another job"), "{fault}");
 }
 
 /// A peer made by hand: it proves itself and then does what the test wants.

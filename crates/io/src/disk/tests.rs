@@ -225,8 +225,8 @@ fn a_lock_is_held_by_one() {
     let held = FileLock::take(&path).unwrap();
     let refused = FileLock::take(&path).err().unwrap();
     assert_eq!(refused.errno, Errno::EBUSY);
-    assert!(refused.message.contains("lock"), "{refused}");
+    assert!(refused.to_string().contains("lock"), "{refused}");
     drop(held);
     FileLock::take(&path).unwrap();
-    assert!(FileLock::take(Path::new("/nowhere/lock")).err().unwrap().message.contains("/nowhere/lock"));
+    assert!(FileLock::take(Path::new("/nowhere/lock")).err().unwrap().to_string().contains("/nowhere/lock"));
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Layout, Result, Timestamp};
+use tameike_core::{Attr, Errno, FaultKind, FileKind, Generation, InodeId, Layout, Result, Timestamp};
 
 /// What `stat` says of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -400,11 +400,6 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Whether a path led to no file, or to another than the one that was looked for: it is gone, or somewhere else.
-pub fn is_missing(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ESTALE)
-}
-
 /// Does something with what is at a path. Where that is missing, it may be that this machine only remembers what was on the way there:
 /// then it looks anew, and does it once more.
 ///
@@ -412,7 +407,7 @@ pub fn is_missing(errno: Errno) -> bool {
 /// Those of `act`.
 pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> Result<T> {
     match act() {
-        Err(fault) if is_missing(fault.errno) => {
+        Err(fault) if fault.kind() == FaultKind::Missing => {
             walk_anew(fs, path);
             act()
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tameike_container::Listing;
 use tameike_container::{FIRST_OF_HOSTS, Geometry, Superblock};
 use tameike_core::attr::AttrChange;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
@@ -86,7 +86,7 @@ fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
 pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
     let name = String::from_utf8_lossy(CONTAINER);
     let lock = match open_lock(fs) {
-        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => return Ok(of_another_user()),
+        Err(fault) if fault.kind() == FaultKind::Denied => return Ok(of_another_user()),
         Err(fault) if fault.errno == Errno::EROFS => {
             let why =
                 format!("files that are packed in this shared directory ({name}) can only be read here");

@@ -64,11 +64,6 @@ impl PendingPromotions {
         self.numbers.contains(&number)
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
-    }
-
     /// There are none any more.
     ///
     /// # Errors

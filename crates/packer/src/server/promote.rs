@@ -1,9 +1,7 @@
 //! When the job ends, files whose content is outside of the container become files of the shared directory.
 
 use super::APART;
-use super::external::OutsideFiles;
-use super::pending_promotions::PendingPromotions;
-use super::store::Store;
+use super::store::{ExternalFiles, Store};
 use crate::external::{aside_of, copy, is_at, outside_path, remove};
 use crate::{SETGID, owner_of_new};
 use parking_lot::Mutex;
@@ -15,7 +13,7 @@ use tameike_container::format::external::Place;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
-use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
 
@@ -23,7 +21,7 @@ use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
 const AT_ONCE: usize = 16;
 
 /// Brings files of a shared directory to their places.
-pub struct Moving<'a> {
+pub struct Promoter<'a> {
     pub plain: &'a dyn SharedFs,
     /// The directory of the container.
     pub container: &'a dyn SharedFs,
@@ -31,32 +29,28 @@ pub struct Moving<'a> {
     pub pieces: &'a AtomicU64,
 }
 
-impl Moving<'_> {
+impl Promoter<'_> {
     /// Files whose content this job has brought outside become files of the shared directory, which is asked to make their names safe, and are packed
     /// no more.
     ///
     /// # Errors
     /// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
-    pub fn move_out(&self, store: &mut Store) -> Result<()> {
-        if store.owed.as_ref().is_none_or(PendingPromotions::is_empty) {
+    pub fn promote_all(&self, store: &mut Store) -> Result<()> {
+        if store.promotions().next().is_none() {
             return Ok(());
         }
-        let OutsideFiles { mut files, are_all } = self.count(store.outside())?;
+        let ExternalFiles { mut files, are_all } = self.count(store.external_files())?;
         let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
-        files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
+        files.retain(|(path, stat)| store.is_pending(stat.number) && !is_apart(path, stat.number));
         files.iter().try_for_each(|(path, _)| self.count(store.set_place_of(path, Place::Leaving)))?;
         self.count(store.sync())?;
         self.bring(store, &files)?;
         if are_all {
             // Of files that were removed by a life that was cut off.
-            let mut gone = store
-                .owed
-                .iter()
-                .flat_map(PendingPromotions::numbers)
-                .filter(|number| !known.contains(number));
+            let mut gone = store.promotions().filter(|number| !known.contains(number));
             gone.try_for_each(|number| remove(self.container, &external::name(number)))?;
         }
-        store.end_owed()
+        store.end_promotions()
     }
 
     /// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
@@ -64,13 +58,13 @@ impl Moving<'_> {
     ///
     /// # Errors
     /// What the file system says, but for what keeps a file from its place.
-    pub fn end_out(&self, store: &mut Store) -> Result<()> {
+    pub fn finish_interrupted(&self, store: &mut Store) -> Result<()> {
         let Self { plain, container, .. } = *self;
-        if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
+        if Listing::of(container)?.outside.is_empty() && !store.was_interrupted() {
             return Ok(());
         }
         let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
-        for (path, stat) in store.outside()?.files {
+        for (path, stat) in store.external_files()?.files {
             let is_leaving = store.place_of(&path)? == Place::Leaving;
             let name = external::name(stat.number);
             // A mount may remember the directory as it was.
@@ -81,7 +75,7 @@ impl Moving<'_> {
                 // It was not safe, and is in the stores of its job.
                 Err(_) => store.set_place_of(&path, Place::Inside)?,
                 Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
-                Ok(_) if is_leaving && !store.is_owed(stat.number) => leaving.push((path, stat)),
+                Ok(_) if is_leaving && !store.is_pending(stat.number) => leaving.push((path, stat)),
                 Ok(_) => {}
             }
         }
@@ -90,7 +84,7 @@ impl Moving<'_> {
             // Where the directory is gone, so is the file.
             let _ = plain.sync_dir(dir_of(&path));
             remove(container, &external::name(number))?;
-            store.unname(&path)?;
+            store.remove_name(&path)?;
         }
         if let Err(fault) = self.bring(store, &leaving) {
             log::warn!("a file of an earlier job does not come to its place: {fault}");
@@ -112,7 +106,7 @@ impl Moving<'_> {
         }
         let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
         dirs.into_iter().try_for_each(|dir| self.count(self.plain.sync_dir(dir)))?;
-        moved.into_iter().try_for_each(|path| self.count(store.unname(path)))?;
+        moved.into_iter().try_for_each(|path| self.count(store.remove_name(path)))?;
         outcome
     }
 
@@ -237,7 +231,7 @@ fn in_writable(
     act: impl Fn() -> Result<()>,
 ) -> Result<()> {
     match act() {
-        Err(fault) if [Errno::EACCES, Errno::EPERM].contains(&fault.errno) => {
+        Err(fault) if fault.kind() == FaultKind::Denied => {
             let _one = lending.lock();
             let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
             let was = plain.stat(dir)?.mode;

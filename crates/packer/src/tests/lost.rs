@@ -232,7 +232,7 @@ fn content_that_was_safe_and_cannot_be_read_is_not_replaced_by_nothing() {
     assert_eq!(errno(read(&bed, b"damaged")), Some(Errno::EIO));
     assert_eq!(read(&bed, b"newer").expect("read"), CONTENT);
     let told = bed.packer.finish(true).expect_err("somebody has to know");
-    assert!(told.message.contains("new among them"), "{told}");
+    assert!(told.to_string().contains("new among them"), "{told}");
     assert!(count_noted(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
 }
 
@@ -261,7 +261,7 @@ fn content_is_not_taken_from_where_it_was_before_compacting() {
     // The homes have its bytes.
     assert_eq!(bed.one.stat(b"written").expect("it is there").size, 50_000);
     let told = bed.packer.finish(true).expect_err("somebody has to know");
-    assert!(told.message.contains("3 names") && told.message.contains("--discard"), "{told}");
+    assert!(told.to_string().contains("3 names") && told.to_string().contains("--discard"), "{told}");
 }
 
 /// What is noted does not grow with the job: the container is synced before.

@@ -50,7 +50,7 @@ impl Bed {
     /// Waits until nobody has a file open: it is closed behind the back of who drops it.
     fn wait_closed(&self) {
         let end = process::monotonic() + super::LIMIT;
-        while self.packer.state.lock().store.as_ref().is_some_and(|store| !store.open.is_empty()) {
+        while self.packer.with_store(|store| Ok(store.has_open_files())).unwrap_or(false) {
             assert!(process::monotonic() < end, "a file stays open");
             std::thread::yield_now();
         }
@@ -260,7 +260,7 @@ fn what_was_begun_is_ended() {
     outside(&bed, "on its way");
     for name in ["large", "twice", "on its way"] {
         let leaving = |store: &mut Store| {
-            store.end_owed()?;
+            store.end_promotions()?;
             store.set_place_of(name.as_bytes(), Place::Leaving)
         };
         bed.packer.with_store(leaving).expect("set");

@@ -66,7 +66,7 @@ fn a_last_record_that_is_broken_is_not_taken_for_one_that_was_cut_off() {
         log[last] ^= 1;
     });
     let Err(refused) = bed.open() else { panic!("a store with a broken record was opened") };
-    assert!(refused.message.contains("record 10 is missing or broken (all of it stands"), "{refused}");
+    assert!(refused.to_string().contains("record 10 is missing or broken (all of it stands"), "{refused}");
     let found = bed.found();
     assert!(
         matches!(found.as_slice(), [one] if one.contains("record 10, the last of the log, is broken")),
@@ -159,18 +159,18 @@ fn what_is_no_stopped_store_is_refused_in_words() {
     let above = refused(bed.home.path().parent().unwrap());
     assert_eq!(above.errno, Errno::EINVAL);
     assert!(
-        above.message.contains(&bed.home.path().display().to_string()),
+        above.to_string().contains(&bed.home.path().display().to_string()),
         "it names the stores in it: {above}"
     );
-    assert!(refused(&bed.path("table")).message.contains("is not a directory"));
+    assert!(refused(&bed.path("table")).to_string().contains("is not a directory"));
     assert_eq!(refused(&bed.path("nothing")).errno, Errno::ENOENT);
     let store = bed.open().unwrap();
     let busy = refused(bed.home.path());
     assert_eq!(busy.errno, Errno::EBUSY);
-    assert!(busy.message.contains("end it first"), "{busy}");
+    assert!(busy.to_string().contains("end it first"), "{busy}");
     drop(store);
     std::fs::write(bed.path("format"), "tameike-store 2 x\n").unwrap();
-    assert!(refused(bed.home.path()).message.contains("with the version that made it"));
+    assert!(refused(bed.home.path()).to_string().contains("with the version that made it"));
     std::fs::write(bed.path("format"), "tameike-st\u{1}re 1 x\n").unwrap();
     assert!(bed.found().iter().any(|found| found.starts_with("wrong the file format is damaged")));
     bed.look(|_| ());
@@ -322,7 +322,7 @@ proptest! {
         }
         match bed.try_check(false) {
             // Only a version that reads as another one stops a check.
-            Err(fault) => prop_assert!(fault.message.contains("with the version that made it"), "{}", fault),
+            Err(fault) => prop_assert!(fault.to_string().contains("with the version that made it"), "{}", fault),
             Ok(_) => {
                 bed.found();
                 bed.look(|_| ());

@@ -324,7 +324,7 @@ fn a_damaged_block_is_an_error_that_names_the_unit() {
     world.disk.damage(place as usize + 4096 + 5);
     let fault = world.read(&store, shared(1), 0..20_000, 0).unwrap_err();
     assert_eq!(fault.errno, Errno::EIO);
-    assert!(fault.message.contains("unit 1 of inode"), "{fault}");
+    assert!(fault.to_string().contains("unit 1 of inode"), "{fault}");
     assert!(world.read(&store, shared(1), 0..4096, 0).is_ok(), "other blocks can be read");
     let report = world.machine.run(store.scrub()).unwrap();
     assert_eq!((report.units, report.bytes), (2, 40960));
@@ -358,7 +358,7 @@ fn a_view_at_its_capacity_refuses_and_others_do_not() {
     world.write(&store, shared(1), 0, &bytes).unwrap();
     let fault = world.write(&store, shared(2), 0, &[1]).unwrap_err();
     assert_eq!(fault.errno, Errno::ENOSPC);
-    assert!(fault.message.contains("view shared, 2097152 of 2097152 bytes"), "{fault}");
+    assert!(fault.to_string().contains("view shared, 2097152 of 2097152 bytes"), "{fault}");
     world.write(&store, shared(1), 0, &bytes).expect("overwriting needs no more");
     let local = UnitId { inode: InodeId::pinned(tameike_core::NodeId(0), 9), index: 0 };
     world.write(&store, local, 0, &bytes).unwrap();
@@ -375,7 +375,7 @@ fn a_full_disk_waits_for_retired_blocks() {
     world.write(&store, shared(1), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
     let fault = world.write(&store, shared(2), 0, &[1]).unwrap_err();
     assert_eq!(fault.errno, Errno::ENOSPC);
-    assert!(fault.message.contains("extents file"), "{fault}");
+    assert!(fault.to_string().contains("extents file"), "{fault}");
     world.settle(&store);
 }
 
@@ -457,7 +457,7 @@ fn an_index_that_names_blocks_twice_is_refused() {
         world.machine.run(store.ledger.sync(false)).unwrap();
         match world.try_open(false) {
             Ok(_) => assert!(fits),
-            Err(fault) => assert!(!fits && fault.message.contains("unit 1 of inode"), "{fault}"),
+            Err(fault) => assert!(!fits && fault.to_string().contains("unit 1 of inode"), "{fault}"),
         }
         // The copy that was just opened has emptied the log of this one.
         world.machine.run(store.ledger.checkpoint()).unwrap();
@@ -472,6 +472,6 @@ fn damaged_index_records_are_refused_by_name() {
     assert!(record::UnitRecord::decode(unit, &whole).is_ok());
     for damaged in [&[][..], &[1, 2, 3], &whole[1..], &[whole.as_slice(), &[0]].concat()] {
         let fault = record::UnitRecord::decode(unit, damaged).unwrap_err();
-        assert!(fault.message.contains("unit 3 of inode"), "{fault}");
+        assert!(fault.to_string().contains("unit 3 of inode"), "{fault}");
     }
 }

@@ -1,7 +1,7 @@
 //! The key-value store on one file, by redb.
 //!
-//! Why redb: `docs/decisions/0002-redb-as-metadata-store.md`. After an error of the disk redb refuses all further work,
-//! reading too, until the file is opened again; that is done here, so that a full disk stops changes only as
+//! Why redb: `docs/decisions/0002-redb-and-postcard-for-metadata.md`. After a disk error redb refuses all further
+//! work, reads too, until the file is reopened. This module reopens it, so that a full disk stops changes only as
 //! long as it is full.
 
 use super::kv::{Changes, Kv, Snapshot};
@@ -395,7 +395,7 @@ mod tests {
         let path = directory.path().join("table");
         std::fs::write(&path, [7; 10_000]).unwrap();
         let fault = RedbKv::open(&path, 1 << 20, 0).err().unwrap();
-        assert!(fault.message.contains("table"), "{fault}");
+        assert!(fault.to_string().contains("table"), "{fault}");
     }
 
     /// A file in memory on a disk that can be full: what was written before can be written again.

@@ -200,7 +200,7 @@ fn stuck_checkpoints_refuse_changes_and_recover() {
             break;
         }
     }
-    assert!(refused.expect("memory is bounded").message.contains("injected"));
+    assert!(refused.expect("memory is bounded").to_string().contains("injected"));
     assert!(world.machine.run(ledger.room()).is_err());
 }
 
@@ -227,7 +227,7 @@ fn after_a_failed_sync_nothing_more_is_promised() {
     assert!(world.machine.run(ledger.sync(true)).is_err());
     world.faults.none();
     assert!(world.machine.run(ledger.sync(true)).is_err());
-    assert!(execute(&ledger, &[2, 2]).unwrap_err().message.contains("no more changes"));
+    assert!(execute(&ledger, &[2, 2]).unwrap_err().to_string().contains("no more changes"));
     assert_eq!(contents(&ledger).len(), 1, "reads go on");
 }
 
@@ -260,7 +260,7 @@ fn damage_before_whole_records_is_an_error_that_says_so() {
     for after_power_loss in [false, true] {
         let fault = world.try_open(after_power_loss).err().expect("damage is not taken for a crash");
         assert_eq!(fault.errno, Errno::EIO);
-        assert!(fault.message.contains("record 2 is missing or broken"), "{fault}");
+        assert!(fault.to_string().contains("record 2 is missing or broken"), "{fault}");
     }
 }
 

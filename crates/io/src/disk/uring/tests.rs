@@ -179,7 +179,7 @@ fn a_file_that_was_cut_is_an_error_of_the_read() {
         file.set_len(left).expect("is cut");
         let (_, result) = wait(disk.read(0, bed.slab.pool(1).try_take().expect("a frame"), 0..UNIT));
         let fault = result.expect_err("half of it is gone");
-        assert!(fault.message.contains(&format!("ends at byte {left}")), "{fault}");
+        assert!(fault.to_string().contains(&format!("ends at byte {left}")), "{fault}");
     }
 }
 

@@ -134,7 +134,7 @@ fn a_full_disk_below_refuses_what_is_new_and_takes_what_is_overwritten() {
             let refused = world.write(&store, shared(index), 0, &pattern(5, UNIT_SIZE - 8));
             let Err(fault) = refused else { continue };
             assert_eq!(fault.errno, Errno::ENOSPC);
-            assert!(fault.message.contains("the space of the disk below the extents file"), "{fault}");
+            assert!(fault.to_string().contains("the space of the disk below the extents file"), "{fault}");
         }
         assert!(store.load(shared(21)).unwrap().is_none());
         (0..19).for_each(|index| world.whole(&store, shared(index), &pattern(4, UNIT_SIZE - 8)));
