@@ -1,5 +1,4 @@
-//! What `stat` says of a file, and which of the files it is that had its inode number one after the other: its file
-//! handle tells.
+//! Attributes of files, with a hash of the file handle that distinguishes successive files of one inode number.
 
 use super::ids::Ids;
 use super::{FileStat, translate};
@@ -13,7 +12,7 @@ use tameike_core::attr::AttrChange;
 /// The largest handle: `MAX_HANDLE_SZ` of `name_to_handle_at(2)`.
 const HANDLE_SIZE_MAX: usize = 128;
 
-/// `struct file_handle` with room for the largest handle.
+/// `struct file_handle` with space for the largest handle.
 #[repr(C)]
 struct FileHandle {
     size: u32,
@@ -21,17 +20,16 @@ struct FileHandle {
     bytes: [u8; HANDLE_SIZE_MAX],
 }
 
-/// From where a tree is seen.
+/// The context in which the attributes of a tree are shown.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
-    /// Device of its root.
+pub(super) struct StatContext {
     pub(super) root_device: u64,
-    /// Where not all users have numbers.
+    /// Set in a user namespace that maps one user.
     pub(super) ids: Option<Ids>,
 }
 
-impl Seen {
-    /// What is shown of a file, with whose name the system can be asked for permissions.
+impl StatContext {
+    /// The attributes to show. `dir` and `name` serve to ask the kernel for permissions.
     fn show(&self, mut stat: FileStat, dir: BorrowedFd<'_>, name: &[u8]) -> FileStat {
         if let Some(ids) = self.ids {
             ids.show(&mut stat, |access| rustix::fs::accessat(dir, name, access, AtFlags::empty()).is_ok());
@@ -39,7 +37,7 @@ impl Seen {
         stat
     }
 
-    /// Asks for the right to write to a file, which its owner may always take.
+    /// Checks the permission to write to a file. Its owner always passes.
     pub(super) fn check_write(&self, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
         if self.ids.is_none() {
             return Ok(());
@@ -53,59 +51,59 @@ impl Seen {
         if is_own { Ok(()) } else { Err(refused) }
     }
 
-    /// What is to be changed of a file.
-    pub(super) fn kept(
+    /// The changes to apply to a file, see [`Ids::effective_change`].
+    pub(super) fn effective_change(
         &self,
         change: &AttrChange,
         stat: impl FnOnce() -> rustix::io::Result<Stat>,
     ) -> rustix::io::Result<AttrChange> {
         let gives = change.uid.is_some() || change.gid.is_some();
         match self.ids.filter(|_| gives) {
-            Some(ids) => stat().map(|stat| ids.keep((stat.st_uid, stat.st_gid), change)),
+            Some(ids) => stat().map(|stat| ids.effective_change((stat.st_uid, stat.st_gid), change)),
             None => Ok(change.clone()),
         }
     }
 }
 
-/// A name in a directory; of a symbolic link itself.
-pub(super) fn at(seen: Seen, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
-    // First: should another file take the name meanwhile, this fits no file, and what is done with it is done again. Where there is nothing,
-    // a cluster is asked once.
+/// The attributes of a directory entry; symbolic links are not followed.
+pub(super) fn at(context: StatContext, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
+    // The handle is read first: if another file takes the name meanwhile, it matches no file, and callers repeat their operation.
+    // For a missing name a cluster file system is asked only once.
     let birth = birth(dir, name, AtFlags::empty())?;
     let plain = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(dir, name, plain, StatxFlags::BASIC_STATS)?;
-    Ok(seen.show(translate::stat(seen.root_device, &stat, birth), dir, name))
+    Ok(context.show(translate::stat(context.root_device, &stat, birth), dir, name))
 }
 
-/// An open file.
-pub(super) fn open(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
-    let stat = open_but_birth(seen, &file)?;
+/// The attributes of an open file.
+pub(super) fn open(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
+    let stat = open_but_birth(context, &file)?;
     Ok(FileStat { birth: birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0), ..stat })
 }
 
-/// The same, but for [`FileStat::birth`].
-pub(super) fn open_but_birth(seen: Seen, file: impl AsFd) -> rustix::io::Result<FileStat> {
+/// As [`open`], without [`FileStat::birth`].
+pub(super) fn open_but_birth(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
     let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-    let stat = translate::stat(seen.root_device, &stat, 0);
-    match seen.ids {
+    let stat = translate::stat(context.root_device, &stat, 0);
+    match context.ids {
         None => Ok(stat),
-        Some(_) => Ok(seen.show(stat, CWD, &name_of(&file))),
+        Some(_) => Ok(context.show(stat, CWD, &name_of(&file))),
     }
 }
 
-/// A name that stands for an open file.
+/// A path of an open file in `/proc`.
 pub(super) fn name_of(file: impl AsFd) -> Vec<u8> {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into_bytes()
 }
 
-/// See [`FileStat::birth`]: 0 where the file system makes no handles. Some make handles of what this machine alone knows.
+/// See [`FileStat::birth`]: 0 if the file system has no handles. The handles of some file systems are specific to this node.
 fn birth(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> rustix::io::Result<u64> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let mut handle = FileHandle { size: HANDLE_SIZE_MAX as u32, kind: 0, bytes: [0; HANDLE_SIZE_MAX] };
     let mut mount = 0;
     // SAFETY: `name` ends with a zero, `handle` has the layout of `struct file_handle` with `size` bytes behind it, and
     // both it and `mount` are only written to, during the call.
-    let told = unsafe {
+    let returned = unsafe {
         libc::name_to_handle_at(
             dir.as_raw_fd(),
             name.as_ptr(),
@@ -114,7 +112,7 @@ fn birth(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> rustix::io::Result
             flags.bits().cast_signed(),
         )
     };
-    if told != 0 {
+    if returned != 0 {
         let is_missing = std::io::Error::last_os_error().kind() == std::io::ErrorKind::NotFound;
         return if is_missing { Err(Errno::NOENT) } else { Ok(0) };
     }
