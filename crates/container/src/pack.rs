@@ -18,13 +18,13 @@ pub struct PackOptions {
     /// Version of all packed entries: nanoseconds since 1970.
     pub version: u64,
     /// Block size in bytes, see [`Geometry::block_size`].
-        pub block_size: u32,
-        /// Writer threads, one lane each.
-        pub writers: u32,
-        /// Subfiles that the writers share.
-        pub subfiles: u32,
-        /// Compression of data.
-        pub codec: Codec,
+    pub block_size: u32,
+    /// Writer threads, one lane each.
+    pub writers: u32,
+    /// Subfiles that the writers share.
+    pub subfiles: u32,
+    /// Compression of data.
+    pub codec: Codec,
 }
 
 /// Packs everything below the root of `source` into an empty directory. Files that cannot be read are left out and noted in `tally`.
@@ -110,8 +110,8 @@ impl Packer<'_> {
     }
 
     /// Packs one path. The outer error is the container's, the inner one the source's.
+    fn put(&mut self, within: &Within<'_>, item: &Item) -> Result<Result<()>> {
         let (node, file) = match read_node(within, item) {
-        let (node, file) = match look(within, item) {
             Ok(found) => found,
             Err(fault) => return Ok(Err(fault)),
         };

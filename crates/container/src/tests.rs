@@ -572,7 +572,10 @@ fn a_removal_is_not_believed_behind_what_is_not_all_there() {
         let container = bed.by_records();
         let is_there = |path: &[u8]| container.find(path).expect("whole").is_some();
         assert_eq!((is_there(b"old"), is_there(b"new")), (is_lost, !is_lost));
-        assert_eq!(container.damage().iter().any(|damage| damage.why.contains("old may have reappeared")), is_lost);
+        assert_eq!(
+            container.damage().iter().any(|damage| damage.why.contains("old may have reappeared")),
+            is_lost
+        );
         // Behind it all else is believed that is whole; and removals that are known to be safe.
         put(&mut writer, b"other", 4, b"z");
         writer.sync().expect("synced");

@@ -172,7 +172,10 @@ fn compare(indexed: &Container, entries: &[IndexEntry]) -> Result<Vec<(Vec<u8>, 
                 if let (Some(Ok(one)), Some(other)) = (listed.next(), there.next())
                     && one != *other
                 {
-                    wrong.push((one.path, "its version in the index differs from that in the records".to_string()));
+                    wrong.push((
+                        one.path,
+                        "its version in the index differs from that in the records".to_string(),
+                    ));
                 }
             }
         }

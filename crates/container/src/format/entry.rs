@@ -19,8 +19,8 @@ pub struct Entry {
     #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
     /// Nanoseconds since 1970 of the change, or one more than the version it replaces.
-        pub version: u64,
-        /// The file at the path; `None` if it was removed.
+    pub version: u64,
+    /// The file at the path; `None` if it was removed.
     pub node: Option<Node>,
 }
 
@@ -84,8 +84,8 @@ pub struct Node {
     /// Extended attributes.
     pub xattrs: Vec<Xattr>,
     /// Size of the content, in bytes.
-        pub size: u64,
-        /// Location of the content.
+    pub size: u64,
+    /// Location of the content.
     pub content: Content,
 }
 

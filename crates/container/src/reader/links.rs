@@ -21,7 +21,8 @@ pub fn follow_links(
     let names = |path: &[u8]| path.split(|&byte| byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
     let shown = shown(path);
     let outside = || {
-        let message = format!("{shown}: a symbolic link in it leads out of the container and is not followed");
+        let message =
+            format!("{shown}: a symbolic link in it leads out of the container and is not followed");
         Fault::new(Errno::ENOENT, message)
     };
     let (mut at, mut left, mut links) = (Vec::new(), names(path), 0);

@@ -1,4 +1,4 @@
-//! Symbolic links of a container, and names that lead to the same content.
+//! Symbolic links and hard links in a session.
 
 use super::draft::Draft;
 use super::state::{State, There, brief};
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
 
-/// Longest target, in bytes.
+/// Maximum size of a symbolic link's target, in bytes.
 const TARGET_SIZE_MAX: usize = 4095;
 
-/// Where a path leads to.
+/// Result of resolving a path.
 pub struct Led {
-    /// A path on which there is no link.
+    /// The path without symbolic links.
     pub path: Vec<u8>,
-    /// The file there that is open for writing.
+    /// The file, if it is open for writing.
     pub draft: Option<Arc<Mutex<Draft>>>,
-    /// What is there in the container.
+    /// The entry in the container.
     pub entry: Option<IndexEntry>,
 }
 
@@ -26,7 +26,7 @@ impl Session {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// `ENOENT`; `EINVAL` when it is no link.
+    /// `ENOENT`; `EINVAL` if this is not a symbolic link.
     pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut state = self.state.lock();
         if path.is_empty() || state.drafts.contains_key(path) {
@@ -38,10 +38,10 @@ impl Session {
         }
     }
 
-    /// Makes a symbolic link, and the directories that it lies in.
+    /// Creates a symbolic link, and missing parent directories.
     ///
     /// # Errors
-    /// `EEXIST` when there is something, `ENOENT` and `ENAMETOOLONG` for a target that is none.
+    /// `EEXIST` if the path exists, `ENOENT` and `ENAMETOOLONG` for an invalid target.
     pub fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<()> {
         check_path(path)?;
         match target.len() {
@@ -58,10 +58,10 @@ impl Session {
         state.put(path, Some(node), &[]).map(drop)
     }
 
-    /// Puts what is at a path at another one, too. It is a file of its own from then on, of which no byte is copied.
+    /// Creates a second path with the same content, as an independent file. No byte is copied.
     ///
     /// # Errors
-    /// `ENOENT`; `EEXIST` when there is something already, `EPERM` for a directory.
+    /// `ENOENT`; `EEXIST` if the target exists, `EPERM` for a directory.
     pub fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
         check_path(to)?;
         if from.is_empty() {
@@ -80,10 +80,10 @@ impl Session {
         state.put(to, Some(node), &[]).map(drop)
     }
 
-    /// The path that one leads to when all links on it are followed, the last one, too; maybe there is nothing.
+    /// The path after all symbolic links in it are followed, the last one, too. It need not exist.
     ///
     /// # Errors
-    /// `ELOOP` when there are more than 40 links, `ENOENT` when one leads out of the container.
+    /// `ELOOP` after more than 40 links, `ENOENT` if a link leads out of the container.
     pub fn resolve(&self, path: &[u8]) -> Result<Vec<u8>> {
         if path.is_empty() {
             return Ok(Vec::new());
@@ -92,10 +92,10 @@ impl Session {
         Ok(self.state.lock().lead_or_look(path, true)?.path)
     }
 
-    /// As [`Self::stat`], of what [`Self::resolve`] finds.
+    /// As [`Self::stat`], of the path that [`Self::resolve`] returns.
     ///
     /// # Errors
-    /// `ENOENT` when there is nothing, and as [`Self::resolve`].
+    /// `ENOENT` if the path does not exist, and as [`Self::resolve`].
     pub fn stat_followed(&self, path: &[u8]) -> Result<Brief> {
         if path.is_empty() {
             return Ok(self.root());
@@ -111,7 +111,7 @@ impl Session {
 }
 
 impl State {
-    /// As [`Self::lead`]. What is missing is looked for.
+    /// As [`Self::lead`]; if the path is missing, refreshes the container and retries.
     pub fn lead_or_look(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
         match self.lead(path, follows_last)? {
             Led { draft: None, entry: None, .. } if self.look_again()? => self.lead(path, follows_last),
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Where a path leads to, as far as this process knows; with `follows_last`, through a link at its end, too.
+    /// Resolves a path by what this process knows; `follows_last` follows a link at its end, too.
     pub fn lead(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
         let here = self.at(path.to_vec())?;
         let is_end = |node: Brief| node.kind != FileKind::Symlink || !follows_last;
@@ -129,7 +129,7 @@ impl State {
         }
         let (dir, name) = split_path(path);
         if found.is_none() && (dir.is_empty() || self.dirs.contains(dir)) {
-            // No link leads to it: what is known to be a directory is none, and what is missing is none.
+            // A known directory is no link, so the path has none and is missing.
             return Ok(here);
         }
         let to = match follows_last {
@@ -145,12 +145,12 @@ impl State {
         Ok(Led { path, draft, entry })
     }
 
-    /// A path without its links.
+    /// A path without symbolic links.
     fn follow(&mut self, path: &[u8]) -> Result<Vec<u8>> {
         follow_links(path, |at| self.target(at))
     }
 
-    /// Target of what is at a path; nothing when that is no link.
+    /// Target of the symbolic link at a path; `None` if it is no link.
     fn target(&mut self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.dirs.contains(path) || self.drafts.contains_key(path) {
             return Ok(None);

@@ -21,6 +21,7 @@ const STAT_BLOCK: u64 = 512;
 /// End of data that continues to the end of the file, even if the file grows.
 const END: u64 = u64::MAX;
 
+/// Source of a file's content.
 pub trait Input {
     /// Reads at `offset` until the buffer is full or the file ends; returns the number of bytes read.
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize>;
@@ -73,6 +74,7 @@ fn data_by(
     Ok(Some(start..if end >= size || end <= start { END } else { end }))
 }
 
+/// A file of a [`SharedFs`](tameike_io::shared::SharedFs).
 pub struct FileInput {
     file: Arc<dyn SharedFile>,
     size: u64,

@@ -59,8 +59,8 @@ impl Files<'_> {
     }
 
     /// A handle for creating many files in a directory; creates the directory if it is missing.
-        pub fn within(&self, dir: &[u8]) -> Within<'_> {
-            // If this fails, creating the first file returns the reason.
+    pub fn within(&self, dir: &[u8]) -> Within<'_> {
+        // If this fails, creating the first file returns the reason.
         let is_missing =
             !dir.is_empty() && self.into.stat(dir).is_err_and(|fault| fault.errno == Errno::ENOENT);
         let _ = if is_missing { self.make_dir(dir) } else { Ok(()) };
