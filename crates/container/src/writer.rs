@@ -86,8 +86,8 @@ impl LaneWriter {
             let message = format!("{id}: it has {} lanes", superblock.geometry.lanes);
             return Err(Fault::new(Errno::EINVAL, message));
         }
-        let Claim::Taken { life, address } = subfile.claim(lane, needs_lock)? else { return Ok(None) };
-        let sequence = first_sequence(life);
+        let Claim::Taken { incarnation, address } = subfile.claim(lane, needs_lock)? else { return Ok(None) };
+        let sequence = first_sequence(incarnation);
         Ok(Some(Self {
             subfile,
             superblock,
@@ -314,8 +314,8 @@ impl LaneWriter {
     fn encode(&mut self, kind: Kind, entry: &[u8], payload: &Payload<'_>) {
         let (address, sequence) = (self.end(), self.sequence);
         let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
-        let unsafe_size = u32::try_from(address - self.safe).unwrap_or(u32::MAX);
-        record::encode(&mut self.pending, kind, &place, unsafe_size, entry, payload);
+        let unsynced_size = u32::try_from(address - self.safe).unwrap_or(u32::MAX);
+        record::encode(&mut self.pending, kind, &place, unsynced_size, entry, payload);
         self.sequence += 1;
     }
 

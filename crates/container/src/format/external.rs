@@ -89,18 +89,18 @@ impl Identity {
     }
 
     /// As [`Self::told`], if the content is external.
-    pub fn told_outside(node: &Node) -> Option<Self> {
+    pub fn decode_external(node: &Node) -> Option<Self> {
         Self::told(node).filter(|identity| identity.place != Place::Inside && node.size == 0)
     }
 }
 
 /// Open external content.
-pub struct OutsideContent {
+pub struct ExternalContent {
     file: Arc<dyn SharedFile>,
     size: u64,
 }
 
-impl OutsideContent {
+impl ExternalContent {
     /// Opens the file, and updates `node` with its size and times.
     ///
     /// # Errors

@@ -75,14 +75,14 @@ pub struct Place {
 
 impl Place {
     /// Incarnation of the lane.
-    pub fn life(&self) -> u32 {
+    pub fn incarnation(&self) -> u32 {
         (self.sequence >> 32) as u32
     }
 }
 
 /// The sequence number of the first record of an incarnation.
-pub fn first_sequence(life: u32) -> u64 {
-    u64::from(life) << 32
+pub fn first_sequence(incarnation: u32) -> u64 {
+    u64::from(incarnation) << 32
 }
 
 /// A chunk of data.
@@ -114,13 +114,13 @@ pub struct Head {
     /// Size of the head.
     pub size: u32,
     /// Bytes of the incarnation before this record that were not known to be durable.
-    pub unsafe_size: u32,
+    pub unsynced_size: u32,
 }
 
 impl Head {
     /// The address before which the writer knew all records of its incarnation to be durable.
-    pub fn safe_end(&self) -> u64 {
-        match self.unsafe_size {
+    pub fn durable_end(&self) -> u64 {
+        match self.unsynced_size {
             u32::MAX => 0,
             size => self.place.address.saturating_sub(size.into()),
         }
@@ -188,7 +188,7 @@ pub fn encode(
     into: &mut Vec<u8>,
     kind: Kind,
     place: &Place,
-    unsafe_size: u32,
+    unsynced_size: u32,
     entry: &[u8],
     payload: &Payload<'_>,
 ) {
@@ -204,7 +204,7 @@ pub fn encode(
     for size in [entry.len(), payload.chunks.len(), payload.size, payload.kept.len()] {
         into.extend((size as u32).to_le_bytes());
     }
-    into.extend(unsafe_size.to_le_bytes());
+    into.extend(unsynced_size.to_le_bytes());
     into.extend([0; 4]);
     into.extend(entry);
     for chunk in &payload.chunks {
@@ -281,7 +281,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     let Some(codec) = Codec::of_byte(bytes[7]) else {
         return Found::Damaged("its codec is unknown to this version");
     };
-    let [entry_size, chunk_count, data_size, kept_size, unsafe_size] =
+    let [entry_size, chunk_count, data_size, kept_size, unsynced_size] =
         [40, 44, 48, 52, 56].map(|at| u32_at(bytes, at));
     let size = FIXED_SIZE as u64 + u64::from(entry_size) + u64::from(chunk_count) * CHUNK_ENTRY_SIZE as u64;
     if size > HEAD_SIZE_MAX as u64 || chunk_count != data_size.div_ceil(CHUNK_SIZE) {
@@ -321,7 +321,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         kept_size,
         chunks,
         size: size as u32,
-        unsafe_size,
+        unsynced_size,
     };
     let fits = |chunk: usize| match head.chunks[chunk].kept as usize {
         kept if codec == Codec::None => kept == head.chunk_range(chunk).len(),

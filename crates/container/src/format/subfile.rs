@@ -51,7 +51,7 @@ pub enum Claim {
     /// The claim succeeded.
     Taken {
         /// Incarnation of the lane, one more than before.
-        life: u32,
+        incarnation: u32,
         /// First address that no writer has written.
         address: u64,
     },
@@ -141,8 +141,8 @@ impl Subfile {
             Err(fault) => return Err(fault),
         }
         let before = self.lanes()?[lane as usize].life;
-        let life = before + 1;
-        if life == FINISHED {
+        let incarnation = before + 1;
+        if incarnation == FINISHED {
             let message = format!("lane {lane} of subfile {} was claimed too often", self.number);
             return Err(Fault::new(Errno::ENOSPC, message));
         }
@@ -154,8 +154,8 @@ impl Subfile {
                 end.next_multiple_of(self.superblock.geometry.block_size.into())
             }
         };
-        self.set(lane, life)?;
-        Ok(Claim::Taken { life, address })
+        self.set(lane, incarnation)?;
+        Ok(Claim::Taken { incarnation, address })
     }
 
     /// Locks all lanes for this open file, so that no writer begins one. Returns false if a writer holds a lane. Without locks of the file
@@ -189,8 +189,8 @@ impl Subfile {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn finish(&self, lane: u32, life: u32) -> Result<()> {
-        self.set(lane, life | FINISHED)
+    pub fn finish(&self, lane: u32, incarnation: u32) -> Result<()> {
+        self.set(lane, incarnation | FINISHED)
     }
 
     fn set(&self, lane: u32, state: u32) -> Result<()> {

@@ -124,14 +124,14 @@ impl LaneEnd {
     }
 
     /// The incarnation; 0 if the lane is empty.
-    pub fn life(&self) -> u32 {
+    pub fn incarnation(&self) -> u32 {
         (self.sequence >> 32) as u32
     }
 
     /// Returns true if the writer has synced all records, as a finished writer that has put some has. If it has put none, the lane's
     /// incarnation in the header may not be durable.
     pub(super) fn is_durable(&self) -> bool {
-        self.is_finished && self.sequence > first_sequence(self.life()) + 1
+        self.is_finished && self.sequence > first_sequence(self.incarnation()) + 1
     }
 }
 

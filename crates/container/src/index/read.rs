@@ -17,7 +17,7 @@ use tameike_io::{Crc32c, crc32c};
 const PAGES_KEPT: usize = 8;
 
 /// Maximum size of an index, in bytes, that is sent whole to other processes.
-const TOLD_SIZE_MAX: u64 = 1 << 20;
+const SENT_SIZE_MAX: u64 = 1 << 20;
 
 /// An open index, with its list of pages and a few cached pages.
 pub struct Index {
@@ -75,11 +75,11 @@ impl Index {
         Self::read(Source::File(file), stamp, container)
     }
 
-    /// An index from the [bytes](Self::told) and the stamp that another process has sent.
+    /// An index from the [bytes](Self::whole_bytes) and the stamp that another process has sent.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn of_told(bytes: Vec<u8>, stamp: Stamp, container: u64) -> Result<Self> {
+    pub fn from_bytes(bytes: Vec<u8>, stamp: Stamp, container: u64) -> Result<Self> {
         Self::read(Source::Memory(bytes), stamp, container)
     }
 
@@ -110,8 +110,8 @@ impl Index {
     }
 
     /// All bytes, for other processes; `None` if it is too large or cannot be read.
-    pub fn told(&self) -> Option<Vec<u8>> {
-        if self.stamp.size > TOLD_SIZE_MAX {
+    pub fn whole_bytes(&self) -> Option<Vec<u8>> {
+        if self.stamp.size > SENT_SIZE_MAX {
             return None;
         }
         let mut bytes = vec![0; self.stamp.size as usize];

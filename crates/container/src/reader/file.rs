@@ -1,18 +1,18 @@
 //! Reads a file of a container.
 
-mod taker;
+mod sink;
 
-use super::records::{Lent, Reader, Records, missing, not_there};
+use super::records::{PooledFile, Reader, Records, missing, not_there};
 use crate::format::codec::unpack;
 use crate::format::entry::{Content, Extent, Node};
-use crate::format::external::{Identity, OutsideContent, Show};
+use crate::format::external::{ExternalContent, Identity, Show};
 use crate::format::geometry::LaneId;
 use crate::format::record;
 use crate::format::record::{CHUNK_SIZE, Head};
 use crate::index::IndexEntry;
+use sink::{Filled, Shown, Sink};
 use std::ops::Range;
 use std::sync::Arc;
-use taker::{Filled, Shown, Taker};
 use tameike_core::{Errno, Fault, FileKind, Result};
 
 /// Chunks per read if less than one chunk is wanted.
@@ -29,7 +29,7 @@ pub struct FileReader {
     extents: Vec<Extent>,
     piece: Option<Piece>,
     /// External content.
-    outside: Option<OutsideContent>,
+    outside: Option<ExternalContent>,
 }
 
 /// Opens files of a container, independently of later changes of the [`Container`](super::Container).
@@ -54,8 +54,8 @@ impl Opener {
     /// As [`Self::open`].
     pub(crate) fn open_unread(&self, entry: &IndexEntry) -> Result<FileReader> {
         let mut reader = self.open_record(entry)?;
-        if let Some(identity) = Identity::told_outside(&reader.node) {
-            let content = OutsideContent::open(&**self.0.fs(), &identity, &mut reader.node)?;
+        if let Some(identity) = Identity::decode_external(&reader.node) {
+            let content = ExternalContent::open(&**self.0.fs(), &identity, &mut reader.node)?;
             reader.outside = Some(content);
         }
         Ok(reader)
@@ -85,7 +85,7 @@ fn is_long(entry: &IndexEntry) -> bool {
 impl FileReader {
     pub(crate) fn new(records: Arc<Records>, node: Node, extents: Vec<Extent>) -> Self {
         let is_long = extents.last().is_some_and(|last| last.end() > WITH_HEAD as u64);
-        let source = Source { records, is_long, reader: Reader::default(), lent: None };
+        let source = Source { records, is_long, reader: Reader::default(), pooled: None };
         Self { source, node, extents, piece: None, outside: None }
     }
 
@@ -124,21 +124,21 @@ impl FileReader {
         self.give(range, &mut Shown(show))
     }
 
-    fn give(&mut self, range: Range<u64>, taker: &mut dyn Taker) -> Result<()> {
+    fn give(&mut self, range: Range<u64>, sink: &mut dyn Sink) -> Result<()> {
         match self.node.kind {
             FileKind::File => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
         if let Some(content) = &self.outside {
-            return content.visit(range, &mut |at, bytes| taker.take(at, bytes));
+            return content.visit(range, &mut |at, bytes| sink.take(at, bytes));
         }
-        let given = self.give_extents(range, taker);
-        self.source.lent = None;
+        let given = self.give_extents(range, sink);
+        self.source.pooled = None;
         given
     }
 
-    fn give_extents(&mut self, range: Range<u64>, taker: &mut dyn Taker) -> Result<()> {
+    fn give_extents(&mut self, range: Range<u64>, sink: &mut dyn Sink) -> Result<()> {
         let Self { source, extents, piece, .. } = self;
         let first = extents.partition_point(|extent| extent.end() <= range.start);
         for extent in extents[first..].iter().take_while(|extent| extent.start < range.end) {
@@ -149,7 +149,7 @@ impl FileReader {
                 Some(known) => piece.insert(known),
                 None => piece.insert(Piece::read(source, extent)?),
             }
-            .give(source, data, start, taker)?;
+            .give(source, data, start, sink)?;
         }
         Ok(())
     }
@@ -193,18 +193,18 @@ struct Source {
     is_long: bool,
     reader: Reader,
     /// Borrowed for one call only, so that other readers can use it between calls.
-    lent: Option<Lent>,
+    pooled: Option<PooledFile>,
 }
 
 impl Source {
     /// An open file descriptor of a subfile.
-    fn lent(&mut self, subfile: u32) -> Result<&mut Lent> {
-        let known = self.lent.take().filter(|lent| lent.number() == subfile);
-        let lent = match known {
-            Some(lent) => lent,
-            None => self.records.lend(subfile, &self.reader)?,
+    fn pooled(&mut self, subfile: u32) -> Result<&mut PooledFile> {
+        let known = self.pooled.take().filter(|pooled| pooled.number() == subfile);
+        let pooled = match known {
+            Some(pooled) => pooled,
+            None => self.records.borrow(subfile, &self.reader)?,
         };
-        Ok(self.lent.insert(lent))
+        Ok(self.pooled.insert(pooled))
     }
 
     fn read(&mut self, extent: &Extent, size: usize) -> Result<(Head, Vec<u8>)> {
@@ -212,16 +212,16 @@ impl Source {
         if !self.is_long {
             return self.records.read(lane, address, size);
         }
-        let lent = self.lent(lane.subfile).map_err(|fault| missing(fault, lane, address))?;
-        let file = lent.file().clone();
+        let pooled = self.pooled(lane.subfile).map_err(|fault| missing(fault, lane, address))?;
+        let file = pooled.file().clone();
         self.records.read_by(&*file, lane, address, size)
     }
 
     /// Reads at an address of a lane, within a block, until the buffer is full or the subfile ends.
     fn read_at(&mut self, lane: LaneId, address: u64, buffer: &mut [u8], is_exact: bool) -> Result<usize> {
         let offset = self.records.superblock().geometry.offset(lane.lane, address);
-        let lent = self.lent(lane.subfile)?;
-        if is_exact { lent.read_wanted(buffer, offset) } else { lent.file().read_at(buffer, offset) }
+        let pooled = self.pooled(lane.subfile)?;
+        if is_exact { pooled.read_wanted(buffer, offset) } else { pooled.file().read_at(buffer, offset) }
     }
 }
 
@@ -261,14 +261,8 @@ impl Piece {
         (self.head.place.lane, self.head.place.address) == (extent.lane, extent.address)
     }
 
-    /// Passes a range of the record's data to `taker`; `place` is the range's offset in the file.
-    fn give(
-        &mut self,
-        source: &mut Source,
-        data: Range<u64>,
-        place: u64,
-        taker: &mut dyn Taker,
-    ) -> Result<()> {
+    /// Passes a range of the record's data to `sink`; `place` is the range's offset in the file.
+    fn give(&mut self, source: &mut Source, data: Range<u64>, place: u64, sink: &mut dyn Sink) -> Result<()> {
         if data.end > u64::from(self.head.data_size) {
             let place = self.head.place;
             return Err(not_there(place.lane, place.address, "its data is shorter than the entry says"));
@@ -281,7 +275,7 @@ impl Piece {
             let run = self.plain_run(chunk, &(at..data.end));
             let buffer = match run.is_empty() {
                 true => None,
-                false => taker.buffer(to, self.kept_range(&run).len()),
+                false => sink.buffer(to, self.kept_range(&run).len()),
             };
             if let Some(buffer) = buffer {
                 self.read_plain(source, run, buffer)?;
@@ -292,7 +286,7 @@ impl Piece {
             // If whole chunks are wanted, the kernel reads the next one ahead while this one is used; a larger read would wait for all.
             let is_wanted_whole = at == start && end == u64::from(whole.end);
             let content = self.content(source, chunk, if is_wanted_whole { 1 } else { CHUNKS_AHEAD })?;
-            taker.take(to, &content[(at - start) as usize..(end - start) as usize])?;
+            sink.take(to, &content[(at - start) as usize..(end - start) as usize])?;
             at = end;
         }
         Ok(())

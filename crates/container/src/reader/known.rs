@@ -81,7 +81,8 @@ impl Container {
             Some(index) => index.stamp(),
             None => self.records.fs().stat(superblock::NAME).ok()?.stamp(),
         };
-        let index = self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.told() });
+        let index =
+            self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.whole_bytes() });
         let seen = Seen { outside: self.outside as u64, stamp, index };
         Some(Known { superblock: self.superblock(), seen })
     }
@@ -91,7 +92,7 @@ impl Container {
         let Known { superblock, seen: Seen { outside, stamp, index } } = known;
         let index = match index {
             Some(SeenIndex { bytes: Some(bytes), .. }) if known.is_as_it_was(&*fs) => {
-                Some(Index::of_told(bytes.clone(), *stamp, superblock.container).ok()?)
+                Some(Index::from_bytes(bytes.clone(), *stamp, superblock.container).ok()?)
             }
             // The index names its container.
             Some(SeenIndex { sum, .. }) => {

@@ -1,10 +1,10 @@
 //! An open container: the paths of its index, merged with those added to lanes since.
 
+mod external;
 pub mod file;
 mod follow;
 mod known;
 pub mod links;
-mod outside;
 mod path_key;
 mod proof;
 pub mod records;
@@ -57,7 +57,7 @@ pub struct Container {
     added: BTreeMap<PathKey, IndexEntry>,
     ends: BTreeMap<LaneId, LaneEnd>,
     /// Lanes whose end is known without a scan: of writers of this process, and of reports.
-    told: BTreeSet<LaneId>,
+    known_ends: BTreeSet<LaneId>,
     /// Lanes with an entry that `added` does not have, because a newer one of another lane, maybe not durable yet, took its place.
     displaced: BTreeSet<LaneId>,
     damage: Vec<Damage>,
@@ -102,7 +102,7 @@ impl Container {
         is_by_records: bool,
     ) -> Result<Self> {
         let mut container = Self::unseen(fs, superblock, index, is_by_records);
-        container.look(&Listing::of(&**container.records.fs())?)?;
+        container.scan_lanes(&Listing::of(&**container.records.fs())?)?;
         Ok(container)
     }
 
@@ -115,8 +115,19 @@ impl Container {
     ) -> Self {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
-        let (added, told, displaced, damage, refused) = Default::default();
-        Self { records, is_by_records, index, added, ends, told, displaced, damage, refused, outside: 0 }
+        let (added, known_ends, displaced, damage, refused) = Default::default();
+        Self {
+            records,
+            is_by_records,
+            index,
+            added,
+            ends,
+            known_ends,
+            displaced,
+            damage,
+            refused,
+            outside: 0,
+        }
     }
 
     /// Scans lanes for what was added since the open or the last refresh.
@@ -139,20 +150,20 @@ impl Container {
             return Ok(());
         }
         listing.numbers.retain(|number| !known.contains(number));
-        self.look(&listing)
+        self.scan_lanes(&listing)
     }
 
     /// Scans the lanes that may have more than is known.
-    fn look(&mut self, listing: &Listing) -> Result<()> {
+    fn scan_lanes(&mut self, listing: &Listing) -> Result<()> {
         self.outside = listing.outside.len();
         for (number, lanes) in self.records.lanes(&listing.numbers)? {
-            for (lane, LaneState { life, is_finished }) in (0..).zip(lanes) {
+            for (lane, LaneState { life: incarnation, is_finished }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
                 let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
                 // Without an index, every unfinished lane is scanned again, as its known part may be damaged.
                 let may_have_more = match &self.index {
-                    Some(_) => life != end.life() || (life != 0 && !end.is_finished),
-                    None => life != end.life() || !end.is_finished,
+                    Some(_) => incarnation != end.incarnation() || (incarnation != 0 && !end.is_finished),
+                    None => incarnation != end.incarnation() || !end.is_finished,
                 };
                 if may_have_more {
                     self.scan(end)?;
@@ -163,11 +174,11 @@ impl Container {
                 }
             }
         }
-        self.forget_replaced()
+        self.forget_replaced_damage()
     }
 
     /// Forgets damage of entries whose path was written again since: a restarted writer repeats what it had kept.
-    fn forget_replaced(&mut self) -> Result<()> {
+    fn forget_replaced_damage(&mut self) -> Result<()> {
         for entry in std::mem::take(&mut self.refused) {
             if self.version(&entry.path)? > entry.version {
                 self.damage.retain(|damage| (damage.lane, damage.address) != (entry.lane, entry.address));
@@ -185,30 +196,31 @@ impl Container {
         // What was incomplete is scanned again.
         self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
         self.refused.retain(|entry| entry.lane != from.lane || entry.address < from.address);
-        let mut life = Life::new(from.life());
+        let mut current = Incarnation::new(from.incarnation());
         loop {
             let before = scan.known_end();
             match scan.next()? {
                 Some(Step::Record(head)) => {
-                    if head.place.life() != life.number {
-                        let next = Life::new(head.place.life());
-                        self.settle(std::mem::replace(&mut life, next))?;
+                    if head.place.incarnation() != current.number {
+                        let next = Incarnation::new(head.place.incarnation());
+                        self.add_valid(std::mem::replace(&mut current, next))?;
                     }
-                    life.safe_end = life.safe_end.max(head.safe_end());
-                    life.entries.extend(index_entry(&head).map(|entry| (before, entry)));
+                    current.durable_end = current.durable_end.max(head.durable_end());
+                    current.entries.extend(index_entry(&head).map(|entry| (before, entry)));
                 }
                 Some(Step::Damage { address, why }) => {
                     self.damage.push(Damage { lane: from.lane, address, why });
-                    life.doubtful.get_or_insert(before);
+                    current.first_invalid.get_or_insert(before);
                 }
                 None => break,
             }
         }
-        let doubtful = self.settle(life)?;
+        let first_invalid = self.add_valid(current)?;
         let end = scan.known_end();
         // Damage stays beyond the end, also in an index: the next process that opens the container finds it again.
-        let settled = doubtful.map_or(end, |doubtful| LaneEnd { is_finished: false, ..doubtful });
-        self.ends.insert(from.lane, settled);
+        let end_before_damage =
+            first_invalid.map_or(end, |first_invalid| LaneEnd { is_finished: false, ..first_invalid });
+        self.ends.insert(from.lane, end_before_damage);
         Ok(())
     }
 
@@ -219,12 +231,13 @@ impl Container {
     /// Decides which entries of an incarnation are valid, and adds them. Entries not known to be durable are valid if their content is
     /// readable; a removal only if nothing before it is missing, as a rename puts the new path before it removes the old one.
     /// Returns the position of the first invalid entry or damage.
-    fn settle(&mut self, life: Life) -> Result<Option<LaneEnd>> {
-        let mut doubtful = life.doubtful;
-        for (before, entry) in life.entries {
-            let is_behind = doubtful.is_some_and(|doubtful| doubtful.address <= before.address);
+    fn add_valid(&mut self, current: Incarnation) -> Result<Option<LaneEnd>> {
+        let mut first_invalid = current.first_invalid;
+        for (before, entry) in current.entries {
+            let is_behind =
+                first_invalid.is_some_and(|first_invalid| first_invalid.address <= before.address);
             let why = match entry.node {
-                _ if entry.address < life.safe_end => None,
+                _ if entry.address < current.durable_end => None,
                 None => is_behind.then_some("may have reappeared: its removal was not known to be durable, and records before it are missing or damaged"),
                 Some(_) => (!self.check_records(&entry)?.is_empty()).then_some("is incomplete: its writer failed before it was durable"),
             };
@@ -236,10 +249,10 @@ impl Container {
             self.damage.push(Damage { lane: entry.lane, address: entry.address, why });
             self.refused.push(entry);
             if !is_behind {
-                doubtful = Some(before);
+                first_invalid = Some(before);
             }
         }
-        Ok(doubtful)
+        Ok(first_invalid)
     }
 
     /// Adds an entry that a writer has put, without reading it.
@@ -271,7 +284,7 @@ impl Container {
 
     /// The end of each lane.
     pub fn ends(&self) -> Vec<LaneEnd> {
-        self.ends.values().filter(|end| end.life() > 0).copied().collect()
+        self.ends.values().filter(|end| end.incarnation() > 0).copied().collect()
     }
 
     /// Returns true if it was opened by its index.
@@ -357,19 +370,19 @@ impl Container {
 }
 
 /// Result of scanning one incarnation of a lane.
-struct Life {
+struct Incarnation {
     number: u32,
     /// The writer knew everything before this address to be durable.
-    safe_end: u64,
+    durable_end: u64,
     /// Entries, each with the end of the record before it.
     entries: Vec<(LaneEnd, IndexEntry)>,
     /// End of the record before the first damage.
-    doubtful: Option<LaneEnd>,
+    first_invalid: Option<LaneEnd>,
 }
 
-impl Life {
+impl Incarnation {
     fn new(number: u32) -> Self {
-        Self { number, safe_end: 0, entries: Vec::new(), doubtful: None }
+        Self { number, durable_end: 0, entries: Vec::new(), first_invalid: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::index::IndexEntry;
 use super::Container;
 use crate::format::entry::{Entry, Extent, Node};
-use crate::format::external::OutsideContent;
+use crate::format::external::ExternalContent;
 use crate::format::geometry::LaneId;
 use crate::format::record::Head;
 use tameike_core::{Errno, Fault, Result};
@@ -44,7 +44,7 @@ impl Container {
         if damage.is_empty()
             && let Some(identity) = self.outside_of(entry)?
         {
-            match OutsideContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
+            match ExternalContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
                 // The content was promoted.
                 Err(fault) if fault.errno == Errno::ENOENT => {}
                 Err(fault) => damage.push(fault),

@@ -19,7 +19,7 @@ use tameike_io::shared::{Access, SharedFile, SharedFs};
 /// Heads are rarely larger.
 const HEAD_SIZE: usize = 4 << 10;
 /// Larger reads, in bytes, use a descriptor that no other reader uses meanwhile.
-const MUCH: usize = 256 << 10;
+const LARGE_READ: usize = 256 << 10;
 /// A read that begins at most this many bytes after the last one is sequential: heads of records lie between.
 const GAP_MAX: u64 = 16 << 10;
 /// Maximum number of open descriptors of a subfile.
@@ -30,7 +30,7 @@ const PART_OF_FILES: usize = 2;
 const RETRY_TIME: Duration = Duration::from_secs(10);
 const RETRY_STEP: Duration = Duration::from_millis(5);
 /// Maximum number of threads that open subfiles in parallel, two or more subfiles each.
-const LOOKERS: usize = 8;
+const THREADS_MAX: usize = 8;
 
 /// The subfiles of a container, opened at their first use.
 pub struct Records {
@@ -69,7 +69,7 @@ type WeakReader = Weak<()>;
 
 /// A descriptor of a subfile for one reader at a time (one of the pool is the shared one). The kernel and clients of file systems keep
 /// readahead state per open file.
-pub struct Lent {
+pub struct PooledFile {
     records: Arc<Records>,
     number: u32,
     file: Arc<dyn SharedFile>,
@@ -79,7 +79,7 @@ pub struct Lent {
     reader: Option<WeakReader>,
 }
 
-impl Lent {
+impl PooledFile {
     /// Number of the subfile.
     pub fn number(&self) -> u32 {
         self.number
@@ -115,7 +115,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledFile {
     fn drop(&mut self) {
         let Some(last) = self.reader.take() else { return };
         if let Some(opened) =
@@ -223,19 +223,20 @@ impl Records {
             let opened = self.opened.lock();
             numbers.iter().filter(|number| !opened.contains_key(number)).count()
         };
-        let lookers = LOOKERS.min(unopened / 2);
-        if lookers <= 1 {
+        let threads = THREADS_MAX.min(unopened / 2);
+        if threads <= 1 {
             return numbers.iter().map(look).collect();
         }
-        let look_at = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
-        let parts = numbers.chunks(numbers.len().div_ceil(lookers));
+        let lanes_of = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
+        let parts = numbers.chunks(numbers.len().div_ceil(threads));
         let found: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
-            let looking: Vec<_> =
-                parts.map(|part| (part, Builder::new().spawn_scoped(scope, move || look_at(part)))).collect();
-            let done = looking.into_iter().map(|(part, looker)| match looker {
-                Ok(looker) => looker.join().unwrap_or_else(|_| Err(panicked())),
+            let running: Vec<_> = parts
+                .map(|part| (part, Builder::new().spawn_scoped(scope, move || lanes_of(part))))
+                .collect();
+            let done = running.into_iter().map(|(part, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(panicked())),
                 // The user's limit of threads is reached.
-                Err(_) => look_at(part),
+                Err(_) => lanes_of(part),
             });
             done.collect()
         });
@@ -253,22 +254,23 @@ impl Records {
     ///
     /// # Errors
     /// As [`Self::subfile`].
-    pub fn lend(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<Lent> {
+    pub fn borrow(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<PooledFile> {
         let shared = self.subfile(number)?.file().clone();
-        let of_all = || Lent { records: self.clone(), number, file: shared.clone(), end: None, reader: None };
+        let shared_one =
+            || PooledFile { records: self.clone(), number, file: shared.clone(), end: None, reader: None };
         let own = |file, end| {
             let reader = Some(Arc::downgrade(&reader.0));
-            Lent { records: self.clone(), number, file, end, reader }
+            PooledFile { records: self.clone(), number, file, end, reader }
         };
         {
             let mut opened = self.opened.lock();
-            let Some(opened) = opened.get_mut(&number) else { return Ok(of_all()) };
+            let Some(opened) = opened.get_mut(&number) else { return Ok(shared_one()) };
             if let Some(Free { file, end, .. }) = opened.take_free(reader) {
                 return Ok(own(file, end));
             }
             if opened.is_written || opened.count >= FILES_MAX {
                 let taken = opened.take_from_another();
-                return Ok(taken.map_or_else(of_all, |Free { file, end, .. }| own(file, end)));
+                return Ok(taken.map_or_else(shared_one, |Free { file, end, .. }| own(file, end)));
             }
             opened.count += 1;
         }
@@ -280,7 +282,7 @@ impl Records {
                 {
                     opened.count -= 1;
                 }
-                Ok(of_all())
+                Ok(shared_one())
             }
         }
     }
@@ -290,7 +292,7 @@ impl Records {
         let offset = self.superblock.geometry.offset(entry.lane.lane, entry.address);
         // If the open fails, the read reports it.
         if let Ok(subfile) = self.subfile(entry.lane.subfile) {
-            subfile.file().prefetch(offset, MUCH.min(entry.record_size as usize) as u64);
+            subfile.file().prefetch(offset, LARGE_READ.min(entry.record_size as usize) as u64);
         }
     }
 
@@ -317,10 +319,10 @@ impl Records {
     /// # Errors
     /// `EIO` if it is missing or damaged.
     pub fn read(self: &Arc<Self>, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
-        let opened = match size > MUCH {
+        let opened = match size > LARGE_READ {
             true => self
-                .lend(lane.subfile, &Reader::default())
-                .map(|lent| self.read_by(&**lent.file(), lane, address, size)),
+                .borrow(lane.subfile, &Reader::default())
+                .map(|pooled| self.read_by(&**pooled.file(), lane, address, size)),
             false => {
                 self.subfile(lane.subfile).map(|subfile| self.read_by(&**subfile.file(), lane, address, size))
             }

@@ -55,35 +55,38 @@ impl Container {
     /// Adds the entries that another writer of this container reports. Lanes with an unknown earlier part are scanned all the same, so their
     /// reports are ignored.
     pub fn take_report(&mut self, report: Report) {
-        let is_believed = report.container == self.superblock().container
-            && report.ends.iter().all(|end| end.is_finished && self.goes_on(end));
-        if !is_believed {
+        let is_usable = report.container == self.superblock().container
+            && report.ends.iter().all(|end| end.is_finished && self.follows_known_end(end));
+        if !is_usable {
             return;
         }
-        self.tell_ends(&report.ends);
+        self.record_ends(&report.ends);
         report.entries.into_iter().for_each(|entry| self.add(entry));
     }
 
     /// Records the ends of lanes, as their writers report them.
-    pub(super) fn tell_ends(&mut self, ends: &[LaneEnd]) {
+    pub(super) fn record_ends(&mut self, ends: &[LaneEnd]) {
         self.ends.extend(ends.iter().map(|end| (end.lane, *end)));
-        self.told.extend(ends.iter().map(|end| end.lane));
+        self.known_ends.extend(ends.iter().map(|end| end.lane));
     }
 
     /// Subfiles that need no scan: the ends of all their lanes are known.
-    pub(super) fn told_subfiles(&self) -> BTreeSet<u32> {
+    pub(super) fn complete_subfiles(&self) -> BTreeSet<u32> {
         let lanes = self.superblock().geometry.lanes;
-        let has_all =
-            |number: &u32| (0..lanes).all(|lane| self.told.contains(&LaneId { subfile: *number, lane }));
-        self.told.iter().map(|lane| lane.subfile).filter(has_all).collect()
+        let has_all = |number: &u32| {
+            (0..lanes).all(|lane| self.known_ends.contains(&LaneId { subfile: *number, lane }))
+        };
+        self.known_ends.iter().map(|lane| lane.subfile).filter(has_all).collect()
     }
 
     /// Returns true if everything in a lane before the incarnation that ends here, or before a known part of it, is known.
-    pub(super) fn goes_on(&self, end: &LaneEnd) -> bool {
+    pub(super) fn follows_known_end(&self, end: &LaneEnd) -> bool {
         let before = self.ends.get(&end.lane).copied().unwrap_or(LaneEnd::none(end.lane));
-        let is_first = before.life() == 0 && end.life() == 1;
-        let is_next = before.is_finished && end.life() == before.life() + 1;
-        let is_same = !before.is_finished && end.life() == before.life() && end.sequence >= before.sequence;
+        let is_first = before.incarnation() == 0 && end.incarnation() == 1;
+        let is_next = before.is_finished && end.incarnation() == before.incarnation() + 1;
+        let is_same = !before.is_finished
+            && end.incarnation() == before.incarnation()
+            && end.sequence >= before.sequence;
         is_first || is_next || is_same
     }
 }

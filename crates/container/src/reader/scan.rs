@@ -83,7 +83,7 @@ impl LaneScan {
         while self.address < self.end {
             let address = self.address;
             let block_end = self.superblock.geometry.block_end(address);
-            match self.look(address)? {
+            match self.decode_at(address)? {
                 Found::Record(head)
                     if address + u64::from(head.size + head.kept_size) > self.end.min(block_end) =>
                 {
@@ -92,7 +92,7 @@ impl LaneScan {
                 }
                 Found::Record(head) => {
                     // Each incarnation has its own sequence numbers.
-                    let expected = self.sequence.max(first_sequence(head.place.life()));
+                    let expected = self.sequence.max(first_sequence(head.place.incarnation()));
                     let missing = head.place.sequence.checked_sub(expected).filter(|missing| *missing > 0);
                     if let Some(missing) = missing {
                         // The next step returns this record.
@@ -128,7 +128,7 @@ impl LaneScan {
     /// The address of the first record of the block from `address` on, or the end of the block.
     fn find_record(&mut self, mut address: u64, block_end: u64) -> Result<u64> {
         while address < block_end.min(self.end) {
-            if matches!(self.look(address)?, Found::Record(_)) {
+            if matches!(self.decode_at(address)?, Found::Record(_)) {
                 return Ok(address);
             }
             address += u64::from(ALIGNMENT);
@@ -137,7 +137,7 @@ impl LaneScan {
     }
 
     /// Decodes a record at an address.
-    fn look(&mut self, address: u64) -> Result<Found> {
+    fn decode_at(&mut self, address: u64) -> Result<Found> {
         let place =
             Place { container: self.superblock.container, lane: self.lane, address, sequence: self.sequence };
         match self.read(address, FIXED_SIZE)? {

@@ -18,7 +18,7 @@ impl Container {
     /// As [`LaneWriter::begin`].
     pub fn begin_writer(&mut self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
         // The writer may claim lanes that have ended.
-        self.told.clear();
+        self.known_ends.clear();
         let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
         writer.set_codec(codec)?;
         self.records.read_as_written(writer.subfile());
@@ -37,8 +37,8 @@ impl Container {
     pub fn end_writer(&mut self, writer: LaneWriter) -> Result<Vec<LaneEnd>> {
         let ends = writer.finish()?;
         // A lane that another process used after the last scan has unknown entries: it is scanned.
-        let followed: Vec<_> = ends.iter().filter(|end| self.goes_on(end)).copied().collect();
-        self.tell_ends(&followed);
+        let followed: Vec<_> = ends.iter().filter(|end| self.follows_known_end(end)).copied().collect();
+        self.record_ends(&followed);
         Ok(ends)
     }
 
@@ -73,7 +73,7 @@ impl Container {
     /// # Errors
     /// Errors of the file system; the old index is kept then.
     pub fn write_index(&mut self) -> Result<()> {
-        self.refresh_but(&self.told_subfiles())?;
+        self.refresh_but(&self.complete_subfiles())?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
         self.walk()?.try_for_each(|entry| index.add(entry?))?;
         index.finish_unless_behind(&self.ends())

@@ -1,6 +1,6 @@
 //! Attributes of files in a session.
 
-use super::state::There;
+use super::state::Existing;
 use super::{Brief, OpenFile, Session, WriterFile, Xattr};
 use crate::Node;
 use tameike_core::attr::{AttrChange, SetTime};
@@ -93,7 +93,7 @@ impl Session {
             draft.is_changed = true;
             return Ok(());
         }
-        let There { entry, .. } = state.find(path)?;
+        let Existing { entry, .. } = state.find(path)?;
         self.begin(&mut state)?;
         let (mut node, _) = state.node_of(&entry)?;
         change(&mut node);

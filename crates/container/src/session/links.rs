@@ -1,7 +1,7 @@
 //! Symbolic links and hard links in a session.
 
 use super::draft::Draft;
-use super::state::{State, There, brief};
+use super::state::{Existing, State, brief};
 use super::{Brief, Session};
 use crate::{IndexEntry, Node, check_path, follow_links, split_path};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use tameike_io::shared::join;
 const TARGET_SIZE_MAX: usize = 4095;
 
 /// Result of resolving a path.
-pub struct Led {
+pub struct Resolved {
     /// The path without symbolic links.
     pub path: Vec<u8>,
     /// The file, if it is open for writing.
@@ -33,7 +33,7 @@ impl Session {
             return Err(Errno::EINVAL.into());
         }
         match state.find(path)? {
-            There { entry, node: Brief { kind: FileKind::Symlink, .. } } => Ok(state.node(&entry)?.target),
+            Existing { entry, node: Brief { kind: FileKind::Symlink, .. } } => Ok(state.node(&entry)?.target),
             _ => Err(Errno::EINVAL.into()),
         }
     }
@@ -68,7 +68,7 @@ impl Session {
             return Err(Errno::EPERM.into());
         }
         let mut state = self.state.lock();
-        let There { entry, node } = state.find_published(from)?;
+        let Existing { entry, node } = state.find_published(from)?;
         if node.kind == FileKind::Directory {
             return Err(Errno::EPERM.into());
         }
@@ -89,7 +89,7 @@ impl Session {
             return Ok(Vec::new());
         }
         check_path(path)?;
-        Ok(self.state.lock().lead_or_look(path, true)?.path)
+        Ok(self.state.lock().resolve_or_refresh(path, true)?.path)
     }
 
     /// As [`Self::stat`], of the path that [`Self::resolve`] returns.
@@ -101,26 +101,28 @@ impl Session {
             return Ok(self.root());
         }
         let mut state = self.state.lock();
-        match state.lead_or_look(path, true)? {
-            Led { path, .. } if path.is_empty() => Ok(self.root()),
-            Led { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
-            Led { entry: Some(entry), .. } => state.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into()),
-            Led { entry: None, .. } => Err(Errno::ENOENT.into()),
+        match state.resolve_or_refresh(path, true)? {
+            Resolved { path, .. } if path.is_empty() => Ok(self.root()),
+            Resolved { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
+            Resolved { entry: Some(entry), .. } => state.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into()),
+            Resolved { entry: None, .. } => Err(Errno::ENOENT.into()),
         }
     }
 }
 
 impl State {
-    /// As [`Self::lead`]; if the path is missing, refreshes the container and retries.
-    pub fn lead_or_look(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
-        match self.lead(path, follows_last)? {
-            Led { draft: None, entry: None, .. } if self.look_again()? => self.lead(path, follows_last),
-            led => Ok(led),
+    /// As [`Self::resolve_known`]; if the path is missing, refreshes the container and retries.
+    pub fn resolve_or_refresh(&mut self, path: &[u8], follows_last: bool) -> Result<Resolved> {
+        match self.resolve_known(path, follows_last)? {
+            Resolved { draft: None, entry: None, .. } if self.look_again()? => {
+                self.resolve_known(path, follows_last)
+            }
+            resolved => Ok(resolved),
         }
     }
 
     /// Resolves a path by what this process knows; `follows_last` follows a link at its end, too.
-    pub fn lead(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
+    pub fn resolve_known(&mut self, path: &[u8], follows_last: bool) -> Result<Resolved> {
         let here = self.at(path.to_vec())?;
         let is_end = |node: Brief| node.kind != FileKind::Symlink || !follows_last;
         let found = here.entry.as_ref().and_then(|entry| entry.node);
@@ -139,10 +141,10 @@ impl State {
         if to == path { Ok(here) } else { self.at(to) }
     }
 
-    fn at(&self, path: Vec<u8>) -> Result<Led> {
+    fn at(&self, path: Vec<u8>) -> Result<Resolved> {
         let draft = self.drafts.get(&path).cloned();
         let entry = self.container.find(&path)?;
-        Ok(Led { path, draft, entry })
+        Ok(Resolved { path, draft, entry })
     }
 
     /// A path without symbolic links.

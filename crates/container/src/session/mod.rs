@@ -21,7 +21,7 @@ pub use options::{LookAgain, Openness, Rank, SUBFILES_MAX, SessionOptions, block
 
 use crate::{Container, Content, FileReader, LaneEnd, Node, Show, check_path};
 use draft::Draft;
-use links::Led;
+use links::Resolved;
 use parking_lot::Mutex;
 use state::{State, brief, check_kind};
 use std::sync::Arc;
@@ -115,9 +115,9 @@ impl Session {
         let mut state = self.state.lock();
         let is_made = flags.create && flags.exclusive;
         // A file to be truncated needs no refresh: its content is irrelevant.
-        let Led { path, draft, entry } = match flags.create && flags.truncate && !is_made {
-            true => state.lead(path, true)?,
-            false => state.lead_or_look(path, !is_made)?,
+        let Resolved { path, draft, entry } = match flags.create && flags.truncate && !is_made {
+            true => state.resolve_known(path, true)?,
+            false => state.resolve_or_refresh(path, !is_made)?,
         };
         if path.is_empty() {
             return Err(Errno::EISDIR.into());

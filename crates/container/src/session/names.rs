@@ -1,7 +1,7 @@
 //! Directory entries in a session: lookup, creation, removal.
 
 use super::Session;
-use super::state::{State, There, brief};
+use super::state::{Existing, State, brief};
 use crate::{Brief, Node, check_path, split_path};
 use std::collections::BTreeMap;
 use tameike_core::{Errno, FileKind, Result};
@@ -20,7 +20,7 @@ impl Session {
         if let Some(draft) = state.drafts.get(path) {
             return Ok(brief(&draft.lock()));
         }
-        let There { entry, node } = state.find(path)?;
+        let Existing { entry, node } = state.find(path)?;
         match node.kind {
             FileKind::Symlink => Ok(Brief { size: state.node(&entry)?.target.len() as u64, ..node }),
             _ => Ok(state.brief(&entry)?.unwrap_or(node)),

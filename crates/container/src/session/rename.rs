@@ -1,7 +1,7 @@
 //! Renames in a session.
 
 use super::Session;
-use super::state::{State, There};
+use super::state::{Existing, State};
 use crate::{IndexEntry, check_path};
 use tameike_core::{Errno, FileKind, Result};
 
@@ -17,7 +17,7 @@ impl Session {
         check_path(from)?;
         check_path(to)?;
         let mut state = self.state.lock();
-        let There { entry, node } = state.find_published(from)?;
+        let Existing { entry, node } = state.find_published(from)?;
         if from == to {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl State {
         let kind = match self.drafts.contains_key(path) {
             true => FileKind::File,
             false => match self.find(path) {
-                Ok(There { node, .. }) => node.kind,
+                Ok(Existing { node, .. }) => node.kind,
                 Err(fault) if fault.errno == Errno::ENOENT => return Ok(()),
                 Err(fault) => return Err(fault),
             },

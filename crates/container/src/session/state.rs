@@ -30,7 +30,7 @@ pub struct State {
 }
 
 /// An existing entry.
-pub struct There {
+pub struct Existing {
     pub entry: IndexEntry,
     pub node: Brief,
 }
@@ -85,17 +85,17 @@ impl State {
     }
 
     /// The entry of a path that is not open for writing; refreshes the container if it is missing.
-    pub fn find(&mut self, path: &[u8]) -> Result<There> {
+    pub fn find(&mut self, path: &[u8]) -> Result<Existing> {
         let found = match self.container.find(path)? {
             None if self.look_again()? => self.container.find(path)?,
             found => found,
         };
-        let there = found.and_then(|entry| Some(There { node: entry.node?, entry }));
-        there.ok_or_else(|| Errno::ENOENT.into())
+        let found = found.and_then(|entry| Some(Existing { node: entry.node?, entry }));
+        found.ok_or_else(|| Errno::ENOENT.into())
     }
 
     /// The entry of a path; if it is open for writing, an entry with its current state is put first.
-    pub fn find_published(&mut self, path: &[u8]) -> Result<There> {
+    pub fn find_published(&mut self, path: &[u8]) -> Result<Existing> {
         if let Some(draft) = self.drafts.get(path).cloned() {
             self.publish(&mut draft.lock())?;
         }

@@ -12,10 +12,10 @@ use tameike_io::os::process::start_thread;
 use tameike_io::shared::SharedFile;
 
 /// Records that a writer has written and not synced.
-pub struct UnsafePart(Vec<UnsafeLane>);
+pub struct UnsafePart(Vec<UnsyncedLane>);
 
 /// Unsynced records of a lane.
-struct UnsafeLane {
+struct UnsyncedLane {
     file: Arc<dyn SharedFile>,
     lane: LaneId,
     /// End address.
@@ -40,13 +40,13 @@ impl UnsafePart {
 }
 
 /// Syncs files in parallel, or one after the other if threads cannot be started.
-fn sync_all(lanes: &[UnsafeLane]) -> Result<()> {
-    let start = |lane: &UnsafeLane| {
+fn sync_all(lanes: &[UnsyncedLane]) -> Result<()> {
+    let start = |lane: &UnsyncedLane| {
         let file = lane.file.clone();
         start_thread("tameike-sync", move || file.sync()).ok()
     };
     let threads: Vec<_> = lanes.iter().map(start).collect();
-    let end = |(lane, thread): (&UnsafeLane, Option<JoinHandle<Result<()>>>)| match thread {
+    let end = |(lane, thread): (&UnsyncedLane, Option<JoinHandle<Result<()>>>)| match thread {
         Some(thread) => {
             thread.join().unwrap_or_else(|_| Err(Fault::io("cannot sync a subfile: the thread panicked")))
         }
@@ -62,9 +62,9 @@ impl LaneWriter {
     /// # Errors
     /// Errors of the file system. What was put since the last sync may then be lost.
     pub fn sync(&mut self) -> Result<()> {
-        let unsafe_part = self.begin_sync()?;
-        unsafe_part.sync()?;
-        self.end_sync(&unsafe_part);
+        let unsynced = self.begin_sync()?;
+        unsynced.sync()?;
+        self.end_sync(&unsynced);
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl LaneWriter {
     pub fn begin_sync(&mut self) -> Result<UnsafePart> {
         self.settle_streams()?;
         self.write_pending()?;
-        let of = |writer: &Self| UnsafeLane {
+        let of = |writer: &Self| UnsyncedLane {
             file: writer.subfile.file().clone(),
             lane: writer.lane,
             end: writer.address,
@@ -86,7 +86,7 @@ impl LaneWriter {
 
     /// Records that a part was synced.
     pub fn end_sync(&mut self, part: &UnsafePart) {
-        for UnsafeLane { lane, end, .. } in &part.0 {
+        for UnsyncedLane { lane, end, .. } in &part.0 {
             if let Some(writer) = self.of_lane(*lane) {
                 writer.safe = writer.safe.max(*end);
             }

@@ -19,7 +19,7 @@ impl Container {
     pub fn outside_of(&self, entry: &IndexEntry) -> Result<Option<Identity>> {
         match entry.node {
             Some(Brief { kind: FileKind::File, size: 0, .. }) => {
-                Ok(Identity::told_outside(&self.node(entry)?))
+                Ok(Identity::decode_external(&self.node(entry)?))
             }
             _ => Ok(None),
         }

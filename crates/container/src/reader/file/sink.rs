@@ -4,7 +4,7 @@ use crate::format::external::Show;
 use tameike_core::Result;
 
 /// Receives the bytes of a file, by ascending offset.
-pub trait Taker {
+pub trait Sink {
     /// Memory to read `size` whole bytes at `at` into directly, if the sink has such memory.
     fn buffer(&mut self, at: u64, size: usize) -> Option<&mut [u8]>;
 
@@ -15,7 +15,7 @@ pub trait Taker {
 /// Passes bytes to a callback.
 pub struct Shown<'a>(pub Show<'a>);
 
-impl Taker for Shown<'_> {
+impl Sink for Shown<'_> {
     fn buffer(&mut self, _: u64, _: usize) -> Option<&mut [u8]> {
         None
     }
@@ -45,7 +45,7 @@ impl Filled<'_> {
     }
 }
 
-impl Taker for Filled<'_> {
+impl Sink for Filled<'_> {
     fn buffer(&mut self, at: u64, size: usize) -> Option<&mut [u8]> {
         Some(self.next(at, size))
     }
