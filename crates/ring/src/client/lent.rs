@@ -1,4 +1,4 @@
-//! Reading what the agent has lent. Why nothing is read that is not true is said in `frames`, where the other half is.
+//! Reads of granted frames. `frames` explains why no stale byte is returned.
 
 use super::parts_mut;
 use crate::frames::{File, LEASE, Layout, bytes_of, is_lent, now};
@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::arena::Sight;
 
-/// The agent's frames, and its table of those that are lent.
+/// The agent's frames, and the table of grants.
 #[derive(Debug)]
 pub(crate) struct LentFrames {
     layout: Layout,
@@ -16,7 +16,7 @@ pub(crate) struct LentFrames {
     slab: Sight,
 }
 
-/// A frame that was found lent.
+/// A valid grant.
 struct Loan {
     frame: u32,
     version: u64,
@@ -31,8 +31,8 @@ impl LentFrames {
         Ok(Self { layout, table, slab })
     }
 
-    /// Reads `size` bytes at `offset` of a file, or what there is of them before its end, into slices after so many bytes of these;
-    /// how many, if they were to be had. If not, the slices may hold anything.
+    /// Reads up to `size` bytes at `offset` of a file into slices, after the first `skipped` bytes of these. Returns the number of bytes;
+    /// `None` if they are not granted, and then the slices may hold anything.
     pub fn read(
         &self,
         key: FileKey,
@@ -40,28 +40,28 @@ impl LentFrames {
         size: u32,
         (into, skipped): (&mut [&mut [u8]], usize),
     ) -> Option<u32> {
-        let end = self.told_end(key);
+        let end = self.published_end(key);
         let left = end.map_or(u64::MAX, |end| end.saturating_sub(offset));
         let count = u64::from(size).min(left) as u32;
         let into = parts_mut(into, skipped, count as usize);
         let is_read = count == 0 || self.read_bytes(key, offset, count, into);
-        // Where nothing was cut off, the end does not matter.
-        let is_so = is_read && (count == size || self.told_end(key) == end);
-        is_so.then_some(count)
+        // The end matters only for truncated reads.
+        let is_valid = is_read && (count == size || self.published_end(key) == end);
+        is_valid.then_some(count)
     }
 
-    /// The size of a file, if it is told.
-    fn told_end(&self, key: FileKey) -> Option<u64> {
+    /// The size of a file, if it is published.
+    fn published_end(&self, key: FileKey) -> Option<u64> {
         let file = File::of(key);
         let word = |place| self.table.load_long(place);
         let end = word(file.end()).checked_sub(1)?;
         fence(Ordering::Acquire);
         let is_recent = now().wrapping_sub(word(file.time())) <= LEASE.as_nanos() as u64;
-        // A key is never given twice: if it is this one now, it was before.
+        // Keys are never reused: if it is this one now, it was before.
         (word(file.key()) == key.get() && is_recent).then_some(end)
     }
 
-    /// Reads `size` bytes, at least one; whether they were all to be had.
+    /// Reads `size` bytes, at least one; returns true if all were granted.
     fn read_bytes<'b>(
         &self,
         key: FileKey,
@@ -79,7 +79,7 @@ impl LentFrames {
             self.slab.copy_out(at, part);
             at += part.len();
         }
-        // What was copied is older than what is read now.
+        // The copy happens before the checks.
         fence(Ordering::Acquire);
         let version = self.table.load_long(self.layout.record(loan.frame).version());
         version == loan.version && self.table.load_long(File::of(key).epoch()) == loan.epoch
