@@ -144,7 +144,7 @@ impl Record {
 }
 
 /// Returns true if the frame of a record with this version is granted.
-pub(crate) fn is_lent(version: u64) -> bool {
+pub(crate) fn is_granted(version: u64) -> bool {
     version % 2 == 1
 }
 
@@ -256,20 +256,20 @@ impl FrameTable {
             self.memory.long(place).store(word, Ordering::Relaxed);
         }
         self.version(frame).fetch_add(1, Ordering::Release);
-        self.note(frame, key, unit);
+        self.index_unit(frame, key, unit);
     }
 
     /// Renews the grant of a frame, at a request for its unit.
     pub fn renew(&self, frame: u32, key: FileKey, unit: u64) {
         self.memory.long(self.layout.record(frame).time()).store(now(), Ordering::Relaxed);
-        self.note(frame, key, unit);
+        self.index_unit(frame, key, unit);
     }
 
     /// Revokes a frame. Changes after the call are not taken for what it held.
     pub fn recall(&self, frame: u32) {
         let version = self.version(frame);
         let now = version.load(Ordering::Relaxed);
-        if is_lent(now) {
+        if is_granted(now) {
             version.store(now + 1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
         }
@@ -284,7 +284,7 @@ impl FrameTable {
     }
 
     /// Adds a unit to the index; replaces the entry of a frame that is not granted any more, if there is one.
-    fn note(&self, frame: u32, key: FileKey, unit: u64) {
+    fn index_unit(&self, frame: u32, key: FileKey, unit: u64) {
         let places = self.layout.places(key, unit);
         let known = places.map(|at| self.place(at).load(Ordering::Relaxed));
         if known.contains(&(frame + 1)) {
@@ -301,6 +301,6 @@ impl FrameTable {
         let word = |place| self.memory.long(place).load(Ordering::Relaxed);
         let key = FileKey::new(word(record.key()));
         let is_here = key.is_some_and(|key| self.layout.places(key, word(record.unit())) == places);
-        is_here && is_lent(word(record.version()))
+        is_here && is_granted(word(record.version()))
     }
 }

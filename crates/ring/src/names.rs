@@ -130,18 +130,18 @@ pub(crate) fn value_places() -> impl Iterator<Item = usize> {
 
 /// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct NameEntry {
     /// End of validity, on the agent's clock.
     pub until: u64,
     pub value: StatusWords,
 }
 
 /// The content of a key's slot, if there is one; `load` reads words of the table.
-pub(crate) fn find(load: impl Fn(usize) -> u64, key: &Key) -> Option<Said> {
+pub(crate) fn find(load: impl Fn(usize) -> u64, key: &Key) -> Option<NameEntry> {
     key.slots().find_map(|slot| read(|place| load(slot + place), key))
 }
 
-fn read(load: impl Fn(usize) -> u64, key: &Key) -> Option<Said> {
+fn read(load: impl Fn(usize) -> u64, key: &Key) -> Option<NameEntry> {
     let version = load(VERSION);
     // The common miss; a matching slot is compared whole.
     if !version.is_multiple_of(2) || load(HASH) != key.hash {
@@ -149,7 +149,7 @@ fn read(load: impl Fn(usize) -> u64, key: &Key) -> Option<Said> {
     }
     fence(Ordering::Acquire);
     let is_it = key.words().all(|(place, word)| load(place) == word);
-    let said = Said { until: load(UNTIL), value: std::array::from_fn(|place| load(VALUE + 8 * place)) };
+    let said = NameEntry { until: load(UNTIL), value: std::array::from_fn(|place| load(VALUE + 8 * place)) };
     fence(Ordering::Acquire);
     (is_it && load(VERSION) == version).then_some(said)
 }

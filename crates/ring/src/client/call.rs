@@ -36,9 +36,9 @@ impl Client {
         if self.is_broken() {
             return Err(NoReply::Broken);
         }
-        let is_in_vain = || self.is_broken() || self.is_alone();
-        let Some(claim) = self.slots.claim(is_in_vain) else {
-            return Err(if is_in_vain() { self.give_up() } else { NoReply::Declined });
+        let must_give_up = || self.is_broken() || self.is_alone();
+        let Some(claim) = self.slots.claim(must_give_up) else {
+            return Err(if must_give_up() { self.give_up() } else { NoReply::Declined });
         };
         self.populate(&claim, size)?;
         Ok(claim)

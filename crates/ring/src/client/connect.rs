@@ -1,7 +1,7 @@
 //! Connection of a program to the agent.
 
-use super::lent::LentFrames;
-use super::names::Shown;
+use super::granted::GrantedFrames;
+use super::names::PublishedNames;
 use super::near::Near;
 use super::placed::Devices;
 use super::slots::Slots;
@@ -83,11 +83,11 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
         Welcome::Full => return Err(ConnectError::Full),
         Welcome::Refused => return Err(ConnectError::Refused),
     };
-    let (notice, lent) = files.split_first().ok_or(ConnectError::Version)?;
+    let (notice, granted) = files.split_first().ok_or(ConnectError::Version)?;
     let notice = Sight::map(notice, NOTICE_SIZE).map_err(failed("mapping the agent's notice"))?;
-    let lent = match lent {
+    let granted = match granted {
         // Without the mapping, every read is a request.
-        [table, slab] if frames > 0 => LentFrames::map(frames, table, slab).ok(),
+        [table, slab] if frames > 0 => GrantedFrames::map(frames, table, slab).ok(),
         _ => None,
     };
     let socket = out_of_the_way(socket.into()).map_err(failed("moving the socket to another descriptor"))?;
@@ -95,9 +95,9 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
     Ok(Client {
         views: mounts.into_iter().map(|mount| ViewInfo { mount }).collect(),
         arena,
-        shown: Shown::new(&notice, begun),
+        shown: PublishedNames::new(&notice, begun),
         notice,
-        lent,
+        granted,
         socket,
         own,
         broken: false.into(),

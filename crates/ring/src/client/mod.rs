@@ -6,8 +6,8 @@
 mod answer;
 mod call;
 mod connect;
+pub(crate) mod granted;
 mod leave;
-pub(crate) mod lent;
 pub mod mounts;
 mod names;
 mod near;
@@ -26,8 +26,8 @@ use crate::WINDOW_SIZE;
 use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
-use lent::LentFrames;
-use names::Shown;
+use granted::GrantedFrames;
+use names::PublishedNames;
 use near::Near;
 use placed::Devices;
 use slots::Slots;
@@ -48,8 +48,8 @@ pub struct Client {
     pub(crate) arena: Arena,
     notice: Sight,
     /// `None` if the agent grants no frames, or they could not be mapped.
-    lent: Option<LentFrames>,
-    shown: Shown,
+    granted: Option<GrantedFrames>,
+    shown: PublishedNames,
     pub(crate) socket: OwnedFd,
     own: OwnMark,
     broken: AtomicBool,

@@ -7,7 +7,7 @@ use super::Client;
 use super::path::is_plain;
 use crate::layout::{NAMES, looked_up};
 use crate::message::{Start, Status};
-use crate::names::{CLOCK, Key, Kind, Said, changes, find};
+use crate::names::{CLOCK, Key, Kind, NameEntry, changes, find};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 use tameike_io::os::arena::Sight;
@@ -18,14 +18,14 @@ const TRUST: u64 = 50_000_000;
 
 /// State of lookups in published names.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct PublishedNames {
     /// The agent has the same clock as the program.
     is_of_use: bool,
     /// Time of the last check that the agent runs.
     seen: AtomicU64,
 }
 
-impl Shown {
+impl PublishedNames {
     /// `begun` is a time before the agent's welcome.
     pub fn new(notice: &Sight, begun: Duration) -> Self {
         let clock = notice.load_long(NAMES + CLOCK);
@@ -90,7 +90,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn said(&mut self, kind: Kind, dir: u64, name: &[u8]) -> Option<Said> {
+    fn said(&mut self, kind: Kind, dir: u64, name: &[u8]) -> Option<NameEntry> {
         let key = Key::new(kind, self.view, dir, name)?;
         let said = find(|place| self.notice.load_long(NAMES + place), &key)?;
         self.until = self.until.min(said.until);
@@ -127,7 +127,7 @@ mod tests {
         let begun = monotonic();
         let is_of_use = |clock: u64| {
             notice.long(NAMES + CLOCK).store(clock, Ordering::Relaxed);
-            Shown::new(&sight, begun).is_of_use
+            PublishedNames::new(&sight, begun).is_of_use
         };
         assert!(is_of_use(now()));
         assert!(!is_of_use(nanoseconds(begun) - 1) && !is_of_use(now() + 1_000_000_000));

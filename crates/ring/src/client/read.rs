@@ -32,7 +32,7 @@ impl Client {
         let most = |done| if whole < TAKEN_MIN { WINDOW_SIZE } else { in_unit(done) };
         self.pieces(whole, most, |done, size| {
             let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
-            if let Some(count) = self.read_lent(key, offset, size, (into, done)) {
+            if let Some(count) = self.read_granted(key, offset, size, (into, done)) {
                 return Answer::Done(count as usize);
             }
             let claim = match self.claim(size as usize) {
@@ -40,13 +40,13 @@ impl Client {
                 Err(none) => return none.into(),
             };
             let is_large = whole >= TAKEN_MIN;
-            let lent = is_large && self.lent.is_some() && key.is_some();
+            let lent = is_large && self.granted.is_some() && key.is_some();
             let placed = is_large && self.devices.are_here() && alone(into, done, size).is_some();
             let takes = Takes { lent, placed, misplaced: false };
             let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
             let is_read = match reply {
                 Ok(Reply::Lent(count)) if lent && count <= size => {
-                    Some((count, self.read_lent(key, offset, count, (into, done)) == Some(count)))
+                    Some((count, self.read_granted(key, offset, count, (into, done)) == Some(count)))
                 }
                 Ok(Reply::Placed(count)) if placed && count <= size => {
                     let part = alone(into, done, count);
@@ -68,15 +68,15 @@ impl Client {
         })
     }
 
-    fn read_lent(
+    fn read_granted(
         &self,
         key: Option<FileKey>,
         offset: u64,
         size: u32,
         into: (&mut [&mut [u8]], usize),
     ) -> Option<u32> {
-        match (&self.lent, key) {
-            (Some(lent), Some(key)) if !self.is_broken() => lent.read(key, offset, size, into),
+        match (&self.granted, key) {
+            (Some(granted), Some(key)) if !self.is_broken() => granted.read(key, offset, size, into),
             _ => None,
         }
     }

@@ -107,10 +107,10 @@ impl<H: Handler> Inner<H> {
             self.watch_for(process, number | PROCESS).map_err(failed)?;
         }
         self.names.greets();
-        let frames = self.lent.as_ref().map_or(0, |table| table.frames());
+        let frames = self.granted.as_ref().map_or(0, |table| table.frames());
         let welcome = Welcome::Views { mounts: self.views.clone(), frames }.encode();
         let mut shown = vec![self.names.notice().memory().as_fd()];
-        shown.extend(self.lent.iter().flat_map(|table| table.memory()));
+        shown.extend(self.granted.iter().flat_map(|table| table.memory()));
         send_with_files(socket, &welcome, &shown)?;
         let session = self.handler.begin(&peer);
         let served = (self.handler.clone(), session, self.counts.clone());

@@ -76,7 +76,7 @@ struct Inner<H: Handler> {
     /// User whose programs are served.
     user: u32,
     /// Table of granted frames, if there is one.
-    lent: Option<Arc<FrameTable>>,
+    granted: Option<Arc<FrameTable>>,
     names: Arc<NameTable>,
     watch: Watch,
     spin: Spin,
@@ -127,7 +127,7 @@ impl<H: Handler> Server<H> {
         handler: Arc<H>,
         views: Vec<Vec<u8>>,
         user: u32,
-        (names, lent): (Arc<NameTable>, Option<Arc<FrameTable>>),
+        (names, granted): (Arc<NameTable>, Option<Arc<FrameTable>>),
     ) -> Result<Arc<Self>> {
         let failed = |error| Fault::from_os("creating the ring", &error);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
@@ -140,7 +140,7 @@ impl<H: Handler> Server<H> {
             handler,
             views,
             user,
-            lent,
+            granted,
             watch: Watch::new(names.notice().clone()),
             names,
             spin: Spin::new(SPIN),

@@ -1,7 +1,7 @@
 //! Reads of granted frames. `frames` explains why no stale byte is returned.
 
 use super::parts_mut;
-use crate::frames::{File, LEASE, Layout, bytes_of, is_lent, now};
+use crate::frames::{File, LEASE, Layout, bytes_of, is_granted, now};
 use crate::message::FileKey;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
@@ -10,20 +10,20 @@ use tameike_io::os::arena::Sight;
 
 /// The agent's frames, and the table of grants.
 #[derive(Debug)]
-pub(crate) struct LentFrames {
+pub(crate) struct GrantedFrames {
     layout: Layout,
     table: Sight,
     slab: Sight,
 }
 
 /// A valid grant.
-struct Loan {
+struct Grant {
     frame: u32,
     version: u64,
     epoch: u64,
 }
 
-impl LentFrames {
+impl GrantedFrames {
     pub fn map(frames: u32, table: impl AsFd, slab: impl AsFd) -> std::io::Result<Self> {
         let layout = Layout::new(frames);
         let table = Sight::map(table, layout.size())?;
@@ -73,19 +73,19 @@ impl LentFrames {
         if start as usize + size as usize > UNIT_SIZE {
             return false;
         }
-        let Some(loan) = self.find(key, unit, start, start + size) else { return false };
-        let mut at = loan.frame as usize * UNIT_SIZE + start as usize;
+        let Some(grant) = self.find(key, unit, start, start + size) else { return false };
+        let mut at = grant.frame as usize * UNIT_SIZE + start as usize;
         for part in into {
             self.slab.copy_out(at, part);
             at += part.len();
         }
         // The copy happens before the checks.
         fence(Ordering::Acquire);
-        let version = self.table.load_long(self.layout.record(loan.frame).version());
-        version == loan.version && self.table.load_long(File::of(key).epoch()) == loan.epoch
+        let version = self.table.load_long(self.layout.record(grant.frame).version());
+        version == grant.version && self.table.load_long(File::of(key).epoch()) == grant.epoch
     }
 
-    fn find(&self, key: FileKey, unit: u64, start: u32, end: u32) -> Option<Loan> {
+    fn find(&self, key: FileKey, unit: u64, start: u32, end: u32) -> Option<Grant> {
         let epoch = self.table.load_long(File::of(key).epoch());
         self.layout.places(key, unit).into_iter().find_map(|place| {
             let frame = self.table.load(place).checked_sub(1).filter(|frame| *frame < self.layout.frames)?;
@@ -94,7 +94,7 @@ impl LentFrames {
             fence(Ordering::Acquire);
             let word = |place| self.table.load_long(place);
             let bytes = bytes_of(word(record.bytes()));
-            let is_it = is_lent(version)
+            let is_it = is_granted(version)
                 && word(record.key()) == key.get()
                 && word(record.epoch()) == epoch
                 && word(record.unit()) == unit
@@ -102,7 +102,7 @@ impl LentFrames {
                 && end <= bytes.end
                 && bytes.end as usize <= UNIT_SIZE
                 && now().wrapping_sub(word(record.time())) <= LEASE.as_nanos() as u64;
-            is_it.then_some(Loan { frame, version, epoch })
+            is_it.then_some(Grant { frame, version, epoch })
         })
     }
 }
