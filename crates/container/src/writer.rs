@@ -47,7 +47,7 @@ pub struct LaneWriter {
     /// Address of the first byte in `pending`.
     address: u64,
     /// Records of this incarnation before this address are durable.
-    safe: u64,
+    durable_end: u64,
     /// Records of one block that are not written yet.
     pending: Vec<u8>,
     packer: Packer,
@@ -94,7 +94,7 @@ impl LaneWriter {
             lane: id,
             sequence,
             address,
-            safe: address,
+            durable_end: address,
             pending: Vec::new(),
             packer: Packer::new(Codec::None)?,
             behind: None,
@@ -237,13 +237,15 @@ impl LaneWriter {
 
     /// Returns false if a piece was put by this writer and is not durable yet.
     pub fn is_safe(&self, piece: &Extent) -> bool {
-        let safe = match self.lane == piece.lane {
-            true => Some(self.safe),
-            false => {
-                self.content_lanes().iter().find(|writer| writer.lane == piece.lane).map(|writer| writer.safe)
-            }
+        let durable_end = match self.lane == piece.lane {
+            true => Some(self.durable_end),
+            false => self
+                .content_lanes()
+                .iter()
+                .find(|writer| writer.lane == piece.lane)
+                .map(|writer| writer.durable_end),
         };
-        safe.is_none_or(|safe| piece.address < safe)
+        durable_end.is_none_or(|end| piece.address < end)
     }
 
     /// Returns true if the buffer is partly filled.
@@ -314,7 +316,7 @@ impl LaneWriter {
     fn encode(&mut self, kind: Kind, entry: &[u8], payload: &Payload<'_>) {
         let (address, sequence) = (self.end(), self.sequence);
         let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
-        let unsynced_size = u32::try_from(address - self.safe).unwrap_or(u32::MAX);
+        let unsynced_size = u32::try_from(address - self.durable_end).unwrap_or(u32::MAX);
         record::encode(&mut self.pending, kind, &place, unsynced_size, entry, payload);
         self.sequence += 1;
     }

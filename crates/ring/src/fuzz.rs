@@ -60,11 +60,11 @@ pub fn placed(bytes: &[u8]) {
     window[..size].copy_from_slice(&rest[..size]);
     let Some(placed) = Placed::decode(&window, count) else { return };
     let sizes: Vec<usize> = placed.parts().map(|run| run.length as usize).collect();
-    let told: usize = sizes.iter().sum();
+    let total: usize = sizes.iter().sum();
     assert!(placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE);
     assert!(sizes.into_iter().all(|size| size > 0 && size.is_multiple_of(BLOCK_SIZE)));
-    assert!(told <= UNIT_SIZE && told - placed.skip - count < BLOCK_SIZE);
-    assert!(placed.sums(0).len() >= told / BLOCK_SIZE * 4);
+    assert!(total <= UNIT_SIZE && total - placed.skip - count < BLOCK_SIZE);
+    assert!(placed.sums(0).len() >= total / BLOCK_SIZE * 4);
 }
 
 /// Encoded requests.

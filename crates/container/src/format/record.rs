@@ -295,9 +295,9 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         return Found::Damaged("its checksum is wrong");
     }
     let lane = LaneId { subfile: u32_at(bytes, 16), lane: u32_at(bytes, 20) };
-    let told =
+    let found =
         Place { container: u64_at(bytes, 8), lane, address: u64_at(bytes, 24), sequence: u64_at(bytes, 32) };
-    if (Place { sequence: place.sequence, ..told }) != *place {
+    if (Place { sequence: place.sequence, ..found }) != *place {
         return Found::Damaged("it was written for another position");
     }
     let entry_end = FIXED_SIZE + entry_size as usize;
@@ -315,7 +315,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     let head = Head {
         kind,
         codec,
-        place: told,
+        place: found,
         entry,
         data_size,
         kept_size,

@@ -34,9 +34,9 @@ impl Container {
             && let Some(identity) = self.outside_of(entry)?
         {
             let found = self.records.fs().stat(&name(identity.number));
-            if let (Ok(FileStat { kind: FileKind::File, size, mtime, .. }), Some(told)) = (found, entry.node)
+            if let (Ok(FileStat { kind: FileKind::File, size, mtime, .. }), Some(brief)) = (found, entry.node)
             {
-                return Ok(Some(Brief { size, mtime, ..told }));
+                return Ok(Some(Brief { size, mtime, ..brief }));
             }
         }
         Ok(entry.node)

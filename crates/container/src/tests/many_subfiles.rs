@@ -42,11 +42,11 @@ fn the_number_of_open_subfiles_is_limited() {
     numbers.iter().for_each(|&subfile| bed.writer(subfile, 0).finish().map(drop).expect("ended"));
     let records = Records::with_files(bed.fs(), bed.superblock, 20);
     let open = || numbers.iter().map(|&number| open_files(&bed.subfile(number))).sum::<usize>();
-    let lent = records.subfile(3).expect("it is there");
+    let subfile = records.subfile(3).expect("it is there");
     for _ in 0..2 {
         let lanes = records.lanes(&numbers).expect("they are there");
         assert!(lanes.len() == 100 && lanes.iter().all(|(_, lanes)| lanes[0].is_finished));
         assert!(open() <= 30, "{} are open", open());
     }
-    assert!(lent.lanes().expect("it is still open")[0].is_finished);
+    assert!(subfile.lanes().expect("it is still open")[0].is_finished);
 }

@@ -80,7 +80,7 @@ impl LaneWriter {
             lane: writer.lane,
             end: writer.address,
         };
-        let written = self.content_lanes().iter().filter(|lane| lane.safe < lane.address);
+        let written = self.content_lanes().iter().filter(|lane| lane.durable_end < lane.address);
         Ok(UnsafePart(written.map(of).chain([of(self)]).collect()))
     }
 
@@ -88,7 +88,7 @@ impl LaneWriter {
     pub fn end_sync(&mut self, part: &UnsafePart) {
         for UnsyncedLane { lane, end, .. } in &part.0 {
             if let Some(writer) = self.of_lane(*lane) {
-                writer.safe = writer.safe.max(*end);
+                writer.durable_end = writer.durable_end.max(*end);
             }
         }
     }
@@ -104,7 +104,7 @@ impl LaneWriter {
     /// # Errors
     /// As [`Self::sync`].
     pub fn finish(mut self) -> Result<Vec<LaneEnd>> {
-        if self.safe < self.end() {
+        if self.durable_end < self.end() {
             self.sync()?;
         }
         // The `End` record need not be synced: without it, readers only verify more. If it would begin a block, the next incarnation may begin at

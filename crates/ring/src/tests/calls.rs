@@ -62,6 +62,7 @@ fn a_read_declined_in_the_middle_is_declined_as_a_whole() {
     assert_eq!(client.write(handle, 0, &[&[1; UNIT_SIZE + 1]]), Answer::Declined);
 }
 
+/// Once, a panic ended the serving thread, and two of them ended the ring.
 #[test]
 fn a_panicking_request_does_not_affect_others() {
     let bed = Bed::new();
@@ -221,11 +222,11 @@ fn a_transfer_ends_with_the_agent() {
     let client = bed.client();
     let handle = open(&client, b"file");
     bed.server.stop();
-    let told = match client.begin_read(handle, 0, 10) {
+    let answer = match client.begin_read(handle, 0, 10) {
         Answer::Done(Some(transfer)) => transfer.end(&mut [0; 10]),
         other => other.map(|_| 0),
     };
-    assert_eq!(told, Answer::Broken);
+    assert_eq!(answer, Answer::Broken);
     assert!(client.is_broken());
 }
 

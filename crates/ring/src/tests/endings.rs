@@ -103,16 +103,16 @@ fn a_killed_agent_breaks_the_calls_in_flight_and_later_ones() {
     wait_for_ready(&mut agent);
     let client = Client::connect(&socket, |_| {}).expect("it listens");
     assert!(matches!(client.open(ROOT, b"file", 0, 0), Answer::Done(_)));
-    let (tell, told) = channel();
+    let (sender, answers) = channel();
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            let (client, tell) = (&client, tell.clone());
-            scope.spawn(move || tell.send(client.sync(1)).expect("the test waits"));
+            let (client, sender) = (&client, sender.clone());
+            scope.spawn(move || sender.send(client.sync(1)).expect("the test waits"));
         }
         // Requests are at the agent, in flight, or wait for a slot: each must end.
         kill(agent);
         for _ in 0..20 {
-            let answer = told.recv_timeout(PATIENCE).expect("no call hangs");
+            let answer = answers.recv_timeout(PATIENCE).expect("no call hangs");
             assert_eq!(answer, Answer::Broken);
         }
     });
@@ -125,15 +125,15 @@ fn a_killed_agent_breaks_the_calls_in_flight_and_later_ones() {
 fn a_stopping_agent_answers_requests_in_flight_only() {
     let bed = Bed::new();
     let client = bed.client();
-    let (tell, told) = channel();
+    let (sender, answers) = channel();
     let files = bed.files.clone();
     std::thread::scope(|scope| {
-        scope.spawn(|| tell.send(client.sync(1)).expect("the test waits"));
+        scope.spawn(|| sender.send(client.sync(1)).expect("the test waits"));
         files.wait_for_held(1);
         bed.server.stop();
         assert_eq!(files.state.lock().ended, 0);
         files.let_go();
-        let answer = told.recv_timeout(PATIENCE).expect("no call hangs");
+        let answer = answers.recv_timeout(PATIENCE).expect("no call hangs");
         assert!(matches!(answer, Answer::Done(()) | Answer::Broken), "{answer:?}");
     });
     files.wait_for_state(|state| state.ended == 1);

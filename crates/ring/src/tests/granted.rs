@@ -98,15 +98,15 @@ fn the_end_of_a_file_needs_no_request_while_it_is_published() {
         assert!(found[..count].iter().all(|byte| *byte == 7) && found[count..].iter().all(|byte| *byte == 0));
         bed.server.usage().answered - before
     };
-    let told = || {
+    let publish = || {
         lent.lend();
         lent.table.tell_end(lent.key, 100);
     };
-    told();
+    publish();
     assert_eq!([read(70, 20), read(90, 10), read(100, 0), read(3 * UNIT - 5, 0)], [0; 4]);
     lent.table.recall_end(lent.key);
     assert_eq!([read(90, 20), read(100, 20), read(3 * UNIT, 0)], [0, 0, 1]);
-    told();
+    publish();
     lent.table.recall_all(lent.key);
     assert_eq!(read(100, 0), 1);
     // The end of another file with the same table entry.
