@@ -171,9 +171,6 @@ impl LaneWriter {
     }
 
     /// Puts content that begins at offset `start` of a file, and appends its location to `extents`. An entry must reference it.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn put_pieces(&mut self, mut start: u64, mut data: &[u8], extents: &mut Vec<Extent>) -> Result<()> {
         if let Some(streams) = &mut self.streams {
             return streams.put_pieces(self.lane, start, data, extents);

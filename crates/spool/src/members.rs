@@ -26,9 +26,6 @@ pub struct Membership {
 
 impl Membership {
     /// Joins, and creates the spool's directory if it is missing.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn begin(dir: &Path) -> Result<Self> {
         loop {
             make_dir(dir)?;
@@ -44,9 +41,6 @@ impl Membership {
     }
 
     /// Returns true if there is no other member.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn is_alone(&self, dir: &Path) -> Result<bool> {
         // A run that is joining holds no member lock yet.
         let Some(_lock) = JoinLock::acquire(dir)? else { return Ok(true) };
@@ -65,9 +59,6 @@ impl Membership {
     }
 
     /// Leaves. The last member removes the spool if `may_go`.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn end(self, dir: &Path, may_go: bool) -> Result<()> {
         let Some(_lock) = JoinLock::acquire(dir)? else { return Ok(()) };
         let is_alone = self.has_no_other_member(dir)?;

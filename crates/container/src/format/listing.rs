@@ -22,9 +22,6 @@ const NFS_PREFIX: &[u8] = b".nfs";
 
 impl Listing {
     /// Lists the directory `fs`.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn of(fs: &dyn SharedFs) -> Result<Self> {
         let (dir, mut listing, mut after) = (fs.open_dir(b"")?, Self::default(), 0);
         loop {

@@ -87,9 +87,6 @@ impl Subfile {
     }
 
     /// Opens a subfile for writing, and creates it if it is missing.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn open_or_create(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<Self> {
         match Self::open(fs, superblock, number, Access::Write) {
             Err(fault) if fault.errno == Errno::ENOENT => {}
@@ -102,9 +99,6 @@ impl Subfile {
     }
 
     /// The owner; empty if the header is damaged.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn owner(&self) -> Result<String> {
         let mut header = [0; INCARNATIONS_AT as usize];
         self.file.read_at(&mut header, 0)?;
@@ -115,9 +109,6 @@ impl Subfile {
     }
 
     /// The state of each lane.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn lanes(&self) -> Result<Vec<LaneState>> {
         let mut bytes = vec![0; self.superblock.geometry.lanes as usize * 4];
         // Numbers beyond the end of the file were never written.
@@ -160,9 +151,6 @@ impl Subfile {
 
     /// Locks all lanes for this open file, so that no writer begins one. Returns false if a writer holds a lane. Without locks of the file
     /// system, the header decides.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn try_close(&self) -> Result<bool> {
         let lanes = u64::from(self.superblock.geometry.lanes);
         match self.file.try_lock(LOCKS_AT, lanes) {
@@ -174,9 +162,6 @@ impl Subfile {
     }
 
     /// Returns true if the name still refers to this file.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn is_there(&self, fs: &dyn SharedFs) -> Result<bool> {
         match fs.stat(&name(self.number)) {
             Ok(stat) => Ok(stat.inode_id() == self.file.stat()?.inode_id()),
@@ -186,9 +171,6 @@ impl Subfile {
     }
 
     /// Marks an incarnation of a lane as finished.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn finish(&self, lane: u32, incarnation: u32) -> Result<()> {
         self.set(lane, incarnation | FINISHED)
     }
@@ -198,9 +180,6 @@ impl Subfile {
     }
 
     /// Returns true if a lane may grow: its writer has neither finished nor is known to have failed.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn may_grow(&self, lane: u32, state: LaneState) -> Result<bool> {
         if state.life == 0 || state.is_finished {
             return Ok(false);

@@ -49,9 +49,6 @@ impl IndexBuilder {
     }
 
     /// Adds an entry.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn add(&mut self, entry: IndexEntry) -> Result<()> {
         self.entries.push(entry);
         if self.entries.len() < self.sorted_max {

@@ -131,9 +131,6 @@ impl Container {
     }
 
     /// Scans lanes for what was added since the open or the last refresh.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn refresh(&mut self) -> Result<()> {
         self.refresh_but(&BTreeSet::new())
     }

@@ -87,9 +87,6 @@ impl PooledFile {
 
     /// Reads without readahead, unless the read continues the last one: sequential readers profit from the kernel's readahead. The hint
     /// applies to this read only, as small reads may use the same descriptor.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn read_wanted(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let is_sequential = self.end.is_some_and(|end| (end..=end + GAP_MAX).contains(&offset));
         if self.reader.is_some() {

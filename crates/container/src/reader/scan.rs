@@ -51,9 +51,6 @@ pub struct LaneScan {
 
 impl LaneScan {
     /// A scan from the end of an earlier one.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn new(file: Arc<dyn SharedFile>, superblock: Superblock, from: LaneEnd) -> Result<Self> {
         let end = superblock.geometry.addresses(from.lane.lane, file.stat()?.size).end;
         Ok(Self {
@@ -76,9 +73,6 @@ impl LaneScan {
     }
 
     /// The next record or damage; `None` at the end.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn next(&mut self) -> Result<Option<Step>> {
         while self.address < self.end {
             let address = self.address;

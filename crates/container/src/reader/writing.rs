@@ -43,17 +43,11 @@ impl Container {
     }
 
     /// Returns true if a writer may still add to it: one that has neither finished nor is known to have failed.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn may_grow(&self) -> Result<bool> {
         claim::may_grow(&self.records)
     }
 
     /// Returns true if its writer failed: there is no index, and a lane is unfinished and held by no process.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn is_cut_off(&self) -> Result<bool> {
         if self.has_index() {
             return Ok(false);

@@ -85,9 +85,6 @@ impl Draft {
     }
 
     /// Writes at an offset.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn write(&mut self, writer: &mut LaneWriter, data: &[u8], offset: u64) -> Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -123,9 +120,6 @@ impl Draft {
     }
 
     /// Begins a read of up to `length` bytes at `offset`, as the file is now. Makes its content in lanes readable.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn begin_read(
         &mut self,
         container: &Container,
@@ -186,9 +180,6 @@ impl Draft {
     }
 
     /// Puts the buffer to the lane.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn flush(&mut self, writer: &mut LaneWriter) -> Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let put = self.put(writer, self.buffer_at, &buffer);
@@ -200,9 +191,6 @@ impl Draft {
     }
 
     /// The node and the inline content for an entry. All other content is put to the lane before.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn entry(&mut self, writer: &mut LaneWriter) -> Result<(Node, &[u8])> {
         let is_whole =
             self.extents.is_empty() && self.buffer_at == 0 && self.buffer.len() as u64 == self.size;

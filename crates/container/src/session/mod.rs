@@ -96,9 +96,6 @@ impl Session {
     }
 
     /// Reads what other processes have added.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn refresh(&self) -> Result<()> {
         let mut state = self.state.lock();
         // Other processes may have removed some.
@@ -287,9 +284,6 @@ impl Session {
     }
 
     /// Makes an open file durable, and all files that were closed before.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn sync_file(&self, file: &OpenFile) -> Result<()> {
         let mut state = self.state.lock();
         if let OpenFile::Writer(WriterFile { draft, .. }) = file {
@@ -299,9 +293,6 @@ impl Session {
     }
 
     /// Makes closed files visible to other processes that refresh. They are not durable.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn write_out(&self) -> Result<()> {
         match &mut self.state.lock().writer {
             Some(writer) => writer.write_pending(),
@@ -317,9 +308,6 @@ impl Session {
     }
 
     /// Makes all files durable, in their current state.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn sync(&self) -> Result<()> {
         let mut state = self.state.lock();
         state.publish_all()?;

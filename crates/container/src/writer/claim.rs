@@ -147,9 +147,6 @@ fn take_free(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<O
 }
 
 /// Returns true if a writer may still add to a container: one that has neither finished nor is known to have failed.
-///
-/// # Errors
-/// Errors of the file system.
 pub(crate) fn may_grow(records: &Records) -> Result<bool> {
     let (fs, superblock) = (&**records.fs(), records.superblock());
     for number in Listing::of(fs)?.numbers {

@@ -38,9 +38,6 @@ impl Streams {
     }
 
     /// As [`LaneWriter::put_pieces`]. `own` is the lane of the entries.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn put_pieces(
         &mut self,
         own: LaneId,

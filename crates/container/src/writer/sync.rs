@@ -24,9 +24,6 @@ struct UnsyncedLane {
 
 impl UnsafePart {
     /// Makes the records durable, for [`LaneWriter::end_sync`].
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn sync(&self) -> Result<()> {
         // Content must be durable before the entries, which are last.
         let Some((entries, content)) = self.0.split_last() else { return Ok(()) };
@@ -69,9 +66,6 @@ impl LaneWriter {
     }
 
     /// Writes everything that was put. The returned part can be synced without the writer, which may continue meanwhile.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn begin_sync(&mut self) -> Result<UnsafePart> {
         self.settle_streams()?;
         self.write_pending()?;

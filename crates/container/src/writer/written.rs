@@ -13,9 +13,6 @@ impl LaneWriter {
     }
 
     /// Makes a record readable: writes it to the subfile if it is this writer's.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn hand_over(&mut self, lane: LaneId, address: u64) -> Result<()> {
         match self.of_lane(lane) {
             // Later records do not matter.
@@ -27,9 +24,6 @@ impl LaneWriter {
     }
 
     /// Writes the buffer, so that readers of the subfile see it. It is not durable.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn write_pending(&mut self) -> Result<()> {
         self.give_pending()?;
         self.settle()

@@ -22,9 +22,6 @@ pub struct NameTable {
 
 impl NameTable {
     /// An empty table.
-    ///
-    /// # Errors
-    /// Errors of the system.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let notice = Arc::new(Notice::create("tameike-ring-notice", NOTICE_SIZE)?);
         Ok(Arc::new(Self { notice, writing: Mutex::default(), is_used: AtomicBool::new(false) }))

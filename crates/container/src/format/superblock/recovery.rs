@@ -40,9 +40,6 @@ impl Superblock {
     }
 
     /// Rewrites the file [`NAME`] if it is lost or damaged.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
         // A process that crashed may have left it.
         match fs.unlink(TEMPORARY_NAME) {
