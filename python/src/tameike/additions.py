@@ -62,7 +62,7 @@ class AdditionsScan:
         for at, state in enumerate(states):
             lane = LaneId(number, at)
             end = self._ends.get(lane, LaneEnd(lane))
-            # Without an index, every unfinished lane is scanned again, as its known part may be damaged.
+            # Without an index, incarnation 0 in the header is not trusted: it may be damaged.
             may_go_on = not end.is_finished and (state.incarnation != 0 or self._index is None)
             if state.incarnation != end.incarnation or may_go_on:
                 self._lane(source, end)

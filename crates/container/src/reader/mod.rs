@@ -157,7 +157,7 @@ impl Container {
             for (lane, LaneState { life: incarnation, is_finished }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
                 let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
-                // Without an index, every unfinished lane is scanned again, as its known part may be damaged.
+                // Without an index, incarnation 0 in the header is not trusted: it may be damaged, and the lane may have records.
                 let may_have_more = match &self.index {
                     Some(_) => incarnation != end.incarnation() || (incarnation != 0 && !end.is_finished),
                     None => incarnation != end.incarnation() || !end.is_finished,
@@ -215,8 +215,7 @@ impl Container {
         let first_invalid = self.add_valid(current)?;
         let end = scan.known_end();
         // Damage stays beyond the end, also in an index: the next process that opens the container finds it again.
-        let end_before_damage =
-            first_invalid.map_or(end, |first_invalid| LaneEnd { is_finished: false, ..first_invalid });
+        let end_before_damage = first_invalid.map_or(end, |at| LaneEnd { is_finished: false, ..at });
         self.ends.insert(from.lane, end_before_damage);
         Ok(())
     }
@@ -231,8 +230,7 @@ impl Container {
     fn add_valid(&mut self, current: Incarnation) -> Result<Option<LaneEnd>> {
         let mut first_invalid = current.first_invalid;
         for (before, entry) in current.entries {
-            let is_behind =
-                first_invalid.is_some_and(|first_invalid| first_invalid.address <= before.address);
+            let is_behind = first_invalid.is_some_and(|at| at.address <= before.address);
             let why = match entry.node {
                 _ if entry.address < current.durable_end => None,
                 None => is_behind.then_some("may have reappeared: its removal was not known to be durable, and records before it are missing or damaged"),

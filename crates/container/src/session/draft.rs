@@ -32,7 +32,7 @@ pub struct Draft {
     pub is_changed: bool,
 }
 
-/// A read of the file's state at one moment. It needs neither the file nor the writer, so that slow reads block nobody.
+/// A read of the file's state at one moment. It needs neither the file nor the writer, so that a slow read blocks no other call.
 pub struct Reading {
     offset: u64,
     count: usize,
