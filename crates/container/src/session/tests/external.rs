@@ -1,4 +1,4 @@
-//! Files whose content is outside of the container, in the golden one that has some.
+//! External content, in a golden container.
 
 use super::{CREATE, READ, UPDATE, session, tree};
 use crate::verify::unless_changed;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use tameike_core::Errno;
 
-/// Bytes of the largest.
+/// Size of the largest file.
 const SIZE: u64 = 300_000;
 
 fn copy() -> tempfile::TempDir {
@@ -22,7 +22,7 @@ fn copy() -> tempfile::TempDir {
 }
 
 #[test]
-fn who_opens_a_container_reads_what_is_outside_and_changes_nothing_of_it() {
+fn external_content_is_readable_and_cannot_be_changed() {
     let dir = copy();
     let session = session(dir.path());
     assert_eq!(session.stat(b"outside").expect("there").size, SIZE);
@@ -44,7 +44,7 @@ fn who_opens_a_container_reads_what_is_outside_and_changes_nothing_of_it() {
         assert_eq!(refused.errno, Errno::EROFS, "{refused}");
     }
     assert_eq!(session.link(b"outside", b"other").expect_err("it has one name").errno, Errno::EROFS);
-    // What was put just now is not with the file system yet.
+    // Entries that are still in the writer's buffer.
     for flags in [CREATE, UPDATE, CREATE] {
         let file = session.open_file(b"empty", flags, 0o600).expect("made");
         session.close(file).expect("closed");
@@ -55,7 +55,7 @@ fn who_opens_a_container_reads_what_is_outside_and_changes_nothing_of_it() {
 }
 
 #[test]
-fn what_is_removed_while_it_is_proven_is_not_damaged() {
+fn a_file_removed_during_verification_is_not_damaged() {
     let dir = copy();
     let mut container = Container::open(tree(dir.path())).expect("it opens");
     let files = vec![(b"lost".to_vec(), String::new()), (b"outside".to_vec(), String::new())];
@@ -68,7 +68,7 @@ fn what_is_removed_while_it_is_proven_is_not_damaged() {
 }
 
 #[test]
-fn what_is_outside_stays_there_when_a_container_is_compacted() {
+fn compaction_keeps_external_content() {
     let dir = copy();
     let fs = tree(dir.path());
     for is_compacted in [false, true] {
@@ -80,7 +80,7 @@ fn what_is_outside_stays_there_when_a_container_is_compacted() {
         let mut bytes = vec![0; SIZE as usize];
         assert_eq!(file.read_at(&mut bytes, 0).expect("read"), bytes.len());
         assert!((0..).zip(bytes).all(|(at, byte)| at * at % 251 == u64::from(byte)));
-        assert_eq!(container.file(b"arrived").map(drop).expect_err("it has gone").errno, Errno::ENOENT);
+        assert_eq!(container.file(b"arrived").map(drop).expect_err("it was promoted").errno, Errno::ENOENT);
         let found = verify(&fs, 2, false, &Tally::default()).expect("verified");
         let [(path, why)] = &found.files[..] else { panic!("{:?}", found.files) };
         assert!(path == b"lost" && why.contains("tameike recover"), "{why}");

@@ -1,4 +1,4 @@
-"""Lanes that are begun again, containers that are added to after their index was made, and readers that look again."""
+"""Lanes with several incarnations, entries added after the index, and refreshes of readers."""
 
 import struct
 import subprocess
@@ -24,7 +24,7 @@ def close(directory: Path) -> None:
 
 
 def indexed(directory: Path) -> Lane:
-    """A container with a life of one lane, which its index has."""
+    """A container with one lane, which is finished and indexed."""
     lane = Lane(directory, lanes=2)
     for path in ("a", "b", "d/e/f", "d/x"):
         lane.put(path, path.encode() * 100)
@@ -33,27 +33,27 @@ def indexed(directory: Path) -> Lane:
     return lane
 
 
-def test_a_life_goes_on_behind_the_one_before(tmp_path: Path) -> None:
+def test_an_incarnation_continues_after_the_one_before(tmp_path: Path) -> None:
     lane, ends = Lane(tmp_path / "c", lanes=2), []
-    for life in range(1, 6):
-        assert lane.life == life and lane.address % BLOCK_SIZE == 0
-        lane.put("again", b"%d" % life)
-        lane.put(f"of {life}", b"x" * 40_000)
+    for number in range(1, 6):
+        assert lane.incarnation == number and lane.address % BLOCK_SIZE == 0
+        lane.put("again", b"%d" % number)
+        lane.put(f"of {number}", b"x" * 40_000)
         ends.append(lane.address)
-        # Some die.
-        if life % 2:
+        # Some incarnations do not finish.
+        if number % 2:
             lane.sync()
         else:
             lane.finish()
         lane.begin()
     container = Container(tmp_path / "c")
     assert container.damage == []
-    assert paths(container) == ["again", *(f"of {life}" for life in range(1, 6))]
+    assert paths(container) == ["again", *(f"of {number}" for number in range(1, 6))]
     assert container.read_bytes("again") == b"5"
     assert container.find("again").lane == (0, 0)
 
 
-def test_what_comes_after_the_index_is_laid_over_it(tmp_path: Path) -> None:
+def test_entries_added_after_the_index_override_it(tmp_path: Path) -> None:
     lane = indexed(tmp_path / "c")
     assert paths(Container(tmp_path / "c")) == ["a", "b", "d/x", "d/e/f"]
     lane.begin()
@@ -69,14 +69,14 @@ def test_what_comes_after_the_index_is_laid_over_it(tmp_path: Path) -> None:
     container = Container(tmp_path / "c")
     assert container.has_index and container.damage == []
     assert container.read_bytes("a") == b"2"
-    assert container.read_bytes("b") == b"b" * 100, "it is newer than its removal"
+    assert container.read_bytes("b") == b"b" * 100, "the entry is newer than its removal"
     assert paths(container) == ["a", "b", "d/x", "new/0", "new/1", "new/2"]
-    names = {at: [told.name for told in container.children(at)] for at in ("", "d", "new")}
+    names = {at: [item.name for item in container.children(at)] for at in ("", "d", "new")}
     assert names == {"": ["a", "b", "d", "new"], "d": ["x"], "new": ["0", "1", "2"]}
     for path in ("d/e", "d/e/f", "gone", "gone/1", "zz", "zz/never"):
         assert container.find(path) is None and not container.exists(path)
     assert paths(Container(tmp_path / "c", use_index=False)) == paths(container)
-    # What an index has is no reason to go through it.
+    # Indexed entries need no scan.
     for writer in (lane, Lane(tmp_path / "c", lane=1, lanes=2), Lane(tmp_path / "c", 7, lanes=2)):
         writer.finish()
     close(tmp_path / "c")
@@ -86,7 +86,7 @@ def test_what_comes_after_the_index_is_laid_over_it(tmp_path: Path) -> None:
     assert paths(closed) == paths(container) and not container._shown.additions.newest
 
 
-def test_lanes_that_the_index_has_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexed_lanes_are_not_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = indexed(tmp_path / "c")
     scanned = []
     begin = tameike.scan.LaneScan.__init__
@@ -113,7 +113,7 @@ def test_lanes_that_the_index_has_are_not_read(tmp_path: Path, monkeypatch: pyte
     assert scanned == [(0, 1)] * 2 + [(0, 0)] * 2
 
 
-def test_many_small_records_are_gone_through_with_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_of_small_records_takes_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = Lane(tmp_path / "c")
     for number in range(600):
         lane.put(f"{number}", b"1" * 5000)
@@ -128,7 +128,7 @@ def test_many_small_records_are_gone_through_with_few_reads(tmp_path: Path, monk
     assert len(reads) < 70 and sum(reads) < 5_000_000, "about one of each block"
 
 
-def test_a_reader_that_looks_again_sees_what_was_written_meanwhile(tmp_path: Path) -> None:
+def test_refresh_shows_entries_written_meanwhile(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c", lane=1, lanes=2)
     container, fs = Container(tmp_path / "c"), ContainerFileSystem(tmp_path / "c")
     reader = None
@@ -153,7 +153,7 @@ def test_a_reader_that_looks_again_sees_what_was_written_meanwhile(tmp_path: Pat
     assert reader is not None and reader.read_at(0, 5) == b"77777"
 
 
-def test_additions_are_seen_on_any_file_system(tmp_path: Path) -> None:
+def test_added_entries_are_found_on_any_file_system(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     lane = indexed(tmp_path / "c")
     lane.begin()
@@ -171,7 +171,7 @@ def test_additions_are_seen_on_any_file_system(tmp_path: Path) -> None:
         memory.rm("/live", recursive=True)
 
 
-def test_a_record_that_is_written_just_now_is_seen_when_it_is_whole(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_read_once_it_is_complete(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("before", b"x")
     lane.sync()
@@ -179,37 +179,37 @@ def test_a_record_that_is_written_just_now_is_seen_when_it_is_whole(tmp_path: Pa
     lane.put("behind", b"y")
     whole = lane.path.read_bytes()
     lane.write_at(lane.place(half) + 5000, bytes(4000))
-    with pytest.warns(DamageWarning, match="half is not all there") as warned:
+    with pytest.warns(DamageWarning, match="half is incomplete") as warned:
         container = Container(tmp_path / "c")
     assert warned[0].filename == __file__
     assert container.find("half") is None and container.read_bytes("behind") == b"y"
-    # It is told once.
+    # A warning is issued once.
     container.refresh()
     assert len(container.damage) == 1
     lane.path.write_bytes(whole)
     container.refresh()
     assert container.read_bytes("half") == b"3" * 12_000 and container.damage == []
-    # And the same of one that does not yet have its end.
-    cut = lane.put("cut", b"4" * 9000)
+    # The same with a record whose end is missing.
+    partial = lane.put("partial", b"4" * 9000)
     whole = lane.path.read_bytes()
-    lane.path.write_bytes(whole[: lane.place(cut)])
+    lane.path.write_bytes(whole[: lane.place(partial)])
     container.refresh()
-    assert container.find("cut") is None and container.damage == []
-    lane.path.write_bytes(whole[: lane.place(cut) + 30])
-    with pytest.warns(DamageWarning, match="it is not all there"):
+    assert container.find("partial") is None and container.damage == []
+    lane.path.write_bytes(whole[: lane.place(partial) + 30])
+    with pytest.warns(DamageWarning, match="it is incomplete"):
         container.refresh()
-    # It is told once.
+    # A warning is issued once.
     for end in (64, 100, 5000):
-        lane.path.write_bytes(whole[: lane.place(cut) + end])
+        lane.path.write_bytes(whole[: lane.place(partial) + end])
         container.refresh()
-        assert container.find("cut") is None and len(container.damage) == 1
+        assert container.find("partial") is None and len(container.damage) == 1
     lane.path.write_bytes(whole)
     container.refresh()
-    assert container.read_bytes("cut") == b"4" * 9000 and container.damage == []
+    assert container.read_bytes("partial") == b"4" * 9000 and container.damage == []
 
 
 @pytest.mark.parametrize("first", ["head", "data"])
-def test_what_comes_late_is_found_from_the_first_that_was_missing(tmp_path: Path, first: str) -> None:
+def test_records_that_arrive_late_are_found(tmp_path: Path, first: str) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("before", b"x")
     places = {"head": (40, 20), "data": (5000, 4000)}
@@ -224,7 +224,7 @@ def test_what_comes_late_is_found_from_the_first_that_was_missing(tmp_path: Path
     with pytest.warns(DamageWarning):
         container = Container(tmp_path / "c")
     assert paths(container) == ["before", "behind data", "behind head"] and len(container.damage) == 3
-    # One after the other.
+    # The missing parts arrive one by one.
     at, size = places[first]
     lane.write_at(at, whole[at : at + size])
     container.refresh()
@@ -234,15 +234,15 @@ def test_what_comes_late_is_found_from_the_first_that_was_missing(tmp_path: Path
     assert len(paths(container)) == 5 and container.damage == []
 
 
-def test_nothing_comes_in_the_block_after_an_end(tmp_path: Path) -> None:
+def test_bytes_after_an_end_record_are_ignored(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("file", b"1")
     lane.finish()
-    lane.write_at(lane.place(lane.address), b"rubbish" * 20)
+    lane.write_at(lane.place(lane.address), b"garbage" * 20)
     assert Container(tmp_path / "c").damage == []
 
 
-def test_new_damage_is_told_to_who_looks_again(tmp_path: Path) -> None:
+def test_refresh_warns_of_new_damage(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("first", b"1")
     container = Container(tmp_path / "c")
@@ -255,7 +255,7 @@ def test_new_damage_is_told_to_who_looks_again(tmp_path: Path) -> None:
     assert paths(container) == ["first", "third"]
 
 
-def test_a_removal_is_not_believed_behind_what_is_not_all_there(tmp_path: Path) -> None:
+def test_a_removal_after_an_incomplete_record_is_not_valid(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     lane.put("old", b"content")
     lane.sync()
@@ -266,12 +266,12 @@ def test_a_removal_is_not_believed_behind_what_is_not_all_there(tmp_path: Path) 
     with pytest.warns(DamageWarning):
         container = Container(tmp_path / "c")
     assert paths(container) == ["old"] and container.read_bytes("old") == b"content"
-    assert any("old may be back" in damage.why for damage in container.damage)
+    assert any("old may have reappeared" in damage.why for damage in container.damage)
 
 
-@pytest.mark.parametrize("dies", [True, False])
+@pytest.mark.parametrize("crashes", [True, False])
 @pytest.mark.parametrize("has_index", [True, False])
-def test_the_torn_end_of_a_life_is_not_made_true_by_the_next_one(tmp_path: Path, dies: bool, has_index: bool) -> None:
+def test_a_torn_record_stays_invalid_after_the_next_incarnation(tmp_path: Path, crashes: bool, has_index: bool) -> None:
     lane = Lane(tmp_path / "c")
     lane.append(0, entry(b"file", 1, 3), b"old")
     lane.sync()
@@ -283,9 +283,9 @@ def test_the_torn_end_of_a_life_is_not_made_true_by_the_next_one(tmp_path: Path,
     lane.put("other", b"z")
     lane.sync()
     lane.put("another", b"z")
-    if not dies:
+    if not crashes:
         lane.finish()
-    with pytest.warns(DamageWarning, match="file is not all there"):
+    with pytest.warns(DamageWarning, match="file is incomplete"):
         container = Container(tmp_path / "c")
     assert {path: container.read_bytes(path) for path in paths(container)} == {
         "another": b"z",
@@ -297,13 +297,13 @@ def test_the_torn_end_of_a_life_is_not_made_true_by_the_next_one(tmp_path: Path,
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 77, FINISHED, 1 | FINISHED, 2 | FINISHED, 0xFFFF_FFFF])
-def test_a_damaged_number_of_a_lane_makes_nothing_wrong(tmp_path: Path, number: int) -> None:
+def test_a_damaged_incarnation_yields_no_wrong_data(tmp_path: Path, number: int) -> None:
     lane = indexed(tmp_path / "c")
     lane.begin()
     lane.put("later", b"1")
     lane.set_in_header(number)
     container = Container(tmp_path / "c")
-    # What it hides is there for who goes through all.
+    # A full scan finds the hidden entries.
     is_hidden = number in (1 | FINISHED, 1)
     assert container.exists("later") != is_hidden
     assert container.read_bytes("a") == b"a" * 100 and container.damage == []
@@ -312,7 +312,7 @@ def test_a_damaged_number_of_a_lane_makes_nothing_wrong(tmp_path: Path, number: 
     assert container.exists("later") != is_hidden
 
 
-def test_a_subfile_that_is_cut_within_its_header_has_no_lanes(tmp_path: Path) -> None:
+def test_a_subfile_truncated_within_its_header_has_no_lanes(tmp_path: Path) -> None:
     indexed(tmp_path / "c")
     for size in (129, 128, 100, 0):
         with (tmp_path / "c" / "00000001.data").open("wb") as file:
@@ -322,7 +322,7 @@ def test_a_subfile_that_is_cut_within_its_header_has_no_lanes(tmp_path: Path) ->
             assert len(paths(container)) == 4 and container.damage == []
 
 
-def test_numbers_of_many_lanes_move_their_blocks(tmp_path: Path) -> None:
+def test_headers_of_many_lanes_take_several_blocks(tmp_path: Path) -> None:
     lanes = 20_000
     last = Lane(tmp_path / "c", lane=lanes - 1, lanes=lanes)
     assert last.place(0) == (2 + lanes - 1) * BLOCK_SIZE
@@ -336,32 +336,32 @@ def test_numbers_of_many_lanes_move_their_blocks(tmp_path: Path) -> None:
     assert {path: container.read_bytes(path) for path in paths(container)} == {"far": b"away", "farther": b"off"}
 
 
-def test_what_the_program_has_made_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_container_of_the_program_is_appended_to(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").write_bytes(b"1")
     made = pack(tmp_path / "tree", tmp_path / "made", "--block-size=64KiB", "--writers=2")
     superblock = struct.unpack("<4sHHQIIII", (made / "container").read_bytes())
     container = Container(made)
     lane = Lane(made, container=superblock[3], lanes=superblock[5])
-    assert lane.life == 2
+    assert lane.incarnation == 2
     lane.append(0, entry(b"file", 1 << 62, 1), b"2")
     container.refresh()
     assert container.read_bytes("file") == b"2"
 
 
 @pytest.mark.parametrize("use_index", [True, False])
-def test_a_container_that_was_compacted_is_read_by_what_it_has_now(tmp_path: Path, use_index: bool) -> None:
+def test_refresh_follows_a_compaction(tmp_path: Path, use_index: bool) -> None:
     lane = indexed(tmp_path / "c")
     container = Container(tmp_path / "c", use_index=use_index)
     lane.begin()
     lane.append(0, entry(b"a", 1000, None), b"")
     lane.put("later", b"1")
     lane.finish()
-    # All that is there into a new file, with its versions, and the old one goes.
+    # Copy all entries to a new subfile, and remove the old one.
     new = Lane(tmp_path / "c", 1, lanes=2)
-    for told in Container(tmp_path / "c").walk():
-        data = Container(tmp_path / "c").read_bytes(told.path)
-        new.append(0, entry(told.path.encode(), told.version, len(data)), data)
+    for item in Container(tmp_path / "c").walk():
+        data = Container(tmp_path / "c").read_bytes(item.path)
+        new.append(0, entry(item.path.encode(), item.version, len(data)), data)
     new.finish()
     lane.path.unlink()
     (tmp_path / "c" / "index").unlink()
@@ -372,9 +372,7 @@ def test_a_container_that_was_compacted_is_read_by_what_it_has_now(tmp_path: Pat
     assert container.read_bytes("b") == b"b" * 100 and container.read_bytes("later") == b"1"
 
 
-def test_a_subfile_that_goes_while_somebody_looks_is_looked_past(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_retries_if_a_subfile_is_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = indexed(tmp_path / "c")
     listed = [[lane.path.name, "00000005.data", "index"]] * 2
     names = tameike.source.LocalDirectory.names
@@ -387,7 +385,7 @@ def test_a_subfile_that_goes_while_somebody_looks_is_looked_past(
         Container(tmp_path / "c")
 
 
-def test_threads_read_while_one_looks_again(tmp_path: Path) -> None:
+def test_threads_read_during_a_refresh(tmp_path: Path) -> None:
     lane = indexed(tmp_path / "c")
     lane.begin()
     container, wrong, is_over = Container(tmp_path / "c"), [], threading.Event()
@@ -401,11 +399,11 @@ def test_threads_read_while_one_looks_again(tmp_path: Path) -> None:
         except Exception as error:
             wrong.append(error)
 
-    def look() -> None:
+    def refresh() -> None:
         while not is_over.is_set():
             container.refresh()
 
-    threads = [threading.Thread(target=what) for what in (read, read, look, look)]
+    threads = [threading.Thread(target=what) for what in (read, read, refresh, refresh)]
     for thread in threads:
         thread.start()
     for number in range(150):

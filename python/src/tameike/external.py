@@ -1,9 +1,8 @@
-"""Files of which a container has all but the content: that is in a file beside the subfiles, on its way to the shared
-directory.
+"""External content: files whose entries are in the container, and whose content is a file beside the subfiles.
 
-Their entries have no bytes, and in the place of a link's target what packed files have there:
+Such an entry has no content; in place of a link's target it has an identity:
 
-    number u64 | ctime: seconds i64, nanoseconds u32 | place: nothing (inside), 1 (outside), 2 (outside, all of it)
+    number u64 | ctime: seconds i64, nanoseconds u32 | place: nothing (inside), 1 (external), 2 (external, complete)
 """
 
 import errno
@@ -19,43 +18,43 @@ _IDENTITY = struct.Struct("<QqIB")
 _OUTSIDE, _LEAVING = 1, 2
 
 
-class Outside(NamedTuple):
-    """Where the content of a file is."""
+class ExternalContent(NamedTuple):
+    """Location of external content."""
 
     #: The file in the container's directory.
     name: str
-    #: All of it is there, until it comes to its place in the shared directory.
+    #: It is complete, and may be promoted to the file's own path in the shared directory.
     is_leaving: bool
 
     def open(self, directory: Directory, path: str) -> Source:
-        """The content of the file ``path``, as it is now."""
+        """Opens the content of the file ``path``."""
         try:
             directory.status(self.name)
             return directory.open(self.name)
         except FileNotFoundError:
             if self.is_leaving:
-                why = "it is no more in the container, but at its place in the directory that this belongs to"
+                why = "its content has moved to the file's own path in the shared directory: read it there"
                 raise FileNotFoundError(errno.ENOENT, why, path) from None
             why = (
-                f"its content is not in {self.name}: it has come to its place since the container was opened, or is "
-                "lost, and `tameike recover` brings what its job still has"
+                f"its content is not in {self.name}: either it has moved to the file's own path in the shared "
+                "directory, or it is lost; `tameike recover` restores what the job still has"
             )
             raise damaged(f"{printable(path)}: {why}") from None
 
     def status(self, directory: Directory) -> Optional[tuple[int, Optional[int]]]:
-        """Size and time of the content, as `Directory.status`; ``None`` when it cannot be found."""
+        """Size and mtime of the content, as `Directory.status`; ``None`` if it cannot be found."""
         try:
             return directory.status(self.name)
         except (FileNotFoundError, NotRegularError):
             return None
 
 
-def outside_of(node: Node) -> Optional[Outside]:
-    """Where the content of a file is; ``None`` when it is in the container."""
+def external_of(node: Node) -> Optional[ExternalContent]:
+    """Location of a file's external content; ``None`` if it has none."""
     identity = encoded(node.target)
     if node.kind != FileKind.FILE or node.size > 0 or len(identity) != _IDENTITY.size:
         return None
     number, _, _, place = _IDENTITY.unpack(identity)
     if place not in (_OUTSIDE, _LEAVING):
         return None
-    return Outside(f"{PREFIX}{number:016x}", place == _LEAVING)
+    return ExternalContent(f"{PREFIX}{number:016x}", place == _LEAVING)

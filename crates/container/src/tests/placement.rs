@@ -1,19 +1,19 @@
-//! Where a writer puts what it is given.
+//! Placement of records in blocks.
 
 use super::*;
 use crate::format::geometry;
 use std::os::unix::fs::FileExt;
 
-/// A block of which a quarter is 1 MiB.
+/// Four times the size of the test files, 1 MiB.
 const BLOCK: u32 = 4 << 20;
 
-/// Files of a quarter of a block lie one behind the other, each with its entry; the one that the block has no room for is cut, and leaves no hole.
+/// Files of a quarter of a block are adjacent, each with its entry; one that does not fit into the block is split.
 #[test]
 fn files_follow_each_other_without_holes() {
     let bed = Bed::new(Geometry { block_size: BLOCK, lanes: 1 });
     let mut writer = bed.writer(0, 0);
     let data = bytes(2, 1 << 20);
-    let mut cut = 0;
+    let mut split = 0;
     for version in 1..=16 {
         let begun = writer.end();
         let (entry, put) =
@@ -23,12 +23,12 @@ fn files_follow_each_other_without_holes() {
             Content::Extents(extents) => {
                 let ends_block = extents[1].address.is_multiple_of(BLOCK.into());
                 assert!(extents.len() == 2 && extents[0].address == begun && ends_block, "{extents:?}");
-                cut += 1;
+                split += 1;
             }
         }
     }
-    assert_eq!(cut, 4);
-    // Heads and entries are all that is there beside the files.
+    assert_eq!(split, 4);
+    // The rest is heads and entries.
     assert!(writer.end() < (16 << 20) + (16 << 10), "{}", writer.end());
     writer.sync().expect("synced");
     let container = bed.by_records();
@@ -38,9 +38,9 @@ fn files_follow_each_other_without_holes() {
     }
 }
 
-/// What fits the next block, of which the rest is hardly anything, goes there with its entry.
+/// If hardly anything of the block is left, a file goes to the next one with its entry.
 #[test]
-fn a_small_rest_of_a_block_stays_blank() {
+fn a_small_rest_of_a_block_stays_unused() {
     let bed = Bed::new(Geometry { block_size: BLOCK, lanes: 1 });
     let mut writer = bed.writer(0, 0);
     writer.put(b"most", 1, node(FileKind::File), &bytes(2, (4 << 20) - (100 << 10))).expect("put");
@@ -48,7 +48,7 @@ fn a_small_rest_of_a_block_stays_blank() {
     assert_eq!((entry.node.expect("a node").content, put.address), (Content::Here, BLOCK.into()));
 }
 
-/// A block may be larger than what a writer keeps in memory.
+/// A block may be larger than a writer's buffer.
 #[test]
 fn a_block_is_written_before_it_is_full() {
     let bed = Bed::new(Geometry { block_size: 64 << 20, lanes: 2 });
@@ -61,7 +61,7 @@ fn a_block_is_written_before_it_is_full() {
         let unwritten = extents.iter().filter(|extent| !writer.has_written(extent.address));
         assert!(unwritten.map(|extent| extent.length).sum::<u32>() < 4 << 20);
     }
-    // One write of all is not one record.
+    // One large write is split into records.
     let whole = writer.put(b"whole", 1, node(FileKind::File), &bytes(4, 40 << 20)).expect("put").0;
     let Content::Extents(pieces) = whole.node.expect("a node").content else { panic!("it is large") };
     assert!(pieces.iter().all(|piece| piece.length <= 4 << 20), "{pieces:?}");
@@ -74,7 +74,7 @@ fn a_block_is_written_before_it_is_full() {
     assert_eq!(container.damage(), &[]);
 }
 
-/// The same where a thread writes, which is given as much as it needs to be busy.
+/// The same with a write-behind thread, which has larger buffers.
 #[test]
 fn a_long_block_is_written_behind_in_portions() {
     let bed = Bed::new(Geometry { block_size: 64 << 20, lanes: 2 });
@@ -86,7 +86,7 @@ fn a_long_block_is_written_behind_in_portions() {
         writer.put_pieces((index * (512 << 10)) as u64, piece, &mut extents).expect("put");
         let written = extents.iter().take_while(|extent| writer.has_written(extent.address)).count();
         let unwritten: u32 = extents[written..].iter().map(|extent| extent.length).sum();
-        // What it was given, and what is being filled.
+        // One buffer is written, one is filled.
         assert!(unwritten <= 33 << 20, "{unwritten}");
     }
     let node = Node { size: 50 << 20, content: Content::Extents(extents), ..node(FileKind::File) };
@@ -95,10 +95,10 @@ fn a_long_block_is_written_behind_in_portions() {
     assert!(content(&bed.by_records(), b"pieces") == Ok(data));
 }
 
-/// What comes after the last sync of a life may be lost with the power, when an index tells of it: the next life is found all the same, wherever it begins.
+/// A power failure may lose an unsynced `End` record that an index covers. The next incarnation is found all the same.
 #[test]
-fn what_follows_a_lost_end_is_found() {
-    // Nothing, part of a block, and a whole one.
+fn entries_after_a_lost_end_record_are_found() {
+    // No data, a part of a block, and a whole block.
     for size in [None, Some(100), Some((64 << 10) - 200)] {
         let bed = Bed::new(Geometry { block_size: 64 << 10, lanes: 1 });
         let mut container = Container::open(bed.fs()).expect("it opens");
@@ -117,19 +117,19 @@ fn what_follows_a_lost_end_is_found() {
             });
         }
         writer.sync().expect("synced");
-        let safe = std::fs::metadata(bed.subfile(0)).expect("a subfile").len();
+        let durable = std::fs::metadata(bed.subfile(0)).expect("a subfile").len();
         container.end_writer(writer).expect("ended");
         container.write_index().expect("an index");
         let file = std::fs::File::options().write(true).open(bed.subfile(0)).expect("open");
-        file.set_len(safe).expect("lost");
+        file.set_len(durable).expect("lost");
         file.write_all_at(&1_u32.to_le_bytes(), geometry::INCARNATIONS_AT).expect("lost");
 
         let mut writer = bed.writer(0, 0);
-        put(&mut writer, b"second", 2, b"of the next life");
+        put(&mut writer, b"second", 2, b"of the next incarnation");
         writer.sync().expect("synced");
         let container = Container::open(bed.fs()).expect("it opens");
         assert!(container.has_index() && container.damage().is_empty(), "{size:?}: {:?}", container.damage());
-        assert_eq!(content(&container, b"second"), Ok(b"of the next life".to_vec()), "{size:?}");
+        assert_eq!(content(&container, b"second"), Ok(b"of the next incarnation".to_vec()), "{size:?}");
         assert_eq!(paths(&container).len(), 1 + usize::from(size.is_some()), "{size:?}");
     }
 }

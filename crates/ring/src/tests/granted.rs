@@ -1,8 +1,8 @@
-//! Frames that are lent: read without a request while they are, and never after.
+//! Granted frames: read without a request until they are revoked, and not after.
 
 use super::bed::{Bed, PATIENCE, ROOT, start};
-use super::endings::{await_ready, kill};
-use crate::client::lent::LentFrames;
+use super::endings::{kill, wait_for_ready};
+use crate::client::granted::GrantedFrames;
 use crate::client::{Answer, Client, OpenFile};
 use crate::frames::FrameTable;
 use crate::greeting::hello;
@@ -30,23 +30,23 @@ fn open(client: &Client) -> OpenFile {
     }
 }
 
-/// Reads of the file `lent` until one is a request, which finds other bytes.
+/// Reads the file `lent` until a read is a request, which returns other bytes.
 fn read_until_asked(bed: &Bed, client: &Client, open: &OpenFile) {
     let (begun, answered) = (monotonic(), bed.server.usage().answered);
     let mut found = [0];
     while bed.server.usage().answered == answered {
         assert_eq!(client.read(open.handle, open.key, 0, &mut [&mut found]), Answer::Done(1));
-        assert!(monotonic() - begun < PATIENCE, "it is lent for ever");
+        assert!(monotonic() - begun < PATIENCE, "the grant does not expire");
     }
     assert_eq!(found, [1]);
 }
 
 #[test]
-fn what_is_lent_is_read_without_asking_until_it_is_recalled() {
+fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
-    // Other bytes than those of the frame, to tell where they came from.
+    // Bytes other than those of the frame, to distinguish the sources.
     assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE + 10]]), Answer::Done(UNIT_SIZE + 10));
     bed.files.lent.lend();
     let before = bed.server.usage().answered;
@@ -55,7 +55,7 @@ fn what_is_lent_is_read_without_asking_until_it_is_recalled() {
         assert_eq!(client.read(file.handle, file.key, offset, &mut [&mut one, &mut two]), Answer::Done(4101));
         assert!(one.iter().chain(&two).all(|byte| *byte == 7), "{offset}");
     }
-    assert_eq!(bed.server.usage().answered, before, "nothing was asked");
+    assert_eq!(bed.server.usage().answered, before, "no request was sent");
     let asked = |key, offset: u64| {
         let before = bed.server.usage().answered;
         let mut found = [0; 2];
@@ -83,7 +83,7 @@ fn what_is_lent_is_read_without_asking_until_it_is_recalled() {
 }
 
 #[test]
-fn the_end_of_a_file_is_met_without_asking_while_it_is_told() {
+fn the_end_of_a_file_needs_no_request_while_it_is_published() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
@@ -98,37 +98,37 @@ fn the_end_of_a_file_is_met_without_asking_while_it_is_told() {
         assert!(found[..count].iter().all(|byte| *byte == 7) && found[count..].iter().all(|byte| *byte == 0));
         bed.server.usage().answered - before
     };
-    let told = || {
+    let publish = || {
         lent.lend();
         lent.table.tell_end(lent.key, 100);
     };
-    told();
+    publish();
     assert_eq!([read(70, 20), read(90, 10), read(100, 0), read(3 * UNIT - 5, 0)], [0; 4]);
     lent.table.recall_end(lent.key);
     assert_eq!([read(90, 20), read(100, 20), read(3 * UNIT, 0)], [0, 0, 1]);
-    told();
+    publish();
     lent.table.recall_all(lent.key);
     assert_eq!(read(100, 0), 1);
-    // Of another file that has the place of the first.
+    // The end of another file with the same table entry.
     let others: Vec<_> = std::iter::from_fn(|| lent.table.open()).collect();
     let begun = monotonic();
     lent.table.tell_end(lent.key, 0);
     while read(100, 0) == 0 {
-        assert!(monotonic() - begun < PATIENCE, "it is told for ever");
+        assert!(monotonic() - begun < PATIENCE, "the published end does not expire");
     }
     lent.table.close(others[0]);
     let again = lent.table.open().expect("one is free");
     lent.table.tell_end(again, 0);
     let before = bed.server.usage().answered;
     assert_eq!(client.read(file.handle, Some(others[0]), 0, &mut [&mut [0]]), Answer::Done(0));
-    assert_eq!(bed.server.usage().answered, before + 1, "the end of a file is that of no other");
+    assert_eq!(bed.server.usage().answered, before + 1, "the end belongs to another file");
     assert_eq!(client.read(file.handle, Some(again), 0, &mut [&mut [0]]), Answer::Done(0));
     assert_eq!(bed.server.usage().answered, before + 1);
 }
 
-/// The answer says that the bytes are lent, and they are not any more.
+/// The reply refers to a grant that has been revoked meanwhile.
 #[test]
-fn who_comes_too_late_for_what_was_lent_asks_again() {
+fn a_read_after_a_revocation_sends_another_request() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
@@ -141,45 +141,45 @@ fn who_comes_too_late_for_what_was_lent_asks_again() {
     assert_eq!(bed.server.usage().answered, before + 2);
 }
 
-/// A program must not read what a dead agent has left for ever.
+/// A program must not read frames of a failed agent forever.
 #[test]
-fn what_a_dead_agent_has_lent_ends() {
+fn grants_of_a_failed_agent_expire() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("ring");
     let mut agent = start("tests::endings::agent", &socket);
-    await_ready(&mut agent);
+    wait_for_ready(&mut agent);
     let client = Client::connect(&socket, |_| {}).expect("it listens");
     let file = open(&client);
     kill(agent);
     let begun = monotonic();
     while client.read(file.handle, file.key, 0, &mut [&mut [0]]) != Answer::Broken {
-        assert!(monotonic() - begun < PATIENCE, "it is lent for ever");
+        assert!(monotonic() - begun < PATIENCE, "the grant does not expire");
     }
     assert_eq!(client.read(file.handle, file.key, 0, &mut [&mut [0]]), Answer::Broken);
 }
 
-/// What a program is shown when it connects.
+/// The descriptors that a program gets in its welcome.
 fn shown(bed: &Bed) -> Vec<OwnedFd> {
     let (_, memory) = Arena::create("test", ARENA_SIZE).expect("memory");
     let socket = UnixStream::connect(&bed.socket).expect("it listens");
-    send_with_files(&socket, &hello(), &[memory.as_fd()]).expect("it hears");
+    send_with_files(&socket, &hello(), &[memory.as_fd()]).expect("sent");
     receive_with_files(&socket).expect("a welcome").1
 }
 
-/// Programs may read the frames of all; if one could write there, it would write to the files of all.
+/// Programs share the frames: a writable mapping would give access to all files.
 #[test]
-fn no_program_can_write_to_what_it_is_shown() {
+fn programs_cannot_write_to_the_agents_memory() {
     let bed = Bed::new();
     let shown = shown(&bed);
     assert_eq!(shown.len(), 3, "notice, table and slab");
     for memory in &shown {
         let size = rustix::fs::fstat(memory).expect("memory").st_size;
-        // By its descriptor, and by one more that is for writing.
+        // By its descriptor, and by one opened for writing.
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let again = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         for memory in again.iter().chain([memory]) {
-            assert!(Arena::map(memory, size as usize).is_err(), "it is mapped for writing");
+            assert!(Arena::map(memory, size as usize).is_err(), "a writable mapping must fail");
             assert!(rustix::io::pwrite(memory, b"x", 0).is_err());
             assert!(fallocate(memory, holes, 0, 4096).is_err());
             assert!(rustix::fs::ftruncate(memory, 0).is_err());
@@ -190,23 +190,23 @@ fn no_program_can_write_to_what_it_is_shown() {
     assert_eq!(found, [7]);
 }
 
-/// A table, and a program's sight of it.
-fn table(frames: u32) -> (Arc<FrameTable>, LentFrames, Vec<Frame>) {
+/// A table, and a program's mapping of it.
+fn table(frames: u32) -> (Arc<FrameTable>, GrantedFrames, Vec<Frame>) {
     let slab = Slab::new(frames).expect("a small slab");
     let table = Arc::new(FrameTable::new(&slab).expect("a table"));
     let [memory, slab_memory] = table.memory();
-    let sight = LentFrames::map(frames, memory, slab_memory).expect("what was sealed");
+    let sight = GrantedFrames::map(frames, memory, slab_memory).expect("sealed memory");
     let pool = slab.pool(frames);
     (table, sight, (0..frames).map_while(|_| pool.try_take()).collect())
 }
 
-fn found(sight: &LentFrames, key: FileKey, offset: u64, into: &mut [u8]) -> bool {
+fn found(sight: &GrantedFrames, key: FileKey, offset: u64, into: &mut [u8]) -> bool {
     let size = into.len() as u32;
     sight.read(key, offset, size, (&mut [into], 0)) == Some(size)
 }
 
 #[test]
-fn nearly_all_that_is_lent_is_found_and_each_under_its_key() {
+fn most_granted_frames_are_found_each_by_its_key() {
     let (table, sight, mut frames) = table(64);
     let keys: Vec<_> = (0..16).map_while(|_| table.open()).collect();
     for (number, frame) in frames.iter_mut().enumerate() {
@@ -229,10 +229,10 @@ fn nearly_all_that_is_lent_is_found_and_each_under_its_key() {
     assert!((0..64).all(|unit| !found(&sight, reused, (1000 + unit) * UNIT, &mut [0])));
 }
 
-/// Two frames go from one use to another as fast as they can; each use has bytes of its own, the same throughout. A reader
-/// that took one for the other, or for half of each, would see.
+/// Two frames are granted and revoked as fast as possible, with different bytes for each grant. A reader of stale or mixed
+/// bytes would notice.
 #[test]
-fn no_reader_sees_what_is_not_lent() {
+fn readers_see_only_granted_bytes() {
     const ROUNDS: u64 = 30_000;
     let (table, sight, mut frames) = table(2);
     let keys = [table.open().expect("a key"), table.open().expect("a key")];
@@ -248,8 +248,8 @@ fn no_reader_sees_what_is_not_lent() {
                     let (key, unit) = (round % 2, round / 2 % 8);
                     if found(sight, keys[key as usize], unit * UNIT + round % 1000, &mut bytes) {
                         let expected = bytes[0];
-                        assert_eq!(u64::from(expected) % 16, key * 8 + unit, "bytes of another use");
-                        assert!(bytes.iter().all(|byte| *byte == expected), "bytes of two uses");
+                        assert_eq!(u64::from(expected) % 16, key * 8 + unit, "bytes of another grant");
+                        assert!(bytes.iter().all(|byte| *byte == expected), "bytes of two grants");
                         hits.fetch_add(1, Ordering::Relaxed);
                     }
                 }

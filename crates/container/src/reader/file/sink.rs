@@ -1,22 +1,22 @@
-//! Who takes bytes of a file: memory that they fill, or somebody who looks at them.
+//! Sinks for the bytes of a file: a buffer, or a callback.
 
 use crate::format::external::Show;
 use tameike_core::Result;
 
-/// Takes bytes of a file, in order.
-pub trait Taker {
-    /// Where these may be read to at once, if all of them are wanted.
-    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]>;
+/// Receives the bytes of a file, by ascending offset.
+pub trait Sink {
+    /// Memory to read `size` whole bytes at `at` into directly, if the sink has such memory.
+    fn buffer(&mut self, at: u64, size: usize) -> Option<&mut [u8]>;
 
-    /// Takes what was not read there.
+    /// Receives bytes that were read elsewhere.
     fn take(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Looks at bytes where they are.
+/// Passes bytes to a callback.
 pub struct Shown<'a>(pub Show<'a>);
 
-impl Taker for Shown<'_> {
-    fn room(&mut self, _: u64, _: usize) -> Option<&mut [u8]> {
+impl Sink for Shown<'_> {
+    fn buffer(&mut self, _: u64, _: usize) -> Option<&mut [u8]> {
         None
     }
 
@@ -25,18 +25,18 @@ impl Taker for Shown<'_> {
     }
 }
 
-/// Fills memory that stands for the file from `offset` on; zeros where nothing is.
+/// Fills a buffer with the file from `offset` on; zeros in holes.
 pub struct Filled<'a> {
-    /// The memory.
+    /// The buffer.
     pub buffer: &'a mut [u8],
-    /// Where in the file it begins.
+    /// Its offset in the file.
     pub offset: u64,
-    /// How much of it is as it will be.
+    /// Number of bytes of the buffer that are final.
     pub done: usize,
 }
 
 impl Filled<'_> {
-    /// The next bytes, behind zeros for what comes before them.
+    /// The slice for the next bytes; fills the hole before it with zeros.
     fn next(&mut self, at: u64, size: usize) -> &mut [u8] {
         let start = (at - self.offset) as usize;
         self.buffer[self.done..start].fill(0);
@@ -45,8 +45,8 @@ impl Filled<'_> {
     }
 }
 
-impl Taker for Filled<'_> {
-    fn room(&mut self, at: u64, size: usize) -> Option<&mut [u8]> {
+impl Sink for Filled<'_> {
+    fn buffer(&mut self, at: u64, size: usize) -> Option<&mut [u8]> {
         Some(self.next(at, size))
     }
 
