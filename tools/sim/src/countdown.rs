@@ -1,39 +1,38 @@
-//! Countdowns: of all calls that the product makes to its disks, to the network and to the shared file system, the
-//! n-th fails once, and everything after it works.
+//! Fault countdowns: the n-th call to a disk, the network or the shared file system fails once; all later calls work.
 //!
-//! A first run counts the calls. They are the same in every run up to the one that fails, so the number of a call and the way in
-//! which it fails identify a run.
+//! A first run counts the calls. Every run makes the same calls up to the one that fails, so the number of a call and its fault
+//! identify a run.
 
 use parking_lot::Mutex;
 use std::fmt::{Display, Formatter};
 use std::sync::Arc;
 use tameike_core::NodeId;
 
-/// How a call fails.
+/// A fault that a call can meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// `EIO`, without effect.
     Fails,
-    /// `EIO`, and the first half took effect.
+    /// `EIO`, with the first half in effect.
     Torn,
-    /// `EIO`, though it took effect.
+    /// `EIO`, with full effect.
     Done,
-    /// `EIO` of a sync, and what was not safe is gone.
+    /// `EIO` of a sync, which drops everything that was not durable.
     Forgotten,
     /// `ENOSPC`; of a write, the first half took effect.
     Full,
-    /// A message is lost without a sign.
+    /// The network drops a message silently.
     Lost,
-    /// The connection breaks, and what is on its way is lost with it.
+    /// The connection breaks and loses the messages in flight.
     Broken,
 }
 
 impl Way {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 7] =
         [Self::Fails, Self::Torn, Self::Done, Self::Forgotten, Self::Full, Self::Lost, Self::Broken];
 
-    /// One word.
+    /// Returns the name, as in the number of a countdown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fails => "fails",
@@ -47,25 +46,25 @@ impl Way {
     }
 }
 
-/// What is called.
+/// The part that a call goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Medium {
     /// A disk of a node, with log and table.
     Disk(NodeId),
-    /// The network: from whom.
+    /// The network, with the sending node.
     Network(NodeId),
     /// The shared file system.
     SharedFs,
 }
 
-/// A call.
+/// A call that can fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// What is called.
+    /// The part that a call goes to.
     pub medium: Medium,
-    /// For what.
+    /// The name of the call.
     pub call: String,
-    /// How it can fail.
+    /// The faults that it can meet.
     pub ways: &'static [Way],
 }
 
@@ -95,17 +94,17 @@ enum Mode {
 #[derive(Debug, Default)]
 struct State {
     mode: Mode,
-    /// Calls are those of a check, and do not count.
+    /// Calls of a check do not count.
     paused: bool,
-    /// Nobody has asked what was met.
+    /// No caller has taken the fault yet.
     is_news: bool,
 }
 
-/// What all calls of a run go by. Clones are the same.
+/// The countdown of a run. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Countdown(Arc<Mutex<State>>);
 
-/// Calls do not count until this is dropped.
+/// Excludes calls from the count until it is dropped.
 pub struct Pause(Countdown);
 
 impl Drop for Pause {
@@ -119,17 +118,17 @@ impl Countdown {
         Self(Arc::new(Mutex::new(State { mode, paused: false, is_news: false })))
     }
 
-    /// Counts calls, and lets all of them work.
+    /// Counts calls and fails none.
     pub fn counting() -> Self {
         Self::new(Mode::Counting(Vec::new()))
     }
 
-    /// Has call `number` (the first is 1) fail.
+    /// Fails call `number`; the first call is 1.
     pub fn armed(number: u64, way: Way) -> Self {
         Self::new(Mode::Armed { left: number, way })
     }
 
-    /// One call: how it is to fail, if it is.
+    /// Registers a call, and returns the fault to inject.
     pub fn meets(&self, medium: Medium, ways: &'static [Way], call: impl FnOnce() -> String) -> Option<Way> {
         let state = &mut *self.0.lock();
         if state.paused {
@@ -154,14 +153,14 @@ impl Countdown {
         }
     }
 
-    /// Lets calls not count for a while.
+    /// Excludes calls from the count until the guard is dropped.
     #[must_use]
     pub fn pause(&self) -> Pause {
         self.0.lock().paused = true;
         Pause(self.clone())
     }
 
-    /// What has failed, and how, when it has not been asked for before.
+    /// Returns the injected fault with its site; once.
     pub fn news(&self) -> Option<(Site, Way)> {
         let state = &mut *self.0.lock();
         match &state.mode {
@@ -170,7 +169,7 @@ impl Countdown {
         }
     }
 
-    /// What has failed.
+    /// Returns the site of the injected fault.
     pub fn met(&self) -> Option<Site> {
         match &self.0.lock().mode {
             Mode::Met(site, _) => Some(site.clone()),
@@ -178,7 +177,7 @@ impl Countdown {
         }
     }
 
-    /// The calls that were counted.
+    /// Takes the counted calls.
     pub fn counted(&self) -> Vec<Site> {
         match &mut self.0.lock().mode {
             Mode::Counting(sites) => std::mem::take(sites),

@@ -1,4 +1,4 @@
-//! What the kernel and the door do of a program's call: walk the path, look at kinds, call the view.
+//! The kernel's VFS and the FUSE frontend of a simulated node: resolves paths, checks file types, calls the view.
 
 mod cache;
 
@@ -13,22 +13,22 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result};
 
-/// What a call told its program.
+/// The result of a successful call.
 #[derive(Clone, Debug)]
 pub enum Told {
-    /// Nothing.
+    /// No value.
     Done,
-    /// An open file and its attributes.
+    /// The handle and attributes of an open file.
     Opened(HandleNumber, Box<Attr>),
-    /// Bytes of a file, a link or an attribute.
+    /// Bytes of a file, a symbolic link or an extended attribute.
     Bytes(Vec<u8>),
-    /// Attributes.
+    /// Attributes of a file.
     Attr(Box<Attr>),
-    /// Names in a directory with kind and number.
+    /// The names of a directory with file type and inode number.
     Names(BTreeMap<String, (FileKind, u64)>),
 }
 
-/// A file that was looked up, until the call ends.
+/// The path resolution of a call: holds the inodes that it looked up until the call ends.
 struct Walk<'a, V: Vfs> {
     vfs: &'a V,
     kernel: &'a Kernel,
@@ -48,7 +48,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Self { vfs, kernel, held: Vec::new(), opens: false }
     }
 
-    /// The kernel has an inode for what was found or made.
+    /// Counts a use of the kernel's inode for a file that was found or created.
     async fn hold(&mut self, found: Found, asked: cache::Version) -> Found {
         self.kernel.found(found.file);
         self.held.push(found.file);
@@ -63,7 +63,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Ok(self.hold(found, asked).await)
     }
 
-    /// The file at a path.
+    /// Looks up a path.
     async fn file(&mut self, path: &str) -> Result<(FileNumber, Attr)> {
         let mut at = FileNumber::ROOT;
         let mut attr = None;
@@ -86,7 +86,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
         }
     }
 
-    /// The directory of a path and its last name.
+    /// Looks up the directory of a path, and returns it with the last name.
     async fn place<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
         let (dir, name) = crate::model::path::split(path);
         let mut at = FileNumber::ROOT;
@@ -98,7 +98,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Ok((at, name.as_bytes()))
     }
 
-    /// What is at a path, if anything is.
+    /// Looks up a name; `None` if it is missing.
     async fn at(&mut self, dir: FileNumber, name: &[u8]) -> Result<Option<Found>> {
         let name = std::str::from_utf8(name).unwrap_or("?");
         match self.name(dir, name).await {
@@ -121,10 +121,10 @@ fn new(kind: FileKind, mode: u16, symlink: &str) -> NewInode {
     }
 }
 
-/// Makes a call, again if it meets a file that has just moved, as the kernel does.
+/// Executes a system call. As the kernel does, repeats it once after `ESTALE`, since the path may have changed meanwhile.
 ///
 /// # Errors
-/// What the program is told.
+/// The errno that the program gets.
 pub async fn call<V: Vfs>(
     vfs: &Arc<V>,
     caller: &Caller,
@@ -317,7 +317,7 @@ async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
             (after, is_end) = (next, false);
             let name = String::from_utf8_lossy(name).into_owned();
             if name != "." && name != ".." && names.insert(name.clone(), (kind, inode)).is_some() {
-                return Err(Fault::io(format!("{name} was listed twice")));
+                return Err(Fault::io(format!("readdir returned {name} twice")));
             }
         }
         if is_end {
@@ -384,8 +384,8 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel says to a rename into what is renamed, or over what it lies in. It looks first at whether the target
-/// may be there.
+/// The kernel's errno for a rename of a directory into itself, or onto a directory above it. The kernel checks first whether the
+/// target exists.
 fn nested(from: &str, to: &str, mode: RenameMode, is_there: bool) -> Option<Errno> {
     let is_below = |path: &str, dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
     let (into, over) = (is_below(to, from), is_below(from, to));

@@ -1,4 +1,4 @@
-//! The reference model: what the tree of a view, and the bytes of its files, must be, as `SEMANTICS.md` has it.
+//! The reference model of a view: its tree and the bytes of its files, as `SEMANTICS.md` specifies them.
 
 pub mod data;
 mod expect;
