@@ -122,7 +122,7 @@ pub struct FileData {
 }
 
 impl FileData {
-    /// The content is unknown.
+    /// Marks the content as unknown.
     pub fn forget(&mut self) {
         self.is_unknown = true;
     }

@@ -1,5 +1,4 @@
-//! Appends of several descriptors to one file at the same time: each lands whole at an end of its own (S6), in an order
-//! that only the file tells.
+//! Checks of concurrent appends: each must land whole at a distinct offset (S6), in an order that only the file shows.
 
 use super::{Call, Checked, End, Run};
 use crate::kernel::Told;
@@ -9,22 +8,22 @@ use crate::op::Op;
 use std::collections::BTreeMap;
 use tameike_core::View;
 
-/// Most appends to one file at the same time: all their orders are tried.
+/// Maximum number of concurrent appends to one file; the check tries all their orders.
 pub(super) const APPENDS_MAX: usize = 4;
 
-/// An append of a race.
+/// One of several concurrent appends.
 struct Racer {
-    /// Which of the calls.
+    /// Index of the call.
     call: usize,
     tag: u64,
     length: u64,
     is_acknowledged: bool,
-    /// What its node reads there afterwards.
+    /// The bytes that its node reads behind the old end afterwards.
     seen: Option<Vec<u8>>,
 }
 
 impl Racer {
-    /// Whether it may have landed `at` bytes behind the old end.
+    /// Returns true if it may have landed `at` bytes behind the old end.
     fn may_be_at(&self, at: u64) -> bool {
         let Some(seen) = &self.seen else { return true };
         let Some(found) = seen.get(at as usize..(at + self.length) as usize) else { return false };
@@ -32,8 +31,8 @@ impl Racer {
     }
 }
 
-/// Finds all orders in which the racers may have landed, one behind the other, from `at` on. What failed may have taken
-/// room or not.
+/// Finds all orders in which the appends may have landed, one behind the other, from `at` on. A failed append may have taken space
+/// or not.
 fn find_orders(
     racers: &[Racer],
     taken: &mut Vec<(usize, u64)>,
@@ -55,7 +54,7 @@ fn find_orders(
 }
 
 impl Run {
-    /// Finds out where appends that were made at the same time have landed.
+    /// Determines where concurrent appends landed.
     pub(super) async fn place_appends(&mut self, calls: &mut [Call]) -> Checked {
         let mut races = BTreeMap::<(usize, ObjectId), Vec<usize>>::new();
         for (number, call) in calls.iter().enumerate() {
@@ -73,7 +72,7 @@ impl Run {
                 && let (node, Some(end)) = (first.node, first.lands)
                 && self.model(view).object(object).data.ends_with_unpublished(node, end)
             {
-                // It is before that, if that was lost on its way.
+                // If an earlier unpublished write was lost, the append landed before its end.
                 self.model(view).object_mut(object).data.forget();
             }
         }
@@ -104,7 +103,7 @@ impl Run {
         if orders.is_empty() && !self.may_have_lost(view) {
             let words: Vec<_> = numbers.iter().map(|&number| calls[number].op.to_string()).collect();
             return Err(format!(
-                "{}: appends at the same time do not all stand whole behind byte {end}, each once: {}",
+                "{}: concurrent appends are not all found whole, each once, behind byte {end}: {}",
                 view.as_str(),
                 words.join(" | ")
             ));
@@ -115,13 +114,13 @@ impl Run {
                     calls[racers[racer].call].lands = Some(end + at);
                 }
             }
-            // Nobody can tell which of them has which place.
+            // The order is ambiguous.
             _ => self.model(view).object_mut(object).data.forget(),
         }
         Ok(())
     }
 
-    /// What the descriptor of a call reads now, if its node lives and nothing keeps it from that.
+    /// Reads through the descriptor of a call. `None` if its node has failed or a fault explains an error.
     async fn look(&mut self, call: &Call, read: Op) -> Checked<Option<Vec<u8>>> {
         if !self.world.is_up(call.node) {
             return Ok(None);

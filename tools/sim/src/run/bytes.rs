@@ -1,4 +1,4 @@
-//! What all nodes read of a file at a check.
+//! Compares the bytes of a file on all nodes at a check.
 
 use super::check::CHECK_SLOT;
 use super::{Checked, End, Open, Run};
@@ -9,12 +9,12 @@ use crate::world::Flip;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, View};
 
-/// Bits of a file that have turned in memory of a node that reads it.
+/// Bits of a file that were flipped in memory of the reading node.
 pub(super) struct Turned(Vec<Flip>);
 
 impl Turned {
-    /// What a read has brought of a file with this content, but for these bits: nobody promises that they are found there. Others are
-    /// never shown them.
+    /// Returns the bytes of a read with these bits restored where the model does not allow them. A node need not detect flips in its own
+    /// memory, but must never send them to another node.
     pub(super) fn undone(&self, data: &FileData, looker: Looker, offset: u64, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for flip in &self.0 {
@@ -28,7 +28,7 @@ impl Turned {
 }
 
 impl Run {
-    /// All nodes must read the same, and what the model allows.
+    /// Reads a file on all nodes: the bytes must be equal, and allowed by the model.
     pub(super) async fn compare_bytes(
         &mut self,
         view: View,
@@ -51,7 +51,7 @@ impl Run {
             let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
             let is_settled = self.model(view).object(id).data.is_settled();
             if bytes.len() as u64 != size && is_settled {
-                return Err(wrong(format!("{} bytes were read of {size}", bytes.len())));
+                return Err(wrong(format!("the read returned {} of {size} bytes", bytes.len())));
             }
             let data = &self.model(view).object(id).data;
             data.check(looker, 0, bytes.len() as u64 + 1, &bytes).map_err(wrong)?;
@@ -70,14 +70,13 @@ impl Run {
         Ok(agreed.unwrap_or_default())
     }
 
-    /// Bits of a file that have turned in memory of a node.
+    /// Returns the flipped bits of a file in memory of a node.
     pub(super) fn turned(&mut self, node: usize, view: View, id: ObjectId) -> Turned {
         let Some(inode) = self.model(view).object(id).inode else { return Turned(Vec::new()) };
         Turned(self.world.flips(node).into_iter().filter(|flip| flip.is_of(view, inode)).collect())
     }
 
-    /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe, or where some have
-    /// rotted: a read says so.
+    /// Reads an open file. `None` if a read fails with EIO since a disk lost unsynced bytes, or bytes have rotted.
     async fn read_whole(&mut self, node: usize, view: View, open: &Open) -> Checked<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         loop {

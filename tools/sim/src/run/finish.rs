@@ -1,4 +1,4 @@
-//! The end of a job: the drain with its receipt, recovery after the death of all agents, and that nothing is left.
+//! The end of a job: the last drain with its receipt, recovery after all agents failed, and a check for leaked space.
 
 use super::check::file_at;
 use super::{Checked, Run};
@@ -11,9 +11,9 @@ use tameike_agent::control::AgentMode;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::{FileKind, View};
 
-/// A drain that takes longer never ends.
+/// After this time a drain counts as hung.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1200);
-/// Long enough for what runs behind.
+/// Longer than any background work takes.
 const BEHIND: Duration = Duration::from_secs(90);
 
 impl Run {
@@ -29,7 +29,7 @@ impl Run {
         if self.has_losses { Ok(()) } else { self.remove_all().await }
     }
 
-    /// Drains in the middle of whatever goes on: what the receipt says is safe must be.
+    /// Drains while programs and faults are active: files that the receipt calls complete must be.
     pub(super) async fn drain(&mut self) -> Checked {
         let begun = self.moment();
         let world = self.world.clone();
@@ -52,7 +52,7 @@ impl Run {
         Ok(())
     }
 
-    /// All agents die; others come, drain what they find, and go.
+    /// All agents fail; new ones start in recovery mode and drain the journals.
     async fn recover(&mut self) -> Checked {
         self.leave_open().await?;
         let power = !self.volatile && self.rotten.is_empty() && self.moment() & 1 == 0;
@@ -69,7 +69,7 @@ impl Run {
         self.compare_shared(&receipt, true)
     }
 
-    /// The last drain, which must be complete; one in which a countdown has let a call fail is repeated.
+    /// Runs the last drain, which must be complete. Repeats it if a countdown failed a call in it.
     async fn drain_whole(&mut self, mode: AgentMode) -> Checked<Receipt> {
         self.heed_countdown();
         loop {
@@ -79,22 +79,22 @@ impl Run {
             let world = self.world.clone();
             let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(true)).await;
             let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
-            // Which files may be cut off is looked at by the caller.
+            // The caller checks the files that are cut off.
             if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }
             if !self.heed_countdown() {
-                return Err(format!("a drain with nothing wrong is not complete: {receipt:?}"));
+                return Err(format!("a drain without a fault is not complete: {receipt:?}"));
             }
         }
     }
 
-    /// Space that is taken though all files are removed.
+    /// Returns the bytes in use after all files were removed.
     fn leaked(&self, view: View) -> u64 {
         match view {
-            // What makes the file of these units had not reached the log that broke, or died with its agent.
+            // The creation of these units' file did not reach the log before the failed sync, or was lost with its agent.
             View::JobShared if self.log_broken || self.has_orphans => 0,
-            // Clean bytes whose home could not be told of the removal go when room is needed.
+            // A home that missed the removal evicts the clean bytes when it needs space.
             View::Cache if self.world.countdown.met().is_some() || self.was_unreachable => {
                 self.world.space(view, |space| space.dirty)
             }
@@ -102,7 +102,7 @@ impl Run {
         }
     }
 
-    /// What the shared file system keeps, whatever happens, is what the job wrote, and what the receipt says.
+    /// Compares the durable content of the shared file system with the model and the receipt.
     fn compare_shared(&mut self, receipt: &Receipt, recovered: bool) -> Checked {
         let now = self.moment();
         let files: Vec<_> = self.world.tree.files(true);
@@ -115,7 +115,7 @@ impl Run {
                 continue;
             }
             let Some(id) = file_at(model, &path) else {
-                return Err(format!("the shared file system has {path}, which should not be there"));
+                return Err(format!("the shared file system has {path}, which should not exist"));
             };
             let bytes = whole(content);
             let looker = Looker { node: usize::MAX, opened: now, now };
@@ -124,12 +124,12 @@ impl Run {
                 format!("the shared file system's {path} after the drain (recovered: {recovered}): {why}")
             };
             data.check(looker, 0, content.size + 1, &bytes).map_err(wrong)?;
-            // A journal that has lost its end takes what the job has flushed since for another program's, and says so.
+            // A journal without its tail takes later flushes for changes of another program, and notes that.
             let is_of_then = |entry: &FileReceipt| has_losses && !entry.note.is_empty();
             let entries = receipt.files.iter().filter(|entry| entry.path == path && entry.is_complete());
             for entry in entries.filter(|entry| !is_of_then(entry)) {
                 let checksum = blake3::hash(&bytes).to_hex().to_string();
-                // Of a file that is another's by now the receipt gives no checksum.
+                // A file that another program changed has no checksum.
                 let is_whole = !entry.checksum.is_empty() && !entry.checksum.contains(':');
                 if entry.size != content.size || (is_whole && entry.checksum != checksum) {
                     return Err(wrong(format!(
@@ -148,7 +148,7 @@ impl Run {
         Ok(())
     }
 
-    /// All files are removed: nothing is left of them.
+    /// Removes all files, and checks that their space is free.
     async fn remove_all(&mut self) -> Checked {
         let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
         for ((node, view, slot), open) in open {
@@ -172,13 +172,13 @@ impl Run {
         self.world.runtime().sleep(BEHIND).await;
         let receipt = self.world.drain(false).await;
         if !receipt.is_complete() {
-            return Err(format!("all files are removed, and a drain is not complete: {receipt:?}"));
+            return Err(format!("a drain after the removal of all files is not complete: {receipt:?}"));
         }
         for view in [View::JobShared, View::Cache] {
             let used = self.leaked(view);
             if used > 0 {
                 return Err(format!(
-                    "{}: all files are removed, and {used} bytes are still in use",
+                    "{}: {used} bytes are in use after the removal of all files",
                     view.as_str()
                 ));
             }

@@ -1,4 +1,4 @@
-//! Whether what calls were told may be.
+//! Checks the results of calls against the model.
 
 use super::{Call, Checked, End, Open, Run};
 use crate::kernel::Told;
@@ -12,7 +12,7 @@ impl Call {
         format!("node {}, {}: {}: {why}", self.node, self.view.as_str(), self.op)
     }
 
-    /// Whether another call of the same step writes to the file of this one on its node.
+    /// Returns true if another call of the step writes to the same file on the same node.
     fn is_beside_write(&self, other: &Self) -> bool {
         let object = |call: &Self| call.open.as_ref().map(|open| open.object);
         matches!(other.op, Op::Write { .. })
@@ -28,7 +28,7 @@ impl Call {
 }
 
 impl Run {
-    /// Judges the calls of a step: at most one of a view changed names, the others saw the tree before or after.
+    /// Checks the calls of a step. At most one per view changes names; the others saw the tree before or after it.
     pub(super) fn judge(&mut self, calls: Vec<Call>) -> Checked {
         let (mut changes, looks): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
@@ -59,13 +59,13 @@ impl Run {
         Ok(())
     }
 
-    /// Whether a failure may be: `true` when it leaves doubt about what the call did.
+    /// Checks that the outcome is allowed. Returns true if the effect of the call is unknown.
     pub(super) fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
         match &call.end {
             End::Told(_) if expected.is_empty() => Ok(false),
             End::Told(_) => {
                 let errnos: Vec<_> = expected.iter().map(|errno| errno.describe()).collect();
-                Err(call.wrong(format!("succeeded, and should fail with {}", errnos.join(" or "))))
+                Err(call.wrong(format!("succeeded, but should fail with {}", errnos.join(" or "))))
             }
             End::Failed(fault) if expected.contains(&fault.errno) => Ok(false),
             End::Failed(fault) if self.is_excused(call.view, fault.errno) => {
@@ -83,15 +83,15 @@ impl Run {
         }
     }
 
-    /// A node that could not be reached has not heard of a removal, and of its descriptors nobody knows (S10).
+    /// Returns true if the call may fail with ESTALE: its node was unreachable and missed the removal of the file (S10).
     fn may_have_missed_removal(&mut self, call: &Call) -> bool {
         let was_unreachable = self.was_unreachable && call.view == View::Cache;
         let object = call.open.as_ref().filter(|_| was_unreachable).map(|open| open.object);
         object.is_some_and(|object| self.model(call.view).object(object).nlink == 0)
     }
 
-    /// Descriptors of a file without a name are those of the shared file system, which tells each once of a sync that has
-    /// failed since it was opened, though it was repeated (S4).
+    /// Returns true if the call may report a failed sync of an unlinked file: the shared file system reports it once to each descriptor
+    /// that was open then, even if a repeated sync succeeded (S4).
     fn tells_of_sync(&mut self, call: &Call) -> bool {
         let (Some(open), Op::Fsync { slot } | Op::Close { slot }) = (&call.open, &call.op) else {
             return false;
@@ -106,7 +106,7 @@ impl Run {
         true
     }
 
-    /// A call that only looks at names and attributes.
+    /// Checks a call that only reads names and attributes.
     fn judge_look(&mut self, call: &Call) -> Checked {
         if call.op.paths().iter().any(|path| self.model(call.view).is_doubtful(path, false)) {
             return Ok(());
@@ -128,7 +128,7 @@ impl Run {
                 let excess = found.keys().find(|name| !names.contains_key(*name) && !doubtful(name));
                 match (missing, excess) {
                     (Some(name), _) => Err(call.wrong(format!("{name} is missing"))),
-                    (_, Some(name)) => Err(call.wrong(format!("{name} is not there"))),
+                    (_, Some(name)) => Err(call.wrong(format!("{name} should not exist"))),
                     (None, None) => Ok(()),
                 }
             }
@@ -140,13 +140,13 @@ impl Run {
                         if *bytes == wanted {
                             Ok(())
                         } else {
-                            Err(call.wrong(format!("told {bytes:?}, not {wanted:?}")))
+                            Err(call.wrong(format!("returned {bytes:?}, not {wanted:?}")))
                         }
                     }
                     (Op::Readlink { .. }, _)
                         if object.target.as_ref().is_some_and(|target| *bytes != target.as_bytes()) =>
                     {
-                        Err(call.wrong(format!("told {}", String::from_utf8_lossy(bytes))))
+                        Err(call.wrong(format!("returned {}", String::from_utf8_lossy(bytes))))
                     }
                     _ => Ok(()),
                 }
@@ -155,7 +155,7 @@ impl Run {
         }
     }
 
-    /// Attributes that a path was found to have.
+    /// Checks the attributes of a path.
     fn judge_attr(&mut self, call: &Call, id: ObjectId, attr: &Attr) -> Checked {
         let model = self.models.entry(call.view.index()).or_default();
         let object = model.object_mut(id);
@@ -174,7 +174,7 @@ impl Run {
         if object.kind != FileKind::File {
             return Ok(());
         }
-        // Who finds a name before it goes may look at its file after that, which nothing but the shared file system shows.
+        // A call that resolved the name before its removal may stat the file after it.
         let is_unnamed = self.unnamed.contains(&(call.view.index(), id)) && attr.nlink + 1 == object.nlink;
         if attr.nlink != object.nlink && !is_unnamed {
             return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
@@ -189,7 +189,7 @@ impl Run {
         check(&object.data).or_else(|why| self.find_lost(call, id, check).ok_or_else(|| call.wrong(why)))
     }
 
-    /// A call that changes names or an inode.
+    /// Checks a call that changes names or an inode, and applies it to the model.
     fn judge_change(&mut self, call: &Call) -> Checked {
         let expected = self.model(call.view).expect(&call.op);
         if self.judge_failure(call, &expected)? {
@@ -253,7 +253,7 @@ impl Run {
         self.model(call.view).object_mut(object).data.push(write);
     }
 
-    /// Writes are in the model before reads are looked at: they may have seen them.
+    /// Adds the writes of a step to the model, before the check of its reads: a read may see a concurrent write.
     fn take_writes(&mut self, calls: &[Call]) -> Checked {
         for call in calls {
             let Some(open) = &call.open else { continue };
@@ -285,7 +285,7 @@ impl Run {
                 is_append,
             });
             if in_doubt && is_append {
-                // It may have made room for itself that stays empty.
+                // The failed append may have extended the file with zeros.
                 let cut = offset + length;
                 self.push_doubtful_growth(call, open.object, cut);
             }
@@ -293,7 +293,7 @@ impl Run {
         Ok(())
     }
 
-    /// A call on an open file.
+    /// Checks a call on an open file.
     fn judge_file(&mut self, call: &Call, beside: &[Call]) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
         self.expect_told(call)?;
@@ -313,7 +313,7 @@ impl Run {
         if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
             let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
             let turned = self.turned(call.node, call.view, open.object);
-            // The kernel takes no new size while this node writes, and ends the read at the one that it has (S21).
+            // While this node writes, the kernel ignores new sizes and ends the read at its cached one (S21).
             let may_end_early = beside.iter().any(|other| call.is_beside_write(other));
             let wanted = if may_end_early { bytes.len() as u64 } else { u64::from(*length) };
             let check = |data: &FileData| {
@@ -327,7 +327,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether what was written in a view may have failed on its way.
+    /// Returns true if acknowledged writes of a view may be lost before they reach their homes.
     pub(super) fn may_have_lost(&self, view: View) -> bool {
         let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
         self.may_lack_space(view)
@@ -335,8 +335,8 @@ impl Run {
             || failures.iter().any(|&errno| self.is_excused(view, errno))
     }
 
-    /// Whether what was seen of a file is right if writes of its node have failed on their way, of which the next close or
-    /// fsync of who has written them must tell.
+    /// Returns `Some` if the observation is correct under the assumption that unpublished writes of the node were lost. The next close
+    /// or fsync of the descriptors that wrote them must then fail.
     fn find_lost(
         &mut self,
         call: &Call,
@@ -359,17 +359,17 @@ impl Run {
         Some(())
     }
 
-    /// A close or fsync tells of a write that was found lost.
+    /// Checks that a close or fsync reports a lost write.
     fn expect_told(&mut self, call: &Call) -> Checked {
         let (Op::Fsync { slot } | Op::Close { slot }) = call.op else { return Ok(()) };
         let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), slot)) else { return Ok(()) };
         if std::mem::take(&mut open.has_lost) && call.told().is_some() {
-            return Err(call.wrong("succeeded, though a write was found lost that it should tell of"));
+            return Err(call.wrong("succeeded, but should report a lost write"));
         }
         Ok(())
     }
 
-    /// A close, fsync, lock or unlock that succeeded publishes what its node has written.
+    /// A successful close, fsync, lock or unlock publishes the writes of its node.
     fn publish(&mut self, call: &Call) {
         let Some(open) = call.open.clone() else { return };
         let (is_close, is_fsync) = (matches!(call.op, Op::Close { .. }), matches!(call.op, Op::Fsync { .. }));
@@ -377,7 +377,7 @@ impl Run {
             let slot = call.op.slot().unwrap_or_default();
             self.slots.remove(&(call.node, call.view.index(), slot));
         }
-        // What failed on its way is told to a close or fsync, not here (S4).
+        // A close or fsync reports lost writes; a lock call does not (S4).
         let is_lock =
             matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && !self.may_have_lost(call.view);
         let covers = is_fsync || is_lock || (is_close && open.flags.write);
@@ -389,7 +389,7 @@ impl Run {
     }
 }
 
-/// Names of a model, for messages.
+/// Returns the paths of a model, for messages.
 pub(super) fn paths(names: &Names) -> String {
     names.all().into_keys().collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,5 @@
-//! Locks of files: who has which for certain, from the answer that grants it to the call that gives it back, and which may
-//! still be in the way of others, as nobody could tell what became of them (S21).
+//! Checks of file locks (S21): tracks the locks that owners hold for certain, from the reply that grants one to the call that releases
+//! it, and the locks with unknown state, which may still block others.
 
 use super::deadlock::{Owner, Waits};
 use super::{Call, Checked, End, Open, Run};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, InodeId, View};
 
-/// Who has a lock of which file.
+/// The owner and file of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     view: usize,
@@ -19,15 +19,15 @@ struct Place {
     owner: u64,
 }
 
-/// A lock, held or wanted.
+/// A lock that an owner holds or requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lock {
     place: Place,
     range: LockRange,
     kind: LockKind,
-    /// Whether its owner believes to have it.
+    /// Its owner got it granted and has not begun to release it.
     is_certain: bool,
-    /// Whether its owner's node is dead, and nothing keeps others from knowing that.
+    /// Its owner's node has failed, and all other nodes can detect that.
     is_dead: bool,
 }
 
@@ -51,7 +51,7 @@ impl Lock {
     }
 }
 
-/// What of a lock a call gives back, or may.
+/// A byte range of a lock that a call releases, or may release.
 struct Release {
     place: Place,
     range: LockRange,
@@ -74,7 +74,7 @@ impl Call {
         Place { view: self.view.index(), object: open.object, node: self.node, owner }
     }
 
-    /// The lock that it asks for.
+    /// Returns the lock that the call requests.
     pub(super) fn wanted(&self) -> Option<Lock> {
         let (Op::Lock { slot, range, kind, .. }, Some(open)) = (&self.op, &self.open) else { return None };
         let place = self.place(open, owner_of(*slot, open.handle, *range));
@@ -91,12 +91,12 @@ impl Call {
         matches!(self.end, End::Told(_))
     }
 
-    /// Whether the home has refused it.
+    /// Returns true if the home refused the request.
     pub(super) fn is_refused(&self) -> bool {
         matches!(&self.end, End::Failed(fault) if [Errno::EAGAIN, Errno::EINTR, Errno::EDEADLK].contains(&fault.errno))
     }
 
-    /// Whether it has waited until the signal came.
+    /// Returns true if the call waited until the signal.
     fn is_interrupted(&self) -> bool {
         matches!(&self.end, End::Failed(fault) if fault.errno == Errno::EINTR)
     }
@@ -105,7 +105,7 @@ impl Call {
         matches!(self.op, Op::Lock { wait: true, .. })
     }
 
-    /// What it gives back.
+    /// Returns the locks that the call releases.
     fn releases(&self, is_fair: bool) -> Vec<Release> {
         let Some(open) = &self.open else { return Vec::new() };
         match &self.op {
@@ -131,7 +131,7 @@ impl Call {
     }
 }
 
-/// The waits of calls that want locks, as far as the locks `held` exclude theirs.
+/// Builds the wait-for graph of calls whose requests conflict with the locks `held`.
 fn waits<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Waits {
     let wanted = calls.filter(|call| call.waits()).filter_map(Call::wanted);
     let of_one = |wanted: Lock| {
@@ -141,14 +141,14 @@ fn waits<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Waits {
     Waits::new(wanted.flat_map(of_one))
 }
 
-/// The calls of a step, and the locks that there were before it.
+/// The calls of a step, and the locks before it.
 struct LockStep<'a> {
     calls: &'a [Call],
     before: Vec<Lock>,
     releases: Vec<Release>,
-    /// What was granted in it to nodes that live, and for which call, by its beginning.
+    /// Locks granted in the step to live nodes, with the begin of their calls.
     granted: Vec<(Moment, Lock)>,
-    /// The views in which nobody was out of reach.
+    /// The views in which all nodes were reachable.
     fair: BTreeSet<usize>,
 }
 
@@ -166,7 +166,7 @@ impl LockStep<'_> {
         self.releases.iter().any(|release| release.ends(lock))
     }
 
-    /// Nobody who has been granted a lock that excludes this one has begun to give it back.
+    /// Checks that a granted lock conflicts with none whose owner has not begun to release it.
     fn judge_grant(&self, call: &Call, wanted: &Lock) -> Checked {
         let is_held = |lock: &&Lock| lock.is_certain && lock.excludes(wanted) && !self.is_touched(lock);
         let closes = || self.calls.iter().filter(|call| matches!(call.op, Op::Close { .. }));
@@ -182,13 +182,13 @@ impl LockStep<'_> {
         }
     }
 
-    /// Who may have waited for whom at some moment.
+    /// Returns the wait-for graph of all waits that may have existed at some moment.
     fn may_wait(&self) -> Waits {
         let taken = self.calls.iter().filter(|call| !call.is_refused()).filter_map(Call::wanted);
         waits(self.calls.iter(), &self.before.iter().copied().chain(taken).collect::<Vec<_>>())
     }
 
-    /// Who has waited for whom all the time.
+    /// Returns the wait-for graph of waits that lasted the whole step.
     fn must_wait(&self) -> Waits {
         let is_kept = |lock: &&Lock| lock.is_certain && !self.is_touched(lock);
         let kept: Vec<_> = self.before.iter().filter(is_kept).copied().collect();
@@ -200,22 +200,22 @@ impl LockStep<'_> {
         let has_rival = rivals.any(|lock| lock.excludes(wanted));
         let mut in_the_way = self.before.iter().filter(|lock| lock.excludes(wanted));
         let why = match errno {
-            Errno::EAGAIN if !has_rival && in_the_way.next().is_none() => "no lock is in the way",
+            Errno::EAGAIN if !has_rival && in_the_way.next().is_none() => "no lock conflicts",
             Errno::EINTR if !has_rival && in_the_way.all(|lock| lock.is_dead || self.is_ended(lock)) => {
-                "it waits for ever, and no lock is in the way"
+                "it waits forever, and no lock conflicts"
             }
             Errno::EINTR
                 if self.fair.contains(&wanted.place.view) && self.must_wait().lead_back(wanted.owner()) =>
             {
-                "it waits for ever for itself, and nobody was told"
+                "it is in a deadlock, and no call got EDEADLK"
             }
-            Errno::EDEADLK if !self.may_wait().lead_back(wanted.owner()) => "it does not wait for itself",
+            Errno::EDEADLK if !self.may_wait().lead_back(wanted.owner()) => "there is no deadlock",
             _ => return Ok(()),
         };
         Err(call.wrong(format!("failed with {}, but {why}", errno.describe())))
     }
 
-    /// Whether all that was published in this step was so under locks that had to be given back for this one.
+    /// Returns true if everything published in this step was published under locks that had to be released for this one.
     fn hands_over(&self, call: &Call, wanted: &Lock) -> bool {
         let is_of_file = |other: &&Call| {
             let object = |call: &Call| call.open.as_ref().map(|open| open.object);
@@ -236,19 +236,19 @@ impl LockStep<'_> {
 }
 
 impl Run {
-    /// Whether calls can be told that others are out of reach.
+    /// Returns true if no call can fail because a node is unreachable.
     fn is_fair(&self, view: View) -> bool {
         self.excuses.get(&view.index()).is_none_or(BTreeSet::is_empty)
     }
 
-    /// Whether a lock's home lives, and its owner.
+    /// Returns true if the home and the owner's node of a lock are up.
     fn is_kept(&mut self, lock: &Lock) -> bool {
         let inode = self.models.entry(lock.place.view).or_default().object(lock.place.object).inode;
         let home = inode.map(|inode| self.world.cluster.inode_home(InodeId(inode)).0 as usize);
         self.world.is_up(lock.place.node) && home.is_some_and(|home| self.world.is_up(home))
     }
 
-    /// Judges the calls for locks of a step, and those that end them.
+    /// Checks the calls of a step that acquire or release locks.
     pub(super) fn judge_locks(&mut self, calls: &[Call]) -> Checked {
         let mut before = std::mem::take(&mut self.locks);
         for lock in &mut before {
@@ -310,8 +310,8 @@ impl Run {
         self.locks = left;
     }
 
-    /// Who has got a lock sees through all descriptors of its node what was published before; with `handed_over` also what
-    /// was in this step.
+    /// The owner of a new lock sees what was published before through all descriptors of its node; with `handed_over` also what was
+    /// published in this step.
     fn refresh(&mut self, call: &Call, handed_over: bool) {
         let Some(object) = call.open.as_ref().map(|open| open.object) else { return };
         let seen = if handed_over { self.moment() } else { call.begun };
@@ -322,12 +322,12 @@ impl Run {
         }
     }
 
-    /// Locks of which nobody knew what became are gone, as all is mended.
+    /// Drops the locks with unknown state: after the end of all faults, their homes have released them.
     pub(super) fn settle_locks(&mut self) {
         self.locks.retain(|lock| lock.is_certain);
     }
 
-    /// A check has closed a descriptor.
+    /// Releases the locks of a descriptor that a check closed.
     pub(super) fn end_locks(&mut self, call: &Call) {
         call.releases(true).iter().for_each(|release| self.give_back(release));
     }

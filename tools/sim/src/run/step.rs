@@ -1,4 +1,4 @@
-//! Calls and troubles that happen together.
+//! Executes a step: concurrent calls and faults.
 
 use super::appends::APPENDS_MAX;
 use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
@@ -17,14 +17,13 @@ use std::time::Duration;
 use tameike_core::{Errno, NodeId, Result, View};
 use tameike_io::os::runtime::{Promise, promise};
 
-/// Calls of programs that may fail for one call of the product: one in each view, or one that wrote and the one that
-/// is told of it later.
+/// Maximum number of program calls that may fail for one injected fault: one per view, or a write and the close that reports it.
 const EXCUSED_MAX: usize = 2;
 
-/// How long programs wait for a lock when nobody does anything else any more; the death of a node is known earlier.
+/// How long programs wait for a lock after all other calls ended. Longer than the detection of a failed node takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A call that is under way.
+/// A call in flight.
 pub(super) struct Pending {
     call: Call,
     done: Promise<(Result<kernel::Told>, u64)>,
@@ -39,7 +38,7 @@ impl Pending {
 }
 
 impl Run {
-    /// Makes a call, if its node runs; how it ended is to be awaited.
+    /// Begins a call, if its node is up.
     pub(super) fn begin(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Option<Pending> {
         let (views, runtime) = self.world.views(node)?;
         let begun = self.moment();
@@ -89,7 +88,7 @@ impl Run {
         Ok(call)
     }
 
-    /// Makes one call and waits for its end.
+    /// Executes one call.
     pub(super) async fn one(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Checked<Call> {
         match self.begin(node, view, op, open) {
             Some(pending) => self.end(pending).await,
@@ -133,7 +132,7 @@ impl Run {
         self.judge(calls)
     }
 
-    /// Whether a call can be made and judged now, and the open file that it works on.
+    /// Returns the open file of a call, or `None` if the call cannot be made or checked in this step.
     fn admit(&mut self, node: usize, view: View, op: &Op, used: &mut Used) -> Option<Option<Open>> {
         let node = node % self.world.count();
         if !self.world.is_up(node) || op.paths().iter().any(|path| self.is_doubtful(view, path, op)) {
@@ -159,7 +158,7 @@ impl Run {
             return None;
         }
         if is_append {
-            // Where it lands can be told only when nothing but appends can move the end.
+            // Its position can be checked only if nothing but appends moves the end.
             let is_known = self.end_of(node, view, open.object).is_some();
             let others = used.appended.get(&place).copied().unwrap_or_default();
             let is_shared = others == 0 && (used.written.contains(&place) || used.whole.contains(&place));
@@ -174,7 +173,7 @@ impl Run {
             }
             used.written.insert(place);
         }
-        // What an owner has is clear when it is asked for one thing at a time.
+        // One lock call per process at a time: else the locks that it holds are ambiguous.
         let process = (view.index(), open.object, node, process_of(slot));
         let is_lock = matches!(op, Op::Lock { .. } | Op::Unlock { .. });
         let ends_locks = matches!(op, Op::Close { .. });
@@ -183,7 +182,7 @@ impl Run {
         {
             return None;
         }
-        // A close is alone with its handle, as in a program that is right.
+        // A correct program makes no other call on a descriptor that it closes.
         let is_close = matches!(op, Op::Close { .. });
         if used.closed.contains(&name(slot)) || (is_close && used.slots.contains(&name(slot))) {
             return None;
@@ -215,13 +214,13 @@ impl Run {
         }
     }
 
-    /// What could fail because of the troubles has failed.
+    /// Ends the period in which earlier faults explain errors.
     pub(super) fn end_excuses(&mut self) {
         self.excuses.clear();
         self.has_rotted = false;
     }
 
-    /// Lets something go wrong; ends when it has.
+    /// Injects a fault; the promise resolves after it.
     fn trouble(&mut self, after: u64, trouble: &Trouble) -> Promise<()> {
         let both = [View::JobShared, View::Cache];
         let mut trouble = trouble.clone();
@@ -269,24 +268,24 @@ impl Run {
         happened
     }
 
-    /// One failure, after which everything works, must not be told to programs over and over.
+    /// Checks that a single injected fault did not fail many calls of programs.
     pub(super) fn judge_excused(&mut self) -> Checked {
         let count = std::mem::take(&mut self.excused);
         match self.world.countdown.met() {
             Some(site) if count > EXCUSED_MAX && !self.log_broken => {
-                Err(format!("one call failed, {site}, and {count} calls of programs were told"))
+                Err(format!("one injected fault, {site}, failed {count} calls of programs"))
             }
             _ => Ok(()),
         }
     }
 
-    /// What a call that a countdown has let fail excuses, from now on. Nothing is excused when a message was lost.
+    /// Adds the errors that the injected fault of a countdown explains. Returns false if there is no new one. A lost message explains none.
     pub(super) fn heed_countdown(&mut self) -> bool {
         let Some((site, way)) = self.world.countdown.news() else { return false };
         match site.medium {
             Medium::Disk(_) => {
                 self.excuse(&[View::JobShared, View::Cache], &[Errno::EIO]);
-                // After a failed sync the node takes no more changes; after any other failure it works again.
+                // After a failed sync the node accepts no more changes; after other faults it works.
                 let is_sync = site.call.ends_with(" sync");
                 self.must_restart |= is_sync;
                 self.bytes_lost |= way == Way::Forgotten;
@@ -299,7 +298,7 @@ impl Run {
         true
     }
 
-    /// What was open on nodes that have died is gone, and what they had not published is in doubt.
+    /// Drops the open files of failed nodes, and puts their unpublished writes in doubt.
     pub(super) fn forget_the_dead(&mut self, calls: &[Call]) {
         let dead: BTreeSet<usize> = (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
         self.note_cut_off(&dead, calls);
@@ -337,7 +336,7 @@ fn happen(world: &Arc<World>, trouble: &Trouble) {
 }
 
 impl Run {
-    /// Everything works from now on.
+    /// Ends all faults.
     pub(super) fn mend(&mut self) {
         self.world.network.set_weather(tameike_fabric::simulated::Weather::FAIR);
         self.world.network.heal();
@@ -350,19 +349,19 @@ impl Run {
     }
 }
 
-/// What the calls of a step use already.
+/// Files and slots that calls of the step already use.
 #[derive(Default)]
 struct Used {
     slots: BTreeSet<SlotName>,
     closed: BTreeSet<SlotName>,
-    /// Processes that ask for locks of files, or give them back.
+    /// Processes that acquire or release locks of files.
     locked: BTreeSet<(usize, ObjectId, usize, u64)>,
-    /// Those that close descriptors.
+    /// Processes that close descriptors.
     ended: BTreeSet<(usize, ObjectId, usize, u64)>,
-    /// Files that are written.
+    /// Files that calls write to.
     written: BTreeSet<(usize, ObjectId)>,
-    /// Files whose end is moved.
+    /// Files whose size calls change.
     whole: BTreeSet<(usize, ObjectId)>,
-    /// Files that are appended to, and how often.
+    /// Files that calls append to, with the number of appends.
     appended: BTreeMap<(usize, ObjectId), usize>,
 }

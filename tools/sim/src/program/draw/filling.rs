@@ -1,4 +1,4 @@
-//! A node that writes more to the cache view at once than nodes have space for: the writes wait for room at several homes.
+//! A node that writes more to the cache view than the nodes have space for, so that writes wait for space at several homes.
 
 use super::{FILES, Taste, UNIT, draw_slot};
 use crate::chance::Chance;
@@ -7,12 +7,12 @@ use crate::program::{Action, Step};
 use tameike_core::View;
 
 const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
-/// Most units that are written at once.
+/// Maximum number of units written between two fsyncs.
 const UNITS_MAX: u64 = 6;
-/// How much of each, in bytes.
+/// Bytes written of each unit.
 const LENGTHS: [u32; 3] = [70_000, 400_000, 900_000];
 
-/// Of a hundred steps, so many begin to fill the cache view.
+/// Percentage of steps that begin to fill the cache view.
 pub(super) fn suit(chance: &mut Chance, taste: &Taste) -> u64 {
     if taste.is_ample || !taste.views.contains(&View::Cache) { 0 } else { *chance.of(&[0, 5, 15]) }
 }
@@ -28,7 +28,7 @@ pub(super) fn draw_filling(chance: &mut Chance, taste: &Taste, tag: &mut u64) ->
             let length = *chance.of(&LENGTHS);
             steps.push(alone(Op::Write { slot, offset: index * UNIT, length, tag: *tag }));
         }
-        // All of it is sent at the same time.
+        // The fsync sends all of it at the same time.
         steps.push(alone(Op::Fsync { slot }));
     }
     steps

@@ -1,4 +1,4 @@
-//! Programs that want locks of the same files, on any nodes, and write and read them meanwhile.
+//! Processes on several nodes that lock, write and read the same files.
 
 use super::{FILES, Kind, Taste, draw_path, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
@@ -7,9 +7,9 @@ use crate::program::{Action, Step, Trouble};
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 
-/// How a file that is locked is opened.
+/// Flags with which lock programs open files.
 const FLAGS: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
-/// The slots of one process that take part in a ring.
+/// The two slots of one process in a ring of waits.
 const HELD: u8 = 0;
 const WANTED: u8 = 2;
 
@@ -17,13 +17,13 @@ pub(super) fn draw_locking(chance: &mut Chance, taste: &Taste, tag: &mut u64) ->
     if chance.percent(20) { draw_ring(chance, taste) } else { draw_rivals(chance, taste, tag) }
 }
 
-/// Whatever has the slot open is closed.
+/// Closes the slot, then opens a file in it.
 fn open_anew(node: usize, view: View, slot: u8, path: &str) -> [Step; 2] {
     [Op::Close { slot }, Op::Open { slot, path: path.to_owned(), flags: FLAGS }]
         .map(|op| Step::Together(vec![Action::Call { node, view, op }]))
 }
 
-/// Several descriptors of one file.
+/// Descriptors of one file that compete for its locks.
 fn draw_rivals(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
     let (view, path) = (*chance.of(&taste.views), draw_path(chance, taste));
     let rivals: Vec<_> = (0..2 + chance.below(3))
@@ -46,7 +46,7 @@ fn draw_rivals(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
     steps
 }
 
-/// One process of each node has a lock of a file of its own and waits for that of the next one, which may have died meanwhile.
+/// A ring of waits: one process per node holds a lock of a file and waits for that of the next process, whose node may have failed.
 fn draw_ring(chance: &mut Chance, taste: &Taste) -> Vec<Step> {
     let (view, dir) = (*chance.of(&taste.views), *chance.of(&DIRS));
     let nodes = taste.nodes.min(FILES.len());

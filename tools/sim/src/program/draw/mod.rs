@@ -1,5 +1,5 @@
-//! Programs from seeds. Each seed leaves some calls and troubles out, so that the others come in company that they
-//! would rarely have.
+//! Generates programs from seeds. Each seed omits some kinds of calls and faults, so that the others occur in combinations that a
+//! uniform mix would rarely produce.
 
 mod filling;
 mod locking;
@@ -23,33 +23,33 @@ use tameike_fabric::simulated::Weather;
 
 const FILES: [&str; 3] = ["x", "y", "z"];
 const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
-/// Where there is little space.
+/// Write sizes where capacity is small, in bytes.
 const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Set the draws of locks, of shared reads and of pools apart.
+/// Seeds of separate generators for locks, shared reads and pools.
 const LOCKS: u64 = 0x10C4;
 const SHARED_READS: u64 = 0x5AED;
 const POOLS: u64 = 0xF4A3;
 
-/// What a seed makes more or less of.
+/// The mix of calls and faults of a seed.
 struct Taste {
     nodes: usize,
     views: Vec<View>,
-    /// Of a hundred steps, so many have trouble.
+    /// Percentage of steps with a fault.
     trouble: u64,
     troubles: Vec<Kind>,
-    /// Weights of the kinds of calls.
+    /// Weights of kinds of calls.
     weights: Vec<(u64, Call)>,
-    /// Of a hundred offsets, so many lie beyond the first unit.
+    /// Percentage of offsets beyond the first unit.
     far: u64,
-    /// Most calls at a time.
+    /// Maximum number of concurrent calls.
     together: u64,
     files: u64,
-    /// Of a hundred steps, so many begin a race of appends.
+    /// Percentage of steps that begin concurrent appends.
     races: u64,
-    /// How much is written at a time, in bytes.
+    /// Write sizes, in bytes.
     lengths: &'static [u32],
-    /// Whether there is space for all that is ever written.
+    /// The capacity exceeds everything that a program can write.
     is_ample: bool,
 }
 
@@ -103,14 +103,14 @@ const CALLS: [(u64, Call); 16] = [
     (1, Call::SyncDir),
 ];
 
-/// The program of a seed.
+/// Generates the program of a seed.
 pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
     let mut chance = Chance::new(seed);
     let mut world = draw_world(&mut chance, seed, canary);
     let mut taste = draw_taste(&mut chance, &world);
     let mut steps = Vec::new();
     let mut tag = 0;
-    // Apart, so that the other calls of a seed stay what they are.
+    // Separate generators: a change to one of them does not change the other calls of a seed.
     let mut locking = Chance::new(seed ^ LOCKS);
     let locks = *locking.of(&[0, 0, 10, 25]);
     let mut sharing = Chance::new(seed ^ SHARED_READS);
@@ -229,8 +229,8 @@ fn draw_step(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Step {
     for _ in 0..1 + chance.below(taste.together) {
         let (node, view) = (chance.below(taste.nodes as u64) as usize, *chance.of(&taste.views));
         let op = draw_op(chance, taste, tag);
-        // One change of a view's names or inodes at a time: else its outcome would be anybody's guess. Beside it files may be opened,
-        // where it does what it says.
+        // One change of a view's names or inodes at a time, else its outcome cannot be predicted. Without faults, files may be opened
+        // concurrently with it.
         let is_beside = op.only_opens() && taste.troubles.is_empty();
         if (op.changes_names() || op.changes_inode()) && !is_beside {
             if namers.contains(&view) {
@@ -248,7 +248,7 @@ fn draw_trouble(chance: &mut Chance, taste: &Taste) -> Trouble {
     let node = chance.below(taste.nodes as u64) as usize;
     match chance.of(&taste.troubles) {
         Kind::Kill => {
-            // After a loss of power, rot is not told from what was being written.
+            // After power loss, bit rot cannot be distinguished from torn writes.
             let power = chance.percent(40) && !taste.troubles.contains(&Kind::Rot);
             Trouble::Kill { node, power }
         }

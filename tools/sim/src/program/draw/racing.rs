@@ -1,11 +1,11 @@
-//! Descriptors that append to one file at the same time.
+//! Concurrent appends to one file.
 
 use super::{Taste, draw_path, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
 use crate::op::{Flags, Op};
 use crate::program::{Action, Step};
 
-/// Several descriptors, on any nodes, append to one file at the same time.
+/// Several descriptors, on any nodes, append to one file concurrently.
 pub(super) fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
     let (view, path) = (*chance.of(&taste.views), draw_path(chance, taste));
     let racers: Vec<_> = (0..2 + chance.below(3))
@@ -21,7 +21,7 @@ pub(super) fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Ve
     for _ in 0..1 + chance.below(3) {
         let appends = racers.iter().map(|&(node, slot)| {
             *tag += 1;
-            // One byte would not tell whose it is.
+            // A single byte would not identify its write.
             let length = *chance.of(&taste.lengths[1..]);
             Action::Call { node, view, op: Op::Write { slot, offset: 0, length, tag: *tag } }
         });

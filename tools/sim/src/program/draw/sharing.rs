@@ -1,5 +1,7 @@
-//! Nodes that read one file, on which others are asked for it: the homes are slow, and who holds it dies, is cut off, has few frames or
-//! other things to do, while the file is written, cut, locked, removed and loaded.
+//! Several nodes read one file from each other's peer caches.
+//!
+//! Homes are slow; cache holders fail, are partitioned, have few frames or evict; and programs write, truncate, lock, remove and warm
+//! the file meanwhile.
 
 use super::{FILES, Taste, UNIT, draw_slot, draw_some_trouble};
 use crate::chance::Chance;
@@ -12,13 +14,13 @@ use tameike_core::wire::lock::LockKind;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_fabric::simulated::Weather;
 
-/// Of a hundred steps, so many are shared reads.
+/// Percentages of steps with shared reads.
 const SHARES: [u64; 4] = [0, 0, 8, 20];
-/// Homes that are slow take up to so long, in microseconds.
+/// Maximum delay of a slow home, in microseconds.
 const HOME_TIME_MAX: u64 = 20_000;
 const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 
-/// One file, and who reads it by which descriptors.
+/// A file, with the descriptor of each node.
 struct Shared {
     view: View,
     path: String,
@@ -26,7 +28,7 @@ struct Shared {
     writer: usize,
 }
 
-/// How much of a program is shared reads. The world is then one in which nodes ask each other.
+/// Chooses the percentage of shared reads. If there are any, configures the cluster so that peer reads are likely.
 pub(super) fn suit(chance: &mut Chance, world: &mut WorldConfig) -> u64 {
     let shares = if world.devices.len() > 1 { *chance.of(&SHARES) } else { 0 };
     if shares > 0 {
@@ -95,7 +97,7 @@ impl Shared {
         Action::Call { node, view: self.view, op: op(self.slots[node]) }
     }
 
-    /// Whatever has the slot open is closed.
+    /// Closes the slot, then opens the file in it.
     fn open(&self, node: usize, flags: Flags) -> [Step; 2] {
         let open = |slot| Op::Open { slot, path: self.path.clone(), flags };
         [alone(self.call(node, |slot| Op::Close { slot })), alone(self.call(node, open))]
@@ -115,7 +117,7 @@ impl Shared {
         self.call(self.writer, |slot| Op::Write { slot, offset, length, tag: *tag })
     }
 
-    /// Something that makes what others hold untrue, or may.
+    /// A call that may invalidate the frames of other nodes.
     fn change(&self, chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Action {
         let node = if chance.percent(60) { self.writer } else { chance.below(taste.nodes as u64) as usize };
         match chance.below(16) {
@@ -141,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Mostly of who has written the file, and is likely to be asked.
+    /// A fault, in half of the cases of the writer: it is a likely target of peer reads.
     fn trouble(&self, chance: &mut Chance, taste: &Taste) -> Trouble {
         let node = if chance.percent(50) { self.writer } else { chance.below(taste.nodes as u64) as usize };
         let to = chance.below(taste.nodes as u64) as usize;
