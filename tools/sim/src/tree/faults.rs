@@ -1,4 +1,4 @@
-//! How the simulated shared file system fails.
+//! Fault injection for the simulated shared file system.
 
 use crate::countdown::{Countdown, Medium, Way};
 use parking_lot::Mutex;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::simulated::Simulation;
 
-/// What is asked of the file system: the calls of the same names.
+/// The calls of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Stat,
@@ -38,16 +38,16 @@ pub(super) enum Call {
     ForgetPages,
 }
 
-/// What calls have in common.
+/// Classes of calls that fail alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Bytes, attributes, names, opening to read.
+    /// Reads of bytes, attributes and names; opens for reading.
     Look,
-    /// Names and attributes changed.
+    /// Changes of names and attributes.
     Change,
-    /// Bytes written, opening to write.
+    /// Writes, and opens for writing.
     Write,
-    /// Made safe.
+    /// Syncs.
     Sync,
 }
 
@@ -82,7 +82,7 @@ impl Call {
         }
     }
 
-    /// How a countdown has it fail.
+    /// Returns the faults that a countdown can inject.
     fn ways(self) -> &'static [Way] {
         match self.kind() {
             _ if self == Self::Write => &[Way::Torn, Way::Full],
@@ -93,14 +93,14 @@ impl Call {
     }
 }
 
-/// Of a thousand calls, so many fail.
+/// Failures per thousand calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeFaults {
-    /// `EIO` of anything that is read or looked at.
+    /// `EIO` of reads of bytes, attributes and names.
     pub reads: u32,
     /// `EIO` of changes and writes.
     pub writes: u32,
-    /// `EIO` of `fsync`: what was not safe is gone.
+    /// `EIO` of `fsync`, which drops everything that was not durable.
     pub syncs: u32,
     /// `ENOSPC` of writes.
     pub full: u32,
@@ -158,7 +158,7 @@ impl Control {
         Err(Fault::new(errno, "failed on purpose"))
     }
 
-    /// Whether an `fsync` fails: always, or if it has something to make safe.
+    /// Returns whether an `fsync` fails: in any case, and if it has something to write.
     pub fn sync(&self) -> (bool, bool) {
         let syncs = self.faults.lock().syncs;
         (self.counts(Call::Sync).is_some(), self.happens(syncs))

@@ -9,7 +9,7 @@ use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_io::os::runtime::Clock;
 use tameike_io::shared::{Allocate, FileStat, NamedFile, Seek, SharedDir, SharedFile};
 
-/// Keeps a file there.
+/// Keeps an inode from being freed.
 pub(super) struct Hold {
     pub tree: SimulatedTree,
     pub number: u64,
@@ -25,11 +25,11 @@ impl Drop for Hold {
     }
 }
 
-/// An open file of one node.
+/// An open file description of one node.
 pub(super) struct OpenFile {
     hold: Hold,
     node: NodeId,
-    /// Errors of the file that this descriptor was told, or that were before it.
+    /// The file's error count that this descriptor has reported, or that preceded it.
     told: Mutex<u64>,
 }
 
@@ -43,10 +43,10 @@ impl OpenFile {
         self.hold.tree.with(call, |state| work(state, self.hold.number))
     }
 
-    /// Writes at `offset`, or at the end.
+    /// Writes at `offset`, or at the end of the file.
     fn write(&self, bytes: &[u8], offset: Option<u64>) -> Result<()> {
         let written = self.with(Call::Write, |_, _| Ok(()));
-        // As a full disk does: a part is written.
+        // A failing write takes effect in part, as on a full disk.
         let bytes = if written.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
         let mut state = self.hold.tree.0.state.lock();
         let now = coarse(self.hold.tree.0.simulation.wall());
@@ -109,7 +109,7 @@ impl SharedFile for OpenFile {
                 }
             }
             if matches!(how, Allocate::Punch | Allocate::Zero) {
-                // What is not safe yet would come back over the hole.
+                // Later syncs of these writes must not fill the hole.
                 for write in &mut inode.unsafe_writes {
                     let start = offset.clamp(write.offset, write.offset + write.bytes.len() as u64);
                     let stop = end.clamp(start, write.offset + write.bytes.len() as u64);
@@ -136,19 +136,19 @@ impl SharedFile for OpenFile {
             let mut told = self.told.lock();
             if *told < inode.errors {
                 *told = inode.errors;
-                return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
+                return Err(Fault::new(Errno::EIO, "a sync failed for another descriptor"));
             }
             let own = |write: &Unsafe| write.node == self.node;
             if (fails || must_fail) && inode.unsafe_writes.iter().any(own) {
-                // What was not written is gone, and nobody will hear of it again.
+                // As on Linux, the dirty pages are dropped, and later syncs do not report them again.
                 inode.errors += 1;
                 *told = inode.errors;
                 inode.unsafe_writes.retain(|write| !own(write));
                 inode.spoilt = true;
-                return Err(Fault::new(Errno::EIO, "failed on purpose"));
+                return Err(Fault::new(Errno::EIO, "injected fault"));
             }
             if must_fail {
-                return Err(Fault::new(Errno::EIO, "failed on purpose"));
+                return Err(Fault::new(Errno::EIO, "injected fault"));
             }
             let (now_safe, rest) = std::mem::take(&mut inode.unsafe_writes).into_iter().partition(own);
             inode.unsafe_writes = rest;
@@ -195,7 +195,7 @@ impl SharedDir for OpenDir {
         self.hold.tree.with(Call::Stat, |state| state.stat(self.hold.number))
     }
 
-    /// Cursors are hashes of the names, as those of ext4: they keep their meaning while names come and go.
+    /// Cursors are hashes of names, as in ext4: they stay valid while other names change.
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
         self.hold.tree.with(Call::ReadDir, |state| {
             let inode = state.inode(self.hold.number)?;

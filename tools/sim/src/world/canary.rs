@@ -1,4 +1,4 @@
-//! Bugs on purpose: each proves that a checker fires.
+//! Injected bugs: each proves that a check detects it.
 
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -14,47 +14,47 @@ use tameike_fabric::{Answer, Rpc};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 
-/// A bug in the simulator's own wrappers.
+/// A bug that the simulator's wrappers inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Canary {
-    /// Bytes on their way to their home are now and then dropped, and said to be there.
+    /// The fabric drops some writes to homes, and acknowledges them.
     LostFlush,
-    /// A read is now and then answered with what the same read brought before.
+    /// Some reads return what the same read returned before.
     StaleRead,
-    /// A node is now and then answered with what another one had in memory when it asked the same before.
+    /// Some peer reads return what the same peer read returned before.
     StaleHolder,
-    /// A node sends what it has in memory without comparing its checksums.
+    /// A cache holder sends frames without verifying their checksums.
     UncheckedSum,
-    /// A rename on the shared file system takes away what it replaces before it puts the other there.
+    /// A rename on the shared file system removes its target before it renames the source.
     TornRename,
     /// Two extents of a disk share their blocks.
     DoubleFreedExtent,
-    /// The disks say that they have synced, and have not.
+    /// Disks acknowledge syncs that they do not execute.
     LostSync,
-    /// The disks say that a write is done which has failed.
+    /// Disks acknowledge writes that failed.
     HiddenFailure,
-    /// What rots on a disk still has its checksum.
+    /// Rotten blocks match their checksums.
     HiddenRot,
-    /// A name is said to be counted without the home of its file being asked.
+    /// A new link is acknowledged, but not sent to the file's home.
     UncountedName,
-    /// A lock is now and then said to be granted without its home being asked.
+    /// Some locks are granted, but not requested from their home.
     UnaskedLock,
-    /// A lock is now and then said to be given back without its home being told.
+    /// Some unlocks are acknowledged, but not sent to the home.
     KeptLock,
-    /// A wait for a lock is now and then said to last for ever without its home being asked.
+    /// Some lock requests fail with EDEADLK without a deadlock.
     NeedlessDeadlock,
-    /// A home is not told to end a wait that would last for ever.
+    /// The home does not learn of a deadlock, so the wait does not end.
     UntoldDeadlock,
-    /// An agent that dies is said to be out of reach.
+    /// A failed agent is reported as unreachable.
     UntoldDeath,
-    /// A LOOKUP reply before an open now and then carries the size of an earlier file with the same inode number.
+    /// Some LOOKUP replies before an open carry the size of an earlier file with the same inode number.
     OldAttributes,
-    /// A write that finds no room waits at its home, with a frame of the home's.
+    /// A write that gets ENOSPC waits at its home, and keeps a frame of the home.
     WaitingFrame,
 }
 
 impl Canary {
-    /// All of them.
+    /// All injected bugs.
     pub const ALL: [Self; 17] = [
         Self::LostFlush,
         Self::StaleRead,
@@ -75,7 +75,7 @@ impl Canary {
         Self::WaitingFrame,
     ];
 
-    /// Whether it is in the way to other agents.
+    /// Returns true if [`WrongRpc`] injects it.
     pub(super) fn is_of_calls(self) -> bool {
         match self {
             Self::LostFlush
@@ -98,7 +98,7 @@ impl Canary {
         }
     }
 
-    /// Whether it must be found by what the stores look like, not by what programs are told.
+    /// Returns true if the check of the stores must detect it, and not the model.
     pub fn is_of_stores(self) -> bool {
         self == Self::DoubleFreedExtent
     }
@@ -106,7 +106,7 @@ impl Canary {
 
 type Question = (UnitId, u32, u32);
 
-/// The way to other agents, with a bug in it.
+/// Calls to other agents, with an injected bug.
 pub(super) struct WrongRpc {
     pub inner: Arc<dyn Rpc>,
     pub canary: Canary,
@@ -115,7 +115,7 @@ pub(super) struct WrongRpc {
 }
 
 impl WrongRpc {
-    /// What is answered though nobody was asked.
+    /// Returns a reply that replaces the call.
     fn made_up(&self, request: &Request) -> Option<Result<Reply>> {
         let happens = || self.simulation.draw(8) == 0;
         match (self.canary, request) {
@@ -132,7 +132,7 @@ impl WrongRpc {
                 Canary::UncountedName,
                 Request::Meta(MetaRequest::Execute(Command::Step { step: Step::AddLink { .. }, .. })),
             ) => Some(Ok(Reply::Meta(MetaReply::Done))),
-            // Names are locked for no process.
+            // Requests without a process are of the product's name locks.
             (Canary::NeedlessDeadlock, Request::Lock(LockRequest::Lock { lock, wait: true, .. }))
                 if lock.pid > 0 && happens() =>
             {
@@ -183,7 +183,7 @@ impl Rpc for WrongRpc {
     }
 }
 
-/// The same place with other bytes. The payload of a reply is its caller's alone.
+/// Replaces the bytes of a reply's payload, which no other owner shares.
 fn replaced(payload: Payload, bytes: &[u8]) -> Result<Payload> {
     let (start, length) = (payload.start(), payload.len() as u32);
     let mut frame = payload.into_frame().ok_or(Errno::EIO)?;

@@ -1,4 +1,4 @@
-//! A node's way to the network: each message, put and get of it counts.
+//! A node's fabric in which a countdown counts or fails each message, put and get.
 
 use crate::countdown::{Countdown, Medium, Way};
 use futures_util::future::{BoxFuture, FutureExt};
@@ -20,7 +20,7 @@ pub(super) struct CountedFabric {
     pub countdown: Countdown,
 }
 
-/// The kind of a message: what its words are before the first field.
+/// Returns the kind of a message: its debug output up to the first field.
 fn kind(message: &impl Debug) -> String {
     let words = format!("{message:?}");
     let end = words.find([' ', '{', '[', '"', ')']).unwrap_or(words.len());
@@ -38,7 +38,7 @@ fn reply_kind(body: &[u8]) -> String {
 }
 
 impl CountedFabric {
-    /// Whether a message to a node goes wrong, and what its sender is told then.
+    /// Registers a message. If a fault hits it, returns the sender's result.
     fn loses(&self, to: NodeId, call: impl FnOnce() -> String) -> Option<Result<()>> {
         match self.countdown.meets(Medium::Network(self.local()), WAYS, call)? {
             Way::Lost => Some(Ok(())),
@@ -48,7 +48,7 @@ impl CountedFabric {
 
     fn breaks(&self, with: NodeId) -> Fault {
         self.network.disconnect(self.local(), with);
-        Fault::new(Errno::ECONNRESET, format!("the connection with {with} broke on purpose"))
+        Fault::new(Errno::ECONNRESET, format!("injected fault: the connection with {with} broke"))
     }
 }
 

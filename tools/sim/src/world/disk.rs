@@ -1,4 +1,4 @@
-//! The disks of a node: memory that fails as it is told to.
+//! The disks of a node: media in memory with injected faults.
 
 use super::disk_faults::{Control, DiskCanary, DiskFaults, injected};
 use super::table::FaultyTable;
@@ -15,13 +15,13 @@ use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 use tameike_store::ledger::kv::{Kv, MemoryKv};
 
-/// The files of the log.
+/// The log files.
 const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
-/// Bytes that have a checksum of their own.
+/// Bytes per checksum.
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// The polynomial of the checksums, G(x), bit 32 first. Blocks that differ by a multiple of it have the same checksum; so
-/// do those that differ by G(x)^8 = G(x^8), which is one bit of each byte that belongs to a set bit here.
+/// The polynomial G(x) of the checksums, bit 32 first. Blocks that differ by a multiple of it have the same checksum; so do blocks
+/// that differ by G(x)^8 = G(x^8), which flips one bit in each byte that belongs to a set bit of G.
 const CRC32C: u64 = 0x1_1EDC_6F41;
 
 /// All media of a node's store.
@@ -71,7 +71,7 @@ impl Disks {
         Arc::new(FaultyTable { inner: self.kv.clone(), control: self.control.clone() })
     }
 
-    /// All of it, as it is now, for a look that nothing fails.
+    /// Returns the current media, for a check without faults.
     pub fn stopped(&self) -> StoppedMedia {
         StoppedMedia {
             kv: Arc::new(self.kv.clone()),
@@ -81,21 +81,21 @@ impl Disks {
         }
     }
 
-    /// What no sync has made safe is lost, in part.
+    /// Drops a random part of the unsynced data.
     pub fn lose_power(&self) {
         let survives = || self.control.draw(2) == 0;
         self.disk.lose_power(survives);
         self.logs.iter().for_each(|log| log.lose_power(survives));
     }
 
-    /// A bit turns of one of the blocks that were written last.
+    /// Flips a bit of a recently written block.
     pub fn rot(&self) {
         let Some(range) = self.control.recent_write() else { return };
         let draw = |below: u64| self.control.draw(below);
         let block = range.start + BLOCK * draw((range.end - range.start).div_ceil(BLOCK));
         if !self.control.canary().hides_rot {
             let place = block + draw(BLOCK);
-            log::trace!("a bit of byte {place} turns");
+            log::trace!("a bit of byte {place} flips");
             return self.disk.damage(place as usize);
         }
         let place = block + draw(BLOCK - 32);
@@ -226,7 +226,7 @@ impl AppendFile for FaultyLog {
     }
 }
 
-/// The disk of a node that has stopped.
+/// The disk of a stopped node.
 struct StoppedDisk(MemoryDisk);
 
 impl Device for StoppedDisk {

@@ -1,4 +1,4 @@
-//! The start of an agent on its node's disks.
+//! Starts an agent on its node's disks.
 
 use super::attached::Attached;
 use super::canary::{Canary, WrongRpc};
@@ -23,7 +23,7 @@ use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
 use tameike_store::{ExtentStore, Ledger, Options, open_media};
 
-/// Silence after which a peer counts as unreachable: the product's own.
+/// Silence after which a peer counts as unreachable, as in the product.
 const PEER_LIMIT: Duration = Duration::from_secs(10);
 
 impl World {
@@ -41,7 +41,7 @@ impl World {
             Machine::new(&self.simulation, life, self.config.slowness[node], self.config.skew[node]);
         let started = self.assemble(node, life, &machine, after_power_loss).await;
         if started.is_err() {
-            // As a process ends that cannot start.
+            // A process that cannot start exits.
             machine.die();
             self.simulation.kill_node(life);
             self.network.kill(id);

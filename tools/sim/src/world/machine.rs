@@ -1,4 +1,4 @@
-//! The machine under one life of an agent: its clock, its tasks, and how slow it is.
+//! The runtime of one incarnation of an agent: clock, tasks and delays.
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -10,14 +10,14 @@ use tameike_io::Runtime;
 use tameike_io::os::runtime::{Clock, Executor};
 use tameike_io::os::simulated::Simulation;
 
-/// One life of one agent.
+/// The machine of one incarnation.
 pub(super) struct Machine {
     simulation: Simulation,
     inner: Runtime,
     alive: AtomicBool,
-    /// Longest time that a call which may block takes.
+    /// Maximum delay of blocking calls.
     slowness: Mutex<Duration>,
-    /// How far its clock is ahead.
+    /// Clock offset.
     skew: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Machine {
         *self.slowness.lock() = slowness;
     }
 
-    /// From now on it takes no more tasks.
+    /// Drops all later tasks.
     pub fn die(&self) {
         self.alive.store(false, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! The table of a node's ledger: memory that fails when a countdown says so.
+//! The table of a node's ledger, in memory, with faults of a countdown.
 
 use super::disk_faults::{Control, injected};
 use crate::countdown::Way;

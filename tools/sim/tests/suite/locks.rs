@@ -88,7 +88,7 @@ fn a_lock_of_a_dead_node_is_waited_for() {
         opens.into_iter().chain(locks.map(Step::Together)).collect()
     };
     let programs = [(0, 1), (1, 2), (2, 0)].map(program);
-    is_found(Canary::UntoldDeath, &programs, "it waits for ever, and no lock is in the way");
+    is_found(Canary::UntoldDeath, &programs, "it waits forever, and no lock conflicts");
 }
 
 #[test]
@@ -99,5 +99,5 @@ fn waits_in_a_ring_are_told() {
         steps.extend([open(node, 0, paths[node]), open(node, 2, paths[(node + 1) % NODES])]);
     }
     steps.extend([0, 2].map(|slot| Step::Together((0..NODES).map(|node| lock(node, slot)).collect())));
-    is_found(Canary::UntoldDeadlock, &[steps], "it waits for ever for itself, and nobody was told");
+    is_found(Canary::UntoldDeadlock, &[steps], "it is in a deadlock, and no call got EDEADLK");
 }
