@@ -155,7 +155,7 @@ impl Control {
             },
         };
         log::trace!("the shared file system fails a {call:?} with {}", errno.describe());
-        Err(Fault::new(errno, "failed on purpose"))
+        Err(Fault::new(errno, "injected fault"))
     }
 
     /// Returns whether an `fsync` fails: in any case, and if it has something to write.

@@ -1,5 +1,4 @@
-//! What the checker of locks demands of waits that nobody would end: each program is right, and is found wrong with a bug on
-//! purpose.
+//! The check of lock waits that would not end: each program passes, and fails with an injected bug.
 
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
@@ -23,7 +22,7 @@ fn lock(node: usize, slot: u8) -> Action {
     call(node, Op::Lock { slot, range: Some(LockRange::ALL), kind: LockKind::Exclusive, wait: true })
 }
 
-/// All pass on all seeds; with the canary it is found in some, by these words only.
+/// Runs programs on several seeds: all pass; with the injected bug some fail, with this message only.
 fn is_found(canary: Canary, programs: &[Vec<Step>], words: &str) {
     let run = |steps: &[Step], seed, canary| {
         let world = WorldConfig { canary, ..WorldConfig::plain(seed, NODES) };
@@ -48,7 +47,7 @@ fn passes(steps: &[Step]) {
 }
 
 #[test]
-fn a_lock_goes_on_when_its_node_dies_in_the_same_step() {
+fn a_lock_is_released_when_its_node_fails_in_the_same_step() {
     for after in (0..4000).step_by(400) {
         for (node, other) in [(0, 1), (1, 2), (2, 0)] {
             let kill = Action::Trouble(after, Trouble::Kill { node, power: false });
@@ -58,9 +57,9 @@ fn a_lock_goes_on_when_its_node_dies_in_the_same_step() {
     }
 }
 
-/// The rest of it is held as before.
+/// The owner keeps the rest of the lock.
 #[test]
-fn of_a_lock_only_the_bytes_are_in_doubt_of_which_a_failed_call_was() {
+fn a_failed_lock_call_puts_only_its_bytes_in_doubt() {
     let bytes = |start, last, wait| {
         let range = Some(LockRange { start, last });
         call(2, Op::Lock { slot: 0, range, kind: LockKind::Exclusive, wait })
@@ -79,8 +78,8 @@ fn of_a_lock_only_the_bytes_are_in_doubt_of_which_a_failed_call_was() {
 }
 
 #[test]
-fn a_lock_of_a_dead_node_is_waited_for() {
-    // Some of the nodes is the file's home: if that one dies, there is nothing to wait for.
+fn a_wait_for_a_lock_of_a_failed_node_ends() {
+    // One of the nodes is the file's home; if that one fails, the lock is gone.
     let program = |(holder, waiter)| {
         let kill = Action::Trouble(0, Trouble::Kill { node: holder, power: false });
         let locks = [vec![lock(holder, 0)], vec![kill], vec![lock(waiter, 0)]];
@@ -92,7 +91,7 @@ fn a_lock_of_a_dead_node_is_waited_for() {
 }
 
 #[test]
-fn waits_in_a_ring_are_told() {
+fn a_deadlock_is_reported() {
     let paths = ["x", "y", "z"];
     let mut steps = Vec::new();
     for node in 0..NODES {

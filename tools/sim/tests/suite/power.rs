@@ -1,4 +1,4 @@
-//! What an fsync promises, on machines that all lose their power.
+//! Durability of fsync when all nodes lose power.
 
 use std::sync::Arc;
 use tameike_agent::control::AgentMode;
@@ -12,7 +12,7 @@ use tameike_sim::world::{Canary, World, WorldConfig};
 
 const NODES: usize = 3;
 const FILE: &str = "file";
-/// In the inode record; in one unit; over all nodes.
+/// Sizes that fit the inode record, fit one unit, and span all nodes.
 const SIZES: [u64; 3] = [100, 70_000, 4 * UNIT_SIZE as u64 + 17];
 
 async fn call(world: &World, view: View, node: usize, op: Op, open: Option<HandleNumber>) -> Option<Told> {
@@ -25,7 +25,7 @@ async fn call(world: &World, view: View, node: usize, op: Op, open: Option<Handl
     told.ok()
 }
 
-/// All bytes of the file; `None` if there is none.
+/// Reads the file; `None` if that fails.
 async fn content(world: &World, view: View, node: usize, size: u64) -> Option<Vec<u8>> {
     let open = Op::Open { slot: 0, path: FILE.to_owned(), flags: Flags::default() };
     let Told::Opened(handle, attr) = call(world, view, node, open, None).await? else { return None };
@@ -38,8 +38,8 @@ async fn content(world: &World, view: View, node: usize, size: u64) -> Option<Ve
     Some(content)
 }
 
-/// Writes a file on node 0, through to an fsync if it is to be synced; takes the power of all machines away, starts them again,
-/// and says whether every node then reads what was written.
+/// Writes a file on node 0, with an fsync if `synced`; cuts the power of all nodes and restarts them. Returns true if every node then
+/// reads the written bytes.
 fn survives(config: WorldConfig, view: View, size: u64, synced: bool) -> bool {
     let world = World::new(config, Countdown::default());
     let at = Arc::clone(&world);
@@ -48,7 +48,7 @@ fn survives(config: WorldConfig, view: View, size: u64, synced: bool) -> bool {
         let flags = Flags { write: true, create: true, ..Flags::default() };
         let open = Op::Open { slot: 0, path: FILE.to_owned(), flags };
         let Some(Told::Opened(handle, _)) = call(&at, view, 0, open, None).await else {
-            unreachable!("an open opens")
+            unreachable!("an open returns a handle")
         };
         for offset in (0..size).step_by(UNIT_SIZE) {
             let length = (size - offset).min(UNIT_SIZE as u64) as u32;
@@ -75,7 +75,7 @@ fn survives(config: WorldConfig, view: View, size: u64, synced: bool) -> bool {
 
 /// S7a.
 #[test]
-fn what_was_synced_survives_that_all_machines_lose_their_power() {
+fn synced_bytes_survive_power_loss_of_all_nodes() {
     for view in [View::JobShared, View::Cache] {
         for size in SIZES {
             for seed in 0..20 {
@@ -86,9 +86,9 @@ fn what_was_synced_survives_that_all_machines_lose_their_power() {
     }
 }
 
-/// The test above can fail: without an fsync, and with a device that forgets what it was told to keep.
+/// The test above can fail: without an fsync, and with a device that acknowledges syncs without executing them.
 #[test]
-fn what_was_not_synced_may_be_lost() {
+fn unsynced_bytes_may_be_lost() {
     for size in SIZES {
         let lost =
             (0..20).any(|seed| !survives(WorldConfig::plain(seed, NODES), View::JobShared, size, false));

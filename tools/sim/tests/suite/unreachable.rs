@@ -1,4 +1,4 @@
-//! How long calls wait for an agent that cannot be reached, to the nanosecond of simulated time.
+//! How long calls wait for an unreachable agent, in simulated time.
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tameike_sim::world::{World, WorldConfig};
 
 /// S10d.
 #[test]
-fn a_file_is_removed_though_a_node_that_has_it_open_cannot_be_reached() {
+fn a_file_is_removed_although_a_node_with_it_open_is_unreachable() {
     let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
     let open = |write| Op::Open {
         slot: 0,
@@ -40,11 +40,11 @@ fn a_file_is_removed_though_a_node_that_has_it_open_cannot_be_reached() {
     }
 }
 
-/// What S18 says.
+/// The limits of S18.
 const FIRST_MAX: Duration = Duration::from_secs(10);
 const FURTHER_MAX: Duration = Duration::from_millis(500);
 
-/// A file whose inode, name and first unit are on node 1, opened on node 0.
+/// A file with inode, name and first unit on node 1, opened on node 0.
 struct Far {
     name: String,
     file: FileNumber,
@@ -113,12 +113,12 @@ async fn far_file(world: &World) -> Far {
             return Far { name, file: FileNumber(attr.inode.0), handle };
         }
     }
-    unreachable!("some file is on node 1")
+    unreachable!("some file has its homes on node 1")
 }
 
 /// S18a, S18b.
 #[test]
-fn requests_wait_as_long_as_said_and_no_longer() {
+fn requests_wait_no_longer_than_specified() {
     for (what, request) in REQUESTS {
         for seed in 0..2 {
             let world = World::new(WorldConfig::plain(seed, 2), Countdown::default());
