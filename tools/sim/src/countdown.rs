@@ -10,7 +10,7 @@ use tameike_core::NodeId;
 
 /// A fault that a call can meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum FaultKind {
     /// `EIO`, without effect.
     Fails,
     /// `EIO`, with the first half in effect.
@@ -27,7 +27,7 @@ pub enum Way {
     Broken,
 }
 
-impl Way {
+impl FaultKind {
     /// All faults.
     pub const ALL: [Self; 7] =
         [Self::Fails, Self::Torn, Self::Done, Self::Forgotten, Self::Full, Self::Lost, Self::Broken];
@@ -65,7 +65,7 @@ pub struct Site {
     /// The name of the call.
     pub call: String,
     /// The faults that it can meet.
-    pub ways: &'static [Way],
+    pub faults: &'static [FaultKind],
 }
 
 impl Display for Site {
@@ -86,9 +86,9 @@ enum Mode {
     Armed {
         /// Calls until the one that fails.
         left: u64,
-        way: Way,
+        fault: FaultKind,
     },
-    Met(Site, Way),
+    Met(Site, FaultKind),
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ struct State {
     /// Calls of a check do not count.
     paused: bool,
     /// No caller has taken the fault yet.
-    is_news: bool,
+    is_new: bool,
 }
 
 /// The countdown of a run. Clones share their state.
@@ -115,7 +115,7 @@ impl Drop for Pause {
 
 impl Countdown {
     fn new(mode: Mode) -> Self {
-        Self(Arc::new(Mutex::new(State { mode, paused: false, is_news: false })))
+        Self(Arc::new(Mutex::new(State { mode, paused: false, is_new: false })))
     }
 
     /// Counts calls and fails none.
@@ -124,31 +124,36 @@ impl Countdown {
     }
 
     /// Fails call `number`; the first call is 1.
-    pub fn armed(number: u64, way: Way) -> Self {
-        Self::new(Mode::Armed { left: number, way })
+    pub fn armed(number: u64, fault: FaultKind) -> Self {
+        Self::new(Mode::Armed { left: number, fault })
     }
 
     /// Registers a call, and returns the fault to inject.
-    pub fn meets(&self, medium: Medium, ways: &'static [Way], call: impl FnOnce() -> String) -> Option<Way> {
+    pub fn register(
+        &self,
+        medium: Medium,
+        faults: &'static [FaultKind],
+        call: impl FnOnce() -> String,
+    ) -> Option<FaultKind> {
         let state = &mut *self.0.lock();
         if state.paused {
             return None;
         }
         match &mut state.mode {
-            Mode::Off | Mode::Met(..) => None,
+            Mode::Off | Mode::Injected(..) => None,
             Mode::Counting(sites) => {
-                sites.push(Site { medium, call: call(), ways });
+                sites.push(Site { medium, call: call(), faults });
                 None
             }
-            Mode::Armed { left, way } => {
+            Mode::Armed { left, fault } => {
                 *left -= 1;
                 if *left > 0 {
                     return None;
                 }
-                let (way, site) = (*way, Site { medium, call: call(), ways });
-                log::trace!("{site}: {}", way.as_str());
-                (state.mode, state.is_news) = (Mode::Met(site, way), true);
-                Some(way)
+                let (fault, site) = (*fault, Site { medium, call: call(), faults });
+                log::trace!("{site}: {}", fault.as_str());
+                (state.mode, state.is_new) = (Mode::Injected(site, fault), true);
+                Some(fault)
             }
         }
     }
@@ -161,18 +166,18 @@ impl Countdown {
     }
 
     /// Returns the injected fault with its site; once.
-    pub fn news(&self) -> Option<(Site, Way)> {
+    pub fn take_injected(&self) -> Option<(Site, FaultKind)> {
         let state = &mut *self.0.lock();
         match &state.mode {
-            Mode::Met(site, way) if std::mem::take(&mut state.is_news) => Some((site.clone(), *way)),
+            Mode::Injected(site, fault) if std::mem::take(&mut state.is_new) => Some((site.clone(), *fault)),
             _ => None,
         }
     }
 
     /// Returns the site of the injected fault.
-    pub fn met(&self) -> Option<Site> {
+    pub fn injected(&self) -> Option<Site> {
         match &self.0.lock().mode {
-            Mode::Met(site, _) => Some(site.clone()),
+            Mode::Injected(site, _) => Some(site.clone()),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result};
 
 /// The result of a successful call.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum Output {
     /// No value.
     Done,
     /// The handle and attributes of an open file.
@@ -53,7 +53,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
         self.kernel.found(found.file);
         self.held.push(found.file);
         let found = if self.opens { self.kernel.opens_with(found) } else { found };
-        self.kernel.told(found.file, &found.attr, asked).await;
+        self.kernel.apply_attr(found.file, &found.attr, asked).await;
         found
     }
 
@@ -87,7 +87,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
     }
 
     /// Looks up the directory of a path, and returns it with the last name.
-    async fn place<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
+    async fn parent<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
         let (dir, name) = crate::model::path::split(path);
         let mut at = FileNumber::ROOT;
         if !dir.is_empty() {
@@ -130,18 +130,18 @@ pub async fn call<V: Vfs>(
     caller: &Caller,
     op: &Op,
     handle: Option<HandleNumber>,
-) -> Result<Told> {
+) -> Result<Output> {
     if op.slot().is_some() {
         return on_handle(vfs, caller, op, handle.ok_or(Errno::EBADF)?).await;
     }
     caller.kernel.shrink(&**vfs);
     match once(vfs, &caller.kernel, op).await {
         Err(fault) if fault.errno == Errno::ESTALE => once(vfs, &caller.kernel, op).await,
-        told => told,
+        output => output,
     }
 }
 
-async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
+async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Output> {
     let mut walk = Walk::new(&**vfs, kernel);
     match op {
         Op::Open { .. } => return open_file(&mut walk, op).await,
@@ -152,7 +152,7 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
-            return cut(&**vfs, kernel, file, *size).await;
+            return truncate(&**vfs, kernel, file, *size).await;
         }
         Op::Chmod { path, mode } => {
             let (file, attr) = walk.file(path).await?;
@@ -161,14 +161,14 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
             }
             return change_mode(&**vfs, kernel, file, *mode).await;
         }
-        Op::Stat { path } => return Ok(Told::Attr(Box::new(walk.file(path).await?.1))),
+        Op::Stat { path } => return Ok(Output::Attr(Box::new(walk.file(path).await?.1))),
         Op::List { path } => return list(&mut walk, path).await,
         Op::Readlink { path } => {
             let (file, attr) = walk.file(path).await?;
             if attr.kind != FileKind::Symlink {
                 return Err(Errno::EINVAL.into());
             }
-            return Ok(Told::Bytes(vfs.readlink(file).await?));
+            return Ok(Output::Bytes(vfs.readlink(file).await?));
         }
         Op::SetXattr { path, value } => {
             let (file, attr) = walk.file(path).await?;
@@ -183,8 +183,8 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
                 return Err(Errno::EPERM.into());
             }
             return match vfs.get_xattr(file, XATTR).await {
-                Ok(value) => Ok(Told::Bytes(value)),
-                Err(fault) if fault.errno == Errno::ENODATA => Ok(Told::Bytes(Vec::new())),
+                Ok(value) => Ok(Output::Bytes(value)),
+                Err(fault) if fault.errno == Errno::ENODATA => Ok(Output::Bytes(Vec::new())),
                 Err(fault) => Err(fault),
             };
         }
@@ -207,28 +207,28 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
         | Op::Fsync { .. }
         | Op::Close { .. } => return Err(Errno::EBADF.into()),
     }
-    Ok(Told::Done)
+    Ok(Output::Done)
 }
 
-async fn cut<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64) -> Result<Told> {
+async fn truncate<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64) -> Result<Output> {
     let change = AttrChange { size: Some(size), ..AttrChange::default() };
     let attr = vfs.setattr(file, change).await?;
-    kernel.cut(file, &attr);
-    Ok(Told::Attr(Box::new(attr)))
+    kernel.truncated(file, &attr);
+    Ok(Output::Attr(Box::new(attr)))
 }
 
-async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u16) -> Result<Told> {
+async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u16) -> Result<Output> {
     let (change, asked) = (AttrChange { mode: Some(mode), ..AttrChange::default() }, kernel.asked());
     let attr = vfs.setattr(file, change).await?;
-    kernel.told(file, &attr, asked).await;
-    Ok(Told::Attr(Box::new(attr)))
+    kernel.apply_attr(file, &attr, asked).await;
+    Ok(Output::Attr(Box::new(attr)))
 }
 
 /// A call on an open file.
-async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Told> {
+async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Output> {
     match op {
         Op::Read { offset, length, .. } => {
-            return Ok(Told::Bytes(caller.kernel.read(&**vfs, open, *offset, *length).await?));
+            return Ok(Output::Bytes(caller.kernel.read(&**vfs, open, *offset, *length).await?));
         }
         Op::Write { offset, length, tag, .. } => {
             let bytes: Vec<u8> =
@@ -271,14 +271,14 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleN
         }
         _ => return Err(Errno::EINVAL.into()),
     }
-    Ok(Told::Done)
+    Ok(Output::Done)
 }
 
-async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
+async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Output> {
     let Op::Open { path, flags, .. } = op else { return Err(Errno::EINVAL.into()) };
     let (write, append, truncate) = (flags.write, flags.append, flags.truncate);
     let mode = OpenMode { read: true, write, append, truncate, ..OpenMode::default() };
-    let (dir, name) = walk.place(path).await?;
+    let (dir, name) = walk.parent(path).await?;
     walk.opens = true;
     let found = walk.at(dir, name).await?;
     if let (None, true) = (&found, flags.create) {
@@ -287,7 +287,7 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
         let (found, opened) = made?;
         let found = walk.hold(found, asked).await;
         walk.kernel.opened(walk.vfs, found.file, mode, opened);
-        return Ok(Told::Opened(opened.handle, Box::new(found.attr)));
+        return Ok(Output::Opened(opened.handle, Box::new(found.attr)));
     }
     let found = found.ok_or(Errno::ENOENT)?;
     match found.attr.kind {
@@ -298,10 +298,10 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
     }
     let opened = walk.vfs.open(found.file, mode).await?;
     walk.kernel.opened(walk.vfs, found.file, mode, opened);
-    Ok(Told::Opened(opened.handle, Box::new(found.attr)))
+    Ok(Output::Opened(opened.handle, Box::new(found.attr)))
 }
 
-async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
+async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Output> {
     let (file, attr) = walk.file(path).await?;
     walk.is_dir(Some(&attr))?;
     let dir = walk.vfs.open_dir(file).await?;
@@ -325,13 +325,13 @@ async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
         }
     };
     walk.vfs.release_dir(dir);
-    listed.map(|()| Told::Names(names))
+    listed.map(|()| Output::Names(names))
 }
 
 async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
     match op {
         Op::Mkdir { path } | Op::Symlink { path, .. } => {
-            let (dir, name) = walk.place(path).await?;
+            let (dir, name) = walk.parent(path).await?;
             if walk.at(dir, name).await?.is_some() {
                 return Err(Errno::EEXIST.into());
             }
@@ -344,7 +344,7 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
             walk.hold(made, asked).await;
         }
         Op::Rmdir { path } | Op::Unlink { path } => {
-            let (dir, name) = walk.place(path).await?;
+            let (dir, name) = walk.parent(path).await?;
             let found = walk.at(dir, name).await?.ok_or(Errno::ENOENT)?;
             let is_dir = found.attr.kind == FileKind::Directory;
             match (op, is_dir) {
@@ -356,7 +356,7 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
         }
         Op::Link { from, to } => {
             let (file, attr) = walk.file(from).await?;
-            let (dir, name) = walk.place(to).await?;
+            let (dir, name) = walk.parent(to).await?;
             if walk.at(dir, name).await?.is_some() {
                 return Err(Errno::EEXIST.into());
             }
@@ -368,7 +368,7 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
             walk.hold(linked, asked).await;
         }
         Op::Rename { from, to, mode } => {
-            let (old, new) = (walk.place(from).await?, walk.place(to).await?);
+            let (old, new) = (walk.parent(from).await?, walk.parent(to).await?);
             walk.at(old.0, old.1).await?.ok_or(Errno::ENOENT)?;
             let target = walk.at(new.0, new.1).await?;
             if let Some(errno) = nested(from, to, *mode, target.is_some()) {

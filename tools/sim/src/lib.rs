@@ -9,13 +9,13 @@
 //! runs thousands of small agents and counts their connections, memory and load.
 #![forbid(unsafe_code)]
 
-pub mod chance;
 pub mod countdown;
 pub mod kernel;
 pub mod locking;
 pub mod model;
 pub mod op;
 pub mod program;
+pub mod rng;
 pub mod run;
 pub mod runner;
 pub mod scale;

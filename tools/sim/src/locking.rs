@@ -15,7 +15,7 @@ use tameike_core::{Errno, Result, View};
 use tameike_io::Runtime;
 
 /// How often a waiting call checks for signals.
-const SIGNAL_LOOK: Duration = Duration::from_millis(100);
+const SIGNAL_POLL: Duration = Duration::from_millis(100);
 /// Processes that share the slots of a node and view.
 const PROCESSES: u8 = 2;
 /// Owner numbers of open file descriptions begin here, above those of processes.
@@ -67,7 +67,7 @@ pub async fn set<V: Vfs>(
     let ticket = locks.ticket();
     let mut set = pin!(lock_calls::set(vfs, handle, call, (ticket, wait)));
     let stale = loop {
-        match select(set, caller.runtime.sleep(SIGNAL_LOOK)).await {
+        match select(set, caller.runtime.sleep(SIGNAL_POLL)).await {
             Either::Left((done, _)) => break done?,
             Either::Right(((), waiting)) => set = waiting,
         }

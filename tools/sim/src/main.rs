@@ -142,10 +142,10 @@ fn measure_all(all: impl Iterator<Item = Scale>, json: bool) -> ExitCode {
 }
 
 fn run_many(batch: &Batch) -> ExitCode {
-    let tell = |seed: &u64, failure: &Failure| {
+    let report = |seed: &u64, failure: &Failure| {
         println!("seed {seed} fails in step {}: {}", failure.step, failure.message);
     };
-    let ended = run_batch(batch, tell);
+    let ended = run_batch(batch, report);
     println!("{}", batch.tally.counts());
     match ended {
         Ok(failed) if failed.is_empty() => {
@@ -153,7 +153,10 @@ fn run_many(batch: &Batch) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(failed) => {
-            println!("{} seeds failed; replay one with: tameike-sim replay SEED --shrink --log", failed.len());
+            println!(
+                "{} seeds failed; replay one with: tameike-sim replay SEED --shrink --log",
+                failed.len()
+            );
             ExitCode::FAILURE
         }
         Err(fault) => {
@@ -233,10 +236,10 @@ fn walk_all(stride: Stride, how: Walk) -> ExitCode {
     let numbers = walk::numbers(&counted, stride);
     let sites: BTreeSet<_> = counted.iter().flat_map(|(_, sites)| sites).map(ToString::to_string).collect();
     let (count, sites) = (numbers.len(), sites.len());
-    let tell = |number: &Number, failure: &Failure| {
+    let report = |number: &Number, failure: &Failure| {
         println!("countdown {number} fails in step {}: {}", failure.step, failure.message);
     };
-    match walk::walk(numbers, how, tell) {
+    match walk::walk(numbers, how, report) {
         Ok(failed) if failed.is_empty() => {
             println!("{count} countdowns over {sites} sites passed");
             ExitCode::SUCCESS

@@ -69,7 +69,7 @@ fn simplify(
     attempt: &mut impl FnMut(Program, &mut (Program, Failure)) -> bool,
 ) {
     let mut plainer = vec![best.0.clone(); 5];
-    plainer[0].dies = false;
+    plainer[0].crashes = false;
     plainer[1].world.slowness.iter_mut().for_each(|slowness| *slowness = std::time::Duration::ZERO);
     plainer[2].world.skew.iter_mut().for_each(|skew| *skew = std::time::Duration::ZERO);
     plainer[3].world.view_frames = u32::MAX;

@@ -73,7 +73,7 @@ struct State {
     opens: BTreeMap<HandleNumber, OpenFile>,
     version: Version,
     /// By inode number of the shared file system: the last two different sizes that lookups returned.
-    told: BTreeMap<u64, (u64, u64)>,
+    returned_sizes: BTreeMap<u64, (u64, u64)>,
 }
 
 impl State {
@@ -147,7 +147,7 @@ impl Kernel {
     }
 
     /// Applies the attributes of a reply.
-    pub(super) async fn told(&self, file: FileNumber, attr: &Attr, asked: Version) {
+    pub(super) async fn apply_attr(&self, file: FileNumber, attr: &Attr, asked: Version) {
         let since = self.now();
         if attr.kind == FileKind::File {
             self.reported_sizes.record(file, attr.size, since);
@@ -164,11 +164,11 @@ impl Kernel {
         }
         let mut state = self.state.lock();
         let size = found.attr.size;
-        let (last, before) = state.told.get(&found.attr.inode.0).copied().unwrap_or((size, size));
-        let told = if last == size { (last, before) } else { (size, last) };
-        state.told.insert(found.attr.inode.0, told);
+        let (last, before) = state.returned_sizes.get(&found.attr.inode.0).copied().unwrap_or((size, size));
+        let sizes = if last == size { (last, before) } else { (size, last) };
+        state.returned_sizes.insert(found.attr.inode.0, sizes);
         if self.shows_old && self.simulation.draw(8) == 0 {
-            found.attr.size = told.1;
+            found.attr.size = sizes.1;
         }
         found
     }
@@ -283,7 +283,7 @@ impl Kernel {
     }
 
     /// Updates the caches after a truncate.
-    pub(super) fn cut(&self, file: FileNumber, attr: &Attr) {
+    pub(super) fn truncated(&self, file: FileNumber, attr: &Attr) {
         self.state.lock().change(file, |inode| {
             inode.drop_pages(0..u64::MAX);
             inode.size = attr.size;
@@ -311,7 +311,7 @@ impl Kernel {
         if is_beyond {
             let asked = self.asked();
             let attr = vfs.getattr(file).await?;
-            self.told(file, &attr, asked).await;
+            self.apply_attr(file, &attr, asked).await;
         }
         let mut bytes = Vec::new();
         loop {

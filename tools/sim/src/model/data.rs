@@ -13,7 +13,7 @@ pub type Moment = u64;
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A truncation: zeros from its offset on.
-    Cut,
+    Truncation,
     /// Zeros of a punched or zeroed range; the size stays.
     Hole,
     /// The pattern of a tag.
@@ -48,36 +48,36 @@ pub struct Write {
 }
 
 impl Write {
-    fn is_cut(&self) -> bool {
-        matches!(self.source, Source::Cut)
+    fn is_truncation(&self) -> bool {
+        matches!(self.source, Source::Truncation)
     }
 
     fn end(&self) -> u64 {
         match self.source {
-            Source::Cut => self.offset,
+            Source::Truncation => self.offset,
             Source::Hole => 0,
             Source::Pattern(_) | Source::Agreed(_) => self.offset + self.length,
         }
     }
 
-    fn covers(&self, place: u64) -> bool {
-        place >= self.offset && place - self.offset < self.length
+    fn covers(&self, position: u64) -> bool {
+        position >= self.offset && position - self.offset < self.length
     }
 
-    fn byte(&self, place: u64) -> u8 {
+    fn byte(&self, position: u64) -> u8 {
         match &self.source {
-            Source::Cut | Source::Hole => 0,
-            Source::Pattern(tag) => byte(*tag, place - self.offset),
-            Source::Agreed(bytes) => bytes[(place - self.offset) as usize],
+            Source::Truncation | Source::Hole => 0,
+            Source::Pattern(tag) => byte(*tag, position - self.offset),
+            Source::Agreed(bytes) => bytes[(position - self.offset) as usize],
         }
     }
 
-    /// Returns true if it wrote all of `bytes` at `place`; faster than byte by byte.
-    fn gives(&self, place: u64, bytes: &[u8]) -> bool {
+    /// Returns true if it wrote all of `bytes` at `position`; faster than byte by byte.
+    fn gives(&self, position: u64, bytes: &[u8]) -> bool {
         match &self.source {
-            Source::Cut | Source::Hole => bytes.iter().all(|&byte| byte == 0),
-            Source::Pattern(_) => (place..).zip(bytes).all(|(at, &found)| self.byte(at) == found),
-            Source::Agreed(agreed) => agreed[(place - self.offset) as usize..][..bytes.len()] == *bytes,
+            Source::Truncation | Source::Hole => bytes.iter().all(|&byte| byte == 0),
+            Source::Pattern(_) => (position..).zip(bytes).all(|(at, &found)| self.byte(at) == found),
+            Source::Agreed(agreed) => agreed[(position - self.offset) as usize..][..bytes.len()] == *bytes,
         }
     }
 
@@ -96,7 +96,7 @@ pub fn byte(tag: u64, index: u64) -> u8 {
 
 /// The view point of a read.
 #[derive(Clone, Copy, Debug)]
-pub struct Looker {
+pub struct Reader {
     /// The reading node.
     pub node: usize,
     /// It must see what was published before this.
@@ -105,7 +105,7 @@ pub struct Looker {
     pub now: Moment,
 }
 
-impl Looker {
+impl Reader {
     fn must_see(&self, write: &Write) -> bool {
         write.is_certain
             && (write.published.is_some_and(|published| published < self.opened)
@@ -159,17 +159,18 @@ impl FileData {
         self.writes.iter_mut().filter(mine).for_each(|write| write.is_certain = false);
     }
 
-    /// Puts all writes in doubt that no fsync covers and, with `is_closed_safe`, no close either.
-    pub fn lose(&mut self, is_closed_safe: bool) {
-        let is_safe = |write: &Write| write.synced.is_some() || (is_closed_safe && write.published.is_some());
-        self.writes.iter_mut().filter(|write| !is_safe(write)).for_each(|write| write.is_certain = false);
+    /// Puts all writes in doubt that no fsync covers and, with `is_close_durable`, no close either.
+    pub fn lose(&mut self, is_close_durable: bool) {
+        let is_durable =
+            |write: &Write| write.synced.is_some() || (is_close_durable && write.published.is_some());
+        self.writes.iter_mut().filter(|write| !is_durable(write)).for_each(|write| write.is_certain = false);
     }
 
     /// Returns the position of an append of this node, if only other appends can move the end now. `None` also if another node may have
     /// truncated the file before or after an unpublished write of this one.
     pub fn end(&self, node: usize, now: Moment) -> Option<u64> {
-        let looker = Looker { node, opened: now, now };
-        let counts = |write: &Write| looker.must_see(write) || (write.is_append && write.acknowledged < now);
+        let reader = Reader { node, opened: now, now };
+        let counts = |write: &Write| reader.must_see(write) || (write.is_append && write.acknowledged < now);
         let is_known = !self.is_unknown && self.writes.iter().all(|write| write.is_certain && counts(write));
         let (least, largest) = self.size_with(counts);
         (is_known && least == largest).then_some(least)
@@ -183,7 +184,7 @@ impl FileData {
 
     /// Returns an upper bound of the space of unpublished writes, in whole blocks.
     pub fn unpublished(&self, block: u64) -> u64 {
-        let waits = |write: &&Write| write.published.is_none() && !write.is_cut();
+        let waits = |write: &&Write| write.published.is_none() && !write.is_truncation();
         self.writes.iter().filter(waits).map(|write| write.length.next_multiple_of(block) + 2 * block).sum()
     }
 
@@ -193,8 +194,8 @@ impl FileData {
     }
 
     /// Returns the smallest and the largest size that a stat may return.
-    pub fn size(&self, looker: Looker) -> (u64, u64) {
-        self.size_with(|write| looker.must_see(write))
+    pub fn size(&self, reader: Reader) -> (u64, u64) {
+        self.size_with(|write| reader.must_see(write))
     }
 
     /// As [`Self::size`], for a reader that must see the writes that `must_see` selects.
@@ -203,21 +204,25 @@ impl FileData {
             return (0, u64::MAX);
         }
         let seen: Vec<_> = self.writes.iter().filter(|write| must_see(write)).collect();
-        let last_cut = seen.iter().filter(|write| write.is_cut()).max_by_key(|write| write.begun);
-        let after = |write: &Write| last_cut.is_none_or(|cut| cut.is_before(write));
-        let floor = last_cut.map_or(0, |cut| cut.offset);
-        let grown = seen.iter().filter(|write| !write.is_cut() && after(write)).map(|write| write.end());
+        let last_truncation =
+            seen.iter().filter(|write| write.is_truncation()).max_by_key(|write| write.begun);
+        let after = |write: &Write| last_truncation.is_none_or(|truncation| truncation.is_before(write));
+        let floor = last_truncation.map_or(0, |truncation| truncation.offset);
+        let grown =
+            seen.iter().filter(|write| !write.is_truncation() && after(write)).map(|write| write.end());
         let mut least = grown.max().unwrap_or(0).max(floor);
         let mut largest = least;
         for write in &self.writes {
-            if last_cut.is_some_and(|cut| write.is_before(cut)) || (must_see(write) && after(write)) {
+            if last_truncation.is_some_and(|truncation| write.is_before(truncation))
+                || (must_see(write) && after(write))
+            {
                 continue;
             }
-            if last_cut.is_some_and(|cut| std::ptr::eq(*cut, write)) {
+            if last_truncation.is_some_and(|truncation| std::ptr::eq(*truncation, write)) {
                 continue;
             }
             largest = largest.max(write.end());
-            if write.is_cut() {
+            if write.is_truncation() {
                 least = least.min(write.offset);
             }
         }
@@ -228,11 +233,11 @@ impl FileData {
     ///
     /// # Errors
     /// A message that names the first wrong byte or the wrong size.
-    pub fn check(&self, looker: Looker, offset: u64, wanted: u64, bytes: &[u8]) -> Result<(), String> {
+    pub fn check(&self, reader: Reader, offset: u64, wanted: u64, bytes: &[u8]) -> Result<(), String> {
         if self.is_unknown {
             return Ok(());
         }
-        let (least, largest) = self.size(looker);
+        let (least, largest) = self.size(reader);
         let end = offset + bytes.len() as u64;
         let is_short = (bytes.len() as u64) < wanted;
         if end > largest.max(offset) || (is_short && end < least) {
@@ -250,7 +255,7 @@ impl FileData {
         edges.dedup();
         for piece in edges.windows(2) {
             self.check_piece(
-                looker,
+                reader,
                 piece[0],
                 &bytes[(piece[0] - offset) as usize..(piece[1] - offset) as usize],
             )?;
@@ -259,22 +264,22 @@ impl FileData {
     }
 
     /// Checks bytes that are all covered by the same writes.
-    fn check_piece(&self, looker: Looker, place: u64, bytes: &[u8]) -> Result<(), String> {
-        let covering: Vec<_> = self.writes.iter().filter(|write| write.covers(place)).collect();
-        let must: Vec<_> = covering.iter().filter(|write| looker.must_see(write)).collect();
+    fn check_piece(&self, reader: Reader, position: u64, bytes: &[u8]) -> Result<(), String> {
+        let covering: Vec<_> = self.writes.iter().filter(|write| write.covers(position)).collect();
+        let must: Vec<_> = covering.iter().filter(|write| reader.must_see(write)).collect();
         let mut may: Vec<_> =
             covering.iter().filter(|write| !must.iter().any(|other| write.is_before(other))).collect();
         may.reverse();
         let blank = must.is_empty();
         let is_zero = || bytes.iter().all(|&byte| byte == 0);
-        if (blank && is_zero()) || may.iter().any(|write| write.gives(place, bytes)) {
+        if (blank && is_zero()) || may.iter().any(|write| write.gives(position, bytes)) {
             return Ok(());
         }
         for (index, &found) in bytes.iter().enumerate() {
-            let at = place + index as u64;
+            let at = position + index as u64;
             let may_be = (blank && found == 0) || may.iter().any(|write| write.byte(at) == found);
             if !may_be {
-                let known = covering.iter().find(|write| write.byte(at) == found && !write.is_cut());
+                let known = covering.iter().find(|write| write.byte(at) == found && !write.is_truncation());
                 let what = match known {
                     Some(write) => format!("is from an older write, {}", write.source),
                     None if found == 0 => "is zero".to_owned(),
@@ -313,7 +318,7 @@ impl FileData {
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Cut => write!(f, "a truncation"),
+            Self::Truncation => write!(f, "a truncation"),
             Self::Hole => write!(f, "a hole"),
             Self::Pattern(tag) => write!(f, "pattern {tag}"),
             Self::Agreed(_) => write!(f, "the content at the last check"),

@@ -5,5 +5,5 @@ mod expect;
 pub mod names;
 pub mod path;
 
-pub use data::{FileData, Looker, Moment, Source, Write};
+pub use data::{FileData, Moment, Reader, Source, Write};
 pub use names::{Names, Object, ObjectId};

@@ -30,7 +30,7 @@ pub struct Object {
     /// Its inode number, once a call has returned it.
     pub inode: Option<u64>,
     /// When it was created.
-    pub born: Moment,
+    pub created: Moment,
     /// An fsync of it returned.
     pub is_synced: bool,
     /// A call with unknown effect may have removed its last name: another file may have its inode number.
@@ -76,7 +76,7 @@ impl Names {
         names
     }
 
-    fn add(&mut self, kind: FileKind, born: Moment) -> ObjectId {
+    fn add(&mut self, kind: FileKind, created: Moment) -> ObjectId {
         let id = self.next;
         self.next += 1;
         let object = Object {
@@ -88,7 +88,7 @@ impl Names {
             target: None,
             data: FileData::default(),
             inode: None,
-            born,
+            created,
             is_synced: false,
             may_be_gone: false,
         };
@@ -142,8 +142,8 @@ impl Names {
     }
 
     /// Creates a file at a path.
-    pub fn insert(&mut self, path: &str, kind: FileKind, born: Moment) -> ObjectId {
-        let id = self.add(kind, born);
+    pub fn insert(&mut self, path: &str, kind: FileKind, created: Moment) -> ObjectId {
+        let id = self.add(kind, created);
         self.set(path, Some(id));
         id
     }

@@ -1,7 +1,7 @@
 //! A simulated program: the calls on the nodes and the faults to inject, as a list of steps generated from a seed.
 
+mod display;
 mod draw;
-mod words;
 
 pub use draw::draw;
 
@@ -13,7 +13,7 @@ use tameike_fabric::simulated::Weather;
 
 /// A fault to inject, or an action of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Injection {
     /// An agent fails; with `power`, its node loses power.
     Kill {
         /// The node.
@@ -61,7 +61,7 @@ pub enum Action {
         op: Op,
     },
     /// A fault, this many microseconds after the step begins.
-    Trouble(u64, Trouble),
+    Injection(u64, Injection),
 }
 
 /// A step of a program.
@@ -85,5 +85,5 @@ pub struct Program {
     /// The steps.
     pub steps: Vec<Step>,
     /// All agents fail at the end of the job, and it is recovered.
-    pub dies: bool,
+    pub crashes: bool,
 }

@@ -1,7 +1,7 @@
 //! Checks of concurrent appends: each must land whole at a distinct offset (S6), in an order that only the file shows.
 
 use super::{Call, Checked, End, Run};
-use crate::kernel::Told;
+use crate::kernel::Output;
 use crate::model::ObjectId;
 use crate::model::data::byte;
 use crate::op::Op;
@@ -55,7 +55,7 @@ fn find_orders(
 
 impl Run {
     /// Determines where concurrent appends landed.
-    pub(super) async fn place_appends(&mut self, calls: &mut [Call]) -> Checked {
+    pub(super) async fn locate_appends(&mut self, calls: &mut [Call]) -> Checked {
         let mut races = BTreeMap::<(usize, ObjectId), Vec<usize>>::new();
         for (number, call) in calls.iter().enumerate() {
             if let (Op::Write { .. }, Some(open), true) = (&call.op, &call.open, call.lands.is_some())
@@ -67,7 +67,7 @@ impl Run {
         for ((view, object), numbers) in races {
             let (view, first) = (View::ALL[view], &calls[numbers[0]]);
             if numbers.len() > 1 {
-                self.place_race(view, object, &numbers, calls).await?;
+                self.locate_race(view, object, &numbers, calls).await?;
             } else if self.may_have_lost(view)
                 && let (node, Some(end)) = (first.node, first.lands)
                 && self.model(view).object(object).data.ends_with_unpublished(node, end)
@@ -79,7 +79,7 @@ impl Run {
         Ok(())
     }
 
-    async fn place_race(
+    async fn locate_race(
         &mut self,
         view: View,
         object: ObjectId,
@@ -93,9 +93,9 @@ impl Run {
         for &number in numbers {
             let call = &calls[number];
             let Op::Write { slot, length, tag, .. } = call.op else { continue };
-            let is_acknowledged = matches!(call.end, End::Told(_));
+            let is_acknowledged = matches!(call.end, End::Returned(_));
             let read = Op::Read { slot, offset: end, length: total };
-            let seen = if is_acknowledged { self.look(call, read).await? } else { None };
+            let seen = if is_acknowledged { self.read_back(call, read).await? } else { None };
             racers.push(Racer { call: number, tag, length: u64::from(length), is_acknowledged, seen });
         }
         let mut orders = Vec::new();
@@ -121,15 +121,15 @@ impl Run {
     }
 
     /// Reads through the descriptor of a call. `None` if its node has failed or a fault explains an error.
-    async fn look(&mut self, call: &Call, read: Op) -> Checked<Option<Vec<u8>>> {
+    async fn read_back(&mut self, call: &Call, read: Op) -> Checked<Option<Vec<u8>>> {
         if !self.world.is_up(call.node) {
             return Ok(None);
         }
         let read = self.one(call.node, call.view, read, call.open.clone()).await?;
         self.judge_failure(&read, &[])?;
         Ok(match read.end {
-            End::Told(Told::Bytes(bytes)) => Some(bytes),
-            End::Told(_) | End::Failed(_) | End::Died => None,
+            End::Returned(Output::Bytes(bytes)) => Some(bytes),
+            End::Returned(_) | End::Failed(_) | End::NodeFailed => None,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::judge::paths;
 use super::{Call, Checked, End, Open, Run};
-use crate::kernel::Told;
+use crate::kernel::Output;
 use crate::model::{Names, ObjectId};
 use crate::op::{Flags, Op};
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ pub(super) const CHECK_SLOT: u8 = u8::MAX;
 pub(super) type Seen = BTreeMap<String, Attr>;
 
 impl Call {
-    pub(super) fn failed_though_nothing_is_wrong(&self) -> String {
+    pub(super) fn unexplained_failure(&self) -> String {
         let (node, view, op) = (self.node, self.view.as_str(), &self.op);
         match &self.end {
             End::Failed(fault) => {
                 format!("node {node}, {view}: {op}: failed with {fault} without a fault to explain it")
             }
-            End::Told(told) => format!("node {node}, {view}: {op}: returned {told:?}"),
-            End::Died => format!("node {node} failed"),
+            End::Returned(output) => format!("node {node}, {view}: {op}: returned {output:?}"),
+            End::NodeFailed => format!("node {node} failed"),
         }
     }
 }
@@ -41,14 +41,14 @@ impl Run {
     }
 
     pub(super) async fn check(&mut self) -> Checked {
-        self.mend();
+        self.end_faults();
         loop {
             if self.must_restart {
                 self.restart(AgentMode::Serve).await?;
             }
             self.world.runtime().sleep(SETTLED).await;
             self.sync_open_files().await?;
-            self.heed_countdown();
+            self.apply_countdown();
             // A countdown may have failed a call meanwhile.
             if !self.must_restart {
                 break;
@@ -59,13 +59,13 @@ impl Run {
         self.settle_locks();
         self.was_full = false;
         self.judge_excused()?;
-        if std::mem::take(&mut self.journal_cut) {
-            self.remove_heirs().await?;
+        if std::mem::take(&mut self.journal_truncated) {
+            self.remove_reused_numbers().await?;
         }
         for view in self.views() {
             self.compare_view(view).await?;
         }
-        self.make_safe().await?;
+        self.sync_all().await?;
         self.compare_space().await
     }
 
@@ -75,7 +75,7 @@ impl Run {
         let lost = power || self.bytes_lost;
         self.check_stores(!lost)?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
-        self.forget_the_dead(&[]);
+        self.drop_failed_nodes(&[]);
         self.slots.clear();
         self.locks.clear();
         for view in self.views() {
@@ -96,7 +96,7 @@ impl Run {
             }
         }
         if lost {
-            self.journal_cut = true;
+            self.journal_truncated = true;
             self.world.tree.retire_numbers();
         }
         self.has_losses |= power || self.disks_failed;
@@ -108,19 +108,19 @@ impl Run {
     ///
     /// A journal without its tail lists removed files, and could apply their state to new files with the same inode number. The product
     /// never serves a view on such a journal (recovery checks the path), so this cannot occur outside of the simulator.
-    async fn remove_heirs(&mut self) -> Checked {
+    async fn remove_reused_numbers(&mut self) -> Checked {
         let model = self.model(View::Cache);
         let mut holders = BTreeMap::<u64, usize>::new();
         for inode in model.objects_mut().filter_map(|object| object.inode) {
             *holders.entry(inode).or_default() += 1;
         }
-        let mut heirs = model.all();
-        heirs.retain(|path, id| {
+        let mut reusing = model.all();
+        reusing.retain(|path, id| {
             let object = model.object(*id);
-            let is_heir = object.inode.is_some_and(|inode| holders[&inode] > 1);
-            object.kind == FileKind::File && is_heir && !model.is_doubtful(path, false)
+            let is_reused = object.inode.is_some_and(|inode| holders[&inode] > 1);
+            object.kind == FileKind::File && is_reused && !model.is_doubtful(path, false)
         });
-        for path in heirs.into_keys() {
+        for path in reusing.into_keys() {
             self.remove(View::Cache, path).await?;
         }
         Ok(())
@@ -152,14 +152,14 @@ impl Run {
         view: View,
         op: Op,
         open: Option<Open>,
-    ) -> Checked<(Call, Told)> {
+    ) -> Checked<(Call, Output)> {
         let call = self.one(node, view, op, open).await?;
         match &call.end {
-            End::Told(told) => {
-                let told = told.clone();
-                Ok((call, told))
+            End::Returned(output) => {
+                let output = output.clone();
+                Ok((call, output))
             }
-            End::Failed(_) | End::Died => Err(call.failed_though_nothing_is_wrong()),
+            End::Failed(_) | End::NodeFailed => Err(call.unexplained_failure()),
         }
     }
 
@@ -167,7 +167,8 @@ impl Run {
         let mut seen = Seen::new();
         let mut left = vec![String::new()];
         while let Some(dir) = left.pop() {
-            let (_, Told::Names(names)) = self.must(node, view, Op::List { path: dir.clone() }, None).await?
+            let (_, Output::Names(names)) =
+                self.must(node, view, Op::List { path: dir.clone() }, None).await?
             else {
                 continue;
             };
@@ -175,16 +176,16 @@ impl Run {
                 let path = crate::model::path::join(&dir, &name);
                 let call = self.one(node, view, Op::Stat { path: path.clone() }, None).await?;
                 match &call.end {
-                    End::Told(Told::Attr(attr)) => {
+                    End::Returned(Output::Attr(attr)) => {
                         if attr.kind == FileKind::Directory {
                             left.push(path.clone());
                         }
                         seen.insert(path, (**attr).clone());
                     }
-                    End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_hang(view, &path) => {
+                    End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_be_orphan(view, &path) => {
                         self.model(view).lose(&path);
                     }
-                    _ => return Err(call.failed_though_nothing_is_wrong()),
+                    _ => return Err(call.unexplained_failure()),
                 }
             }
         }
@@ -212,17 +213,17 @@ impl Run {
         }
         self.adopt(view, &first);
         let files: Vec<_> = self.model(view).all().into_iter().collect();
-        let mut told = BTreeMap::new();
+        let mut contents = BTreeMap::new();
         for (path, id) in files {
-            if self.model(view).object(id).kind == FileKind::File && !told.contains_key(&id) {
+            if self.model(view).object(id).kind == FileKind::File && !contents.contains_key(&id) {
                 let bytes =
                     self.compare_bytes(view, &path, id, first.get(&path).map_or(0, |attr| attr.size)).await?;
-                told.insert(id, bytes);
+                contents.insert(id, bytes);
             }
         }
         self.give_up_damaged(view);
         self.remove_unsettled(view).await?;
-        for (id, bytes) in told {
+        for (id, bytes) in contents {
             let moment = self.moment();
             self.model(view).object_mut(id).data.agree(bytes, moment);
         }
@@ -340,7 +341,7 @@ impl Run {
     }
 
     /// Fsyncs all files and directories, so that their known state survives any fault.
-    pub(super) async fn make_safe(&mut self) -> Checked {
+    pub(super) async fn sync_all(&mut self) -> Checked {
         for view in self.views() {
             let all = self.model(view).all();
             let mut dirs = vec![String::new()];
@@ -350,7 +351,7 @@ impl Run {
                     FileKind::File => {
                         let flags = Flags { write: true, ..Flags::default() };
                         let open = Op::Open { slot: CHECK_SLOT, path, flags };
-                        let (call, Told::Opened(handle, _)) = self.must(0, view, open, None).await? else {
+                        let (call, Output::Opened(handle, _)) = self.must(0, view, open, None).await? else {
                             continue;
                         };
                         let open = Open::new(handle, id, call.begun, flags);

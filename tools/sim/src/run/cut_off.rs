@@ -32,13 +32,15 @@ impl Run {
     }
 
     /// Records the files that were open for writing, or being opened, on failed nodes.
-    pub(super) fn note_cut_off(&mut self, dead: &BTreeSet<usize>, calls: &[Call]) {
-        let open = self.writable().filter(|(node, _)| dead.contains(node));
+    pub(super) fn note_cut_off(&mut self, failed: &BTreeSet<usize>, calls: &[Call]) {
+        let open = self.writable().filter(|(node, _)| failed.contains(node));
         let open: Vec<_> = open.map(|(_, open)| open.object).collect();
         self.cut_off.extend(open);
-        for call in calls.iter().filter(|call| call.view == View::Cache && dead.contains(&call.node)) {
-            if let (Op::Open { path, flags: Flags { write: true, .. }, .. }, End::Told(_) | End::Died) =
-                (&call.op, &call.end)
+        for call in calls.iter().filter(|call| call.view == View::Cache && failed.contains(&call.node)) {
+            if let (
+                Op::Open { path, flags: Flags { write: true, .. }, .. },
+                End::Returned(_) | End::NodeFailed,
+            ) = (&call.op, &call.end)
             {
                 let object = self.model(View::Cache).find(path);
                 self.cut_off.extend(object);

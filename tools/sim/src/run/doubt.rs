@@ -18,7 +18,7 @@ impl Run {
         match &call.op {
             Op::Truncate { path, size } => {
                 if let Ok(object) = model.find(path) {
-                    self.push_cut(call, object, *size);
+                    self.push_truncation(call, object, *size);
                 }
             }
             Op::Chmod { path, .. } => {
@@ -32,7 +32,7 @@ impl Run {
                 }
             }
             Op::Open { path, flags, .. } => match model.find(path) {
-                Ok(object) if flags.truncate => self.push_cut(call, object, 0),
+                Ok(object) if flags.truncate => self.push_truncation(call, object, 0),
                 Ok(_) => {}
                 Err(_) if flags.create => model.doubt(path),
                 Err(_) => {}
@@ -57,7 +57,7 @@ impl Run {
             node: call.node,
             offset: size,
             length: u64::MAX,
-            source: Source::Cut,
+            source: Source::Truncation,
             begun: call.begun,
             acknowledged: call.ended,
             published: None,

@@ -2,7 +2,7 @@
 
 use super::check::file_at;
 use super::{Checked, Run};
-use crate::model::Looker;
+use crate::model::Reader;
 use crate::op::Op;
 use crate::tree::Content;
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1200);
 const BEHIND: Duration = Duration::from_secs(90);
 
 impl Run {
-    pub(super) async fn finish(&mut self, dies: bool) -> Checked {
-        if dies {
+    pub(super) async fn finish(&mut self, crashes: bool) -> Checked {
+        if crashes {
             return self.recover().await;
         }
         self.check().await?;
@@ -45,8 +45,8 @@ impl Run {
             let Some((_, content)) = files.iter().find(|(path, _)| *path == entry.path.as_bytes()) else {
                 return Err(wrong("there is no such file".to_owned()));
             };
-            let looker = Looker { node: usize::MAX, opened: begun, now: begun };
-            let checked = model.object(id).data.check(looker, 0, content.size + 1, &whole(content));
+            let reader = Reader { node: usize::MAX, opened: begun, now: begun };
+            let checked = model.object(id).data.check(reader, 0, content.size + 1, &whole(content));
             checked.map_err(wrong)?;
         }
         Ok(())
@@ -59,7 +59,7 @@ impl Run {
         let being_written = if power || self.log_broken { BTreeSet::new() } else { self.being_written() };
         (0..self.world.count()).for_each(|node| self.world.kill(node, power));
         self.power_lost |= power;
-        self.mend();
+        self.end_faults();
         self.restart(AgentMode::Recover).await?;
         self.end_excuses();
         self.judge_excused()?;
@@ -71,7 +71,7 @@ impl Run {
 
     /// Runs the last drain, which must be complete. Repeats it if a countdown failed a call in it.
     async fn drain_whole(&mut self, mode: AgentMode) -> Checked<Receipt> {
-        self.heed_countdown();
+        self.apply_countdown();
         loop {
             if self.must_restart {
                 self.restart(mode).await?;
@@ -83,7 +83,7 @@ impl Run {
             if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }
-            if !self.heed_countdown() {
+            if !self.apply_countdown() {
                 return Err(format!("a drain without a fault is not complete: {receipt:?}"));
             }
         }
@@ -95,7 +95,7 @@ impl Run {
             // The creation of these units' file did not reach the log before the failed sync, or was lost with its agent.
             View::JobShared if self.log_broken || self.has_orphans => 0,
             // A home that missed the removal evicts the clean bytes when it needs space.
-            View::Cache if self.world.countdown.met().is_some() || self.was_unreachable => {
+            View::Cache if self.world.countdown.injected().is_some() || self.was_unreachable => {
                 self.world.space(view, |space| space.dirty)
             }
             _ => self.world.space(view, |space| space.used),
@@ -118,12 +118,12 @@ impl Run {
                 return Err(format!("the shared file system has {path}, which should not exist"));
             };
             let bytes = whole(content);
-            let looker = Looker { node: usize::MAX, opened: now, now };
+            let reader = Reader { node: usize::MAX, opened: now, now };
             let data = &model.object(id).data;
             let wrong = |why| {
                 format!("the shared file system's {path} after the drain (recovered: {recovered}): {why}")
             };
-            data.check(looker, 0, content.size + 1, &bytes).map_err(wrong)?;
+            data.check(reader, 0, content.size + 1, &bytes).map_err(wrong)?;
             // A journal without its tail takes later flushes for changes of another program, and notes that.
             let is_of_then = |entry: &FileReceipt| has_losses && !entry.note.is_empty();
             let entries = receipt.files.iter().filter(|entry| entry.path == path && entry.is_complete());

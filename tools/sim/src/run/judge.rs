@@ -1,8 +1,8 @@
 //! Checks the results of calls against the model.
 
 use super::{Call, Checked, End, Open, Run};
-use crate::kernel::Told;
-use crate::model::{FileData, Looker, Names, ObjectId, Source, Write};
+use crate::kernel::Output;
+use crate::model::{FileData, Names, ObjectId, Reader, Source, Write};
 use crate::op::Op;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Attr, Errno, FileKind, View};
@@ -19,10 +19,10 @@ impl Call {
             && (other.node, other.view, object(other)) == (self.node, self.view, object(self))
     }
 
-    fn told(&self) -> Option<&Told> {
+    fn output(&self) -> Option<&Output> {
         match &self.end {
-            End::Told(told) => Some(told),
-            End::Failed(_) | End::Died => None,
+            End::Returned(output) => Some(output),
+            End::Failed(_) | End::NodeFailed => None,
         }
     }
 }
@@ -30,20 +30,21 @@ impl Call {
 impl Run {
     /// Checks the calls of a step. At most one per view changes names; the others saw the tree before or after it.
     pub(super) fn judge(&mut self, calls: Vec<Call>) -> Checked {
-        let (mut changes, looks): (Vec<_>, Vec<_>) =
+        let (mut changes, queries): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
-        let (files, looks): (Vec<_>, Vec<_>) = looks.into_iter().partition(|call| call.op.slot().is_some());
+        let (files, queries): (Vec<_>, Vec<_>) =
+            queries.into_iter().partition(|call| call.op.slot().is_some());
         self.take_writes(&files)?;
         self.unnamed = changes.iter().filter_map(|call| self.may_unname(call)).collect();
-        let before: Vec<Checked> = looks.iter().map(|call| self.judge_look(call)).collect();
+        let before: Vec<Checked> = queries.iter().map(|call| self.judge_query(call)).collect();
         self.unnamed.clear();
         changes.sort_by_cached_key(|call| self.moment_of(call));
         for call in &changes {
             self.judge_change(call)?;
         }
-        for (call, before) in looks.iter().zip(before) {
+        for (call, before) in queries.iter().zip(before) {
             if before.is_err() {
-                self.judge_look(call).map_err(|_| before.err().unwrap_or_default())?;
+                self.judge_query(call).map_err(|_| before.err().unwrap_or_default())?;
             }
         }
         for call in &files {
@@ -62,8 +63,8 @@ impl Run {
     /// Checks that the outcome is allowed. Returns true if the effect of the call is unknown.
     pub(super) fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
         match &call.end {
-            End::Told(_) if expected.is_empty() => Ok(false),
-            End::Told(_) => {
+            End::Returned(_) if expected.is_empty() => Ok(false),
+            End::Returned(_) => {
                 let errnos: Vec<_> = expected.iter().map(|errno| errno.describe()).collect();
                 Err(call.wrong(format!("succeeded, but should fail with {}", errnos.join(" or "))))
             }
@@ -72,14 +73,14 @@ impl Run {
                 self.excused += 1;
                 Ok(true)
             }
-            End::Failed(fault) if fault.errno == Errno::EIO && self.may_tell_of_rot(call) => Ok(true),
+            End::Failed(fault) if fault.errno == Errno::EIO && self.may_report_rot(call) => Ok(true),
             End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
             End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_have_missed_removal(call) => {
                 Ok(true)
             }
-            End::Failed(fault) if fault.errno == Errno::EIO && self.tells_of_sync(call) => Ok(true),
+            End::Failed(fault) if fault.errno == Errno::EIO && self.reports_failed_sync(call) => Ok(true),
             End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
-            End::Died => Ok(true),
+            End::NodeFailed => Ok(true),
         }
     }
 
@@ -92,22 +93,22 @@ impl Run {
 
     /// Returns true if the call may report a failed sync of an unlinked file: the shared file system reports it once to each descriptor
     /// that was open then, even if a repeated sync succeeded (S4).
-    fn tells_of_sync(&mut self, call: &Call) -> bool {
+    fn reports_failed_sync(&mut self, call: &Call) -> bool {
         let (Some(open), Op::Fsync { slot } | Op::Close { slot }) = (&call.open, &call.op) else {
             return false;
         };
         let is_orphan = self.model(call.view).object(open.object).nlink == 0;
-        if call.view != View::Cache || !self.tree_syncs_failed || !is_orphan || open.has_heard {
+        if call.view != View::Cache || !self.tree_syncs_failed || !is_orphan || open.has_reported {
             return false;
         }
         if let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), *slot)) {
-            open.has_heard = true;
+            open.has_reported = true;
         }
         true
     }
 
     /// Checks a call that only reads names and attributes.
-    fn judge_look(&mut self, call: &Call) -> Checked {
+    fn judge_query(&mut self, call: &Call) -> Checked {
         if call.op.paths().iter().any(|path| self.model(call.view).is_doubtful(path, false)) {
             return Ok(());
         }
@@ -115,13 +116,13 @@ impl Run {
         if self.judge_failure(call, &expected)? {
             return Ok(());
         }
-        let Some(told) = call.told() else { return Ok(()) };
+        let Some(output) = call.output() else { return Ok(()) };
         let [path] = call.op.paths()[..] else { return Ok(()) };
         let model = self.model(call.view);
         let id = model.find(path).map_err(|errno| call.wrong(errno.describe()))?;
-        match told {
-            Told::Attr(attr) => self.judge_attr(call, id, attr),
-            Told::Names(found) => {
+        match output {
+            Output::Attr(attr) => self.judge_attr(call, id, attr),
+            Output::Names(found) => {
                 let names = &model.object(id).children;
                 let doubtful = |name: &str| model.is_doubtful(&crate::model::path::join(path, name), false);
                 let missing = names.keys().find(|name| !found.contains_key(*name) && !doubtful(name));
@@ -132,7 +133,7 @@ impl Run {
                     (None, None) => Ok(()),
                 }
             }
-            Told::Bytes(bytes) => {
+            Output::Bytes(bytes) => {
                 let object = model.object(id);
                 match (&call.op, &object.xattr) {
                     (Op::GetXattr { .. }, Some(known)) => {
@@ -151,7 +152,7 @@ impl Run {
                     _ => Ok(()),
                 }
             }
-            Told::Done | Told::Opened(..) => Ok(()),
+            Output::Done | Output::Opened(..) => Ok(()),
         }
     }
 
@@ -179,8 +180,8 @@ impl Run {
         if attr.nlink != object.nlink && !is_unnamed {
             return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
         }
-        let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
-        let check = |data: &FileData| match data.size(looker) {
+        let reader = Reader { node: call.node, opened: call.begun, now: call.begun };
+        let check = |data: &FileData| match data.size(reader) {
             (least, largest) if (least..=largest).contains(&attr.size) => Ok(()),
             (least, largest) => {
                 Err(format!("is {} bytes long, and should be {least} to {largest}", attr.size))
@@ -196,26 +197,26 @@ impl Run {
             self.doubt_change(call);
             return Ok(());
         }
-        let Some(told) = call.told() else { return Ok(()) };
-        let told = told.clone();
+        let Some(output) = call.output() else { return Ok(()) };
+        let output = output.clone();
         let moment = call.begun;
         self.note_unnamed(call);
         let model = self.model(call.view);
         let found = model.apply(&call.op, moment);
-        match (&call.op, &told) {
-            (Op::Open { slot, flags, .. }, Told::Opened(handle, attr)) => {
+        match (&call.op, &output) {
+            (Op::Open { slot, flags, .. }, Output::Opened(handle, attr)) => {
                 let object = found.ok_or_else(|| call.wrong("opened nothing"))?;
                 self.learn(call, object, attr)?;
                 if flags.truncate && flags.write {
-                    self.push_cut(call, object, 0);
+                    self.push_truncation(call, object, 0);
                 }
                 let open = Open::new(*handle, object, call.begun, *flags);
                 self.slots.insert((call.node, call.view.index(), *slot), open);
             }
-            (Op::Truncate { path, size }, Told::Attr(_)) => {
+            (Op::Truncate { path, size }, Output::Attr(_)) => {
                 let object =
                     self.model(call.view).find(path).map_err(|errno| call.wrong(errno.describe()))?;
-                self.push_cut(call, object, *size);
+                self.push_truncation(call, object, *size);
             }
             _ => {}
         }
@@ -235,14 +236,14 @@ impl Run {
         }
     }
 
-    pub(super) fn push_cut(&mut self, call: &Call, object: ObjectId, size: u64) {
-        let is_certain = call.told().is_some();
+    pub(super) fn push_truncation(&mut self, call: &Call, object: ObjectId, size: u64) {
+        let is_certain = call.output().is_some();
         let published = is_certain.then_some(call.ended);
         let write = Write {
             node: call.node,
             offset: size,
             length: u64::MAX,
-            source: Source::Cut,
+            source: Source::Truncation,
             begun: call.begun,
             acknowledged: call.ended,
             published,
@@ -296,7 +297,7 @@ impl Run {
     /// Checks a call on an open file.
     fn judge_file(&mut self, call: &Call, beside: &[Call]) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
-        self.expect_told(call)?;
+        self.expect_report(call)?;
         if let (End::Failed(_), true) = (&call.end, open.is_unnamed) {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
@@ -310,15 +311,15 @@ impl Run {
             }
             return Ok(());
         }
-        if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
-            let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
+        if let (Op::Read { offset, length, .. }, Some(Output::Bytes(bytes))) = (&call.op, call.output()) {
+            let reader = Reader { node: call.node, opened: open.opened, now: call.begun };
             let turned = self.turned(call.node, call.view, open.object);
             // While this node writes, the kernel ignores new sizes and ends the read at its cached one (S21).
             let may_end_early = beside.iter().any(|other| call.is_beside_write(other));
             let wanted = if may_end_early { bytes.len() as u64 } else { u64::from(*length) };
             let check = |data: &FileData| {
-                let bytes = turned.undone(data, looker, *offset, bytes);
-                data.check(looker, *offset, wanted, &bytes)
+                let bytes = turned.undone(data, reader, *offset, bytes);
+                data.check(reader, *offset, wanted, &bytes)
             };
             let checked = check(&self.model(call.view).object(open.object).data);
             return checked
@@ -360,10 +361,10 @@ impl Run {
     }
 
     /// Checks that a close or fsync reports a lost write.
-    fn expect_told(&mut self, call: &Call) -> Checked {
+    fn expect_report(&mut self, call: &Call) -> Checked {
         let (Op::Fsync { slot } | Op::Close { slot }) = call.op else { return Ok(()) };
         let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), slot)) else { return Ok(()) };
-        if std::mem::take(&mut open.has_lost) && call.told().is_some() {
+        if std::mem::take(&mut open.has_lost) && call.output().is_some() {
             return Err(call.wrong("succeeded, but should report a lost write"));
         }
         Ok(())
@@ -381,7 +382,7 @@ impl Run {
         let is_lock =
             matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && !self.may_have_lost(call.view);
         let covers = is_fsync || is_lock || (is_close && open.flags.write);
-        if call.told().is_some() && covers {
+        if call.output().is_some() && covers {
             let object = self.model(call.view).object_mut(open.object);
             object.data.publish(call.node, call.begun, call.ended, is_fsync);
             object.is_synced |= is_fsync;

@@ -12,7 +12,7 @@ use tameike_core::{Errno, InodeId, View};
 
 /// The owner and file of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Holder {
     view: usize,
     object: ObjectId,
     node: usize,
@@ -22,45 +22,45 @@ struct Place {
 /// A lock that an owner holds or requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lock {
-    place: Place,
+    holder: Holder,
     range: LockRange,
     kind: LockKind,
     /// Its owner got it granted and has not begun to release it.
     is_certain: bool,
     /// Its owner's node has failed, and all other nodes can detect that.
-    is_dead: bool,
+    is_node_failed: bool,
 }
 
 impl Lock {
     fn owner(&self) -> Owner {
-        (self.place.view, self.place.node, self.place.owner)
+        (self.holder.view, self.holder.node, self.holder.owner)
     }
 
     fn excludes(&self, other: &Self) -> bool {
-        let is_same_file = (self.place.view, self.place.object) == (other.place.view, other.place.object);
+        let is_same_file = (self.holder.view, self.holder.object) == (other.holder.view, other.holder.object);
         let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
-        is_same_file && self.place != other.place && exclusive && self.range.overlaps(other.range)
+        is_same_file && self.holder != other.holder && exclusive && self.range.overlaps(other.range)
     }
 
     fn in_words(&self) -> String {
-        let Self { place, range, kind, .. } = self;
+        let Self { holder, range, kind, .. } = self;
         format!(
             "node {} (owner {}) has {kind:?} on bytes {} to {}",
-            place.node, place.owner, range.start, range.last
+            holder.node, holder.owner, range.start, range.last
         )
     }
 }
 
 /// A byte range of a lock that a call releases, or may release.
 struct Release {
-    place: Place,
+    holder: Holder,
     range: LockRange,
     is_sure: bool,
 }
 
 impl Release {
     fn touches(&self, lock: &Lock) -> bool {
-        self.place == lock.place && self.range.overlaps(lock.range)
+        self.holder == lock.holder && self.range.overlaps(lock.range)
     }
 
     fn ends(&self, lock: &Lock) -> bool {
@@ -70,25 +70,25 @@ impl Release {
 }
 
 impl Call {
-    fn place(&self, open: &Open, owner: u64) -> Place {
-        Place { view: self.view.index(), object: open.object, node: self.node, owner }
+    fn holder(&self, open: &Open, owner: u64) -> Holder {
+        Holder { view: self.view.index(), object: open.object, node: self.node, owner }
     }
 
     /// Returns the lock that the call requests.
     pub(super) fn wanted(&self) -> Option<Lock> {
         let (Op::Lock { slot, range, kind, .. }, Some(open)) = (&self.op, &self.open) else { return None };
-        let place = self.place(open, owner_of(*slot, open.handle, *range));
+        let holder = self.holder(open, owner_of(*slot, open.handle, *range));
         Some(Lock {
-            place,
+            holder,
             range: range.unwrap_or(LockRange::ALL),
             kind: *kind,
             is_certain: true,
-            is_dead: false,
+            is_node_failed: false,
         })
     }
 
-    fn is_told(&self) -> bool {
-        matches!(self.end, End::Told(_))
+    fn has_returned(&self) -> bool {
+        matches!(self.end, End::Returned(_))
     }
 
     /// Returns true if the home refused the request.
@@ -110,20 +110,20 @@ impl Call {
         let Some(open) = &self.open else { return Vec::new() };
         match &self.op {
             Op::Unlock { slot, range } => {
-                let place = self.place(open, owner_of(*slot, open.handle, *range));
+                let holder = self.holder(open, owner_of(*slot, open.handle, *range));
                 let range = range.unwrap_or(LockRange::ALL);
-                vec![Release { place, range, is_sure: self.is_told() }]
+                vec![Release { holder, range, is_sure: self.has_returned() }]
             }
             Op::Close { slot } => [process_of(*slot), owner_of(*slot, open.handle, None)]
                 .map(|owner| Release {
-                    place: self.place(open, owner),
+                    holder: self.holder(open, owner),
                     range: LockRange::ALL,
-                    is_sure: is_fair && self.is_told(),
+                    is_sure: is_fair && self.has_returned(),
                 })
                 .into(),
             Op::Lock { .. } if !self.is_refused() => self
                 .wanted()
-                .map(|lock| Release { place: lock.place, range: lock.range, is_sure: self.is_told() })
+                .map(|lock| Release { holder: lock.holder, range: lock.range, is_sure: self.has_returned() })
                 .into_iter()
                 .collect(),
             _ => Vec::new(),
@@ -201,11 +201,13 @@ impl LockStep<'_> {
         let mut in_the_way = self.before.iter().filter(|lock| lock.excludes(wanted));
         let why = match errno {
             Errno::EAGAIN if !has_rival && in_the_way.next().is_none() => "no lock conflicts",
-            Errno::EINTR if !has_rival && in_the_way.all(|lock| lock.is_dead || self.is_ended(lock)) => {
+            Errno::EINTR
+                if !has_rival && in_the_way.all(|lock| lock.is_node_failed || self.is_ended(lock)) =>
+            {
                 "it waits forever, and no lock conflicts"
             }
             Errno::EINTR
-                if self.fair.contains(&wanted.place.view) && self.must_wait().lead_back(wanted.owner()) =>
+                if self.fair.contains(&wanted.holder.view) && self.must_wait().lead_back(wanted.owner()) =>
             {
                 "it is in a deadlock, and no call got EDEADLK"
             }
@@ -225,7 +227,7 @@ impl LockStep<'_> {
             let given = other.releases(true);
             let is_given = |lock: &&Lock| lock.is_certain && given.iter().any(|release| release.ends(lock));
             matches!(other.op, Op::Unlock { .. })
-                && other.is_told()
+                && other.has_returned()
                 && self.before.iter().filter(is_given).any(|lock| lock.excludes(wanted))
         };
         let publishes =
@@ -243,9 +245,9 @@ impl Run {
 
     /// Returns true if the home and the owner's node of a lock are up.
     fn is_kept(&mut self, lock: &Lock) -> bool {
-        let inode = self.models.entry(lock.place.view).or_default().object(lock.place.object).inode;
+        let inode = self.models.entry(lock.holder.view).or_default().object(lock.holder.object).inode;
         let home = inode.map(|inode| self.world.cluster.inode_home(InodeId(inode)).0 as usize);
-        self.world.is_up(lock.place.node) && home.is_some_and(|home| self.world.is_up(home))
+        self.world.is_up(lock.holder.node) && home.is_some_and(|home| self.world.is_up(home))
     }
 
     /// Checks the calls of a step that acquire or release locks.
@@ -253,25 +255,25 @@ impl Run {
         let mut before = std::mem::take(&mut self.locks);
         for lock in &mut before {
             lock.is_certain &= self.is_kept(lock);
-            lock.is_dead = !self.links_cut && !self.world.is_up(lock.place.node);
+            lock.is_node_failed = !self.has_partitions && !self.world.is_up(lock.holder.node);
         }
         let releases = calls.iter().flat_map(|call| call.releases(self.is_fair(call.view))).collect();
         let fair = View::ALL.into_iter().filter(|&view| self.is_fair(view)).map(View::index).collect();
-        let told = calls.iter().filter(|call| call.is_told());
-        let mut granted: Vec<_> = told.filter_map(|call| Some((call.begun, call.wanted()?))).collect();
+        let returned = calls.iter().filter(|call| call.has_returned());
+        let mut granted: Vec<_> = returned.filter_map(|call| Some((call.begun, call.wanted()?))).collect();
         granted.retain(|(_, lock)| self.is_kept(lock));
         let step = LockStep { calls, before, releases, granted, fair };
         for call in calls {
             let Some(mut wanted) = call.wanted() else { continue };
             match &call.end {
-                End::Told(_) if self.is_kept(&wanted) => step.judge_grant(call, &wanted)?,
+                End::Returned(_) if self.is_kept(&wanted) => step.judge_grant(call, &wanted)?,
                 End::Failed(fault) => step.judge_refusal(call, &wanted, fault.errno)?,
-                End::Told(_) | End::Died => {}
+                End::Returned(_) | End::NodeFailed => {}
             }
-            if call.is_told() {
+            if call.has_returned() {
                 self.refresh(call, step.hands_over(call, &wanted));
             }
-            wanted.is_certain = call.is_told() && self.is_kept(&wanted);
+            wanted.is_certain = call.has_returned() && self.is_kept(&wanted);
             if !call.is_refused() {
                 self.locks.push(wanted);
             }

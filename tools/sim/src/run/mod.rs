@@ -7,17 +7,17 @@ mod cut_off;
 mod deadlock;
 mod doubt;
 mod finish;
-mod hanging;
 mod judge;
 mod locks;
 mod opened;
+mod orphans;
 mod rot;
 mod space;
 mod step;
 mod unnamed;
 
 use crate::countdown::Countdown;
-use crate::kernel::Told;
+use crate::kernel::Output;
 use crate::model::{Moment, Names, ObjectId};
 use crate::op::{Flags, Op};
 use crate::program::{Program, Step};
@@ -32,7 +32,7 @@ use tameike_client::vfs::HandleNumber;
 use tameike_core::{Errno, Fault, View};
 
 /// After this time a call counts as hung.
-const STUCK: Duration = Duration::from_secs(300);
+const CALL_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// A violation that a run found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ struct Open {
     /// The next close or fsync must report a lost write.
     has_lost: bool,
     /// It has reported a failed sync of the shared file system that another descriptor caused.
-    has_heard: bool,
+    has_reported: bool,
     /// Its node made a lock call on the file since the last write: no write is in flight, even if a close or fsync would fail.
     is_committed: bool,
 }
@@ -66,14 +66,14 @@ struct Open {
 impl Open {
     /// Creates one in its initial state.
     fn new(handle: HandleNumber, object: ObjectId, opened: Moment, flags: Flags) -> Self {
-        let (is_unnamed, has_lost, has_heard, is_committed) = (false, false, false, false);
-        Self { handle, object, opened, flags, is_unnamed, has_lost, has_heard, is_committed }
+        let (is_unnamed, has_lost, has_reported, is_committed) = (false, false, false, false);
+        Self { handle, object, opened, flags, is_unnamed, has_lost, has_reported, is_committed }
     }
 }
 
 /// The outcome of a call.
 enum End {
-    Told(Told),
+    Output(Output),
     Failed(Fault),
     /// Its node failed.
     Died,
@@ -107,7 +107,7 @@ struct Run {
     /// Locks that an owner holds or may hold.
     locks: Vec<locks::Lock>,
     /// Some nodes are partitioned.
-    links_cut: bool,
+    has_partitions: bool,
     /// Because of partitions or failed agents, a node may have missed the removal of a file.
     was_unreachable: bool,
     /// Programs that wait for a lock got a signal.
@@ -122,7 +122,7 @@ struct Run {
     /// A disk lost unsynced bytes.
     bytes_lost: bool,
     /// Power or bytes were lost before the last start of the agents: their journals may lack their tails.
-    journal_cut: bool,
+    journal_truncated: bool,
     /// A sync failed: applied changes that were not logged are lost.
     log_broken: bool,
     /// Agents failed before all changes of the job-shared view were durable, and their part of it is lost (S20). The product does not
@@ -176,20 +176,20 @@ impl Run {
             }
             self.model(view);
         }
-        self.make_safe().await
+        self.sync_all().await
     }
 
     /// Starts all agents. A countdown may make the first attempt fail.
     async fn start_agents(&mut self, mode: AgentMode, power: bool) -> Checked {
         loop {
             let world = self.world.clone();
-            let started = self.world.runtime().timeout(STUCK, world.start_all(mode, power)).await;
+            let started = self.world.runtime().timeout(CALL_TIME_MAX, world.start_all(mode, power)).await;
             let fault = match started {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(fault)) => fault,
-                None => return Err(format!("the agents do not start within {STUCK:?}")),
+                None => return Err(format!("the agents do not start within {CALL_TIME_MAX:?}")),
             };
-            if !self.heed_countdown() {
+            if !self.apply_countdown() {
                 return Err(format!("the agents do not start: {fault}"));
             }
             (0..self.world.count()).for_each(|node| self.world.kill(node, false));
@@ -198,7 +198,7 @@ impl Run {
 
     async fn go(&mut self, program: &Program, at: &AtomicU64) -> Checked {
         // The model finds most injected bugs.
-        let looks_into_stores = program.world.canary.is_none_or(Canary::is_of_stores);
+        let checks_stores = program.world.canary.is_none_or(Canary::is_of_stores);
         self.start().await?;
         for (number, step) in program.steps.iter().enumerate() {
             at.store(number as u64, Ordering::Relaxed);
@@ -212,12 +212,12 @@ impl Run {
                 Step::Check => self.check().await?,
             }
             let may_lack = self.power_lost || self.disks_failed || self.bytes_lost;
-            if looks_into_stores && !may_lack {
+            if checks_stores && !may_lack {
                 self.check_stores(true)?;
             }
         }
         at.store(program.steps.len() as u64, Ordering::Relaxed);
-        self.finish(program.dies).await?;
+        self.finish(program.crashes).await?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
         self.check_stores(true)
     }
@@ -255,14 +255,14 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             cut_off: BTreeSet::new(),
             unnamed: BTreeSet::new(),
             locks: Vec::new(),
-            links_cut: false,
+            has_partitions: false,
             was_unreachable: false,
             signalled: Arc::default(),
             excuses: BTreeMap::new(),
             excused: 0,
             must_restart: false,
             power_lost: false,
-            journal_cut: false,
+            journal_truncated: false,
             bytes_lost: false,
             log_broken: false,
             has_orphans: false,

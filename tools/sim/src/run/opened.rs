@@ -1,7 +1,7 @@
 //! Orders opens relative to a concurrent change of names.
 
 use super::{Call, End, Run};
-use crate::kernel::Told;
+use crate::kernel::Output;
 
 /// The state of the tree that a call saw, relative to the one change of names in its step.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -21,13 +21,13 @@ impl Run {
         let expected = model.expect(&call.op);
         let known = call.op.paths().first().and_then(|path| model.find(path).ok());
         let is_so = match &call.end {
-            End::Told(Told::Opened(_, attr)) => {
+            End::Returned(Output::Opened(_, attr)) => {
                 let inode = known.and_then(|object| model.object(object).inode);
                 expected.is_empty() && inode.is_none_or(|inode| inode == attr.inode.0)
             }
-            End::Told(_) => expected.is_empty(),
+            End::Returned(_) => expected.is_empty(),
             End::Failed(fault) => expected.contains(&fault.errno),
-            End::Died => false,
+            End::NodeFailed => false,
         };
         if is_so { Moment::Before } else { Moment::After }
     }

@@ -33,7 +33,7 @@ impl Run {
 
     /// Adds the inodes that bit rot hit during the calls that just ended; calls may have truncated those of earlier. Writes the logs
     /// first, since agents also read records that they have not logged yet.
-    pub(super) async fn look_for_rot(&mut self) -> Checked {
+    pub(super) async fn find_rot(&mut self) -> Checked {
         if !self.has_rotted {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl Run {
 
     /// Returns true if a call may fail with EIO because of bit rot. While bits rot, a concurrent call may overwrite them after the read
     /// failed, so that no store shows the loss.
-    pub(super) fn may_tell_of_rot(&mut self, call: &Call) -> bool {
+    pub(super) fn may_report_rot(&mut self, call: &Call) -> bool {
         match (&call.op, &call.open, call.view) {
             (Op::Read { .. }, Some(open), View::Cache) => {
                 self.rots || self.may_be_damaged(call.view, open.object)

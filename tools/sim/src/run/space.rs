@@ -1,7 +1,7 @@
 //! Checks of capacity: which calls may fail with ENOSPC, and that removed files free their space.
 
 use super::{Call, Checked, Run};
-use crate::model::Looker;
+use crate::model::Reader;
 use crate::op::{Flags, Op};
 use crate::world::AMPLE_CAPACITY;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ impl Run {
     }
 
     /// Records whether the job-shared view may be full after the calls of a step.
-    pub(super) fn look_at_space(&mut self, calls: &[Call]) {
+    pub(super) fn note_space(&mut self, calls: &[Call]) {
         let lengths = calls.iter().map(|call| match call.op {
             Op::Write { length, .. } => u64::from(length).next_multiple_of(BLOCK) + 2 * BLOCK,
             _ => 0,
@@ -67,7 +67,7 @@ impl Run {
             model
                 .object(id)
                 .data
-                .size(Looker { node: usize::MAX, opened: now, now })
+                .size(Reader { node: usize::MAX, opened: now, now })
                 .1
                 .checked_next_multiple_of(BLOCK)
         });

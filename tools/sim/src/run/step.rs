@@ -1,13 +1,13 @@
 //! Executes a step: concurrent calls and faults.
 
 use super::appends::APPENDS_MAX;
-use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
-use crate::countdown::{Medium, Way};
+use super::{CALL_TIME_MAX, Call, Checked, End, Open, Run, SlotName};
+use crate::countdown::{FaultKind, Medium};
 use crate::kernel;
 use crate::locking::{Caller, process_of};
 use crate::model::ObjectId;
 use crate::op::{Flags, Op};
-use crate::program::{Action, Trouble};
+use crate::program::{Action, Injection};
 use crate::world::{DiskFaults, World};
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,14 +21,14 @@ use tameike_io::os::runtime::{Promise, promise};
 const EXCUSED_MAX: usize = 2;
 
 /// How long programs wait for a lock after all other calls ended. Longer than the detection of a failed node takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SIGNAL_AFTER: Duration = Duration::from_secs(20);
 
 /// A call in flight.
 pub(super) struct Pending {
     call: Call,
-    done: Promise<(Result<kernel::Told>, u64)>,
-    death: Promise<()>,
-    death_number: u64,
+    done: Promise<(Result<kernel::Output>, u64)>,
+    node_failure: Promise<()>,
+    watch: u64,
 }
 
 impl Pending {
@@ -47,43 +47,46 @@ impl Run {
         log::trace!("node {node}, {}: {op}", view.as_str());
         let caller = Caller { signalled: self.signalled.clone(), ..self.world.caller(node, view)? };
         runtime.spawn(async move {
-            let told = match (view, views.cache()) {
+            let output = match (view, views.cache()) {
                 (View::Cache, Some(cache)) => kernel::call(cache, &caller, &asked, handle).await,
                 _ => kernel::call(views.shared(), &caller, &asked, handle).await,
             };
-            resolver.resolve((told, moments.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1));
+            resolver.resolve((output, moments.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1));
         });
-        let (resolver, death) = promise();
-        let death_number = self.world.on_death(node, resolver);
+        let (resolver, node_failure) = promise();
+        let watch = self.world.on_failure(node, resolver);
         let lands = match (&op, &open) {
             (Op::Write { .. }, Some(open)) if open.flags.append => self.end_of(node, view, open.object),
             _ => None,
         };
-        let call = Call { node, view, op, open, lands, begun, ended: 0, end: End::Died };
-        Some(Pending { call, done, death, death_number })
+        let call = Call { node, view, op, open, lands, begun, ended: 0, end: End::NodeFailed };
+        Some(Pending { call, done, node_failure, watch })
     }
 
     pub(super) async fn end(&mut self, pending: Pending) -> Checked<Call> {
-        let Pending { mut call, done, death, death_number } = pending;
-        let either = select(done, death);
-        match self.world.runtime().timeout(STUCK, either).await {
-            Some(Either::Left(((told, ended), _))) => {
+        let Pending { mut call, done, node_failure, watch } = pending;
+        let either = select(done, node_failure);
+        match self.world.runtime().timeout(CALL_TIME_MAX, either).await {
+            Some(Either::Left(((output, ended), _))) => {
                 call.ended = ended;
-                call.end = told.map_or_else(End::Failed, End::Told);
+                call.end = output.map_or_else(End::Failed, End::Returned);
             }
             Some(Either::Right(_)) => call.ended = self.moment(),
             None => {
                 let (node, view) = (call.node, call.view.as_str());
-                return Err(format!("node {node}, {view}: {} does not end within {STUCK:?}", call.op));
+                return Err(format!(
+                    "node {node}, {view}: {} does not end within {CALL_TIME_MAX:?}",
+                    call.op
+                ));
             }
         }
-        self.world.forget_death(call.node, death_number);
-        self.heed_countdown();
+        self.world.cancel_on_failure(call.node, watch);
+        self.apply_countdown();
         match &call.end {
-            End::Told(kernel::Told::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
-            End::Told(told) => log::trace!("... {told:?}"),
+            End::Returned(kernel::Output::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
+            End::Returned(output) => log::trace!("... {output:?}"),
             End::Failed(fault) => log::trace!("... {fault}"),
-            End::Died => log::trace!("... died"),
+            End::NodeFailed => log::trace!("... died"),
         }
         Ok(call)
     }
@@ -97,12 +100,12 @@ impl Run {
     }
 
     pub(super) async fn together(&mut self, actions: &[Action]) -> Checked {
-        let (mut pending, mut troubles) = (Vec::new(), Vec::new());
+        let (mut pending, mut injections) = (Vec::new(), Vec::new());
         let mut used = Used::default();
         self.rots = false;
         for action in actions {
             match action {
-                Action::Trouble(after, trouble) => troubles.push(self.trouble(*after, trouble)),
+                Action::Injection(after, injection) => injections.push(self.injection(*after, injection)),
                 Action::Call { node, view, op } => {
                     let Some(open) = self.admit(*node, *view, op, &mut used) else { continue };
                     pending.extend(self.begin(*node, *view, op.clone(), open));
@@ -114,9 +117,9 @@ impl Run {
         for one in others {
             calls.push(self.end(one).await?);
         }
-        futures_util::future::join_all(troubles).await;
+        futures_util::future::join_all(injections).await;
         if !waiting.is_empty() {
-            self.world.runtime().sleep(PATIENCE).await;
+            self.world.runtime().sleep(SIGNAL_AFTER).await;
             self.signalled.store(true, Ordering::Relaxed);
         }
         for one in waiting {
@@ -124,10 +127,10 @@ impl Run {
         }
         self.signalled.store(false, Ordering::Relaxed);
         calls.sort_by_key(|call| call.begun);
-        self.forget_the_dead(&calls);
-        self.look_at_space(&calls);
-        self.look_for_rot().await?;
-        self.place_appends(&mut calls).await?;
+        self.drop_failed_nodes(&calls);
+        self.note_space(&calls);
+        self.find_rot().await?;
+        self.locate_appends(&mut calls).await?;
         self.judge_locks(&calls)?;
         self.judge(calls)
     }
@@ -151,7 +154,7 @@ impl Run {
         }
         let Some(slot) = op.slot() else { return Some(None) };
         let open = self.slots.get(&name(slot))?.clone();
-        let place = (view.index(), open.object);
+        let file = (view.index(), open.object);
         let is_append = matches!(op, Op::Write { .. }) && open.flags.append;
         let writes = matches!(op, Op::Write { .. } | Op::Space { .. });
         if writes && !open.flags.write {
@@ -160,18 +163,18 @@ impl Run {
         if is_append {
             // Its position can be checked only if nothing but appends moves the end.
             let is_known = self.end_of(node, view, open.object).is_some();
-            let others = used.appended.get(&place).copied().unwrap_or_default();
-            let is_shared = others == 0 && (used.written.contains(&place) || used.whole.contains(&place));
+            let others = used.appended.get(&file).copied().unwrap_or_default();
+            let is_shared = others == 0 && (used.written.contains(&file) || used.whole.contains(&file));
             if !is_known || is_shared || others == APPENDS_MAX {
                 return None;
             }
-            used.whole.insert(place);
-            used.appended.insert(place, others + 1);
+            used.whole.insert(file);
+            used.appended.insert(file, others + 1);
         } else if writes {
-            if used.whole.contains(&place) {
+            if used.whole.contains(&file) {
                 return None;
             }
-            used.written.insert(place);
+            used.written.insert(file);
         }
         // One lock call per process at a time: else the locks that it holds are ambiguous.
         let process = (view.index(), open.object, node, process_of(slot));
@@ -221,39 +224,42 @@ impl Run {
     }
 
     /// Injects a fault; the promise resolves after it.
-    fn trouble(&mut self, after: u64, trouble: &Trouble) -> Promise<()> {
+    fn injection(&mut self, after: u64, injection: &Injection) -> Promise<()> {
         let both = [View::JobShared, View::Cache];
-        let mut trouble = trouble.clone();
-        match &mut trouble {
-            Trouble::Kill { power, .. } => {
+        let mut injection = injection.clone();
+        match &mut injection {
+            Injection::Kill { power, .. } => {
                 *power &= !self.volatile;
                 (self.must_restart, self.was_unreachable) = (true, true);
                 self.power_lost |= *power;
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
-            Trouble::Cut { .. } => {
-                (self.links_cut, self.was_unreachable) = (true, true);
+            Injection::Partition { .. } => {
+                (self.has_partitions, self.was_unreachable) = (true, true);
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
-            Trouble::Tree(faults) => {
+            Injection::Tree(faults) => {
                 self.tree_syncs_failed |= faults.syncs > 0;
                 self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
             }
-            Trouble::Disk(..) => {
+            Injection::Disk(..) => {
                 (self.must_restart, self.disks_failed) = (true, true);
                 self.excuse(&both, &[Errno::EIO]);
             }
-            Trouble::Rot(node) => {
+            Injection::Rot(node) => {
                 self.must_restart = true;
                 self.rotten.insert(*node % self.world.count());
                 (self.has_rotted, self.rots) = (true, true);
             }
-            Trouble::Weather(_) | Trouble::Mend | Trouble::Flip(_) | Trouble::Warm(_) | Trouble::Slow(..) => {
-            }
+            Injection::Weather(_)
+            | Injection::Heal
+            | Injection::Flip(_)
+            | Injection::Warm(_)
+            | Injection::Slow(..) => {}
         }
         let keeps_from_flushing = matches!(
-            trouble,
-            Trouble::Kill { .. } | Trouble::Cut { .. } | Trouble::Disk(..) | Trouble::Rot(_)
+            injection,
+            Injection::Kill { .. } | Injection::Partition { .. } | Injection::Disk(..) | Injection::Rot(_)
         );
         if self.is_small() && keeps_from_flushing {
             self.excuse(&[View::Cache], &[Errno::ENOSPC]);
@@ -262,7 +268,7 @@ impl Run {
         let (resolver, happened) = promise();
         self.world.runtime().spawn(async move {
             wait.await;
-            happen(&world, &trouble);
+            happen(&world, &injection);
             resolver.resolve(());
         });
         happened
@@ -271,7 +277,7 @@ impl Run {
     /// Checks that a single injected fault did not fail many calls of programs.
     pub(super) fn judge_excused(&mut self) -> Checked {
         let count = std::mem::take(&mut self.excused);
-        match self.world.countdown.met() {
+        match self.world.countdown.injected() {
             Some(site) if count > EXCUSED_MAX && !self.log_broken => {
                 Err(format!("one injected fault, {site}, failed {count} calls of programs"))
             }
@@ -280,16 +286,16 @@ impl Run {
     }
 
     /// Adds the errors that the injected fault of a countdown explains. Returns false if there is no new one. A lost message explains none.
-    pub(super) fn heed_countdown(&mut self) -> bool {
-        let Some((site, way)) = self.world.countdown.news() else { return false };
+    pub(super) fn apply_countdown(&mut self) -> bool {
+        let Some((site, fault)) = self.world.countdown.take_injected() else { return false };
         match site.medium {
             Medium::Disk(_) => {
                 self.excuse(&[View::JobShared, View::Cache], &[Errno::EIO]);
                 // After a failed sync the node accepts no more changes; after other faults it works.
                 let is_sync = site.call.ends_with(" sync");
                 self.must_restart |= is_sync;
-                self.bytes_lost |= way == Way::Forgotten;
-                self.has_losses |= way == Way::Forgotten;
+                self.bytes_lost |= fault == FaultKind::Forgotten;
+                self.has_losses |= fault == FaultKind::Forgotten;
                 self.log_broken |= is_sync;
             }
             Medium::SharedFs => self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC]),
@@ -299,37 +305,38 @@ impl Run {
     }
 
     /// Drops the open files of failed nodes, and puts their unpublished writes in doubt.
-    pub(super) fn forget_the_dead(&mut self, calls: &[Call]) {
-        let dead: BTreeSet<usize> = (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
-        self.note_cut_off(&dead, calls);
-        self.slots.retain(|(node, ..), _| !dead.contains(node));
+    pub(super) fn drop_failed_nodes(&mut self, calls: &[Call]) {
+        let failed: BTreeSet<usize> =
+            (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
+        self.note_cut_off(&failed, calls);
+        self.slots.retain(|(node, ..), _| !failed.contains(node));
         for names in self.models.values_mut() {
             for object in names.objects_mut() {
-                dead.iter().for_each(|&node| object.data.doubt(node));
+                failed.iter().for_each(|&node| object.data.doubt(node));
             }
         }
     }
 }
 
-fn happen(world: &Arc<World>, trouble: &Trouble) {
-    log::trace!("trouble: {trouble}");
+fn happen(world: &Arc<World>, injection: &Injection) {
+    log::trace!("injection: {injection}");
     let id = |node: usize| NodeId((node % world.count()) as u32);
-    match trouble {
-        Trouble::Kill { node, power } => world.kill(node % world.count(), *power),
-        Trouble::Cut { from, to, both } => {
+    match injection {
+        Injection::Kill { node, power } => world.kill(node % world.count(), *power),
+        Injection::Partition { from, to, both } => {
             world.network.cut(id(*from), id(*to));
             if *both {
                 world.network.cut(id(*to), id(*from));
             }
         }
-        Trouble::Mend => world.network.heal(),
-        Trouble::Weather(weather) => world.network.set_weather(*weather),
-        Trouble::Tree(faults) => world.tree.set_faults(*faults),
-        Trouble::Disk(node, faults) => world.set_disk_faults(node % world.count(), *faults),
-        Trouble::Rot(node) => world.rot(node % world.count()),
-        Trouble::Flip(node) => world.flip(node % world.count()),
-        Trouble::Warm(node) => world.warm(node % world.count()),
-        Trouble::Slow(node, limit) => {
+        Injection::Heal => world.network.heal(),
+        Injection::Weather(weather) => world.network.set_weather(*weather),
+        Injection::Tree(faults) => world.tree.set_faults(*faults),
+        Injection::Disk(node, faults) => world.set_disk_faults(node % world.count(), *faults),
+        Injection::Rot(node) => world.rot(node % world.count()),
+        Injection::Flip(node) => world.flip(node % world.count()),
+        Injection::Warm(node) => world.warm(node % world.count()),
+        Injection::Slow(node, limit) => {
             world.set_slowness(node % world.count(), Duration::from_millis(*limit));
         }
     }
@@ -337,10 +344,10 @@ fn happen(world: &Arc<World>, trouble: &Trouble) {
 
 impl Run {
     /// Ends all faults.
-    pub(super) fn mend(&mut self) {
+    pub(super) fn end_faults(&mut self) {
         self.world.network.set_weather(tameike_fabric::simulated::Weather::FAIR);
         self.world.network.heal();
-        self.links_cut = false;
+        self.has_partitions = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());
         for node in 0..self.world.count() {
             self.world.set_disk_faults(node, DiskFaults::default());

@@ -26,7 +26,7 @@ use tameike_server::holders::CacheTable;
 /// Service time of an open at its home.
 const OPEN_TIME: Duration = Duration::from_micros(5);
 /// Service time of a reply without data.
-const WORD_TIME: Duration = Duration::from_micros(2);
+const REPLY_TIME: Duration = Duration::from_micros(2);
 /// Time to send a unit, at 10 GB/s.
 const UNIT_TIME: Duration = Duration::from_micros(100);
 /// Time to read a unit from the shared file system.
@@ -44,7 +44,7 @@ pub(super) struct Counts {
     /// Units sent as a cache holder.
     pub as_holder: AtomicU64,
     /// Peer reads that it refused, since it did not hold the unit or was busy.
-    pub in_vain: AtomicU64,
+    pub refused: AtomicU64,
     /// Units read from the shared file system.
     pub shared: AtomicU64,
 }
@@ -123,7 +123,10 @@ impl Agent {
         self.counts.as_home.fetch_add(1, Ordering::Relaxed);
         let mut frame = self.parts.answers.take().await;
         let Some(at) = PIECE.start.checked_sub(offset).filter(|at| at + PIECE.len() as u32 <= length) else {
-            return (Reply::Fault(Fault::new(Errno::EPROTO, "the read does not cover the piece")), Carried::Nothing);
+            return (
+                Reply::Fault(Fault::new(Errno::EPROTO, "the read does not cover the piece")),
+                Carried::Nothing,
+            );
         };
         frame[at as usize..][..16].copy_from_slice(&content(unit));
         (Reply::Unit(UnitReply::Read), Carried::Payload(Payload::new(Arc::new(frame), 0..length)))
@@ -133,7 +136,7 @@ impl Agent {
         let (reply, bytes) = self.engine.serve_peer(unit, &(range.0..range.0 + range.1), generation);
         let (count, time) = match reply {
             ClientReply::Read => (&self.counts.as_holder, UNIT_TIME),
-            _ => (&self.counts.in_vain, WORD_TIME),
+            _ => (&self.counts.refused, REPLY_TIME),
         };
         count.fetch_add(1, Ordering::Relaxed);
         self.work(time).await;
@@ -172,9 +175,9 @@ impl Agent {
 
 /// Dispatches requests to the agent, once it exists.
 #[derive(Default)]
-pub(super) struct Served(OnceLock<Weak<Agent>>);
+pub(super) struct Dispatcher(OnceLock<Weak<Agent>>);
 
-impl Served {
+impl Dispatcher {
     pub fn set(&self, agent: &Arc<Agent>) {
         // Set only once.
         let _ = self.0.set(Arc::downgrade(agent));
@@ -185,7 +188,7 @@ impl Served {
     }
 }
 
-impl Service for Served {
+impl Service for Dispatcher {
     fn serve(
         &self,
         from: NodeId,

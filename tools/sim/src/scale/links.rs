@@ -46,7 +46,7 @@ impl Links {
     }
 
     /// Records a message, and connects the agents if necessary.
-    fn travel(&self, from: NodeId, to: NodeId) {
+    fn record(&self, from: NodeId, to: NodeId) {
         let state = &mut *self.state.lock();
         state.turn += 1;
         let turn = state.turn;
@@ -54,12 +54,12 @@ impl Links {
         state.ends[to.0 as usize].peers.insert(from, turn);
         if is_new {
             state.opened += 1;
-            self.thin_out(state, from);
-            self.thin_out(state, to);
+            self.close_idle(state, from);
+            self.close_idle(state, to);
         }
     }
 
-    fn thin_out(&self, state: &mut State, node: NodeId) {
+    fn close_idle(&self, state: &mut State, node: NodeId) {
         let end = &state.ends[node.0 as usize];
         let mut beyond = end.peers.len().saturating_sub(self.bound);
         if beyond > 0 {
@@ -88,7 +88,7 @@ impl Links {
     pub fn settle(&self) {
         let state = &mut *self.state.lock();
         state.turn += 1;
-        (0..state.ends.len()).for_each(|node| self.thin_out(state, NodeId(node as u32)));
+        (0..state.ends.len()).for_each(|node| self.close_idle(state, NodeId(node as u32)));
     }
 
     /// Returns for each agent its current and its maximum number of connections.
@@ -115,8 +115,8 @@ pub(super) struct LinkedFabric {
 }
 
 impl LinkedFabric {
-    fn travel(&self, to: NodeId) {
-        self.links.travel(self.local(), to);
+    fn record(&self, to: NodeId) {
+        self.links.record(self.local(), to);
     }
 }
 
@@ -132,7 +132,7 @@ impl FabricLayer for LinkedFabric {
         body: Vec<u8>,
         payload: Option<Payload>,
     ) -> BoxFuture<'static, Result<()>> {
-        self.travel(to);
+        self.record(to);
         self.inner.send(to, lane, body, payload)
     }
 
@@ -143,7 +143,7 @@ impl FabricLayer for LinkedFabric {
         source: Payload,
         body: Vec<u8>,
     ) -> BoxFuture<'static, Result<()>> {
-        self.travel(to);
+        self.record(to);
         self.inner.put(to, grant, source, body)
     }
 
@@ -154,7 +154,7 @@ impl FabricLayer for LinkedFabric {
         frame: Frame,
         length: u32,
     ) -> BoxFuture<'static, (Frame, Result<()>)> {
-        self.travel(from);
+        self.record(from);
         self.inner.get(from, grant, frame, length)
     }
 

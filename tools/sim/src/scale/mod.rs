@@ -10,7 +10,7 @@ mod report;
 
 pub use report::{HEADING, Load, Measured};
 
-use agent::{Agent, Parts, Served};
+use agent::{Agent, Dispatcher, Parts};
 use links::{LinkedFabric, Links};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,11 +85,11 @@ impl Agents {
             });
             let fabric = Arc::new(LinkedFabric { inner, links: links.clone() });
             let rpc = Arc::new(RpcNode::new(fabric, runtime.clone(), replies.clone()));
-            let served = Arc::new(Served::default());
-            rpc.attach(served.clone());
+            let dispatcher = Arc::new(Dispatcher::default());
+            rpc.attach(dispatcher.clone());
             let (cluster, answers) = (cluster.clone(), answers.clone());
             let agent = Agent::new(Parts { cluster, runtime, rpc, own: slab.pool(FRAMES), answers });
-            served.set(&agent);
+            dispatcher.set(&agent);
             agent
         };
         let all = cluster.nodes().iter().map(start).collect();
@@ -126,10 +126,10 @@ impl Agents {
     fn loads(&self) -> Vec<Load> {
         let load = |agent: &Arc<Agent>| {
             let counts = &agent.counts;
-            let [opens, as_home, as_holder, in_vain, shared] =
-                [&counts.opens, &counts.as_home, &counts.as_holder, &counts.in_vain, &counts.shared]
+            let [opens, as_home, as_holder, refused, shared] =
+                [&counts.opens, &counts.as_home, &counts.as_holder, &counts.refused, &counts.shared]
                     .map(|count| count.load(Ordering::Relaxed));
-            Load { opens, as_home, as_holder, in_vain, shared }
+            Load { opens, as_home, as_holder, refused, shared }
         };
         self.all.iter().map(load).collect()
     }

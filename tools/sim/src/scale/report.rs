@@ -14,7 +14,7 @@ pub struct Load {
     /// Units that it sent as a cache holder.
     pub as_holder: u64,
     /// Peer reads that it refused, since it did not hold the unit or was busy.
-    pub in_vain: u64,
+    pub refused: u64,
     /// Units that it read from the shared file system.
     pub shared: u64,
 }
@@ -25,7 +25,7 @@ impl Load {
             opens: self.opens - before.opens,
             as_home: self.as_home - before.as_home,
             as_holder: self.as_holder - before.as_holder,
-            in_vain: self.in_vain - before.in_vain,
+            refused: self.refused - before.refused,
             shared: self.shared - before.shared,
         }
     }
@@ -100,7 +100,7 @@ impl Measured {
         json!({
             "units_read": sent,
             "of_holders": sum(loads, |load| load.as_holder),
-            "asked_in_vain": sum(loads, |load| load.in_vain),
+            "asked_in_vain": sum(loads, |load| load.refused),
             "read_of_shared": sum(loads, |load| load.shared),
             "opens": sum(loads, |load| load.opens),
             "busiest_opens": most(loads, |load| load.opens),

@@ -19,7 +19,7 @@ impl Content {
         let count = self.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         let mut done = 0;
         while done < count {
-            let (page, start) = place(offset + done as u64);
+            let (page, start) = locate(offset + done as u64);
             let part = (PAGE - start).min(count - done);
             let target = &mut buffer[done..done + part];
             match self.pages.get(&page) {
@@ -34,7 +34,7 @@ impl Content {
     pub(crate) fn write(&mut self, bytes: &[u8], offset: u64) {
         let mut done = 0;
         while done < bytes.len() {
-            let (page, start) = place(offset + done as u64);
+            let (page, start) = locate(offset + done as u64);
             let part = (PAGE - start).min(bytes.len() - done);
             let page = self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE]));
             Arc::make_mut(page)[start..start + part].copy_from_slice(&bytes[done..done + part]);
@@ -44,7 +44,7 @@ impl Content {
     }
 
     pub(crate) fn truncate(&mut self, size: u64) {
-        let (page, start) = place(size);
+        let (page, start) = locate(size);
         self.pages.split_off(&(page + 1));
         if let Some(last) = self.pages.get_mut(&page) {
             Arc::make_mut(last)[start..].fill(0);
@@ -71,7 +71,7 @@ impl Content {
     pub(crate) fn seek(&self, data: bool, offset: u64) -> Option<u64> {
         let mut at = offset;
         while at < self.size {
-            if self.pages.contains_key(&place(at).0) == data {
+            if self.pages.contains_key(&locate(at).0) == data {
                 return Some(at);
             }
             at = (at / PAGE as u64 + 1) * PAGE as u64;
@@ -85,6 +85,6 @@ impl Content {
     }
 }
 
-fn place(offset: u64) -> (u64, usize) {
+fn locate(offset: u64) -> (u64, usize) {
     (offset / PAGE as u64, (offset % PAGE as u64) as usize)
 }

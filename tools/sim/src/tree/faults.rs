@@ -1,6 +1,6 @@
 //! Fault injection for the simulated shared file system.
 
-use crate::countdown::{Countdown, Medium, Way};
+use crate::countdown::{Countdown, FaultKind, Medium};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::{Errno, Fault, Result};
@@ -83,12 +83,12 @@ impl Call {
     }
 
     /// Returns the faults that a countdown can inject.
-    fn ways(self) -> &'static [Way] {
+    fn faults(self) -> &'static [FaultKind] {
         match self.kind() {
-            _ if self == Self::Write => &[Way::Torn, Way::Full],
-            _ if self == Self::Sync => &[Way::Forgotten],
-            Kind::Look | Kind::Sync => &[Way::Fails],
-            Kind::Change | Kind::Write => &[Way::Fails, Way::Full],
+            _ if self == Self::Write => &[FaultKind::Torn, FaultKind::Full],
+            _ if self == Self::Sync => &[FaultKind::Forgotten],
+            Kind::Look | Kind::Sync => &[FaultKind::Fails],
+            Kind::Change | Kind::Write => &[FaultKind::Fails, FaultKind::Full],
         }
     }
 }
@@ -136,15 +136,15 @@ impl Control {
         of_a_thousand > 0 && self.simulation.draw(1000) < u64::from(of_a_thousand)
     }
 
-    fn counts(&self, call: Call) -> Option<Way> {
-        self.countdown.meets(Medium::SharedFs, call.ways(), || format!("{call:?}"))
+    fn register(&self, call: Call) -> Option<FaultKind> {
+        self.countdown.register(Medium::SharedFs, call.faults(), || format!("{call:?}"))
     }
 
     pub fn call(&self, call: Call) -> Result<()> {
         let faults = *self.faults.lock();
         let kind = call.kind();
-        let errno = match self.counts(call) {
-            Some(Way::Full) => Errno::ENOSPC,
+        let errno = match self.register(call) {
+            Some(FaultKind::Full) => Errno::ENOSPC,
             Some(_) => Errno::EIO,
             None => match kind {
                 Kind::Change | Kind::Write if faults.read_only => Errno::EROFS,
@@ -161,6 +161,6 @@ impl Control {
     /// Returns whether an `fsync` fails: in any case, and if it has something to write.
     pub fn sync(&self) -> (bool, bool) {
         let syncs = self.faults.lock().syncs;
-        (self.counts(Call::Sync).is_some(), self.happens(syncs))
+        (self.register(Call::Sync).is_some(), self.happens(syncs))
     }
 }

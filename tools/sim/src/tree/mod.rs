@@ -78,8 +78,8 @@ impl SimulatedTree {
         self.0.state.lock().retire_numbers();
     }
 
-    /// Returns all files with their paths, with the durable content (`is_safe`) or the current one.
-    pub(crate) fn files(&self, is_safe: bool) -> Vec<(Vec<u8>, Content)> {
+    /// Returns all files with their paths, with the durable content (`is_durable`) or the current one.
+    pub(crate) fn files(&self, is_durable: bool) -> Vec<(Vec<u8>, Content)> {
         let state = self.0.state.lock();
         let mut found = Vec::new();
         let mut left = vec![(Vec::new(), state::ROOT)];
@@ -91,7 +91,7 @@ impl SimulatedTree {
                     left.extend(names.map(|(name, &child)| (tameike_io::shared::join(&path, name), child)));
                 }
                 FileKind::File => {
-                    let content = if is_safe { &inode.safe } else { &inode.content };
+                    let content = if is_durable { &inode.durable } else { &inode.content };
                     found.push((path, content.clone()));
                 }
                 _ => {}

@@ -12,7 +12,7 @@ pub(super) const ROOT: u64 = 2;
 const FIRST: u64 = 11;
 
 /// A write that no fsync covers.
-pub(super) struct Unsafe {
+pub(super) struct UnsyncedWrite {
     pub node: NodeId,
     pub offset: u64,
     pub bytes: Vec<u8>,
@@ -32,10 +32,10 @@ pub(super) struct Inode {
     pub ctime: Timestamp,
     pub content: Content,
     /// The durable content.
-    pub safe: Content,
-    pub unsafe_writes: Vec<Unsafe>,
+    pub durable: Content,
+    pub unsynced_writes: Vec<UnsyncedWrite>,
     /// An fsync failed: until its pages are dropped, no write becomes durable.
-    pub spoilt: bool,
+    pub sync_failed: bool,
     /// Failed fsyncs; each descriptor that was open reports them once.
     pub errors: u64,
     pub children: BTreeMap<Vec<u8>, u64>,
@@ -77,9 +77,9 @@ impl State {
             mtime: self.now,
             ctime: self.now,
             content: Content::default(),
-            safe: Content::default(),
-            unsafe_writes: Vec::new(),
-            spoilt: false,
+            durable: Content::default(),
+            unsynced_writes: Vec::new(),
+            sync_failed: false,
             errors: 0,
             children: BTreeMap::new(),
             target: Vec::new(),
@@ -111,7 +111,7 @@ impl State {
     }
 
     /// Looks up the directory of a path, and returns it with the last name.
-    fn place<'a>(&self, path: &'a [u8]) -> Result<(u64, &'a [u8])> {
+    fn parent<'a>(&self, path: &'a [u8]) -> Result<(u64, &'a [u8])> {
         let (dir, name) = tameike_io::shared::split(path).ok_or(Errno::EBUSY)?;
         let dir = self.find(dir)?;
         if self.inode(dir)?.kind == FileKind::Directory {
@@ -154,7 +154,7 @@ impl State {
     }
 
     pub fn make(&mut self, path: &[u8], kind: FileKind, mode: u16) -> Result<u64> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent(path)?;
         if self.inode(dir)?.children.contains_key(name) {
             return Err(Errno::EEXIST.into());
         }
@@ -193,7 +193,7 @@ impl State {
     }
 
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent(path)?;
         let number = self.find(path)?;
         if self.inode(number)?.kind == FileKind::Directory {
             return Err(Errno::EISDIR.into());
@@ -205,7 +205,7 @@ impl State {
     }
 
     pub fn rmdir(&mut self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent(path)?;
         let number = self.find(path)?;
         let inode = self.inode(number)?;
         if inode.kind != FileKind::Directory {
@@ -224,7 +224,7 @@ impl State {
 
     pub fn link(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         let number = self.find(from)?;
-        let (dir, name) = self.place(to)?;
+        let (dir, name) = self.parent(to)?;
         if self.inode(dir)?.children.contains_key(name) {
             return Err(Errno::EEXIST.into());
         }
@@ -241,7 +241,7 @@ impl State {
     }
 
     pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-        let ((old_dir, old_name), (new_dir, new_name)) = (self.place(from)?, self.place(to)?);
+        let ((old_dir, old_name), (new_dir, new_name)) = (self.parent(from)?, self.parent(to)?);
         let moved = self.find(from)?;
         let replaced = self.inode(new_dir)?.children.get(new_name).copied();
         if to.starts_with(&[from, b"/"].concat())
@@ -325,13 +325,13 @@ impl State {
     /// Drops the unsynced writes of a node, except those that `survives` selects.
     pub fn lose_power(&mut self, node: NodeId, mut survives: impl FnMut() -> bool) {
         for inode in self.inodes.values_mut() {
-            if !inode.unsafe_writes.iter().any(|write| write.node == node) {
+            if !inode.unsynced_writes.iter().any(|write| write.node == node) {
                 continue;
             }
-            inode.unsafe_writes.retain(|write| write.node != node || survives());
+            inode.unsynced_writes.retain(|write| write.node != node || survives());
             let size = inode.content.size;
-            inode.content = inode.safe.clone();
-            for write in &inode.unsafe_writes {
+            inode.content = inode.durable.clone();
+            for write in &inode.unsynced_writes {
                 inode.content.write(&write.bytes, write.offset);
             }
             // The file system's journal keeps the size.

@@ -50,46 +50,46 @@ pub fn count(workload: Workload) -> std::result::Result<Vec<Site>, Failure> {
 pub fn numbers(counted: &[(Workload, Vec<Site>)], stride: Stride) -> Vec<Number> {
     let all = counted.iter().flat_map(|(workload, sites)| {
         sites.iter().zip(1..).flat_map(move |(site, call)| {
-            let number = move |&way| (site.call.as_str(), Number { workload: *workload, call, way });
-            site.ways.iter().map(number)
+            let number = move |&fault| (site.call.as_str(), Number { workload: *workload, call, fault });
+            site.faults.iter().map(number)
         })
     });
     let mut known = BTreeSet::new();
     let chosen = all.enumerate().filter(|(place, (call, number))| match stride {
         Stride::Every => true,
-        Stride::OneOf(count) => known.insert((*call, number.way)) | (place % count == 0),
+        Stride::OneOf(count) => known.insert((*call, number.fault)) | (place % count == 0),
     });
     chosen.map(|(_, (_, number))| number).collect()
 }
 
 fn run_one(number: &Number, canary: Option<Canary>) -> std::result::Result<(), Failure> {
-    let countdown = Countdown::armed(number.call, number.way);
+    let countdown = Countdown::armed(number.call, number.fault);
     let program = number.workload.program(canary);
-    let told = |failure: Failure| Failure {
-        message: match countdown.met() {
-            Some(site) => format!("after {site} ({}): {}", number.way.as_str(), failure.message),
+    let with_site = |failure: Failure| Failure {
+        message: match countdown.injected() {
+            Some(site) => format!("after {site} ({}): {}", number.fault.as_str(), failure.message),
             None => failure.message,
         },
         ..failure
     };
-    run_counted(&program, &countdown).map_err(told)?;
-    match countdown.met() {
+    run_counted(&program, &countdown).map_err(with_site)?;
+    match countdown.injected() {
         Some(_) => Ok(()),
         None => Err(Failure { step: 0, message: "the workload does not make this call".to_owned() }),
     }
 }
 
-/// Runs countdowns, reports each failure at once through `tell`, and returns all failures.
+/// Runs countdowns, reports each failure at once through `report`, and returns all failures.
 ///
 /// # Errors
 /// A thread cannot be started, or a run does not end.
 pub fn walk(
     numbers: Vec<Number>,
     how: Walk,
-    tell: impl Fn(&Number, &Failure) + Clone + Send + 'static,
+    report: impl Fn(&Number, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(Number, Failure)>> {
     let Walk { jobs, canary, keep_going } = how;
-    run_all(numbers.into_iter(), Pace::new(jobs, keep_going), move |number| run_one(number, canary), tell)
+    run_all(numbers.into_iter(), Pace::new(jobs, keep_going), move |number| run_one(number, canary), report)
 }
 
 /// Repeats one countdown, with its log.

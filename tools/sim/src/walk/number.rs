@@ -1,7 +1,7 @@
 //! The number of a countdown: `WORKLOAD/CALL/FAULT`, as in `serve/1234/torn`.
 
 use super::workload::Workload;
-use crate::countdown::Way;
+use crate::countdown::FaultKind;
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
@@ -13,12 +13,12 @@ pub struct Number {
     /// The call that fails; the first is 1.
     pub call: u64,
     /// The fault.
-    pub way: Way,
+    pub fault: FaultKind,
 }
 
 impl Display for Number {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.way.as_str())
+        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.fault.as_str())
     }
 }
 
@@ -27,13 +27,13 @@ impl FromStr for Number {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || "give a countdown as WORKLOAD/CALL/FAULT, as in serve/1234/torn".to_owned();
-        let [workload, call, way] = text.split('/').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        let [workload, call, fault] = text.split('/').collect::<Vec<_>>()[..] else { return Err(wrong()) };
         let workload = Workload::ALL.into_iter().find(|known| known.as_str() == workload);
-        let way = Way::ALL.into_iter().find(|known| known.as_str() == way);
+        let fault = FaultKind::ALL.into_iter().find(|known| known.as_str() == fault);
         Ok(Self {
             workload: workload.ok_or_else(wrong)?,
             call: call.parse().ok().filter(|&call| call > 0).ok_or_else(wrong)?,
-            way: way.ok_or_else(wrong)?,
+            fault: fault.ok_or_else(wrong)?,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The fixed programs for countdowns: all kinds of calls, in both views at once.
 
 use crate::op::{Flags, Op};
-use crate::program::{Action, Program, Step, Trouble};
+use crate::program::{Action, Injection, Program, Step};
 use crate::world::{Canary, WorldConfig};
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
@@ -52,7 +52,7 @@ impl Workload {
             }
             Self::Recover => script.share(),
         }
-        Program { world, steps: script.steps, dies: self == Self::Recover }
+        Program { world, steps: script.steps, crashes: self == Self::Recover }
     }
 }
 
@@ -182,7 +182,7 @@ impl Script {
 
     /// Fails all agents, and restarts them on their disks.
     fn end_agents(&mut self) {
-        let kill = |node| Action::Trouble(0, Trouble::Kill { node, power: false });
+        let kill = |node| Action::Injection(0, Injection::Kill { node, power: false });
         self.steps.extend([Step::Together((0..3).map(kill).collect()), Step::Check]);
     }
 

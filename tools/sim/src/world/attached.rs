@@ -67,7 +67,7 @@ impl Service for Attached {
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         let node = self.node.lock().clone();
-        let is_hidden = self.canary == Some(Canary::UntoldDeath) && event == PeerEvent::Dead;
+        let is_hidden = self.canary == Some(Canary::UnreportedFailure) && event == PeerEvent::Dead;
         if let Some(node) = node {
             node.peer(peer, if is_hidden { PeerEvent::Unreachable } else { event });
         }

@@ -38,15 +38,15 @@ pub enum Canary {
     /// A new link is acknowledged, but not sent to the file's home.
     UncountedName,
     /// Some locks are granted, but not requested from their home.
-    UnaskedLock,
+    UnrequestedLock,
     /// Some unlocks are acknowledged, but not sent to the home.
     KeptLock,
     /// Some lock requests fail with EDEADLK without a deadlock.
     NeedlessDeadlock,
     /// The home does not learn of a deadlock, so the wait does not end.
-    UntoldDeadlock,
+    UnreportedDeadlock,
     /// A failed agent is reported as unreachable.
-    UntoldDeath,
+    UnreportedFailure,
     /// Some LOOKUP replies before an open carry the size of an earlier file with the same inode number.
     OldAttributes,
     /// A write that gets ENOSPC waits at its home, and keeps a frame of the home.
@@ -66,33 +66,33 @@ impl Canary {
         Self::HiddenFailure,
         Self::HiddenRot,
         Self::UncountedName,
-        Self::UnaskedLock,
+        Self::UnrequestedLock,
         Self::KeptLock,
         Self::NeedlessDeadlock,
-        Self::UntoldDeadlock,
-        Self::UntoldDeath,
+        Self::UnreportedDeadlock,
+        Self::UnreportedFailure,
         Self::OldAttributes,
         Self::WaitingFrame,
     ];
 
-    /// Returns true if [`WrongRpc`] injects it.
+    /// Returns true if [`BuggyRpc`] injects it.
     pub(super) fn is_of_calls(self) -> bool {
         match self {
             Self::LostFlush
             | Self::StaleRead
             | Self::StaleHolder
             | Self::UncountedName
-            | Self::UnaskedLock
+            | Self::UnrequestedLock
             | Self::KeptLock
             | Self::NeedlessDeadlock
-            | Self::UntoldDeadlock => true,
+            | Self::UnreportedDeadlock => true,
             Self::UncheckedSum
             | Self::TornRename
             | Self::DoubleFreedExtent
             | Self::LostSync
             | Self::HiddenFailure
             | Self::HiddenRot
-            | Self::UntoldDeath
+            | Self::UnreportedFailure
             | Self::OldAttributes
             | Self::WaitingFrame => false,
         }
@@ -104,25 +104,25 @@ impl Canary {
     }
 }
 
-type Question = (UnitId, u32, u32);
+type ReadKey = (UnitId, u32, u32);
 
 /// Calls to other agents, with an injected bug.
-pub(super) struct WrongRpc {
+pub(super) struct BuggyRpc {
     pub inner: Arc<dyn Rpc>,
     pub canary: Canary,
     pub simulation: Simulation,
-    pub answers: Arc<Mutex<BTreeMap<Question, Vec<u8>>>>,
+    pub replies: Arc<Mutex<BTreeMap<ReadKey, Vec<u8>>>>,
 }
 
-impl WrongRpc {
+impl BuggyRpc {
     /// Returns a reply that replaces the call.
-    fn made_up(&self, request: &Request) -> Option<Result<Reply>> {
+    fn forged(&self, request: &Request) -> Option<Result<Reply>> {
         let happens = || self.simulation.draw(8) == 0;
         match (self.canary, request) {
             (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if happens() => {
                 Some(Ok(Reply::Unit(UnitReply::Done)))
             }
-            (Canary::UnaskedLock, Request::Lock(LockRequest::Lock { .. }))
+            (Canary::UnrequestedLock, Request::Lock(LockRequest::Lock { .. }))
             | (Canary::KeptLock, Request::Lock(LockRequest::Unlock { .. }))
                 if happens() =>
             {
@@ -138,15 +138,16 @@ impl WrongRpc {
             {
                 Some(Err(Errno::EDEADLK.into()))
             }
-            (Canary::UntoldDeadlock, Request::Lock(LockRequest::EndWait { end: WaitEnd::Deadlock, .. })) => {
-                Some(Ok(Reply::Lock(LockReply::Done)))
-            }
+            (
+                Canary::UnreportedDeadlock,
+                Request::Lock(LockRequest::EndWait { end: WaitEnd::Deadlock, .. }),
+            ) => Some(Ok(Reply::Lock(LockReply::Done))),
             _ => None,
         }
     }
 }
 
-impl Rpc for WrongRpc {
+impl Rpc for BuggyRpc {
     fn local(&self) -> NodeId {
         self.inner.local()
     }
@@ -158,18 +159,18 @@ impl Rpc for WrongRpc {
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
-        if let Some(made_up) = self.made_up(&request) {
-            return async { Ok(Answer { reply: made_up?, payload: None }) }.boxed();
+        if let Some(forged) = self.forged(&request) {
+            return async { Ok(Answer { reply: forged?, payload: None }) }.boxed();
         }
         match (self.canary, &request) {
             (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. }))
             | (Canary::StaleHolder, Request::Client(ClientRequest::ReadHeld { unit, offset, length, .. })) => {
-                let (question, answers) = ((*unit, *offset, *length), self.answers.clone());
+                let (key, replies) = ((*unit, *offset, *length), self.replies.clone());
                 let call = self.inner.call(to, request, payload, into);
                 async move {
                     let mut answer = call.await?;
                     let Some(bytes) = answer.payload.take() else { return Ok(answer) };
-                    let before = answers.lock().insert(question, bytes.to_vec());
+                    let before = replies.lock().insert(key, bytes.to_vec());
                     answer.payload = Some(match before.filter(|before| before.len() == bytes.len()) {
                         Some(before) => replaced(bytes, &before)?,
                         None => bytes,

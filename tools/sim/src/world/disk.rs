@@ -2,7 +2,7 @@
 
 use super::disk_faults::{Control, DiskCanary, DiskFaults, injected};
 use super::table::FaultyTable;
-use crate::countdown::{Countdown, Way};
+use crate::countdown::{Countdown, FaultKind};
 use futures_util::future::{BoxFuture, FutureExt};
 use std::ops::Range;
 use std::sync::Arc;
@@ -127,9 +127,9 @@ impl Disk for FaultyDisk {
     }
 
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
-        if let Some(way) = self.control.fails_write("disk", "write") {
+        if let Some(fault) = self.control.fails_write("disk", "write") {
             let failed = self.control.failed("write");
-            if way == Way::Fails {
+            if fault == FaultKind::Fails {
                 return async move { failed }.boxed();
             }
             let half = self.inner.write_half(offset, payload);
@@ -155,8 +155,8 @@ impl Disk for FaultyDisk {
         if self.control.canary().forgets_syncs {
             return async { Ok(()) }.boxed();
         }
-        if let Some(way) = self.control.fails_sync("disk") {
-            if way == Way::Forgotten {
+        if let Some(fault) = self.control.fails_sync("disk") {
+            if fault == FaultKind::Forgotten {
                 self.inner.lose_power(|| false);
             }
             return async { Err(injected("sync")) }.boxed();
@@ -165,14 +165,14 @@ impl Disk for FaultyDisk {
     }
 
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        if self.control.meets("disk", "allocate", &[Way::Fails]).is_some() {
+        if self.control.register("disk", "allocate", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("allocate")) }.boxed();
         }
         self.inner.allocate(range)
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        if self.control.meets("disk", "discard", &[Way::Fails]).is_some() {
+        if self.control.register("disk", "discard", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("discard")) }.boxed();
         }
         self.inner.discard(range)
@@ -187,9 +187,9 @@ struct FaultyLog {
 
 impl AppendFile for FaultyLog {
     fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
-        if let Some(way) = self.control.fails_write(self.name, "append") {
+        if let Some(fault) = self.control.fails_write(self.name, "append") {
             let failed = self.control.failed("append");
-            if way == Way::Fails {
+            if fault == FaultKind::Fails {
                 return async move { failed }.boxed();
             }
             let half = self.inner.append(bytes[..bytes.len() / 2].to_vec());
@@ -202,8 +202,8 @@ impl AppendFile for FaultyLog {
         if self.control.canary().forgets_syncs {
             return async { Ok(()) }.boxed();
         }
-        if let Some(way) = self.control.fails_sync(self.name) {
-            if way == Way::Forgotten {
+        if let Some(fault) = self.control.fails_sync(self.name) {
+            if fault == FaultKind::Forgotten {
                 self.inner.lose_power(|| false);
             }
             return async { Err(injected("sync")) }.boxed();
@@ -212,14 +212,14 @@ impl AppendFile for FaultyLog {
     }
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
-        if self.control.meets(self.name, "read_all", &[Way::Fails]).is_some() {
+        if self.control.register(self.name, "read_all", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("read")) }.boxed();
         }
         self.inner.read_all()
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
-        if self.control.meets(self.name, "truncate", &[Way::Fails]).is_some() {
+        if self.control.register(self.name, "truncate", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("truncate")) }.boxed();
         }
         self.inner.truncate(size)

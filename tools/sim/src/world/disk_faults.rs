@@ -1,6 +1,6 @@
 //! Fault injection for the media of a node.
 
-use crate::countdown::{Countdown, Medium, Way};
+use crate::countdown::{Countdown, FaultKind, Medium};
 use parking_lot::Mutex;
 use std::ops::Range;
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -83,26 +83,26 @@ impl Control {
     }
 
     /// Registers a call that only a countdown can fail, and returns the fault.
-    pub(super) fn meets(&self, what: &str, call: &str, ways: &'static [Way]) -> Option<Way> {
-        self.countdown.meets(Medium::Disk(self.node), ways, || format!("{what} {call}"))
+    pub(super) fn register(&self, what: &str, call: &str, faults: &'static [FaultKind]) -> Option<FaultKind> {
+        self.countdown.register(Medium::Disk(self.node), faults, || format!("{what} {call}"))
     }
 
     /// Returns true if a read fails.
     pub(super) fn fails_read(&self, what: &str, call: &str) -> bool {
-        let met = self.meets(what, call, &[Way::Fails]);
-        met.is_some() || self.happens(self.faults().reads)
+        let hit = self.register(what, call, &[FaultKind::Fails]);
+        hit.is_some() || self.happens(self.faults().reads)
     }
 
     /// Returns the fault of a write or append.
-    pub(super) fn fails_write(&self, what: &str, call: &str) -> Option<Way> {
-        let met = self.meets(what, call, &[Way::Fails, Way::Torn]);
-        met.or_else(|| self.happens(self.faults().writes).then_some(Way::Torn))
+    pub(super) fn fails_write(&self, what: &str, call: &str) -> Option<FaultKind> {
+        let hit = self.register(what, call, &[FaultKind::Fails, FaultKind::Torn]);
+        hit.or_else(|| self.happens(self.faults().writes).then_some(FaultKind::Torn))
     }
 
     /// Returns the fault of a sync.
-    pub(super) fn fails_sync(&self, what: &str) -> Option<Way> {
-        let met = self.meets(what, "sync", &[Way::Fails, Way::Forgotten]);
-        met.or_else(|| self.happens(self.faults().syncs).then_some(Way::Fails))
+    pub(super) fn fails_sync(&self, what: &str) -> Option<FaultKind> {
+        let hit = self.register(what, "sync", &[FaultKind::Fails, FaultKind::Forgotten]);
+        hit.or_else(|| self.happens(self.faults().syncs).then_some(FaultKind::Fails))
     }
 
     /// Returns the result of a failed write.

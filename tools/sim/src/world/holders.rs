@@ -16,7 +16,7 @@ use tameike_io::disk::HostDevice;
 use tameike_io::{Frame, Payload};
 
 /// Attempts to find a byte with a known checksum for a bit flip.
-const LOOKS_MAX: usize = 8;
+const ATTEMPTS_MAX: usize = 8;
 
 /// Outcomes of peer reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,9 +72,9 @@ pub(super) struct CountedRpc {
 }
 
 /// A pending peer read; counts as cancelled if dropped.
-struct Asked(Option<Tally>);
+struct PendingRead(Option<Tally>);
 
-impl Asked {
+impl PendingRead {
     fn ended(mut self, change: impl FnOnce(&mut Counts)) {
         if let Some(tally) = self.0.take() {
             tally.add(change);
@@ -82,7 +82,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRead {
     fn drop(&mut self) {
         if let Some(tally) = self.0.take() {
             tally.add(|counts| counts.given_up += 1);
@@ -112,7 +112,7 @@ impl Rpc for CountedRpc {
             return call;
         }
         self.tally.add(|counts| counts.asked += 1);
-        let asked = Asked(Some(self.tally.clone()));
+        let asked = PendingRead(Some(self.tally.clone()));
         async move {
             let answer = call.await;
             asked.ended(|counts| match answer.as_ref().map(|answer| &answer.reply) {
@@ -144,9 +144,9 @@ impl Flip {
     }
 
     /// Returns the index of the byte in the result of a read at `offset`, and its value without the flip.
-    pub fn undone(&self, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
-        let place = self.at.checked_sub(offset)? as usize;
-        Some((place, bytes.get(place)? ^ self.mask))
+    pub fn reverted(&self, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
+        let index = self.at.checked_sub(offset)? as usize;
+        Some((index, bytes.get(index)? ^ self.mask))
     }
 }
 
@@ -159,15 +159,15 @@ impl World {
                 .into_iter()
                 .flat_map(|view| node.views().at_rest(view).into_iter().map(move |found| (view, found)))
                 .collect();
-            (0..LOOKS_MAX).find_map(|_| {
+            (0..ATTEMPTS_MAX).find_map(|_| {
                 let (view, found) = all.get(self.simulation.draw(all.len().max(1) as u64) as usize)?;
-                let place = self.simulation.draw(found.bytes.len() as u64) as u32;
+                let index = self.simulation.draw(found.bytes.len() as u64) as u32;
                 let mask = 1 << self.simulation.draw(8);
-                let byte = found.bytes.slice(place..place + 1);
-                turn(&byte, mask).then(|| Flip {
+                let byte = found.bytes.slice(index..index + 1);
+                flip_bits(&byte, mask).then(|| Flip {
                     view: *view,
                     inode: found.unit.inode,
-                    at: found.unit.start() + u64::from(found.bytes.start() + place),
+                    at: found.unit.start() + u64::from(found.bytes.start() + index),
                     mask,
                 })
             })
@@ -193,7 +193,7 @@ impl World {
 }
 
 /// Flips bits of a byte in memory, if its checksum can detect that. Returns whether it did.
-fn turn(byte: &Payload, mask: u8) -> bool {
+fn flip_bits(byte: &Payload, mask: u8) -> bool {
     let set = |value: u8| {
         let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
         memory.write_all_at(&[value], byte.as_ptr() as u64).expect("the frame is there");

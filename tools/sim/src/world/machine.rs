@@ -22,10 +22,10 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub fn new(simulation: &Simulation, life: usize, slowness: Duration, skew: Duration) -> Arc<Self> {
+    pub fn new(simulation: &Simulation, incarnation: usize, slowness: Duration, skew: Duration) -> Arc<Self> {
         Arc::new(Self {
             simulation: simulation.clone(),
-            inner: simulation.runtime_of(life),
+            inner: simulation.runtime_of(incarnation),
             alive: AtomicBool::new(true),
             slowness: Mutex::new(slowness),
             skew,
@@ -41,7 +41,7 @@ impl Machine {
     }
 
     /// Drops all later tasks.
-    pub fn die(&self) {
+    pub fn stop(&self) {
         self.alive.store(false, Ordering::SeqCst);
     }
 }

@@ -11,7 +11,7 @@ mod counted;
 mod disk;
 mod disk_faults;
 mod holders;
-mod life;
+mod incarnation;
 mod machine;
 mod table;
 
@@ -49,7 +49,7 @@ use tameike_io::{Frame, Runtime};
 /// The state of an agent's process.
 struct Running {
     /// Number of the incarnation, which identifies its tasks in the simulation.
-    life: usize,
+    incarnation: usize,
     machine: Arc<Machine>,
     node: Arc<Node>,
     rpc: Arc<dyn Rpc>,
@@ -72,7 +72,7 @@ struct Site {
 
 struct State {
     sites: Vec<Site>,
-    lives: usize,
+    incarnations: usize,
     waits: u64,
 }
 
@@ -133,7 +133,7 @@ impl World {
             network: SimulatedNetwork::new(simulation.clone(), Weather::FAIR),
             tree,
             cluster: Arc::new(cluster),
-            state: Mutex::new(State { sites, lives: 0, waits: 0 }),
+            state: Mutex::new(State { sites, incarnations: 0, waits: 0 }),
             simulation,
             countdown,
             tally,
@@ -181,9 +181,9 @@ impl World {
         let running = self.state.lock().sites[node].running.take();
         let Some(mut running) = running else { return };
         log::info!("node {node} fails{}", if power { " and loses power" } else { "" });
-        running.machine.die();
+        running.machine.stop();
         self.count_found(&running.node);
-        self.simulation.kill_node(running.life);
+        self.simulation.kill_node(running.incarnation);
         self.network.kill(NodeId(node as u32));
         running.attached.clear();
         running.withheld.clear();
@@ -237,7 +237,7 @@ impl World {
     }
 
     /// Resolves `resolver` when the node fails. The returned number cancels that.
-    pub fn on_death(&self, node: usize, resolver: Resolver<()>) -> u64 {
+    pub fn on_failure(&self, node: usize, resolver: Resolver<()>) -> u64 {
         let mut state = self.state.lock();
         state.waits += 1;
         let number = state.waits;
@@ -251,8 +251,8 @@ impl World {
         number
     }
 
-    /// Cancels [`Self::on_death`].
-    pub(crate) fn forget_death(&self, node: usize, number: u64) {
+    /// Cancels [`Self::on_failure`].
+    pub(crate) fn cancel_on_failure(&self, node: usize, number: u64) {
         let taken = self.state.lock().sites[node]
             .running
             .as_mut()

@@ -1,6 +1,6 @@
 //! Fault countdowns over the mixed workloads: every call can fail once with each of its faults, and the checks detect hidden faults.
 
-use tameike_sim::countdown::Way;
+use tameike_sim::countdown::FaultKind;
 use tameike_sim::run::Failure;
 use tameike_sim::walk::{Number, Stride, Walk, Workload, count, numbers, walk};
 use tameike_sim::world::Canary;
@@ -29,7 +29,7 @@ fn every_kind_of_call_can_fail_once() {
 /// With a disk that acknowledges failed writes, bytes and records are lost silently.
 #[test]
 fn a_hidden_failure_is_detected() {
-    let torn = |number: &Number| number.way == Way::Torn;
+    let torn = |number: &Number| number.fault == FaultKind::Torn;
     let numbers: Vec<_> = chosen(Stride::OneOf(12)).into_iter().filter(torn).collect();
     assert_eq!(failures(numbers.clone(), None), []);
     let found = failures(numbers, Some(Canary::HiddenFailure));

@@ -7,12 +7,12 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, View};
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
 /// Makes a call in the cache view of a node.
-async fn cached(world: &World, node: usize, op: Op) -> Told {
+async fn cached(world: &World, node: usize, op: Op) -> Output {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::Cache).expect("the node runs");
     kernel::call(views.cache().expect("a view"), &caller, &op, None).await.expect("the call")
@@ -20,7 +20,8 @@ async fn cached(world: &World, node: usize, op: Op) -> Told {
 
 async fn open(world: &World, node: usize, path: &str) -> Attr {
     let flags = Flags { write: true, create: true, ..Flags::default() };
-    let Told::Opened(_, attr) = cached(world, node, Op::Open { slot: 0, path: path.to_owned(), flags }).await
+    let Output::Opened(_, attr) =
+        cached(world, node, Op::Open { slot: 0, path: path.to_owned(), flags }).await
     else {
         unreachable!("an open returns a handle")
     };
@@ -28,7 +29,7 @@ async fn open(world: &World, node: usize, path: &str) -> Attr {
 }
 
 async fn stat(world: &World, path: &str) -> (u16, u64) {
-    let Told::Attr(attr) = cached(world, 1, Op::Stat { path: path.to_owned() }).await else {
+    let Output::Attr(attr) = cached(world, 1, Op::Stat { path: path.to_owned() }).await else {
         unreachable!("a stat returns attributes")
     };
     (attr.mode, attr.size)

@@ -11,13 +11,13 @@ use tameike_sim::world::WorldConfig;
 fn passes_with_each_call_failing(steps: Vec<Step>) {
     // Frequent checkpoints, so that the homes read records from the table.
     let world = WorldConfig { checkpoint_bytes: 300, ..WorldConfig::plain(1, 2) };
-    let program = Program { world, steps, dies: false };
+    let program = Program { world, steps, crashes: false };
     let counting = Countdown::counting();
     assert_eq!(run_counted(&program, &counting), Ok(()));
     for (site, call) in counting.counted().into_iter().zip(1..) {
-        for &way in site.ways {
-            let outcome = run_counted(&program, &Countdown::armed(call, way));
-            assert_eq!(outcome, Ok(()), "call {call}, {site}: {way:?}");
+        for &fault in site.faults {
+            let outcome = run_counted(&program, &Countdown::armed(call, fault));
+            assert_eq!(outcome, Ok(()), "call {call}, {site}: {fault:?}");
         }
     }
 }

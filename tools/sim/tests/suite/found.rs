@@ -5,7 +5,7 @@ use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::wire::meta::RenameMode;
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{DiskFaults, WorldConfig};
 
@@ -17,8 +17,8 @@ fn shared(node: usize, op: Op) -> Step {
     Step::Together(vec![Action::Call { node, view: View::JobShared, op }])
 }
 
-fn trouble(trouble: Trouble) -> Step {
-    Step::Together(vec![Action::Trouble(0, trouble)])
+fn injection(injection: Injection) -> Step {
+    Step::Together(vec![Action::Injection(0, injection)])
 }
 
 fn open(path: &str, flags: Flags) -> Op {
@@ -35,9 +35,9 @@ fn write(node: usize) -> Step {
     cached(node, Op::Write { slot: 0, offset: 624, length: 5000, tag: 11 })
 }
 
-fn passes(steps: Vec<Step>, dies: bool) {
+fn passes(steps: Vec<Step>, crashes: bool) {
     for seed in 0..20 {
-        let program = Program { world: WorldConfig::plain(seed, 3), steps: steps.clone(), dies };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps: steps.clone(), crashes };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -46,9 +46,9 @@ fn passes(steps: Vec<Step>, dies: bool) {
 /// reported the file as missing.
 #[test]
 fn a_file_removed_on_one_node_and_written_on_another_is_not_missing() {
-    for dies in [false, true] {
+    for crashes in [false, true] {
         let unlink = cached(2, Op::Unlink { path: "y".to_owned() });
-        passes(vec![create(1, "y"), unlink, write(1)], dies);
+        passes(vec![create(1, "y"), unlink, write(1)], crashes);
     }
 }
 
@@ -73,7 +73,7 @@ fn synced_bytes_survive_when_the_file_outgrows_its_inode_record() {
                 shared(1, content),
                 shared(1, Op::Fsync { slot: 0 }),
                 shared(2, grow),
-                trouble(Trouble::Kill { node, power }),
+                injection(Injection::Kill { node, power }),
             ];
             passes(steps, false);
         }
@@ -91,7 +91,7 @@ fn an_fsync_covers_writes_of_other_nodes() {
                 shared(2, Op::Close { slot: 0 }),
                 shared(0, open("z", Flags::default())),
                 shared(0, Op::Fsync { slot: 0 }),
-                trouble(Trouble::Kill { node, power }),
+                injection(Injection::Kill { node, power }),
             ];
             passes(steps, false);
         }
@@ -118,7 +118,7 @@ fn a_new_file_does_not_inherit_the_size_of_a_failed_close() {
         let steps = vec![
             create(2, "b/x"),
             cached(2, write),
-            trouble(Trouble::Cut { from: 2, to, both: false }),
+            injection(Injection::Partition { from: 2, to, both: false }),
             cached(2, Op::Close { slot: 0 }),
             Step::Check,
             create(2, "a/x"),
@@ -132,7 +132,7 @@ fn a_new_file_does_not_inherit_the_size_of_a_failed_close() {
 fn an_open_with_a_lost_reply_keeps_no_space() {
     for from in 1..3 {
         for after in [50, 100, 150, 200, 250] {
-            let cut = Action::Trouble(after, Trouble::Cut { from, to: 0, both: false });
+            let cut = Action::Injection(after, Injection::Partition { from, to: 0, both: false });
             let node_0 = Action::Call { node: 0, view: View::JobShared, op: open("z", Flags::default()) };
             let steps = vec![
                 shared(1, open("z", CREATE)),
@@ -211,13 +211,13 @@ fn a_write_during_a_removal_is_kept() {
 /// read to show it sooner.
 #[test]
 fn writes_that_a_failed_removal_could_not_send_are_in_doubt() {
-    let trouble = |trouble| Step::Together(vec![Action::Trouble(289, trouble)]);
+    let injection = |injection| Step::Together(vec![Action::Injection(289, injection)]);
     let steps = vec![
         create(2, "a/x"),
         write(2),
-        trouble(Trouble::Cut { from: 1, to: 2, both: false }),
+        injection(Injection::Partition { from: 1, to: 2, both: false }),
         cached(2, Op::Unlink { path: "a/x".to_owned() }),
-        trouble(Trouble::Mend),
+        injection(Injection::Heal),
         cached(2, Op::Read { slot: 0, offset: 0, length: 5000 }),
     ];
     passes(steps, false);
@@ -229,13 +229,13 @@ fn writes_that_a_failed_removal_could_not_send_are_in_doubt() {
 fn unsynced_names_may_be_orphans_after_an_agent_failed() {
     let together = |step: &[Action]| Step::Together(step.to_vec());
     let call = |node, op| Action::Call { node, view: View::JobShared, op };
-    let dies = |after, node| Action::Trouble(after, Trouble::Kill { node, power: true });
+    let crashes = |after, node| Action::Injection(after, Injection::Kill { node, power: true });
     let rename = Op::Rename { from: "x".to_owned(), to: "b/x".to_owned(), mode: RenameMode::Replace };
     let create = |slot, path: &str| Op::Open { slot, path: path.to_owned(), flags: CREATE };
     let renamed = [together(&[call(0, create(1, "x"))]), together(&[call(0, rename)])];
     let content = Op::Write { slot: 0, offset: 36_100, length: 1, tag: 7 };
     let written = [
-        together(&[dies(2536, 0)]),
+        together(&[crashes(2536, 0)]),
         Step::Check,
         together(&[call(1, create(1, "a/x"))]),
         together(&[call(1, create(0, "a/x"))]),
@@ -247,8 +247,8 @@ fn unsynced_names_may_be_orphans_after_an_agent_failed() {
         for (seed, node) in (0..20).flat_map(|seed| (0..nodes).map(move |node| (seed, node))) {
             let world = WorldConfig { volatile, ..WorldConfig::plain(seed, nodes) };
             let mut steps = steps.clone();
-            steps.push(together(&[dies(452, node)]));
-            let program = Program { world, steps, dies: false };
+            steps.push(together(&[crashes(452, node)]));
+            let program = Program { world, steps, crashes: false };
             assert_eq!(run(&program), Ok(()), "seed {seed}, node {node}");
         }
     }
@@ -265,12 +265,12 @@ fn a_file_whose_open_content_cannot_be_moved_is_not_removed() {
         let steps = vec![
             create(1, "a/x"),
             cached(1, Op::Write { slot: 0, offset: 43_100, length: 5000, tag: 8 }),
-            trouble(Trouble::Disk(1, faults)),
+            injection(Injection::Disk(1, faults)),
             cached(0, Op::Unlink { path: "a/x".to_owned() }),
             cached(1, Op::Read { slot: 0, offset: 949, length: 5000 }),
         ];
         let world = WorldConfig { devices: vec![false, true], volatile: true, ..WorldConfig::plain(seed, 2) };
-        assert_eq!(run(&Program { world, steps, dies: true }), Ok(()), "seed {seed}");
+        assert_eq!(run(&Program { world, steps, crashes: true }), Ok(()), "seed {seed}");
     }
 }
 
@@ -329,7 +329,7 @@ fn writes_to_a_small_file_are_seen_during_writes_of_another_node() {
         Step::Together(vec![read, unlock(2), unlock(0)]),
     ];
     for seed in 0..2000 {
-        let program = Program { world: WorldConfig::plain(seed, 3), steps: steps.clone(), dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps: steps.clone(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -361,7 +361,9 @@ fn a_write_lost_at_an_unlock_does_not_set_the_size() {
             vec![
                 shared(node, open("a/y", CREATE)),
                 shared(node, Op::Write { slot: 0, offset: 533, length: 70000, tag: 7 }),
-                Step::Together((0..3).map(|node| Action::Trouble(0, Trouble::Disk(node, faults))).collect()),
+                Step::Together(
+                    (0..3).map(|node| Action::Injection(0, Injection::Disk(node, faults))).collect(),
+                ),
                 shared((node + 1) % 3, Op::SyncDir { path: "a".to_owned() }),
                 shared((node + 1) % 3, open("z", CREATE)),
                 shared((node + 1) % 3, Op::Truncate { path: "z".to_owned(), size: 0 }),
@@ -381,7 +383,7 @@ fn a_new_file_does_not_inherit_state_from_a_journal_without_its_tail() {
     let open = |slot, path: &str, flags| Op::Open { slot, path: path.to_owned(), flags };
     let write = |slot, length, tag| Op::Write { slot, offset: 0, length, tag };
     let call = |node, op| Action::Call { node, view: View::Cache, op };
-    let loses_power = |after, node| Action::Trouble(after, Trouble::Kill { node, power: true });
+    let loses_power = |after, node| Action::Injection(after, Injection::Kill { node, power: true });
     let steps = vec![
         cached(0, open(0, "b/x", flags)),
         cached(1, open(1, "b/z", flags)),
@@ -397,7 +399,7 @@ fn a_new_file_does_not_inherit_state_from_a_journal_without_its_tail() {
     ];
     for seed in 0..100 {
         let world = WorldConfig { capacity: 256 << 10, ..WorldConfig::plain(seed, 2) };
-        let program = Program { world, steps: steps.clone(), dies: false };
+        let program = Program { world, steps: steps.clone(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -421,11 +423,11 @@ fn units_may_stay_when_the_size_is_lost_with_its_home() {
         shared(1, Op::Write { slot: 2, offset: 559, length: 5000, tag: 22 }),
         shared(1, Op::Close { slot: 2 }),
         shared(2, Op::Lock { slot: 0, range: Some(LockRange::ALL), kind: LockKind::Exclusive, wait: true }),
-        trouble(Trouble::Kill { node: 1, power: false }),
+        injection(Injection::Kill { node: 1, power: false }),
     ];
     for seed in 243_862..243_882 {
         let world = WorldConfig { inline_max: 3000, ..WorldConfig::plain(seed, 3) };
-        let program = Program { world, steps: steps.clone(), dies: false };
+        let program = Program { world, steps: steps.clone(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -446,7 +448,7 @@ fn an_uncounted_name_is_an_orphan_after_the_counted_ones_are_removed() {
             shared(1, Op::Link { from: path("a/x"), to: path("x") }),
             // Makes the kernel of the name's node cache it; that is not the node of the file.
             shared(1, Op::Link { from: path("a/x"), to: path("y") }),
-            trouble(Trouble::Kill { node: 0, power: true }),
+            injection(Injection::Kill { node: 0, power: true }),
             Step::Check,
             shared(2, open("b/z", CREATE)),
             // The closes of the check reach the file's home.
@@ -456,7 +458,7 @@ fn an_uncounted_name_is_an_orphan_after_the_counted_ones_are_removed() {
             shared(1, Op::Stat { path: path("x") }),
             Step::Check,
         ];
-        let program = Program { world: WorldConfig::plain(seed, 4), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 4), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -478,7 +480,7 @@ fn a_stat_during_a_removal_may_show_no_links() {
         let plain = WorldConfig::plain(seed, 3);
         let slowness = vec![Duration::from_millis(6); 3];
         let world = WorldConfig { slowness, devices: vec![true, false, false], ..plain };
-        let program = Program { world, steps: steps.clone(), dies: false };
+        let program = Program { world, steps: steps.clone(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -499,13 +501,13 @@ fn a_file_opened_during_its_removal_on_another_node_is_read() {
         let steps = vec![
             create(1, "a/x"),
             write(1),
-            trouble(Trouble::Slow(1, 4)),
+            injection(Injection::Slow(1, 4)),
             Step::Together(vec![call(2, Op::Unlink { path: path() }), opens(1, truncate), opens(2, false)]),
             read(1),
             read(2),
             read(0),
         ];
-        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, truncate {truncate}");
     }
 }

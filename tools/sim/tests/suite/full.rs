@@ -5,9 +5,9 @@ use tameike_agent::control::AgentMode;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{Canary, World, WorldConfig};
 
@@ -29,7 +29,7 @@ fn write(node: usize, view: View, length: u32, tag: u64) -> Action {
 fn passes(steps: &[Step]) {
     for seed in 0..20 {
         let world = WorldConfig { capacity: UNIT_SIZE as u64, ..WorldConfig::plain(seed, 3) };
-        let program = Program { world, steps: steps.to_vec(), dies: false };
+        let program = Program { world, steps: steps.to_vec(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -40,7 +40,7 @@ async fn keep_appending(world: &World, node: usize, length: u32) {
     let caller = world.caller(node, View::Cache).expect("the node runs");
     let cache = views.cache().expect("a view");
     let open = Op::Open { slot: 0, path: "x".to_owned(), flags: APPEND };
-    let Ok(Told::Opened(handle, _)) = kernel::call(cache, &caller, &open, None).await else {
+    let Ok(Output::Opened(handle, _)) = kernel::call(cache, &caller, &open, None).await else {
         unreachable!("an open returns a handle")
     };
     for round in 0..6 {
@@ -49,12 +49,12 @@ async fn keep_appending(world: &World, node: usize, length: u32) {
             if length < 10_000 && matches!(op, Op::Fsync { .. }) {
                 continue;
             }
-            let told = kernel::call(cache, &caller, &op, Some(handle)).await;
-            assert!(told.is_ok(), "node {node}, round {round}: {op}: {told:?}");
+            let output = kernel::call(cache, &caller, &op, Some(handle)).await;
+            assert!(output.is_ok(), "node {node}, round {round}: {op}: {output:?}");
         }
     }
-    let told = kernel::call(cache, &caller, &Op::Close { slot: 0 }, Some(handle)).await;
-    assert!(told.is_ok(), "node {node}: {told:?}");
+    let output = kernel::call(cache, &caller, &Op::Close { slot: 0 }, Some(handle)).await;
+    assert!(output.is_ok(), "node {node}: {output:?}");
 }
 
 /// S19b.
@@ -139,12 +139,12 @@ fn bytes_lost_to_enospc_read_as_zeros_after_a_bit_flip() {
     };
     let mut steps = vec![open(0), write(UNIT_SIZE as u64 - 50, 5000, 18), punch(0, 30_000, UNIT_SIZE as u64)];
     steps.push(cached(Op::Read { slot: 0, offset: 65_536, length: 70_000 }));
-    steps.extend((0..5).map(|_| Step::Together(vec![Action::Trouble(0, Trouble::Flip(2))])));
+    steps.extend((0..5).map(|_| Step::Together(vec![Action::Injection(0, Injection::Flip(2))])));
     steps.extend([write(0, 400_000, 19), open(1), punch(1, 0, 4096)]);
     steps.push(cached(Op::Read { slot: 1, offset: 0, length: UNIT_SIZE as u32 }));
     for seed in 0..20 {
         let world = WorldConfig { capacity: 256 << 10, volatile: true, ..WorldConfig::plain(seed, 3) };
-        let program = Program { world, steps: steps.clone(), dies: false };
+        let program = Program { world, steps: steps.clone(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -171,7 +171,7 @@ fn writes_that_wait_for_space_do_not_block_a_flush() {
             WorldConfig { capacity: UNIT_SIZE as u64, service_frames: 1, ..WorldConfig::plain(seed, 2) };
         let program = |canary| {
             let world = WorldConfig { canary, ..plain.clone() };
-            Program { world, steps: steps.clone(), dies: false }
+            Program { world, steps: steps.clone(), crashes: false }
         };
         assert_eq!(run(&program(None)), Ok(()), "seed {seed}");
         let outcome = run(&program(Some(Canary::WaitingFrame)));
@@ -192,7 +192,7 @@ fn a_read_of_two_units_needs_one_frame() {
         let write = at(Op::Write { slot: 0, offset: 0, length: 2 * UNIT_SIZE as u32, tag: 1 });
         let steps = vec![open("x"), write, at(Op::Close { slot: 0 }), open("x"), read];
         let world = WorldConfig { service_frames: 1, view_frames: 2, ..WorldConfig::plain(1, nodes) };
-        assert_eq!(run(&Program { world, steps, dies: false }), Ok(()), "{view:?}, {nodes} nodes");
+        assert_eq!(run(&Program { world, steps, crashes: false }), Ok(()), "{view:?}, {nodes} nodes");
     }
 }
 
@@ -212,6 +212,6 @@ fn a_writer_waits_for_writes_in_flight_that_take_all_space() {
     for (seed, inline_max) in (0..40).map(|seed| (seed, [UNIT_SIZE, 3000][seed as usize % 2])) {
         let plain = WorldConfig::plain(seed, 1 + seed as usize % 3);
         let world = WorldConfig { capacity: UNIT_SIZE as u64, inline_max, ..plain };
-        assert_eq!(run(&Program { world, steps: steps.clone(), dies: false }), Ok(()), "seed {seed}");
+        assert_eq!(run(&Program { world, steps: steps.clone(), crashes: false }), Ok(()), "seed {seed}");
     }
 }

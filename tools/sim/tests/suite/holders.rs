@@ -12,9 +12,9 @@ use tameike_core::{Errno, InodeId, Layout, NodeId, Result, UnitId, View};
 use tameike_io::os::runtime::promise;
 use tameike_io::shared::SharedFs;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 
@@ -22,7 +22,7 @@ const CREATE: Flags = Flags { write: true, create: true, append: false, truncate
 const UNIT: u64 = UNIT_SIZE as u64;
 
 /// Makes a call in the cache view of a node.
-async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Told> {
+async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Output> {
     let (views, _) = world.views(node).ok_or(Errno::EHOSTDOWN)?;
     let caller = world.caller(node, View::Cache).ok_or(Errno::EHOSTDOWN)?;
     kernel::call(views.cache().expect("a view"), &caller, &op, open).await
@@ -31,13 +31,13 @@ async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) 
 async fn open(world: &World, node: usize, path: &str) -> HandleNumber {
     let open = Op::Open { slot: 0, path: path.to_owned(), flags: Flags::default() };
     let opened = cached(world, node, open, None).await.expect("the open");
-    let Told::Opened(handle, _) = opened else { unreachable!("an open returns a handle") };
+    let Output::Opened(handle, _) = opened else { unreachable!("an open returns a handle") };
     handle
 }
 
 async fn read(world: &World, node: usize, open: HandleNumber, offset: u64, length: u32) -> Result<Vec<u8>> {
     let read = cached(world, node, Op::Read { slot: 0, offset, length }, Some(open)).await?;
-    let Told::Bytes(bytes) = read else { unreachable!("a read returns bytes") };
+    let Output::Bytes(bytes) = read else { unreachable!("a read returns bytes") };
     Ok(bytes)
 }
 
@@ -85,7 +85,7 @@ fn a_file_that_all_nodes_read_at_once_is_loaded_once() {
                 let (resolver, done) = promise();
                 let (world, (_, runtime)) = (at.clone(), at.views(node).expect("it runs"));
                 let (gone, died) = promise();
-                at.on_death(node, gone);
+                at.on_failure(node, gone);
                 runtime.spawn(async move {
                     let offset = *[0, 0, 4096, 500_000].get(node % 4).expect("one of four");
                     let bytes = read(&world, node, handle, offset, 70_000).await;
@@ -189,7 +189,7 @@ fn bytes_read_during_a_punch_are_not_cached_as_the_new_generation() {
             open_slot(1, Flags::default()),
             alone(1, read()),
         ];
-        let program = Program { world, steps, dies: false };
+        let program = Program { world, steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
@@ -217,7 +217,10 @@ fn bits_flipped_in_memory_reach_no_other_node() {
             alone(1, read(UNIT + 4096, 5000)),
         ];
         steps.extend((0..6).map(|_| {
-            Step::Together(vec![Action::Trouble(0, Trouble::Flip(1)), Action::Trouble(0, Trouble::Flip(0))])
+            Step::Together(vec![
+                Action::Injection(0, Injection::Flip(1)),
+                Action::Injection(0, Injection::Flip(0)),
+            ])
         }));
         steps.push(alone(1, read(UNIT, 100)));
         if seed % 2 == 0 {
@@ -226,7 +229,7 @@ fn bits_flipped_in_memory_reach_no_other_node() {
         }
         steps.push(open(2, Flags::default()));
         steps.extend((0..24).map(|part| alone(2, read(part * 87_000, 87_000))));
-        let program = Program { world, steps, dies: false };
+        let program = Program { world, steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, {view:?}");
     }
 }

@@ -6,7 +6,7 @@ use tameike_client::vfs::HandleNumber;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{Canary, World, WorldConfig};
 
@@ -15,24 +15,24 @@ const FILE: &str = "file";
 /// Sizes that fit the inode record, fit one unit, and span all nodes.
 const SIZES: [u64; 3] = [100, 70_000, 4 * UNIT_SIZE as u64 + 17];
 
-async fn call(world: &World, view: View, node: usize, op: Op, open: Option<HandleNumber>) -> Option<Told> {
+async fn call(world: &World, view: View, node: usize, op: Op, open: Option<HandleNumber>) -> Option<Output> {
     let (views, _) = world.views(node)?;
     let caller = world.caller(node, view)?;
-    let told = match view {
+    let output = match view {
         View::Cache => kernel::call(views.cache()?, &caller, &op, open).await,
         _ => kernel::call(views.shared(), &caller, &op, open).await,
     };
-    told.ok()
+    output.ok()
 }
 
 /// Reads the file; `None` if that fails.
 async fn content(world: &World, view: View, node: usize, size: u64) -> Option<Vec<u8>> {
     let open = Op::Open { slot: 0, path: FILE.to_owned(), flags: Flags::default() };
-    let Told::Opened(handle, attr) = call(world, view, node, open, None).await? else { return None };
+    let Output::Opened(handle, attr) = call(world, view, node, open, None).await? else { return None };
     let mut content = Vec::new();
     for offset in (0..attr.size.min(size)).step_by(UNIT_SIZE) {
         let read = Op::Read { slot: 0, offset, length: UNIT_SIZE as u32 };
-        let Told::Bytes(bytes) = call(world, view, node, read, Some(handle)).await? else { return None };
+        let Output::Bytes(bytes) = call(world, view, node, read, Some(handle)).await? else { return None };
         content.extend(bytes);
     }
     Some(content)
@@ -47,7 +47,7 @@ fn survives(config: WorldConfig, view: View, size: u64, synced: bool) -> bool {
         at.start_all(AgentMode::Serve, false).await.expect("the agents start");
         let flags = Flags { write: true, create: true, ..Flags::default() };
         let open = Op::Open { slot: 0, path: FILE.to_owned(), flags };
-        let Some(Told::Opened(handle, _)) = call(&at, view, 0, open, None).await else {
+        let Some(Output::Opened(handle, _)) = call(&at, view, 0, open, None).await else {
             unreachable!("an open returns a handle")
         };
         for offset in (0..size).step_by(UNIT_SIZE) {

@@ -9,7 +9,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result, View};
 use tameike_io::os::runtime::promise;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::model::data::byte;
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{Canary, World, WorldConfig};
@@ -31,7 +31,7 @@ async fn call(
     node: usize,
     op: Op,
     open: Option<tameike_client::vfs::HandleNumber>,
-) -> Result<Told> {
+) -> Result<Output> {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::Cache).expect("the node runs");
     kernel::call(views.cache().expect("a view"), &caller, &op, open).await
@@ -44,8 +44,8 @@ async fn open(
     flags: Flags,
 ) -> Result<tameike_client::vfs::HandleNumber> {
     let op = Op::Open { slot: 0, path: path.to_owned(), flags };
-    let told = call(world, node, op, None).await?;
-    let Told::Opened(handle, _) = told else { unreachable!("an open returned {told:?}") };
+    let output = call(world, node, op, None).await?;
+    let Output::Opened(handle, _) = output else { unreachable!("an open returned {output:?}") };
     Ok(handle)
 }
 
@@ -63,25 +63,25 @@ async fn replace(world: &World, node: usize, versions: &Versions, tag: u64) -> R
 }
 
 /// Opens and reads the file, and compares it with all versions.
-async fn look(world: &World, node: usize, versions: &Versions) -> std::result::Result<(), String> {
-    let told = |what: &str, fault: tameike_core::Fault| format!("node {node}: {what}: {fault}");
+async fn check_read(world: &World, node: usize, versions: &Versions) -> std::result::Result<(), String> {
+    let wrong = |what: &str, fault: tameike_core::Fault| format!("node {node}: {what}: {fault}");
     let handle = match open(world, node, FILE, Flags::default()).await {
         Ok(handle) => handle,
         // The file was replaced repeatedly during the open. With a real kernel, the agent opens it.
         Err(fault) if fault.errno == Errno::ESTALE => return Ok(()),
-        Err(fault) => return Err(told("open", fault)),
+        Err(fault) => return Err(wrong("open", fault)),
     };
     let mut bytes = Vec::new();
     loop {
         let op = Op::Read { slot: 0, offset: bytes.len() as u64, length: READ_SIZE };
         match call(world, node, op, Some(handle)).await {
-            Ok(Told::Bytes(part)) if part.is_empty() => break,
-            Ok(Told::Bytes(part)) => bytes.extend(part),
-            Ok(told) => return Err(format!("a read returned {told:?}")),
-            Err(fault) => return Err(told("read", fault)),
+            Ok(Output::Bytes(part)) if part.is_empty() => break,
+            Ok(Output::Bytes(part)) => bytes.extend(part),
+            Ok(output) => return Err(format!("a read returned {output:?}")),
+            Err(fault) => return Err(wrong("read", fault)),
         }
     }
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(|fault| told("close", fault))?;
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(|fault| wrong("close", fault))?;
     let begins =
         |tag: u64| bytes.iter().enumerate().take(12).all(|(at, &found)| found == byte(tag, at as u64));
     let versions = versions.lock();
@@ -99,8 +99,8 @@ async fn look(world: &World, node: usize, versions: &Versions) -> std::result::R
 /// Runs a seed. Returns the number of times that the file was read, or the violation.
 fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> {
     let world = World::new(WorldConfig { canary, ..WorldConfig::plain(seed, NODES) }, Countdown::default());
-    let (at, looks) = (world.clone(), Arc::new(AtomicUsize::new(0)));
-    let count = looks.clone();
+    let (at, reads) = (world.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = reads.clone();
     let found = world.simulation.clone().run(async move {
         at.start_all(AgentMode::Serve, false).await.expect("the agents start");
         let (versions, writing) = (Versions::default(), Arc::new(AtomicUsize::new(WRITERS.len())));
@@ -123,13 +123,13 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
         }
         for node in READERS {
             let (world, versions, writing) = (at.clone(), versions.clone(), writing.clone());
-            let (looks, (resolver, end)) = (count.clone(), promise());
+            let (reads, (resolver, end)) = (count.clone(), promise());
             ends.push(end);
             at.runtime().spawn(async move {
                 let mut ended = Ok(());
                 while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
-                    ended = look(&world, node, &versions).await;
-                    looks.fetch_add(1, Ordering::Relaxed);
+                    ended = check_read(&world, node, &versions).await;
+                    reads.fetch_add(1, Ordering::Relaxed);
                 }
                 resolver.resolve(ended);
             });
@@ -140,28 +140,30 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
         }
         found
     });
-    found.map(|()| looks.load(Ordering::Relaxed)).map_err(|why| format!("seed {seed}: {why}"))
+    found.map(|()| reads.load(Ordering::Relaxed)).map_err(|why| format!("seed {seed}: {why}"))
 }
 
 /// Appends to the file on node 1, closes it, and adds the size to `length`.
 async fn grow(world: &World, length: &AtomicUsize, tag: u64) -> std::result::Result<(), String> {
-    let told = |fault: tameike_core::Fault| fault.to_string();
-    let handle = open(world, 1, FILE, Flags { write: true, ..Flags::default() }).await.map_err(told)?;
+    let wrong = |fault: tameike_core::Fault| fault.to_string();
+    let handle = open(world, 1, FILE, Flags { write: true, ..Flags::default() }).await.map_err(wrong)?;
     let (offset, added) =
         (length.load(Ordering::Relaxed) as u64, 12 * (1 + (tag * 2_654_435_761 % 999) as u32));
-    call(world, 1, Op::Write { slot: 0, offset, length: added, tag }, Some(handle)).await.map_err(told)?;
-    call(world, 1, Op::Close { slot: 0 }, Some(handle)).await.map_err(told)?;
+    call(world, 1, Op::Write { slot: 0, offset, length: added, tag }, Some(handle)).await.map_err(wrong)?;
+    call(world, 1, Op::Close { slot: 0 }, Some(handle)).await.map_err(wrong)?;
     length.fetch_add(added as usize, Ordering::Relaxed);
     Ok(())
 }
 
 async fn measure(world: &World, node: usize, length: &AtomicUsize) -> std::result::Result<(), String> {
-    let told = |fault: tameike_core::Fault| fault.to_string();
+    let wrong = |fault: tameike_core::Fault| fault.to_string();
     let least = length.load(Ordering::Relaxed);
-    let handle = open(world, node, FILE, Flags::default()).await.map_err(told)?;
+    let handle = open(world, node, FILE, Flags::default()).await.map_err(wrong)?;
     let op = Op::Read { slot: 0, offset: 0, length: READ_SIZE };
-    let Told::Bytes(bytes) = call(world, node, op, Some(handle)).await.map_err(told)? else { return Ok(()) };
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(told)?;
+    let Output::Bytes(bytes) = call(world, node, op, Some(handle)).await.map_err(wrong)? else {
+        return Ok(());
+    };
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(wrong)?;
     if bytes.len() < least {
         return Err(format!("node {node}: the read returned {} bytes of at least {least}", bytes.len()));
     }
@@ -209,9 +211,9 @@ fn a_growing_file_is_read_to_its_published_end() {
 /// S9a.
 #[test]
 fn a_file_that_nodes_replace_is_read_completely() {
-    let looks: usize = (0..SEEDS).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();
-    println!("{looks} reads");
-    assert!(looks > 10 * SEEDS as usize, "{looks}");
+    let reads: usize = (0..SEEDS).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();
+    println!("{reads} reads");
+    assert!(reads > 10 * SEEDS as usize, "{reads}");
 }
 
 #[test]

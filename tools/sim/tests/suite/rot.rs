@@ -4,7 +4,7 @@
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::WorldConfig;
 
@@ -15,7 +15,7 @@ const CASES: [(View, bool); 3] = [(View::JobShared, false), (View::Cache, false)
 fn rotten_bytes_are_neither_read_nor_flushed_and_all_others_are() {
     let create = Flags { write: true, create: true, ..Flags::default() };
     for (view, is_clean) in CASES {
-        for (seed, dies) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        for (seed, crashes) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
             let call = |op| Step::Together(vec![Action::Call { node: 1, view, op }]);
             let mut steps = Vec::new();
             for (slot, path) in ["x", "a/y", "b/z"].into_iter().enumerate() {
@@ -25,13 +25,13 @@ fn rotten_bytes_are_neither_read_nor_flushed_and_all_others_are() {
                 steps.push(call(Op::Fsync { slot }));
             }
             steps.extend(is_clean.then_some(Step::Drain));
-            steps.extend((0..3).map(|node| Step::Together(vec![Action::Trouble(0, Trouble::Rot(node))])));
+            steps.extend((0..3).map(|node| Step::Together(vec![Action::Injection(0, Injection::Rot(node))])));
             for slot in 0..3 {
                 steps.push(call(Op::Read { slot, offset: 0, length: 70_000 }));
                 steps.push(call(Op::Close { slot }));
             }
-            let program = Program { world: WorldConfig::plain(seed, 3), steps, dies };
-            assert_eq!(run(&program), Ok(()), "{view:?}, clean: {is_clean}, seed {seed}, dies: {dies}");
+            let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes };
+            assert_eq!(run(&program), Ok(()), "{view:?}, clean: {is_clean}, seed {seed}, crashes: {crashes}");
         }
     }
 }
@@ -52,11 +52,11 @@ fn rotten_clean_bytes_are_fetched_again_for_all_readers() {
         ];
         for node in (0..3).filter(|node| *node != writer) {
             steps.extend((0..2).map(|slot| alone(open(node, slot))));
-            steps.push(alone(Action::Trouble(0, Trouble::Rot(node))));
+            steps.push(alone(Action::Injection(0, Injection::Rot(node))));
             let read = |slot| call(node, Op::Read { slot, offset: 0, length: 70_000 });
             steps.push(Step::Together(vec![read(0), read(1)]));
         }
-        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, written on node {writer}");
     }
 }
@@ -77,10 +77,10 @@ fn bytes_that_rot_before_their_record_is_logged_are_known_to_be_lost() {
             call(1, open(0, Flags::default())),
             // The client sends a full unit to its home at once.
             call(0, write(0, UNIT_SIZE as u32, 2)),
-            Step::Together(vec![Action::Trouble(3000, Trouble::Rot(rots))]),
+            Step::Together(vec![Action::Injection(3000, Injection::Rot(rots))]),
             call(1, Op::Read { slot: 0, offset: 0, length: 5000 }),
         ];
-        let program = Program { world: WorldConfig::plain(seed, 2), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 2), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, on node {rots}");
     }
 }

@@ -10,8 +10,9 @@ use tameike_sim::world::{World, WorldConfig};
 
 #[test]
 fn connections_and_cache_table_load_stay_bounded_as_agents_grow() {
-    let measured = [20, 200]
-        .map(|agents| measure(Scale { agents, connections: 16, seed: 5 }).expect("all reads return the right bytes"));
+    let measured = [20, 200].map(|agents| {
+        measure(Scale { agents, connections: 16, seed: 5 }).expect("all reads return the right bytes")
+    });
     for measured in &measured {
         let [most, at_the_end] = measured.most_peers();
         assert!(at_the_end <= 16, "{} agents: {at_the_end}, {most} at a time", measured.agents);

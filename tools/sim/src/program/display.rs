@@ -1,6 +1,6 @@
 //! Formats programs for people.
 
-use super::{Action, Program, Step, Trouble};
+use super::{Action, Injection, Program, Step};
 use crate::op::{Flags, Op};
 use std::fmt::{Display, Formatter, Result};
 use tameike_core::wire::lock::LockRange;
@@ -75,12 +75,14 @@ impl Display for Op {
     }
 }
 
-impl Display for Trouble {
+impl Display for Injection {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Kill { node, power: false } => write!(f, "the agent of node {node} fails"),
             Self::Kill { node, power: true } => write!(f, "node {node} loses power"),
-            Self::Cut { from, to, both: false } => write!(f, "messages from node {from} no longer reach node {to}"),
+            Self::Cut { from, to, both: false } => {
+                write!(f, "messages from node {from} no longer reach node {to}")
+            }
             Self::Cut { from, to, both: true } => write!(f, "nodes {from} and {to} are partitioned"),
             Self::Mend => write!(f, "all partitions end"),
             Self::Weather(weather) => write!(
@@ -88,8 +90,12 @@ impl Display for Trouble {
                 "messages take up to {:?}; of a million, the network loses {}, duplicates {}, and breaks the connection at {}",
                 weather.delay_max, weather.lost, weather.doubled, weather.broken
             ),
-            Self::Tree(faults) => write!(f, "calls to the shared file system fail (per 1000 calls): {faults:?}"),
-            Self::Disk(node, faults) => write!(f, "calls to the disks of node {node} fail (per 1000 calls): {faults:?}"),
+            Self::Tree(faults) => {
+                write!(f, "calls to the shared file system fail (per 1000 calls): {faults:?}")
+            }
+            Self::Disk(node, faults) => {
+                write!(f, "calls to the disks of node {node} fail (per 1000 calls): {faults:?}")
+            }
             Self::Rot(node) => write!(f, "a bit flips on the disk of node {node}"),
             Self::Flip(node) => write!(f, "a bit flips in memory of node {node}"),
             Self::Warm(node) => write!(f, "node {node} warms all files of the shared file system"),
@@ -102,8 +108,8 @@ impl Display for Action {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Call { node, view, op } => write!(f, "node {node}, {}: {op}", view.as_str()),
-            Self::Trouble(0, trouble) => write!(f, "{trouble}"),
-            Self::Trouble(after, trouble) => write!(f, "after {after} us {trouble}"),
+            Self::Injection(0, injection) => write!(f, "{injection}"),
+            Self::Injection(after, injection) => write!(f, "after {after} us {injection}"),
         }
     }
 }
@@ -151,7 +157,7 @@ impl Display for Program {
         write!(
             f,
             "{}",
-            if self.dies {
+            if self.crashes {
                 "then all agents fail, and the job is recovered"
             } else {
                 "then the job is drained"

@@ -7,7 +7,7 @@ use tameike_core::{FileKind, View};
 
 impl Run {
     /// Returns true if the inode of a name may be lost with its agent.
-    pub(super) fn may_hang(&mut self, view: View, path: &str) -> bool {
+    pub(super) fn may_be_orphan(&mut self, view: View, path: &str) -> bool {
         view == View::JobShared && self.has_orphans && self.model(view).is_doubtful(path, false)
     }
 
@@ -23,7 +23,10 @@ impl Run {
         for (path, attr) in seen.iter().filter(|(_, attr)| attr.kind == FileKind::File) {
             let (count, names) = (attr.nlink, names[&attr.inode.0]);
             if count != names {
-                return Err(format!("{}: {path} has a link count of {count}, and {names} names", view.as_str()));
+                return Err(format!(
+                    "{}: {path} has a link count of {count}, and {names} names",
+                    view.as_str()
+                ));
             }
         }
         Ok(())

@@ -2,14 +2,14 @@
 
 /// A random number generator.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
+impl Rng {
     /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
-        let mut chance = Self(seed ^ 0x7461_6d65_696b_6521);
-        chance.next();
-        chance
+        let mut rng = Self(seed ^ 0x7461_6d65_696b_6521);
+        rng.next();
+        rng
     }
 
     fn next(&mut self) -> u64 {
