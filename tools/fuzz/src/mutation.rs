@@ -1,20 +1,20 @@
-//! Changes of bytes, at random but by a seed: what every run of the tests has instead of libFuzzer's coverage.
+//! Random mutations of inputs from a seed, which tests use instead of libFuzzer's coverage guidance.
 
-/// Longest input that is made, in bytes.
+/// Maximum length of an input, in bytes.
 const SIZE_MAX: usize = 4096;
-/// Bytes at which decoders decide something.
+/// Bytes on which decoders branch.
 const TELLING: [u8; 12] = [0, 1, 2, 4, 9, 0x7F, 0x80, 0xFE, 0xFF, b'"', b'{', b'='];
 
-/// Numbers that one seed fixes (xorshift).
+/// A pseudo-random number generator (xorshift).
 pub struct Chance(u64);
 
 impl Chance {
-    /// The numbers of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -23,7 +23,7 @@ impl Chance {
     }
 }
 
-/// A new input from those that are there.
+/// Mutates and combines existing inputs.
 pub fn mutated(inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
     let mut bytes = inputs.get(chance.below(inputs.len().max(1))).cloned().unwrap_or_default();
     for _ in 0..1 + chance.below(4) {
