@@ -1,5 +1,5 @@
-//! Numbers of the inodes that are born on this node, and with the number of a directory the node that will keep its
-//! entries ([decision 0009](../../../../docs/decisions/0009-hash-placed-directory-entries.md)).
+//! Inode allocation: the number of a new inode, which for a directory also selects the node of its entries
+//! ([decision 0009](../../../../docs/decisions/0009-hash-placed-directory-entries.md)).
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,18 +9,17 @@ use tameike_core::wire::meta::EntryName;
 use tameike_core::{Cluster, InodeId, NodeId};
 use tameike_store::meta::born;
 
-/// Numbers drawn for one directory, for each burst-buffer node there is: that none of them leads to the node that is
-/// wanted happens once in 3000 times.
+/// Numbers to try for a directory, per node with a device. None of them selects the wanted node once in 3000 directories.
 const DRAWS_PER_NODE: usize = 8;
-/// Numbers of one incarnation; behind this part of them directories are not placed any more, which takes many.
+/// Part of an incarnation's 2^32 numbers after which the allocator no longer selects nodes, since that uses up many numbers.
 const PLACED_BEFORE: u64 = 1 << 31;
 
-/// Gives numbers out.
+/// Allocates inode numbers.
 pub(super) struct Births {
-    /// The first of this incarnation.
+    /// The first number of this incarnation.
     first: u64,
     next: AtomicU64,
-    /// How many directories in a directory a node has made, up to [`NEAR_DIRECTORIES_MAX`].
+    /// Directories that each node created in a directory, up to [`NEAR_DIRECTORIES_MAX`].
     made: Mutex<BTreeMap<(InodeId, NodeId), u32>>,
 }
 
@@ -29,13 +28,13 @@ impl Births {
         Self { first, next: AtomicU64::new(first), made: Mutex::default() }
     }
 
-    /// A number for anything.
+    /// Allocates a number.
     pub(super) fn next(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for a directory that `maker` asks for: its entries will be on the maker's own burst-buffer node if it is one
-    /// of the first that this node makes in their directory, else on any.
+    /// Allocates a number for a directory that `maker` creates. The first directories that a node creates in a parent get their entries on
+    /// the maker's device node; others on any node.
     pub(super) fn of_directory(
         &self,
         cluster: &Cluster,
@@ -64,7 +63,7 @@ impl Births {
             && self.made.lock().get(&(parent, maker)).is_none_or(|made| *made < NEAR_DIRECTORIES_MAX)
     }
 
-    /// `maker` has made a directory in `parent`.
+    /// Counts a directory that `maker` created in `parent`.
     pub(super) fn made_directory(&self, parent: InodeId, maker: NodeId) {
         let mut made = self.made.lock();
         if made.len() >= DIRECTORY_MAKERS_MAX {
@@ -97,7 +96,7 @@ mod tests {
         EntryName { dir: parent, name: b"new".to_vec() }
     }
 
-    /// Where the entries of directories will be that `maker` makes in `parent`, one after the other.
+    /// Returns the homes of entries of `count` directories that `maker` creates in `parent`.
     fn homes(
         births: &Births,
         cluster: &Cluster,
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_directories_of_each_node_are_near_it_and_others_anywhere() {
+    fn the_first_directories_of_a_node_have_their_entries_there_and_others_anywhere() {
         let (births, cluster) = (Births::new(FIRST), cluster(&[true; 16]));
         for (parent, wide) in [(InodeId::ROOT, false), (InodeId::in_slot(Slot(7), 9), true)] {
             for maker in [5, 0] {
@@ -129,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_device_is_near_the_node_that_serves_it() {
+    fn a_node_without_a_device_uses_its_device_node() {
         let (births, cluster) = (Births::new(FIRST), cluster(&[true, false, true, false]));
         let near = homes(&births, &cluster, (InodeId::ROOT, false), 3, 20);
         assert_eq!(near, vec![cluster.device_of(NodeId(3)); 20]);
     }
 
     #[test]
-    fn numbers_are_not_used_up_for_places() {
+    fn node_selection_ends_before_numbers_run_out() {
         let (births, cluster) = (Births::new(FIRST), cluster(&[true; 64]));
         births.next.store(FIRST + PLACED_BEFORE, Ordering::Relaxed);
         for _ in 0..50 {
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_makers_are_bounded() {
+    fn the_table_of_makers_is_bounded() {
         let births = Births::new(FIRST);
         for maker in 0..2 * DIRECTORY_MAKERS_MAX as u32 {
             births.made_directory(InodeId::ROOT, NodeId(maker));

@@ -1,11 +1,11 @@
-//! What nodes believe without asking again, and for how long.
+//! Leases on names, and the times for which directories may be cached.
 //!
-//! The name of a file is leased to one node at a time, which then answers look-ups of it by itself. When another
-//! node changes the file or its name, the holder is told before that node's call returns.
+//! The home leases the name of a file to one node at a time, which then answers lookups itself. If another node changes the file or
+//! its name, the home revokes the lease before that node's call returns.
 //!
-//! Directories are shown by the kernels of many nodes, which cannot all be told: each answer about one counts as
-//! seen for [`DIRECTORY_SIGHT`], and a call that changes a directory returns when what others saw has lapsed.
-//! Who asks after the change sees it at once, so that no call waits for longer than that.
+//! Many kernels cache directories, and the home cannot notify them all. Each reply about a directory may be cached for
+//! [`DIRECTORY_SIGHT`], and a change of it returns only after earlier replies to other nodes have expired. Replies after the change
+//! have the new state, so that no call waits longer than that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,15 +13,15 @@ use tameike_core::limits::{DIRECTORY_SIGHT, LEASES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::Step;
 use tameike_core::{InodeId, NodeId};
 
-/// How long nobody gets a lease that had to be taken away: files that several nodes change are asked for.
+/// How long the home grants no lease on a name after a revocation: several nodes change the file, so they ask the home.
 const CONTENTION: Duration = Duration::from_secs(1);
 
 enum Belief {
-    /// A node answers for the name of a file in this directory.
+    /// A node has the lease on the name of a file in this directory.
     Name { holder: NodeId, dir: InodeId },
-    /// Several nodes want the name. Who held it last may still believe in it.
+    /// Several nodes change the name. The last holder may still use its revoked lease.
     Contended { untold: Option<NodeId> },
-    /// The kernel of this node shows the directory, or those of several nodes do.
+    /// The kernel of this node caches the directory, or those of several nodes do.
     Directory { node: Option<NodeId> },
 }
 
@@ -30,29 +30,29 @@ struct Record {
     until: Duration,
 }
 
-/// Somebody who believes what is not so any more.
+/// A stale lease or cached directory that a change must wait for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Untold {
-    /// Of which inode.
+    /// The changed inode.
     pub(super) inode: InodeId,
-    /// Whom to tell; there is nothing but to wait otherwise.
+    /// The node to notify; `None` if only waiting helps.
     pub(super) holder: Option<NodeId>,
-    /// When the belief ends by itself.
+    /// When it expires.
     pub(super) until: Duration,
 }
 
-/// The beliefs in names and inodes of one node. Times are of the monotonic clock.
+/// The leases and cached directories that this node tracks. Times are of the monotonic clock.
 #[derive(Default)]
 pub(super) struct Leases {
     records: BTreeMap<InodeId, Record>,
-    /// Each record at least once, by the time when it is to be looked at.
+    /// Queue of expirations; each record is in it at least once.
     order: VecDeque<(Duration, InodeId)>,
-    /// Until when directories may be seen that there was no room to record.
+    /// Expiration of all cached directories that did not fit the table.
     unrecorded_until: Duration,
 }
 
 impl Leases {
-    /// Lets `node` answer for the name of `inode` in `dir`, unless another node may, or there is no room.
+    /// Grants `node` the lease on the name of `inode` in `dir`, unless another node has it or the table is full.
     pub(super) fn grant(&mut self, inode: InodeId, dir: InodeId, node: NodeId, now: Duration) -> bool {
         self.purge(now);
         let until = now + NAME_LEASE;
@@ -71,7 +71,7 @@ impl Leases {
         }
     }
 
-    /// Takes note that `node` is shown a directory.
+    /// Records that `node` may cache a directory.
     pub(super) fn see(&mut self, dir: InodeId, node: NodeId, now: Duration) {
         self.purge(now);
         let until = now + DIRECTORY_SIGHT;
@@ -93,7 +93,7 @@ impl Leases {
         has_room
     }
 
-    /// `by` (if known) has changed `inode`: who else believes what was.
+    /// Returns the stale lease or cached directory of other nodes after `by` (if known) changed `inode`.
     pub(super) fn changed(
         &mut self,
         inode: InodeId,
@@ -126,7 +126,7 @@ impl Leases {
         Some(Untold { inode, holder, until })
     }
 
-    /// A holder has been told that the inode has changed.
+    /// Records that a holder has acknowledged a revocation.
     pub(super) fn told(&mut self, inode: InodeId, holder: NodeId, now: Duration) {
         if let Some(record) = self.records.get_mut(&inode)
             && matches!(record.belief, Belief::Contended { untold: Some(untold) } if untold == holder)
@@ -135,7 +135,7 @@ impl Leases {
         }
     }
 
-    /// The entries of a directory move to other nodes: who answers for any of them.
+    /// Revokes the leases on all names of a directory, whose entries move to other nodes.
     pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Untold> {
         let is_in = |record: &Record| matches!(record.belief, Belief::Name { dir: of, .. } if of == dir);
         let inodes = self.records.iter().filter(|(_, record)| is_in(record)).map(|(inode, _)| *inode);
@@ -143,7 +143,7 @@ impl Leases {
         inodes.into_iter().filter_map(|inode| self.changed(inode, false, None, now)).collect()
     }
 
-    /// A node is gone: it believes nothing any more.
+    /// Drops the leases of a failed node.
     pub(super) fn forget_node(&mut self, node: NodeId) {
         self.records.retain(|_, record| match record.belief {
             Belief::Name { holder, .. } => holder != node,
@@ -152,7 +152,7 @@ impl Leases {
         });
     }
 
-    /// Removes what has lapsed.
+    /// Removes expired records.
     fn purge(&mut self, now: Duration) {
         while let Some(&(_, inode)) = self.order.front().filter(|(until, _)| *until <= now) {
             self.order.pop_front();
@@ -164,7 +164,7 @@ impl Leases {
     }
 }
 
-/// Inodes whose names or links a step changes, and whether each is a directory.
+/// Returns the inodes whose names or links a step changes, and whether each is a directory.
 pub(super) fn touched(step: &Step) -> Vec<(InodeId, bool)> {
     let of = |target: &tameike_core::wire::meta::Target| {
         (target.inode, target.kind == tameike_core::FileKind::Directory)
@@ -173,7 +173,7 @@ pub(super) fn touched(step: &Step) -> Vec<(InodeId, bool)> {
         Step::AddLink { inode } | Step::DropLink { inode } => vec![(*inode, false)],
         Step::Detach { target, .. } => vec![of(target)],
         Step::Attach { target, replaces, .. } => std::iter::once(target).chain(replaces).map(of).collect(),
-        // Of a directory nobody is promised to see the times at once.
+        // The times of directories are not coherent.
         Step::Touch { target } if target.kind != tameike_core::FileKind::Directory => vec![of(target)],
         _ => Vec::new(),
     }
@@ -192,14 +192,14 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_name_is_held_by_one_node_which_is_told_of_changes_by_others() {
+    fn one_node_has_a_lease_which_changes_of_others_revoke() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
         assert!(!leases.grant(FILE, DIR, B, START));
         assert_eq!(leases.changed(FILE, false, Some(A), START), None);
         let told = leases.changed(FILE, false, Some(B), START + MOMENT);
         assert_eq!(told, Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
-        // Who changes it while the holder is being told waits as well; nobody holds what is contended.
+        // Other changes during the revocation wait as well; a contended name is leased to no node.
         assert_eq!(leases.changed(FILE, false, Some(C), START + MOMENT), told);
         assert_eq!(leases.changed(FILE, false, Some(A), START + MOMENT), None);
         leases.told(FILE, B, START + 2 * MOMENT);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_told_is_waited_for() {
+    fn a_lease_that_cannot_be_revoked_must_expire() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
         let untold = Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE });
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_ends_by_itself_and_is_prolonged_by_its_holder() {
+    fn a_lease_expires_unless_its_holder_renews_it() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
         assert!(leases.grant(FILE, DIR, A, START + MOMENT));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_a_directory_waits_for_what_others_saw() {
+    fn a_change_of_a_directory_waits_for_caches_of_other_nodes() {
         let mut leases = Leases::default();
         leases.see(DIR, A, START);
         assert_eq!(leases.changed(DIR, true, Some(A), START), None);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_move_and_nodes_that_die_hold_nothing() {
+    fn moved_entries_and_failed_nodes_have_no_leases() {
         let mut leases = Leases::default();
         let other = InodeId(9);
         assert!(leases.grant(FILE, DIR, A, START) && leases.grant(other, InodeId(10), A, START));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_bounded_and_no_directory_is_forgotten() {
+    fn records_are_bounded_and_no_cached_directory_is_lost() {
         let mut leases = Leases::default();
         for inode in 0..LEASES_MAX as u64 {
             assert!(leases.grant(InodeId(100 + inode), DIR, A, START));
@@ -266,7 +266,7 @@ mod tests {
         assert!(!leases.grant(FILE, DIR, A, START));
         leases.see(DIR, A, START);
         assert!(leases.changed(DIR, true, Some(A), START + MOMENT).is_some());
-        // What has lapsed makes room.
+        // Expired records free space.
         assert!(leases.grant(FILE, DIR, A, START + NAME_LEASE));
         assert_eq!(leases.records.len(), 1);
         assert_eq!(leases.order.len(), 1);

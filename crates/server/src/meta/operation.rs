@@ -1,8 +1,11 @@
-//! Runs planned operations.
+//! Executes planned operations across nodes.
 //!
-//! The order of events makes every crash harmless. The intent is safe before the first step is asked for;
-//! each step is safe before it is answered; the decision is one logged change, safe before what follows from
-//! it is asked for. An operation without a decision is undone, one with a decision is carried through.
+//! The order of events makes every crash harmless:
+//! 1. The intent is persisted before the coordinator sends the first step.
+//! 2. Each node persists its step before it replies.
+//! 3. The decision is one logged change, persisted before the coordinator sends the steps that follow from it.
+//!
+//! Recovery undoes an operation without a decision, and completes one with a decision.
 
 use super::MetaService;
 use super::leases::Untold;
@@ -16,24 +19,24 @@ use tameike_io::os::runtime::promise;
 use tameike_store::meta::LogCommand;
 use tameike_store::meta::record::{Decision, Intent, PlacedStep};
 
-/// Random pauses before an operation that met another one is planned anew grow up to the longer of these.
+/// Bounds of the random pause before an operation that met a conflict is planned again.
 const CONFLICT_TIME_MIN: Duration = Duration::from_millis(1);
 const CONFLICT_TIME_MAX: Duration = Duration::from_millis(100);
-/// How often an operation is planned anew before it is given up: several seconds of unbroken conflicts.
+/// Maximum number of attempts: several seconds of continuous conflicts.
 const CONFLICTS_MAX: u32 = 200;
 
-/// What became of an operation that was to be prepared.
+/// The result of a preparation.
 enum Prepared {
-    /// It is this node's to decide.
+    /// This node must decide the operation.
     Undecided,
-    /// The answer to its last step was lost, but it turned out well.
+    /// The reply to the commit step was lost, but recovery found it applied and completed the operation.
     CarriedThrough,
 }
 
-/// Why preparations ended.
+/// A failed preparation.
 struct Unprepared {
     fault: Fault,
-    /// Whether some step was applied, or may have been.
+    /// A step was applied, or may have been.
     applied: bool,
 }
 
@@ -61,7 +64,7 @@ impl MetaService {
                 done => return done,
             }
         }
-        Err(Fault::new(Errno::EBUSY, "other operations on the same names went on for too long; try again"))
+        Err(Fault::new(Errno::EBUSY, "too many conflicts with other operations on the same names; retry"))
     }
 
     async fn conflict_pause(&self, pause: &mut Duration) {
@@ -90,7 +93,7 @@ impl MetaService {
             self.tell(decided?).await;
             return Ok(());
         }
-        // A task of its own: what is begun is ended even if the caller stops waiting.
+        // A separate task: the operation ends even if the caller stops waiting.
         let (resolver, done) = promise();
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
@@ -121,7 +124,7 @@ impl MetaService {
         Ok(())
     }
 
-    /// Steps on this node become part of the decision where that is as good.
+    /// Moves steps on this node into the decision where possible.
     fn bring_home(&self, mut plan: Plan) -> Plan {
         let here = |node: &NodeId| *node == self.parts.node;
         if plan.commit.is_none() {
@@ -137,8 +140,7 @@ impl MetaService {
         plan
     }
 
-    /// Logs the intent and brings the operation to the point where this node can decide it. On an error
-    /// everything is undone, now or once the nodes that take part can be reached.
+    /// Logs the intent and executes all steps before the decision. On an error, undoes everything, now or once the nodes are reachable.
     async fn prepare(
         &self,
         sequence: u64,
@@ -162,7 +164,7 @@ impl MetaService {
                 match self.settle_or_later(sequence, Some(by)).await {
                     Some(Settled::CarriedThrough) => Ok(Prepared::CarriedThrough),
                     Some(Settled::Undone) => Err(fault),
-                    None => Err(fault.context("it is not known whether the names were changed")),
+                    None => Err(fault.context("the names may have been changed or not")),
                 }
             }
         }
@@ -254,7 +256,7 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes everything executed so far safe against the death of the agent.
+    /// Persists everything executed so far, so that it survives the agent.
     pub(super) async fn push(&self) -> Result<()> {
         let ended = self.state.lock().ended_operations();
         self.parts.ledger.sync(false).await?;
@@ -284,7 +286,7 @@ fn touches(step: &Step, name: Option<&EntryName>) -> bool {
     }
 }
 
-/// Whether the error says that the step was looked at and not applied. After any other it may have been.
+/// Returns true if the error proves that the node refused the step. After any other error it may have applied it.
 fn is_refusal(errno: Errno) -> bool {
     matches!(
         errno,

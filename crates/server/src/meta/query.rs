@@ -1,4 +1,4 @@
-//! Requests that read.
+//! Read requests: lookups, attributes, directories.
 
 use super::MetaService;
 use serde_bytes::ByteBuf;
@@ -9,7 +9,7 @@ use tameike_store::meta::query as table;
 use tameike_store::table::Table;
 
 impl MetaService {
-    /// `view` is the node whose view asks, if it is one.
+    /// Looks up a name. `view` is the node whose view sent the request, which may get a lease.
     pub(super) async fn lookup(
         &self,
         entry: &EntryName,
@@ -32,7 +32,7 @@ impl MetaService {
         .await
     }
 
-    /// `from` shows a directory, when it is one.
+    /// Returns attributes. If the inode is a directory, `from` may cache them for a while.
     pub(super) fn get_attr(&self, inode: InodeId, from: NodeId) -> Result<MetaReply> {
         let mut state = self.state.lock();
         let reply = self.get_inode(inode, false)?;
@@ -103,7 +103,7 @@ impl MetaService {
         Ok(MetaReply::Node(node))
     }
 
-    /// Adds who may have bytes of a file's content in memory to what a node is told that opens it.
+    /// Adds the cache holders of a file to the reply to an open.
     pub(super) fn tell_holders(&self, node: &mut Node, opener: NodeId) {
         let attr = &node.attr;
         if attr.kind == FileKind::File && !attr.inline {
@@ -124,12 +124,12 @@ impl MetaService {
     }
 }
 
-/// What to say of a name that is not there: whoever still believes in a directory that is gone looks it up anew.
+/// Returns the errno for a missing name: ESTALE in a removed directory, so that the client looks it up again.
 fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
     Ok(if table::is_removed(names, dir)? { Errno::ESTALE } else { Errno::ENOENT })
 }
 
-/// What this node has of an inode; its inline content when it is opened.
+/// Reads an inode, with its inline content if `opened`.
 pub(super) fn node(names: &dyn Table, inode: InodeId, opened: bool) -> Result<Option<Node>> {
     let Some(record) = table::inode(names, inode)? else { return Ok(None) };
     let content = if opened && record.inline { Some(table::content(names, inode)?.into()) } else { None };

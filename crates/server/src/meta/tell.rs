@@ -1,4 +1,4 @@
-//! Telling nodes of changes that they do not know of, before the call that made them returns.
+//! Grants leases, and revokes them on other nodes before the call that changed a name or inode returns.
 
 use super::leases::Untold;
 use super::state::State;
@@ -11,11 +11,11 @@ use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::meta::{MetaReply, Node, Step, Target};
 use tameike_core::{FileKind, InodeId, NodeId, Result};
 
-/// Inodes in one message: it fits, whatever their numbers.
+/// Maximum number of inodes in one message, so that it fits with any numbers.
 const REVOKED_MAX: usize = 8192;
 
 impl MetaService {
-    /// What the view of `node` may believe of a name from now on, as it is told; whether it holds the name.
+    /// Records that the view of `node` caches the reply about a name. Returns true if it gets a lease on the name.
     pub(super) fn lease(
         &self,
         state: &mut State,
@@ -29,12 +29,12 @@ impl MetaService {
             state.leases.see(target.inode, node, now);
             return false;
         }
-        // A file with other names, or that lives elsewhere, changes unseen from here.
+        // This node does not see all changes of a file with several names, or with its inode on another node.
         inode.is_some_and(|inode| inode.attr.nlink == 1) && state.leases.grant(target.inode, dir, node, now)
     }
 
-    /// `from` has changed an inode, or tried to; `access` says that mode or owner changed. Nobody is promised to
-    /// see a directory's other attributes at once.
+    /// Revokes leases after `from` changed an inode, or tried to. `access` is true if mode or owner changed; other attributes of
+    /// directories are not coherent.
     pub(super) async fn tell_of(
         &self,
         inode: InodeId,
@@ -58,7 +58,7 @@ impl MetaService {
         self.tell(untold.into_iter().collect()).await;
     }
 
-    /// Who must be told of these steps, which are done.
+    /// Returns the leases to revoke after these steps.
     pub(super) fn untold<'a>(
         &self,
         state: &mut State,
@@ -70,7 +70,7 @@ impl MetaService {
         touched.filter_map(|(inode, is_dir)| state.leases.changed(inode, is_dir, by, now)).collect()
     }
 
-    /// Returns when nobody believes any more what is not so.
+    /// Revokes leases. Returns when all have been revoked or have expired.
     pub(super) async fn tell(&self, untold: Vec<Untold>) {
         let mut all = BTreeMap::<_, (Duration, BTreeSet<InodeId>)>::new();
         for Untold { inode, holder, until } in untold {
@@ -97,8 +97,8 @@ impl MetaService {
                     inodes.iter().for_each(|&inode| state.leases.told(inode, holder, now));
                     return;
                 }
-                Some(_) => log::info!("{holder} cannot be told of changes; its leases run out"),
-                None => log::info!("{holder} was not told of changes in time"),
+                Some(_) => log::info!("cannot revoke leases of {holder}; waiting until they expire"),
+                None => log::info!("{holder} did not acknowledge the revocation of leases before they expired"),
             }
         }
         runtime.sleep(left()).await;

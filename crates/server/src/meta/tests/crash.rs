@@ -1,5 +1,5 @@
-//! Every operation, cut off at every message between nodes and at every write to a log, by the death of each
-//! node: afterwards it has happened in whole or not at all, and nothing is left of it.
+//! Atomicity: a crash of each node at every message and at every log write of an operation. Afterwards the operation has taken full
+//! effect or none, and leaves nothing behind.
 
 use super::check::check;
 use super::client::{Client, name, new};
@@ -12,9 +12,9 @@ use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
 const NODES: usize = 3;
 
-/// What all operations start from.
+/// The initial state for all operations.
 struct Stage {
-    /// Directories whose children lie on different nodes.
+    /// Directories with entries on different nodes.
     dirs: [InodeId; NODES],
     file: Target,
     sub: Target,
@@ -42,7 +42,7 @@ async fn stage(client: &Client) -> Stage {
     client.create(dirs[1], "empty", FileKind::Directory).await.unwrap();
     let file = Target { inode: file, kind: FileKind::File };
     let sub = Target { inode: sub, kind: FileKind::Directory };
-    // Now the inode of a name may be elsewhere than the name.
+    // After this, a name and its inode may be on different nodes.
     client.link(file, dirs[2], "link").await.unwrap();
     client.rename((dirs[1], "other"), (dirs[0], "moved"), RenameMode::Replace).await.unwrap();
     client.rename((dirs[1], "empty"), (dirs[2], "empty"), RenameMode::Replace).await.unwrap();
@@ -57,7 +57,7 @@ macro_rules! work {
     };
 }
 
-/// Names and what they say in all directories of the stage.
+/// The names and inodes in all directories.
 type Picture = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
 
 async fn picture(client: &Client, stage: &Stage) -> Picture {
@@ -73,11 +73,11 @@ async fn picture(client: &Client, stage: &Stage) -> Picture {
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     Message(Doom),
-    /// The node's log fails after this many writes, then it dies.
+    /// The node's log fails after this many writes, then the node crashes.
     Write(Doom),
 }
 
-/// Runs `work` with a cut; the names before, after, how it ended, and how many messages it took.
+/// Runs `work` with a crash. Returns the names before and after, the result, and the number of messages.
 fn run(work: Work, cut: Option<Cut>) -> (Picture, Picture, Result<()>, u64) {
     let world = World::new(7, &[true; NODES]);
     let client = super::client(&world);
@@ -105,10 +105,10 @@ fn run(work: Work, cut: Option<Cut>) -> (Picture, Picture, Result<()>, u64) {
     (before, after, result, events)
 }
 
-/// Cuts `work` off in every way.
+/// Runs `work` with a crash at every point.
 fn walk(work: Work) {
     let (before, done, result, events) = run(work, None);
-    result.expect("undisturbed it succeeds");
+    result.expect("it succeeds without a crash");
     let check = |cut| {
         let (_, after, result, _) = run(work, Some(cut));
         let whole = after == done || after == before;
@@ -124,22 +124,22 @@ fn walk(work: Work) {
             ends[usize::from(check(Cut::Write(Doom { node, event })))] = true;
         }
     }
-    assert_eq!(ends, [true; 2], "some cuts come before the decision and some after");
+    assert_eq!(ends, [true; 2], "some crashes come before the decision and some after");
 }
 
 #[test]
-fn unlink_of_an_inode_elsewhere() {
+fn unlink_of_an_inode_on_another_node() {
     walk(work!(|client, stage| client.unlink(stage.dirs[0], "moved")));
     walk(work!(|client, stage| client.unlink(stage.dirs[2], "link")));
 }
 
 #[test]
-fn link_of_an_inode_elsewhere() {
+fn link_of_an_inode_on_another_node() {
     walk(work!(|client, stage| client.link(stage.file, stage.dirs[1], "new")));
 }
 
 #[test]
-fn rmdir_with_children_elsewhere() {
+fn rmdir_with_children_on_other_nodes() {
     walk(work!(|client, stage| client.rmdir(stage.dirs[0], "sub")));
     walk(work!(|client, stage| client.rmdir(stage.dirs[2], "empty")));
 }
@@ -181,7 +181,7 @@ fn exchange_of_a_file_and_a_directory() {
 }
 
 #[test]
-fn an_acknowledged_operation_that_was_made_safe_is_not_lost() {
+fn a_synced_operation_is_not_lost() {
     let world = World::new(8, &[true; NODES]);
     let client = super::client(&world);
     let stage = Arc::new(world.machine.run(stage(&client)));
@@ -201,7 +201,7 @@ fn an_acknowledged_operation_that_was_made_safe_is_not_lost() {
 }
 
 #[test]
-fn numbers_are_never_given_out_twice() {
+fn inode_numbers_are_never_reused() {
     let world = World::new(9, &[true]);
     let client = super::client(&world);
     let mut seen = std::collections::BTreeSet::new();
@@ -217,7 +217,7 @@ fn numbers_are_never_given_out_twice() {
 }
 
 #[test]
-fn a_cut_of_units_is_completed_after_a_crash() {
+fn a_truncation_is_completed_after_a_crash() {
     for node in 0..NODES {
         for event in 0..20 {
             let world = World::new(10, &[true; NODES]);
@@ -234,14 +234,14 @@ fn a_cut_of_units_is_completed_after_a_crash() {
             assert!(size == 2 || result.is_err());
             for node in 0..NODES {
                 let length = world.units(node)[&inode].len();
-                assert_eq!(length, if size == 2 { 2 } else { 4 }, "{length} bytes are left of {size}");
+                assert_eq!(length, if size == 2 { 2 } else { 4 }, "{length} bytes remain of {size}");
             }
         }
     }
 }
 
 #[test]
-fn going_wide_is_completed_after_a_crash() {
+fn sharding_is_completed_after_a_crash() {
     for node in 0..NODES {
         for event in 0..10 {
             let world = World::new(11, &[true; NODES]);
@@ -255,7 +255,7 @@ fn going_wide_is_completed_after_a_crash() {
                 .run(world.machine.runtime_of(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
             world.heal();
             check(&world);
-            // What was only in the memory of a node that died may be gone, in the order of its making.
+            // Creates that a crashed node had only in memory may be lost, the last ones first.
             let names = world.machine.run(client.read_dir(dir, 500)).unwrap();
             assert!(names.len() as u64 <= NARROW_ENTRIES_MAX + 1);
             if node != home.0 as usize {
@@ -267,12 +267,12 @@ fn going_wide_is_completed_after_a_crash() {
 }
 
 #[test]
-fn names_of_an_operation_wait_until_its_nodes_are_back() {
+fn names_of_a_pending_operation_are_blocked_until_its_nodes_restart() {
     let world = World::new(12, &[true; NODES]);
     let client = super::client(&world);
     let stage = world.machine.run(stage(&client));
     let (from, to) = ((stage.dirs[0], "file"), (stage.dirs[1], "new"));
-    // The node of the new name dies before it answers; whether it has the name is not known.
+    // The node of the new name crashes before it replies: it may have the name or not.
     world.doom(Some(Doom { node: 1, event: 3 }));
     let result = world.machine.run(client.rename(from, to, RenameMode::Replace));
     assert_eq!(result.unwrap_err().errno, Errno::EHOSTDOWN);
@@ -298,7 +298,7 @@ fn names_of_an_operation_wait_until_its_nodes_are_back() {
 }
 
 #[test]
-fn a_directory_that_goes_wide_waits_until_its_nodes_are_back() {
+fn sharding_waits_until_its_nodes_restart() {
     let world = World::new(13, &[true; NODES]);
     let client = super::client(&world);
     let dir = world.machine.run(crowd(&client));
@@ -329,7 +329,7 @@ async fn crowd(client: &Client) -> InodeId {
 }
 
 #[test]
-fn renames_that_cross_each_other_all_end() {
+fn concurrent_renames_all_end() {
     for seed in 0..200 {
         let world = World::new(100 + seed, &[true; NODES]);
         let client = super::client(&world);
@@ -359,7 +359,7 @@ fn renames_that_cross_each_other_all_end() {
 }
 
 #[test]
-fn directories_moved_at_once_make_no_loop() {
+fn concurrent_moves_of_directories_make_no_loop() {
     for seed in 0..100 {
         let world = World::new(500 + seed, &[true; NODES]);
         let client = super::client(&world);

@@ -1,4 +1,4 @@
-//! Random operations on clusters against a tree in memory: the same results, the same names.
+//! Compares random operations on clusters with a POSIX tree in memory.
 
 use super::check::check;
 use super::client::{Client, name, new};
@@ -24,7 +24,7 @@ enum Operation {
     Crash(u8),
 }
 
-/// A path of one to three names out of four.
+/// Paths of one to three names out of four.
 fn path() -> impl Strategy<Value = Path> {
     prop::collection::vec(b'a'..=b'd', 1..4)
 }
@@ -44,10 +44,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Number and kind of an inode.
+/// Number and file type of an inode.
 type Entry = (u64, FileKind);
 
-/// A tree as POSIX has it: inodes by number, directories with their names.
+/// A POSIX tree: inodes by number, directories with their names.
 #[derive(Default)]
 struct Model {
     directories: BTreeMap<u64, BTreeMap<u8, Entry>>,
@@ -147,7 +147,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or below it.
+    /// Returns true if `dir` is `ancestor` or below it.
     fn is_below(&self, dir: u64, ancestor: u64) -> bool {
         dir == ancestor
             || self.directories[&ancestor]
@@ -289,7 +289,7 @@ async fn perform_on_names(client: &Client, operation: &Operation) -> Result<Vec<
     Ok(Vec::new())
 }
 
-/// Everything that can be seen below the root: paths, kinds and link counts.
+/// Reads the tree below the root: paths, file types and link counts.
 async fn seen(client: &Client) -> BTreeSet<(Path, FileKindName, u32)> {
     let mut seen = BTreeSet::new();
     let mut pending = vec![(Path::new(), InodeId::ROOT)];
@@ -361,7 +361,7 @@ fn compare(seed: u64, devices: &[bool], operations: &[Operation]) {
     check_replay(&world, &client);
 }
 
-/// The tables made again from the logs are the same, byte for byte.
+/// Checks that replayed logs produce the same tables, byte for byte.
 fn check_replay(world: &Arc<World>, client: &Client) {
     world.machine.run(sync(client));
     let tables = || {
@@ -389,9 +389,9 @@ proptest! {
     }
 }
 
-/// Several clients at once, nodes dying now and then: everything ends, and the tables fit each other.
+/// Concurrent clients with node crashes: everything ends, and the tables are consistent.
 #[test]
-fn chaos_leaves_nothing_behind() {
+fn concurrent_operations_with_crashes_leave_consistent_tables() {
     for seed in 0..60 {
         let world = World::new(seed * 7919 + 1, &[true, true, false, true]);
         let mut runner = proptest::test_runner::TestRunner::new_with_rng(
@@ -413,7 +413,7 @@ fn chaos_leaves_nothing_behind() {
                 let client = Client { world: world.clone(), node: NodeId(number as u32 % 4) };
                 async move {
                     for operation in script {
-                        // Whoever meets a dead node is told so.
+                        // Calls to a failed node return an error.
                         let _ = perform(&client, &operation).await;
                     }
                 }
@@ -430,7 +430,7 @@ fn chaos_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_rename_onto_the_other_view_is_refused() {
+fn a_rename_to_another_view_is_refused() {
     let world = World::new(3, &[true, true]);
     let client = super::client(&world);
     let local = InodeId::local_root(NodeId(1), NodeId(1));

@@ -1,4 +1,4 @@
-//! Several metadata services joined by direct calls, on ledgers in memory that survive a crash.
+//! A cluster of metadata services that call each other directly, on ledgers in memory that survive crashes.
 
 use crate::holders::CacheTable;
 use crate::meta::{MetaParts, MetaService};
@@ -32,11 +32,11 @@ impl Data for NoData {
     }
 }
 
-/// What survives a crash of a node.
+/// The state of a node that survives a crash.
 struct Disk {
     logs: [MemoryLog; 2],
     kv: MemoryKv,
-    /// Units in bytes from the start of the file.
+    /// Bytes of units, from the start of the file.
     units: BTreeMap<InodeId, Vec<u8>>,
 }
 
@@ -49,11 +49,11 @@ struct Running {
 struct Site {
     disk: Disk,
     running: Option<Running>,
-    /// Counts the starts.
+    /// Number of starts.
     life: u64,
 }
 
-/// Which node dies at which message between nodes.
+/// A crash of a node at a message between nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doom {
     pub(super) node: usize,
@@ -62,19 +62,19 @@ pub(super) struct Doom {
 
 pub(super) struct World {
     pub(super) machine: Simulation,
-    /// A node died.
+    /// Notified when a node crashes.
     deaths: Event,
     pub(super) cluster: Arc<Cluster>,
     pub(super) faults: Vec<Faults>,
     sites: Mutex<Vec<Site>>,
     events: Mutex<(u64, Option<Doom>)>,
     slab: Arc<Slab>,
-    /// What the views of each node were told.
+    /// Leases revoked on each node.
     pub(super) revoked: Mutex<Vec<(NodeId, InodeId)>>,
 }
 
 impl World {
-    /// `devices` says of each node whether it has a device.
+    /// Starts a cluster. `devices` states whether each node has a device.
     pub(super) fn new(seed: u64, devices: &[bool]) -> Arc<Self> {
         let info = |(id, &device): (usize, &bool)| NodeInfo {
             id: NodeId(id as u32),
@@ -115,7 +115,7 @@ impl World {
         self.sites.lock().len()
     }
 
-    /// Opens a node's service on what its disks have, and lets it recover.
+    /// Starts a node's service on its disk, with recovery in the background.
     pub(super) fn start(self: &Arc<Self>, node: usize) {
         self.machine.bury();
         self.faults[node].none();
@@ -168,7 +168,7 @@ impl World {
         self.sites.lock()[node].running.is_some()
     }
 
-    /// Starts what is down, and lets everything end that is under way.
+    /// Starts all nodes that are down, and runs all tasks to their end.
     pub(super) fn heal(self: &Arc<Self>) {
         self.events.lock().1 = None;
         self.faults.iter().for_each(Faults::none);
@@ -192,7 +192,7 @@ impl World {
         self.sites.lock()[node].disk.units.clone()
     }
 
-    /// Lets `doom` come true, and counts messages from 0 again.
+    /// Schedules a crash, and resets the count of messages.
     pub(super) fn doom(&self, doom: Option<Doom>) {
         *self.events.lock() = (0, doom);
     }
@@ -201,7 +201,7 @@ impl World {
         self.events.lock().0
     }
 
-    /// A message is about to be delivered, or an answer to be returned.
+    /// Counts the delivery of a message or reply, and executes a scheduled crash.
     fn event(&self) {
         let doomed = {
             let mut events = self.events.lock();
@@ -219,7 +219,7 @@ impl World {
         sites[node].running.as_ref().map(|_| sites[node].life)
     }
 
-    /// Delivers a request and waits for the answer, or for the death of the node.
+    /// Delivers a request, and waits for the reply or a crash of the node.
     pub(super) async fn deliver(
         self: Arc<Self>,
         from: NodeId,
@@ -286,13 +286,13 @@ impl World {
         Ok(Reply::Unit(UnitReply::Done))
     }
 
-    /// Bytes written to units as a client would, by their home.
+    /// Writes bytes to units on their home.
     pub(super) fn write_units(&self, node: NodeId, inode: InodeId, bytes: &[u8]) {
         self.sites.lock()[node.0 as usize].disk.units.insert(inode, bytes.to_vec());
     }
 }
 
-/// The network as one node sees it.
+/// The network interface of a node.
 struct Wire {
     world: Weak<World>,
     node: usize,
@@ -329,7 +329,7 @@ impl Rpc for Wire {
             world.event();
             world.stop_if_dead(from, life).await;
             if world.life(to.0 as usize) != peer {
-                reply = Err(Fault::new(Errno::EHOSTDOWN, "the answer is lost"));
+                reply = Err(Fault::new(Errno::EHOSTDOWN, "the reply is lost"));
             }
             if reply.as_ref().is_err_and(|fault| fault.errno == Errno::EHOSTDOWN) {
                 world.machine.runtime_of(from).sleep(Duration::from_secs(1)).await;
@@ -341,7 +341,7 @@ impl Rpc for Wire {
 }
 
 impl World {
-    /// The dead do nothing more.
+    /// Blocks forever if the calling node has crashed.
     async fn stop_if_dead(&self, node: usize, life: Option<u64>) {
         if self.life(node) != life {
             std::future::pending::<()>().await;
