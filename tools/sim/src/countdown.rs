@@ -88,7 +88,7 @@ enum Mode {
         left: u64,
         fault: FaultKind,
     },
-    Met(Site, FaultKind),
+    Injected(Site, FaultKind),
 }
 
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ impl Rng {
     }
 
     /// Returns a random element of `several`, which must not be empty.
-    pub fn of<'a, T>(&mut self, several: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, several: &'a [T]) -> &'a T {
         &several[self.below(several.len() as u64) as usize]
     }
 }

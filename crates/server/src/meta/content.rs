@@ -23,9 +23,9 @@ impl MetaService {
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         if is_resize {
             let _guard = self.contents.hold(inode).await;
-            let applied = self.execute_with_room(inode, &record).await?;
+            let applied = self.execute_or_spill(inode, &record).await?;
             for &(inode, truncation) in &applied.truncations {
-                self.cut(inode, truncation).await?;
+                self.truncate_units(inode, truncation).await?;
             }
             return changed(self.parts.node, applied.outcome);
         }
@@ -44,7 +44,7 @@ impl MetaService {
         let applied = match self.execute(&record) {
             Err(fault) if fault.errno == Errno::EFBIG => {
                 let _guard = self.contents.hold(inode).await;
-                self.execute_with_room(inode, &record).await?
+                self.execute_or_spill(inode, &record).await?
             }
             other => other?,
         };
@@ -55,7 +55,7 @@ impl MetaService {
     }
 
     /// Executes a command that may outgrow inline content, which then moves to a unit. The caller holds the content's lock.
-    async fn execute_with_room(&self, inode: InodeId, record: &LogCommand) -> Result<Applied> {
+    async fn execute_or_spill(&self, inode: InodeId, record: &LogCommand) -> Result<Applied> {
         match self.execute(record) {
             Err(fault) if fault.errno == Errno::EFBIG && self.is_inline(inode)? => {
                 self.spill_locked(inode).await?;
@@ -135,7 +135,7 @@ impl MetaService {
 
     /// Truncates the units of a file on all their homes, then logs that. The promise returns the result of the first attempt; the task
     /// retries unreachable nodes until they succeed.
-    pub(super) fn cut(&self, inode: InodeId, truncation: Truncation) -> Promise<Result<()>> {
+    pub(super) fn truncate_units(&self, inode: InodeId, truncation: Truncation) -> Promise<Result<()>> {
         let (resolver, first) = promise();
         let homes = self.parts.cluster.unit_homes(truncation.layout, inode);
         self.spawn(|service| async move {
@@ -144,10 +144,10 @@ impl MetaService {
             let mut pause = RETRY_TIME_MIN;
             loop {
                 let Some(this) = service.upgrade() else { return };
-                let left = this.try_cut(inode, truncation, homes).await;
+                let left = this.try_truncate(inode, truncation, homes).await;
                 let result = match left.first() {
                     None => this.execute(&LogCommand::Truncated { inode, truncation }).map(|_| ()),
-                    Some((_, fault)) => Err(not_everywhere_cut(inode, truncation, fault)),
+                    Some((_, fault)) => Err(truncation_pending(inode, truncation, fault)),
                 };
                 if let Some(resolver) = resolver.take() {
                     resolver.resolve(result);
@@ -169,7 +169,7 @@ impl MetaService {
 
     /// Returns the homes that failed, with their errors. Persists the new size first: after a crash, no file may have its old size without
     /// its data.
-    async fn try_cut(
+    async fn try_truncate(
         &self,
         inode: InodeId,
         truncation: Truncation,
@@ -178,20 +178,20 @@ impl MetaService {
         if let Err(fault) = self.parts.ledger.sync(false).await {
             return homes.into_iter().map(|home| (home, fault.clone())).collect();
         }
-        let cuts = homes.into_iter().map(|home| async move {
-            let cut = UnitRequest::Truncate { inode, size: truncation.size };
-            let cut = match self.ask_unit(home, cut, None).await {
+        let truncations = homes.into_iter().map(|home| async move {
+            let truncate = UnitRequest::Truncate { inode, size: truncation.size };
+            let truncate = match self.ask_unit(home, truncate, None).await {
                 // The truncation must be persisted before its log record is removed.
                 Ok(()) => self.ask_unit(home, UnitRequest::Sync { inode, durable: false }, None).await,
                 failed => failed,
             };
-            cut.err().map(|fault| (home, fault))
+            truncate.err().map(|fault| (home, fault))
         });
-        join_all(cuts).await.into_iter().flatten().collect()
+        join_all(truncations).await.into_iter().flatten().collect()
     }
 }
 
-fn not_everywhere_cut(inode: InodeId, Truncation { size, .. }: Truncation, fault: &Fault) -> Fault {
+fn truncation_pending(inode: InodeId, Truncation { size, .. }: Truncation, fault: &Fault) -> Fault {
     fault.clone().context(format_args!(
         "{inode} has its new size of {size} bytes, but a node that cannot be reached still has old data; it \
          will be truncated when the node is reachable"

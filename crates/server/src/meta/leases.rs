@@ -16,23 +16,23 @@ use tameike_core::{InodeId, NodeId};
 /// How long the home grants no lease on a name after a revocation: several nodes change the file, so they ask the home.
 const CONTENTION: Duration = Duration::from_secs(1);
 
-enum Belief {
+enum Lease {
     /// A node has the lease on the name of a file in this directory.
     Name { holder: NodeId, dir: InodeId },
     /// Several nodes change the name. The last holder may still use its revoked lease.
-    Contended { untold: Option<NodeId> },
+    Contended { pending: Option<NodeId> },
     /// The kernel of this node caches the directory, or those of several nodes do.
     Directory { node: Option<NodeId> },
 }
 
 struct Record {
-    belief: Belief,
+    lease: Lease,
     until: Duration,
 }
 
 /// A stale lease or cached directory that a change must wait for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Untold {
+pub(super) struct Revocation {
     /// The changed inode.
     pub(super) inode: InodeId,
     /// The node to notify; `None` if only waiting helps.
@@ -56,41 +56,41 @@ impl Leases {
     pub(super) fn grant(&mut self, inode: InodeId, dir: InodeId, node: NodeId, now: Duration) -> bool {
         self.purge(now);
         let until = now + NAME_LEASE;
-        let belief = Belief::Name { holder: node, dir };
+        let lease = Lease::Name { holder: node, dir };
         match self.records.get_mut(&inode) {
-            Some(Record { belief: Belief::Name { holder, .. }, until: old }) if *holder == node => {
+            Some(Record { lease: Lease::Name { holder, .. }, until: old }) if *holder == node => {
                 *old = until;
                 true
             }
             Some(record) if record.until > now => false,
             Some(record) => {
-                *record = Record { belief, until };
+                *record = Record { lease, until };
                 true
             }
-            None => self.insert(inode, Record { belief, until }),
+            None => self.insert(inode, Record { lease, until }),
         }
     }
 
     /// Records that `node` may cache a directory.
-    pub(super) fn see(&mut self, dir: InodeId, node: NodeId, now: Duration) {
+    pub(super) fn cached(&mut self, dir: InodeId, node: NodeId, now: Duration) {
         self.purge(now);
         let until = now + DIRECTORY_SIGHT;
         if let Some(record) = self.records.get_mut(&dir) {
             let alone = record.until <= now
-                || matches!(record.belief, Belief::Directory { node: Some(one) } if one == node);
-            *record = Record { belief: Belief::Directory { node: alone.then_some(node) }, until };
-        } else if !self.insert(dir, Record { belief: Belief::Directory { node: Some(node) }, until }) {
+                || matches!(record.lease, Lease::Directory { node: Some(one) } if one == node);
+            *record = Record { lease: Lease::Directory { node: alone.then_some(node) }, until };
+        } else if !self.insert(dir, Record { lease: Lease::Directory { node: Some(node) }, until }) {
             self.unrecorded_until = until;
         }
     }
 
     fn insert(&mut self, inode: InodeId, record: Record) -> bool {
-        let has_room = self.records.len() < LEASES_MAX;
-        if has_room {
+        let fits = self.records.len() < LEASES_MAX;
+        if fits {
             self.order.push_back((record.until, inode));
             self.records.insert(inode, record);
         }
-        has_room
+        fits
     }
 
     /// Returns the stale lease or cached directory of other nodes after `by` (if known) changed `inode`.
@@ -100,44 +100,42 @@ impl Leases {
         is_dir: bool,
         by: Option<NodeId>,
         now: Duration,
-    ) -> Option<Untold> {
+    ) -> Option<Revocation> {
         let Some(record) = self.records.get_mut(&inode) else {
             let until = self.unrecorded_until;
-            return (is_dir && until > now).then_some(Untold { inode, holder: None, until });
+            return (is_dir && until > now).then_some(Revocation { inode, holder: None, until });
         };
         let until = record.until;
-        let holder = match record.belief {
+        let holder = match record.lease {
             _ if until <= now => return None,
-            Belief::Contended { untold: None } => return None,
-            Belief::Contended { untold: Some(holder) } | Belief::Name { holder, .. }
-                if by == Some(holder) =>
-            {
+            Lease::Contended { pending: None } => return None,
+            Lease::Contended { pending: Some(holder) } | Lease::Name { holder, .. } if by == Some(holder) => {
                 return None;
             }
-            Belief::Directory { node: Some(node) } if by == Some(node) => return None,
-            Belief::Directory { .. } => None,
-            Belief::Contended { untold } => untold,
-            Belief::Name { holder, .. } => {
+            Lease::Directory { node: Some(node) } if by == Some(node) => return None,
+            Lease::Directory { .. } => None,
+            Lease::Contended { pending } => pending,
+            Lease::Name { holder, .. } => {
                 let until = until.max(now + CONTENTION);
-                *record = Record { belief: Belief::Contended { untold: Some(holder) }, until };
+                *record = Record { lease: Lease::Contended { pending: Some(holder) }, until };
                 Some(holder)
             }
         };
-        Some(Untold { inode, holder, until })
+        Some(Revocation { inode, holder, until })
     }
 
     /// Records that a holder has acknowledged a revocation.
-    pub(super) fn told(&mut self, inode: InodeId, holder: NodeId, now: Duration) {
+    pub(super) fn revoked(&mut self, inode: InodeId, holder: NodeId, now: Duration) {
         if let Some(record) = self.records.get_mut(&inode)
-            && matches!(record.belief, Belief::Contended { untold: Some(untold) } if untold == holder)
+            && matches!(record.lease, Lease::Contended { pending: Some(pending) } if pending == holder)
         {
-            *record = Record { belief: Belief::Contended { untold: None }, until: now + CONTENTION };
+            *record = Record { lease: Lease::Contended { pending: None }, until: now + CONTENTION };
         }
     }
 
     /// Revokes the leases on all names of a directory, whose entries move to other nodes.
-    pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Untold> {
-        let is_in = |record: &Record| matches!(record.belief, Belief::Name { dir: of, .. } if of == dir);
+    pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Revocation> {
+        let is_in = |record: &Record| matches!(record.lease, Lease::Name { dir: of, .. } if of == dir);
         let inodes = self.records.iter().filter(|(_, record)| is_in(record)).map(|(inode, _)| *inode);
         let inodes: Vec<_> = inodes.collect();
         inodes.into_iter().filter_map(|inode| self.changed(inode, false, None, now)).collect()
@@ -145,10 +143,10 @@ impl Leases {
 
     /// Drops the leases of a failed node.
     pub(super) fn forget_node(&mut self, node: NodeId) {
-        self.records.retain(|_, record| match record.belief {
-            Belief::Name { holder, .. } => holder != node,
-            Belief::Directory { node: one } => one != Some(node),
-            Belief::Contended { untold } => untold != Some(node),
+        self.records.retain(|_, record| match record.lease {
+            Lease::Name { holder, .. } => holder != node,
+            Lease::Directory { node: one } => one != Some(node),
+            Lease::Contended { pending } => pending != Some(node),
         });
     }
 
@@ -197,15 +195,15 @@ mod tests {
         assert!(leases.grant(FILE, DIR, A, START));
         assert!(!leases.grant(FILE, DIR, B, START));
         assert_eq!(leases.changed(FILE, false, Some(A), START), None);
-        let told = leases.changed(FILE, false, Some(B), START + MOMENT);
-        assert_eq!(told, Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
+        let revocation = leases.changed(FILE, false, Some(B), START + MOMENT);
+        assert_eq!(revocation, Some(Revocation { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
         // Other changes during the revocation wait as well; a contended name is leased to no node.
-        assert_eq!(leases.changed(FILE, false, Some(C), START + MOMENT), told);
+        assert_eq!(leases.changed(FILE, false, Some(C), START + MOMENT), revocation);
         assert_eq!(leases.changed(FILE, false, Some(A), START + MOMENT), None);
-        leases.told(FILE, B, START + 2 * MOMENT);
-        assert_eq!(leases.changed(FILE, false, Some(C), START + CONTENTION + 2 * MOMENT), told);
+        leases.revoked(FILE, B, START + 2 * MOMENT);
+        assert_eq!(leases.changed(FILE, false, Some(C), START + CONTENTION + 2 * MOMENT), revocation);
         assert!(!leases.grant(FILE, DIR, B, START + CONTENTION + 2 * MOMENT));
-        leases.told(FILE, A, START + 3 * MOMENT);
+        leases.revoked(FILE, A, START + 3 * MOMENT);
         assert_eq!(leases.changed(FILE, false, Some(C), START + 3 * MOMENT), None);
         assert!(!leases.grant(FILE, DIR, A, START + 3 * MOMENT));
         assert!(leases.grant(FILE, DIR, B, START + 3 * MOMENT + CONTENTION));
@@ -215,9 +213,9 @@ mod tests {
     fn a_lease_that_cannot_be_revoked_must_expire() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
-        let untold = Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE });
+        let pending = Some(Revocation { inode: FILE, holder: Some(A), until: START + NAME_LEASE });
         for time in [MOMENT, 2 * CONTENTION, NAME_LEASE - MOMENT] {
-            assert_eq!(leases.changed(FILE, false, Some(B), START + time), untold);
+            assert_eq!(leases.changed(FILE, false, Some(B), START + time), pending);
         }
         assert_eq!(leases.changed(FILE, false, Some(B), START + NAME_LEASE), None);
     }
@@ -235,11 +233,11 @@ mod tests {
     #[test]
     fn a_change_of_a_directory_waits_for_caches_of_other_nodes() {
         let mut leases = Leases::default();
-        leases.see(DIR, A, START);
+        leases.cached(DIR, A, START);
         assert_eq!(leases.changed(DIR, true, Some(A), START), None);
-        let wait = |until| Some(Untold { inode: DIR, holder: None, until });
+        let wait = |until| Some(Revocation { inode: DIR, holder: None, until });
         assert_eq!(leases.changed(DIR, true, Some(B), START), wait(START + DIRECTORY_SIGHT));
-        leases.see(DIR, B, START + MOMENT);
+        leases.cached(DIR, B, START + MOMENT);
         assert_eq!(
             leases.changed(DIR, true, Some(B), START + MOMENT),
             wait(START + MOMENT + DIRECTORY_SIGHT)
@@ -264,7 +262,7 @@ mod tests {
             assert!(leases.grant(InodeId(100 + inode), DIR, A, START));
         }
         assert!(!leases.grant(FILE, DIR, A, START));
-        leases.see(DIR, A, START);
+        leases.cached(DIR, A, START);
         assert!(leases.changed(DIR, true, Some(A), START + MOMENT).is_some());
         // Expired records free space.
         assert!(leases.grant(FILE, DIR, A, START + NAME_LEASE));

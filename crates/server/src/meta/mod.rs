@@ -7,22 +7,22 @@
 //! The service stores no file data: it sends truncations to the homes of units, and writes one unit when inline content outgrows the
 //! inode. It does not check permissions; the frontend does, from the attributes.
 
-mod births;
+mod allocation;
 mod content;
 mod leases;
 mod operation;
 mod plan;
 mod query;
 mod recovery;
+mod revocation;
+mod sharding;
 mod single;
 mod state;
-mod tell;
 #[cfg(test)]
 mod tests;
-mod widen;
 
 use crate::holders::CacheTable;
-use births::Births;
+use allocation::InodeAllocator;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use state::State;
@@ -76,7 +76,7 @@ pub struct MetaService {
     state: Mutex<State>,
     /// First number of operations and inodes of this incarnation.
     first: u64,
-    births: Births,
+    allocator: InodeAllocator,
     /// Number of inodes of each view on this node.
     inodes: [AtomicU64; View::ALL.len()],
     /// Held while the content of a file moves or is truncated.
@@ -114,7 +114,7 @@ impl MetaService {
             this: this.clone(),
             state: Mutex::new(state),
             first,
-            births: Births::new(first),
+            allocator: InodeAllocator::new(first),
             inodes,
             contents: Locks::default(),
             unfinished: Mutex::new(unfinished),
@@ -174,7 +174,7 @@ impl MetaService {
                 let (inode, access) = (command.changes(), command.changes_access());
                 let reply = self.command(command, from).await;
                 if let Some(inode) = inode {
-                    self.tell_of(inode, from, access, &reply).await;
+                    self.revoke_changed(inode, from, access, &reply).await;
                 }
                 reply
             }
@@ -239,10 +239,10 @@ impl MetaService {
             if truncation.size == 0 {
                 self.parts.holders.removed(inode);
             }
-            drop(self.cut(inode, truncation));
+            drop(self.truncate_units(inode, truncation));
         }
         if let Some((dir, entries)) = applied.grown {
-            self.widen_if_crowded(dir, entries);
+            self.shard_if_crowded(dir, entries);
         }
     }
 
@@ -292,7 +292,7 @@ impl MetaService {
     }
 
     /// Returns whether `dir` is sharded (`wide`), if this node knows that the sender is wrong about it.
-    fn width(&self, dir: InodeId, offset: Option<DirOffset>, wide: bool) -> Result<Option<bool>> {
+    fn correct_sharding(&self, dir: InodeId, offset: Option<DirOffset>, wide: bool) -> Result<Option<bool>> {
         let cluster = &self.parts.cluster;
         let is_home = cluster.children_home(dir) == self.parts.node;
         if is_home {
@@ -310,7 +310,10 @@ impl MetaService {
     }
 
     fn misrouted(&self, what: std::fmt::Arguments<'_>) -> Fault {
-        Fault::new(Errno::EPROTO, format!("{} got a request for {what}, which it does not own", self.parts.node))
+        Fault::new(
+            Errno::EPROTO,
+            format!("{} got a request for {what}, which it does not own", self.parts.node),
+        )
     }
 
     /// Sends a request to the metadata service of a node, which may be this one.

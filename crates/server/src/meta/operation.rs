@@ -8,7 +8,7 @@
 //! Recovery undoes an operation without a decision, and completes one with a decision.
 
 use super::MetaService;
-use super::leases::Untold;
+use super::leases::Revocation;
 use super::plan::{Plan, Planned};
 use super::recovery::Settled;
 use super::single::is_busy;
@@ -30,7 +30,7 @@ enum Prepared {
     /// This node must decide the operation.
     Undecided,
     /// The reply to the commit step was lost, but recovery found it applied and completed the operation.
-    CarriedThrough,
+    Completed,
 }
 
 /// A failed preparation.
@@ -78,7 +78,7 @@ impl MetaService {
     }
 
     async fn run(&self, plan: Plan, by: NodeId, now: Timestamp) -> Result<()> {
-        let plan = self.bring_home(plan);
+        let plan = self.move_to_decision(plan);
         let sequence = self.state.lock().begin();
         let before = plan.prepare.len() as u32;
         let placed = plan.redo.iter().zip(before + 1..);
@@ -90,7 +90,7 @@ impl MetaService {
             if decided.is_err() {
                 self.state.lock().ended(sequence);
             }
-            self.tell(decided?).await;
+            self.revoke(decided?).await;
             return Ok(());
         }
         // A separate task: the operation ends even if the caller stops waiting.
@@ -113,19 +113,19 @@ impl MetaService {
         if !plan.prepare.is_empty() || plan.commit.is_some() {
             match self.prepare(sequence, plan, decision, by, now).await? {
                 Prepared::Undecided => (),
-                Prepared::CarriedThrough => return Ok(()),
+                Prepared::Completed => return Ok(()),
             }
         }
         let decided = self.decide(sequence, decision, plan.busy.as_ref(), Some(by), now);
         if decided.is_err() || !decision.redo.is_empty() {
             self.settle_or_later(sequence, Some(by)).await;
         }
-        self.tell(decided?).await;
+        self.revoke(decided?).await;
         Ok(())
     }
 
     /// Moves steps on this node into the decision where possible.
-    fn bring_home(&self, mut plan: Plan) -> Plan {
+    fn move_to_decision(&self, mut plan: Plan) -> Plan {
         let here = |node: &NodeId| *node == self.parts.node;
         if plan.commit.is_none() {
             let (home, away): (Vec<_>, Vec<_>) =
@@ -162,7 +162,7 @@ impl MetaService {
             }
             Err(Unprepared { fault, applied: true }) => {
                 match self.settle_or_later(sequence, Some(by)).await {
-                    Some(Settled::CarriedThrough) => Ok(Prepared::CarriedThrough),
+                    Some(Settled::Completed) => Ok(Prepared::Completed),
                     Some(Settled::Undone) => Err(fault),
                     None => Err(fault.context("the names may have been changed or not")),
                 }
@@ -196,7 +196,7 @@ impl MetaService {
     ) -> Result<(), Unprepared> {
         let mut applied = false;
         let unprepared = |fault, applied| Unprepared { fault, applied };
-        self.push().await.map_err(|fault| unprepared(fault, false))?;
+        self.persist().await.map_err(|fault| unprepared(fault, false))?;
         for ((node, step), number) in plan.prepare.iter().zip(0..) {
             let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
             done.map_err(|fault| {
@@ -225,7 +225,7 @@ impl MetaService {
         busy: Option<&EntryName>,
         by: Option<NodeId>,
         now: Timestamp,
-    ) -> Result<Vec<Untold>> {
+    ) -> Result<Vec<Revocation>> {
         let mut state = self.state.lock();
         let mut others = decision.local.iter().filter(|step| !touches(step, busy));
         if others.any(|step| is_busy(&state, step)) {
@@ -238,12 +238,12 @@ impl MetaService {
         if decision.redo.is_empty() {
             state.ended(sequence);
         }
-        let untold = self.untold(&mut state, &decision.local, by);
+        let revocations = self.revocations(&mut state, &decision.local, by);
         let waiting = busy.map(|name| state.free(name)).unwrap_or_default();
         drop(state);
         waiting.into_iter().for_each(|waiting| waiting.resolve(()));
         self.follow(&applied);
-        Ok(untold)
+        Ok(revocations)
     }
 
     pub(super) fn end(&self, sequence: u64, busy: Option<&EntryName>) -> Result<()> {
@@ -257,7 +257,7 @@ impl MetaService {
     }
 
     /// Persists everything executed so far, so that it survives the agent.
-    pub(super) async fn push(&self) -> Result<()> {
+    pub(super) async fn persist(&self) -> Result<()> {
         let ended = self.state.lock().ended_operations();
         self.parts.ledger.sync(false).await?;
         self.state.lock().forget(&ended);

@@ -56,16 +56,18 @@ impl MetaService {
             NameOperation::Rename { from, .. } => from,
         };
         self.when_free(&[entry], |_| Ok(())).await?;
-        if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+        if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
             return Ok(Planned::Width(wide));
         }
-        let says = self.parts.ledger.read(|names| table::entry(names, entry))?;
+        let current = self.parts.ledger.read(|names| table::entry(names, entry))?;
         match operation {
-            NameOperation::Unlink { entry } => self.plan_unlink(entry, wide, says.ok_or(Errno::ENOENT)?),
-            NameOperation::Rmdir { entry } => self.plan_rmdir(entry, wide, says.ok_or(Errno::ENOENT)?).await,
-            NameOperation::Link { entry, target } => self.plan_link(entry, wide, *target, says),
+            NameOperation::Unlink { entry } => self.plan_unlink(entry, wide, current.ok_or(Errno::ENOENT)?),
+            NameOperation::Rmdir { entry } => {
+                self.plan_rmdir(entry, wide, current.ok_or(Errno::ENOENT)?).await
+            }
+            NameOperation::Link { entry, target } => self.plan_link(entry, wide, *target, current),
             NameOperation::Rename { from, to, mode } => {
-                self.plan_rename((from, wide, says.ok_or(Errno::ENOENT)?), to, *mode).await
+                self.plan_rename((from, wide, current.ok_or(Errno::ENOENT)?), to, *mode).await
             }
         }
     }
@@ -118,12 +120,12 @@ impl MetaService {
         entry: &EntryName,
         wide: bool,
         target: Target,
-        says: Option<Target>,
+        current: Option<Target>,
     ) -> Result<Planned> {
         if is_dir(target) {
             return Err(Errno::EPERM.into());
         }
-        if says.is_some() {
+        if current.is_some() {
             return Err(Errno::EEXIST.into());
         }
         if target.inode.pinned_node() != entry.dir.pinned_node() {

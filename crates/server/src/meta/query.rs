@@ -17,7 +17,7 @@ impl MetaService {
         view: Option<NodeId>,
     ) -> Result<MetaReply> {
         self.when_free(&[entry], |state| {
-            if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+            if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
                 return Ok(MetaReply::Width { wide });
             }
             let (target, node) = self.parts.ledger.read(|names| {
@@ -37,7 +37,7 @@ impl MetaService {
         let mut state = self.state.lock();
         let reply = self.get_inode(inode, false)?;
         if let MetaReply::Node(Node { attr: Attr { kind: FileKind::Directory, .. }, .. }) = reply {
-            state.leases.see(inode, from, self.parts.runtime.clock.monotonic());
+            state.leases.cached(inode, from, self.parts.runtime.clock.monotonic());
         }
         Ok(reply)
     }
@@ -68,7 +68,7 @@ impl MetaService {
         wide: bool,
     ) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
-        if let Some(wide) = self.width(dir, None, wide)? {
+        if let Some(wide) = self.correct_sharding(dir, None, wide)? {
             return Ok(MetaReply::Width { wide });
         }
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX) as usize;
@@ -99,12 +99,12 @@ impl MetaService {
         let mut node = node.ok_or(Errno::ESTALE)?;
         state.open(inode, opener);
         drop(state);
-        self.tell_holders(&mut node, opener.node);
+        self.add_holders(&mut node, opener.node);
         Ok(MetaReply::Node(node))
     }
 
     /// Adds the cache holders of a file to the reply to an open.
-    pub(super) fn tell_holders(&self, node: &mut Node, opener: NodeId) {
+    pub(super) fn add_holders(&self, node: &mut Node, opener: NodeId) {
         let attr = &node.attr;
         if attr.kind == FileKind::File && !attr.inline {
             node.holders = self.parts.holders.opened(attr.inode, attr.generation, opener);

@@ -14,7 +14,7 @@ use tameike_store::meta::record::{Intent, PlacedStep};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     /// It took effect.
-    CarriedThrough,
+    Completed,
     /// It had no effect.
     Undone,
 }
@@ -44,16 +44,17 @@ impl MetaService {
                     self.end(sequence, busy.as_ref())?;
                     return Ok(Settled::Undone);
                 }
-                let untold = self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
+                let revocations =
+                    self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
                 if !decision.redo.is_empty() {
                     self.redo(sequence, decision.redo, by).await?;
                 }
-                self.tell(untold).await;
+                self.revoke(revocations).await;
             }
             Some(Intent::Decided { redo }) => self.redo(sequence, redo, by).await?,
             Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
         }
-        Ok(Settled::CarriedThrough)
+        Ok(Settled::Completed)
     }
 
     async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
@@ -64,7 +65,7 @@ impl MetaService {
     }
 
     async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>, by: Option<NodeId>) -> Result<()> {
-        self.push().await?;
+        self.persist().await?;
         for PlacedStep { node, number, step } in redo {
             self.step(node, (sequence, number), step, by, self.parts.runtime.now()).await?;
         }
@@ -91,7 +92,7 @@ impl MetaService {
             self.forget_unless_open(inode);
         }
         for (inode, truncation) in truncations {
-            drop(self.cut(inode, truncation));
+            drop(self.truncate_units(inode, truncation));
         }
         let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
             log::error!("cannot read the pending operations: {fault}");

@@ -1,6 +1,6 @@
 //! Changes on this node only: one logged command each.
 
-use super::leases::Untold;
+use super::leases::Revocation;
 use super::query::node;
 use super::state::State;
 use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
@@ -10,7 +10,7 @@ use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, Timestamp};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
 /// Closed files that one read of the table checks.
-const LOOKED_THROUGH_MAX: usize = 1024;
+const CLOSED_CHUNK: usize = 1024;
 
 impl MetaService {
     pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
@@ -18,15 +18,15 @@ impl MetaService {
             return Err(Errno::EINVAL.into());
         };
         let birth = match new.kind {
-            FileKind::Directory => self.births.of_directory(&self.parts.cluster, entry, *wide, from),
-            _ => self.births.next(),
+            FileKind::Directory => self.allocator.next_directory(&self.parts.cluster, entry, *wide, from),
+            _ => self.allocator.next(),
         };
         let (entry, opener, wide) = (entry.clone(), *opener, *wide);
         let record = LogCommand::Wire { command, birth, held: Vec::new() };
         let applied = self
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
-                if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+                if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
                     return Ok((MetaReply::Width { wide }, None));
                 }
                 let applied = self.execute(&record)?;
@@ -54,7 +54,7 @@ impl MetaService {
         if let (MetaReply::Entry { node: Some(node), created: false, .. }, Some(opener)) =
             (&mut reply, opener)
         {
-            self.tell_holders(node, opener.node);
+            self.add_holders(node, opener.node);
         }
         if let Some(applied) = applied {
             self.follow(&applied);
@@ -62,7 +62,7 @@ impl MetaService {
         if let MetaReply::Entry { target: Target { kind: FileKind::Directory, .. }, created: true, .. } =
             reply
         {
-            self.births.made_directory(entry.dir, from);
+            self.allocator.made_directory(entry.dir, from);
             // Other nodes will store entries of this directory: it must survive this agent.
             self.parts.ledger.sync(false).await?;
         }
@@ -115,12 +115,12 @@ impl MetaService {
             closed
         };
         self.forget_nameless(&closed);
-        self.tell(read?).await;
+        self.revoke(read?).await;
         Ok(MetaReply::Done)
     }
 
     /// Records access times of files that `node` has open. Returns the leases to revoke.
-    async fn read(&self, node: NodeId, reads: &[(Opener, Timestamp)]) -> Result<Vec<Untold>> {
+    async fn read(&self, node: NodeId, reads: &[(Opener, Timestamp)]) -> Result<Vec<Revocation>> {
         self.parts.ledger.room().await?;
         let mut state = self.state.lock();
         let files =
@@ -145,7 +145,7 @@ impl MetaService {
 
     /// Removes the closed inodes that have no name and are not open. (A removal of the last name of a closed file removes its inode itself.)
     fn forget_nameless(&self, closed: &[InodeId]) {
-        closed.chunks(LOOKED_THROUGH_MAX).for_each(|closed| self.forget_nameless_of(closed));
+        closed.chunks(CLOSED_CHUNK).for_each(|closed| self.forget_nameless_of(closed));
     }
 
     fn forget_nameless_of(&self, closed: &[InodeId]) {
@@ -197,7 +197,7 @@ impl MetaService {
     pub(super) async fn foreign_step(&self, command: Command) -> Result<MetaReply> {
         let Command::Step { operation, step, by, .. } = &command else { return Err(Errno::EINVAL.into()) };
         self.check_step(step)?;
-        let (applied, untold) = {
+        let (applied, revocations) = {
             let mut state = self.state.lock();
             if is_busy(&state, step) {
                 return Err(Fault::new(Errno::EAGAIN, "another operation on the name is pending"));
@@ -212,10 +212,10 @@ impl MetaService {
             let steps: Vec<_> = undone.into_iter().chain([step.clone()]).collect();
             let (held, by) = (state.held(&steps), *by);
             let applied = self.execute(&LogCommand::Wire { command, birth: 0, held })?;
-            (applied, self.untold(&mut state, &steps, by))
+            (applied, self.revocations(&mut state, &steps, by))
         };
         self.follow(&applied);
-        self.tell(untold).await;
+        self.revoke(revocations).await;
         self.parts.ledger.sync(false).await?;
         match applied.outcome {
             Outcome::Done => Ok(MetaReply::Done),
@@ -230,22 +230,22 @@ impl MetaService {
                 self.check_inode(*inode)
             }
             Step::Touch { target } => self.check_inode(target.inode),
-            Step::Seal { dir, wide } => self.same_width(*dir, None, *wide),
+            Step::Seal { dir, wide } => self.check_sharding(*dir, None, *wide),
             Step::Attach { entry, wide, .. } | Step::Detach { entry, wide, .. } => {
-                self.same_width(entry.dir, Some(entry.offset()), *wide)
+                self.check_sharding(entry.dir, Some(entry.offset()), *wide)
             }
             Step::LockTree | Step::UnlockTree => self.check_inode(InodeId::ROOT),
             Step::NotBelow { .. } | Step::Receive { .. } | Step::Undo { .. } => Ok(()),
         }
     }
 
-    pub(super) fn same_width(
+    pub(super) fn check_sharding(
         &self,
         dir: InodeId,
         offset: Option<tameike_core::DirOffset>,
         wide: bool,
     ) -> Result<()> {
-        match self.width(dir, offset, wide)? {
+        match self.correct_sharding(dir, offset, wide)? {
             None => Ok(()),
             Some(_) => Err(Fault::new(Errno::EAGAIN, "the directory has been sharded meanwhile")),
         }

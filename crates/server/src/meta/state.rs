@@ -8,9 +8,9 @@ use tameike_io::os::runtime::{Promise, Resolver, promise};
 
 /// The requests that wait for a busy name or directory.
 #[derive(Default)]
-struct Waiting(Vec<Resolver<()>>);
+struct WaitList(Vec<Resolver<()>>);
 
-impl Waiting {
+impl WaitList {
     fn join(&mut self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.0.push(resolver);
@@ -31,8 +31,8 @@ pub(super) struct State {
     undone: BTreeSet<Opener>,
     /// Leases of other nodes.
     pub(super) leases: Leases,
-    busy_names: BTreeMap<EntryName, Waiting>,
-    busy_dirs: BTreeMap<InodeId, Waiting>,
+    busy_names: BTreeMap<EntryName, WaitList>,
+    busy_dirs: BTreeMap<InodeId, WaitList>,
     /// Operations that this node coordinates, and whether their end is logged.
     operations: BTreeMap<u64, bool>,
     next_operation: u64,
@@ -137,12 +137,12 @@ impl State {
         if let Some(promise) = self.wait_dir(name.dir) {
             return Some(promise);
         }
-        self.busy_names.get_mut(name).map(Waiting::join)
+        self.busy_names.get_mut(name).map(WaitList::join)
     }
 
     /// Returns a promise to wait for if the directory is busy.
     pub(super) fn wait_dir(&mut self, dir: InodeId) -> Option<Promise<()>> {
-        self.busy_dirs.get_mut(&dir).map(Waiting::join)
+        self.busy_dirs.get_mut(&dir).map(WaitList::join)
     }
 
     pub(super) fn make_busy(&mut self, name: EntryName) {

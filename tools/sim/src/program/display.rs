@@ -80,11 +80,11 @@ impl Display for Injection {
         match self {
             Self::Kill { node, power: false } => write!(f, "the agent of node {node} fails"),
             Self::Kill { node, power: true } => write!(f, "node {node} loses power"),
-            Self::Cut { from, to, both: false } => {
+            Self::Partition { from, to, both: false } => {
                 write!(f, "messages from node {from} no longer reach node {to}")
             }
-            Self::Cut { from, to, both: true } => write!(f, "nodes {from} and {to} are partitioned"),
-            Self::Mend => write!(f, "all partitions end"),
+            Self::Partition { from, to, both: true } => write!(f, "nodes {from} and {to} are partitioned"),
+            Self::Heal => write!(f, "all partitions end"),
             Self::Weather(weather) => write!(
                 f,
                 "messages take up to {:?}; of a million, the network loses {}, duplicates {}, and breaks the connection at {}",

@@ -22,7 +22,7 @@ pub enum Injection {
         power: bool,
     },
     /// A network partition: messages of one node no longer reach another.
-    Cut {
+    Partition {
         /// Sender.
         from: usize,
         /// Receiver.
@@ -31,7 +31,7 @@ pub enum Injection {
         both: bool,
     },
     /// All partitions end.
-    Mend,
+    Heal,
     /// Delays, losses and duplicates of messages change.
     Weather(Weather),
     /// Calls to the shared file system fail.

@@ -313,12 +313,12 @@ impl Run {
         }
         if let (Op::Read { offset, length, .. }, Some(Output::Bytes(bytes))) = (&call.op, call.output()) {
             let reader = Reader { node: call.node, opened: open.opened, now: call.begun };
-            let turned = self.turned(call.node, call.view, open.object);
+            let flips = self.flips(call.node, call.view, open.object);
             // While this node writes, the kernel ignores new sizes and ends the read at its cached one (S21).
             let may_end_early = beside.iter().any(|other| call.is_beside_write(other));
             let wanted = if may_end_early { bytes.len() as u64 } else { u64::from(*length) };
             let check = |data: &FileData| {
-                let bytes = turned.undone(data, reader, *offset, bytes);
+                let bytes = flips.reverted(data, reader, *offset, bytes);
                 data.check(reader, *offset, wanted, &bytes)
             };
             let checked = check(&self.model(call.view).object(open.object).data);

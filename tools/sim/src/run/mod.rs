@@ -73,10 +73,10 @@ impl Open {
 
 /// The outcome of a call.
 enum End {
-    Output(Output),
+    Returned(Output),
     Failed(Fault),
     /// Its node failed.
-    Died,
+    NodeFailed,
 }
 
 /// A call with its outcome.

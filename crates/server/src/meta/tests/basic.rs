@@ -174,7 +174,7 @@ fn a_repeated_close_counts_once() {
             client.close(inode, 2).await.unwrap();
             client.close(inode, 2).await.unwrap();
             assert_eq!(client.stat(inode).await.unwrap().nlink, 0, "one open is left");
-            client.tell_closes(inode, &[2, 7, 1], &[]).await.unwrap();
+            client.send_closes(inode, &[2, 7, 1], &[]).await.unwrap();
             assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
     }
@@ -187,10 +187,10 @@ fn a_cancelled_open_is_not_counted() {
         let inode = run_open(&world);
         run(&world, async |client| {
             client.open(inode, 2).await.unwrap();
-            client.tell_closes(inode, &[1], &[2, 3]).await.unwrap();
+            client.send_closes(inode, &[1], &[2, 3]).await.unwrap();
             assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
             let named = client.create(ROOT, "named", FILE).await.unwrap();
-            client.tell_closes(named, &[], &[4]).await.unwrap();
+            client.send_closes(named, &[], &[4]).await.unwrap();
             assert_eq!(errno(client.open(named, 4).await), Errno::ESTALE, "its request arrives late");
             client.unlink(ROOT, "named").await.unwrap();
             assert_eq!(errno(client.stat(named).await), Errno::ESTALE);

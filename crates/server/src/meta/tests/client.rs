@@ -167,11 +167,11 @@ impl Client {
     }
 
     pub(super) async fn close(&self, inode: InodeId, open: u64) -> Result<()> {
-        self.tell_closes(inode, &[open], &[]).await
+        self.send_closes(inode, &[open], &[]).await
     }
 
     /// Sends closes and cancelled opens to the home of an inode.
-    pub(super) async fn tell_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
+    pub(super) async fn send_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
         let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
         let undone = undone.iter().copied().map(OpenId).collect();
         self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone, asked: Vec::new() })

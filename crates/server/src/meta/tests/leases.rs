@@ -35,7 +35,7 @@ impl Client {
 }
 
 /// Runs `work` on a new file whose lease node 1 has, and expects it to revoke that lease.
-fn told_of(work: impl AsyncFnOnce(&Client, InodeId)) {
+fn revokes_on(work: impl AsyncFnOnce(&Client, InodeId)) {
     let world = World::new(7, &NODES);
     run(&world, async |client| {
         let inode = client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
@@ -54,21 +54,21 @@ fn told_of(work: impl AsyncFnOnce(&Client, InodeId)) {
 #[test]
 fn each_kind_of_change_revokes_the_lease() {
     let (file, new) = ((InodeId::ROOT, "file"), (InodeId::ROOT, "new"));
-    told_of(async |client, inode| client.chmod(inode).await);
-    told_of(async |client, _| client.unlink(InodeId::ROOT, "file").await.unwrap());
-    told_of(async |client, _| {
+    revokes_on(async |client, inode| client.chmod(inode).await);
+    revokes_on(async |client, _| client.unlink(InodeId::ROOT, "file").await.unwrap());
+    revokes_on(async |client, _| {
         client.rename(file, new, RenameMode::Replace).await.unwrap();
     });
-    told_of(async |client, inode| {
+    revokes_on(async |client, inode| {
         let target = Target { inode, kind: FileKind::File };
         client.link(target, InodeId::ROOT, "link").await.unwrap();
     });
-    told_of(async |client, inode| {
+    revokes_on(async |client, inode| {
         client.open(inode, 1).await.unwrap();
         client.pass_time().await;
         client.close_read(inode, 1, client.now()).await.unwrap();
     });
-    told_of(async |client, _| {
+    revokes_on(async |client, _| {
         client.create(InodeId::ROOT, "new", FileKind::File).await.unwrap();
         client.rename(new, file, RenameMode::Replace).await.unwrap();
     });

@@ -50,12 +50,12 @@ struct Site {
     disk: Disk,
     running: Option<Running>,
     /// Number of starts.
-    life: u64,
+    incarnation: u64,
 }
 
 /// A crash of a node at a message between nodes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Doom {
+pub(super) struct CrashPoint {
     pub(super) node: usize,
     pub(super) event: u64,
 }
@@ -63,11 +63,11 @@ pub(super) struct Doom {
 pub(super) struct World {
     pub(super) machine: Simulation,
     /// Notified when a node crashes.
-    deaths: Event,
+    crashes: Event,
     pub(super) cluster: Arc<Cluster>,
     pub(super) faults: Vec<Faults>,
     sites: Mutex<Vec<Site>>,
-    events: Mutex<(u64, Option<Doom>)>,
+    events: Mutex<(u64, Option<CrashPoint>)>,
     slab: Arc<Slab>,
     /// Leases revoked on each node.
     pub(super) revoked: Mutex<Vec<(NodeId, InodeId)>>,
@@ -93,13 +93,13 @@ impl World {
                 units: BTreeMap::new(),
             },
             running: None,
-            life: 0,
+            incarnation: 0,
         };
         let sites = Mutex::new(faults.iter().map(site).collect());
         let slab = Slab::new(8).unwrap();
         let world = Arc::new(Self {
             machine: Simulation::shuffled(seed),
-            deaths: Event::new(),
+            crashes: Event::new(),
             cluster,
             faults,
             sites,
@@ -152,7 +152,7 @@ impl World {
         {
             let mut sites = self.sites.lock();
             sites[node].running = Some(Running { service, ledger, _rpc: rpc });
-            sites[node].life += 1;
+            sites[node].incarnation += 1;
         }
         runtime.spawn(async move { recovering.recover().await });
     }
@@ -161,7 +161,7 @@ impl World {
         self.machine.kill_node(node);
         let running = self.sites.lock()[node].running.take();
         drop(running);
-        self.deaths.notify(usize::MAX);
+        self.crashes.notify(usize::MAX);
     }
 
     pub(super) fn is_up(&self, node: usize) -> bool {
@@ -193,8 +193,8 @@ impl World {
     }
 
     /// Schedules a crash, and resets the count of messages.
-    pub(super) fn doom(&self, doom: Option<Doom>) {
-        *self.events.lock() = (0, doom);
+    pub(super) fn crash_point(&self, crash_point: Option<CrashPoint>) {
+        *self.events.lock() = (0, crash_point);
     }
 
     pub(super) fn events(&self) -> u64 {
@@ -203,20 +203,20 @@ impl World {
 
     /// Counts the delivery of a message or reply, and executes a scheduled crash.
     fn event(&self) {
-        let doomed = {
+        let crashed = {
             let mut events = self.events.lock();
-            let doomed = events.1.filter(|doom| doom.event == events.0);
+            let crashed = events.1.filter(|crash_point| crash_point.event == events.0);
             events.0 += 1;
-            doomed
+            crashed
         };
-        if let Some(doom) = doomed {
-            self.kill(doom.node);
+        if let Some(crash_point) = crashed {
+            self.kill(crash_point.node);
         }
     }
 
-    fn life(&self, node: usize) -> Option<u64> {
+    fn incarnation(&self, node: usize) -> Option<u64> {
         let sites = self.sites.lock();
-        sites[node].running.as_ref().map(|_| sites[node].life)
+        sites[node].running.as_ref().map(|_| sites[node].incarnation)
     }
 
     /// Delivers a request, and waits for the reply or a crash of the node.
@@ -228,7 +228,7 @@ impl World {
     ) -> Result<Reply> {
         let down = || Fault::new(Errno::EHOSTDOWN, format!("{to} is down"));
         let node = to.0 as usize;
-        let life = self.life(node).ok_or_else(down)?;
+        let incarnation = self.incarnation(node).ok_or_else(down)?;
         let (resolver, mut answer) = promise();
         let world = self.clone();
         self.machine.runtime_of(node).spawn(async move {
@@ -246,12 +246,12 @@ impl World {
             resolver.resolve(reply);
         });
         loop {
-            let death = self.deaths.listen();
-            if self.life(node) != Some(life) {
+            let death = self.crashes.listen();
+            if self.incarnation(node) != Some(incarnation) {
                 return Err(down());
             }
             if let Either::Left((reply, _)) = select(&mut answer, death).await
-                && self.life(node) == Some(life)
+                && self.incarnation(node) == Some(incarnation)
             {
                 return reply;
             }
@@ -315,20 +315,20 @@ impl Rpc for Wire {
         };
         let from = self.node;
         async move {
-            let life = world.life(from);
+            let incarnation = world.incarnation(from);
             let travel = Duration::from_micros(world.machine.draw(200));
             world.machine.runtime_of(from).sleep(travel).await;
             world.event();
-            world.stop_if_dead(from, life).await;
-            let peer = world.life(to.0 as usize);
+            world.stop_if_crashed(from, incarnation).await;
+            let peer = world.incarnation(to.0 as usize);
             let mut reply = if let Request::Unit(request) = request {
                 world.serve_unit(to.0 as usize, request, payload)
             } else {
                 world.clone().deliver(NodeId(from as u32), to, request).await
             };
             world.event();
-            world.stop_if_dead(from, life).await;
-            if world.life(to.0 as usize) != peer {
+            world.stop_if_crashed(from, incarnation).await;
+            if world.incarnation(to.0 as usize) != peer {
                 reply = Err(Fault::new(Errno::EHOSTDOWN, "the reply is lost"));
             }
             if reply.as_ref().is_err_and(|fault| fault.errno == Errno::EHOSTDOWN) {
@@ -342,8 +342,8 @@ impl Rpc for Wire {
 
 impl World {
     /// Blocks forever if the calling node has crashed.
-    async fn stop_if_dead(&self, node: usize, life: Option<u64>) {
-        if self.life(node) != life {
+    async fn stop_if_crashed(&self, node: usize, incarnation: Option<u64>) {
+        if self.incarnation(node) != incarnation {
             std::future::pending::<()>().await;
         }
     }

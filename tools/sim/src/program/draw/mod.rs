@@ -56,7 +56,7 @@ struct Profile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kill,
-    Cut,
+    Partition,
     Weather,
     Tree,
     Disk,

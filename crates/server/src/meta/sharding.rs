@@ -16,7 +16,7 @@ use tameike_store::meta::{LogCommand, query as table};
 const BATCH_ENTRIES_MAX: usize = 512;
 
 impl MetaService {
-    pub(super) fn widen_if_crowded(&self, dir: InodeId, entries: u64) {
+    pub(super) fn shard_if_crowded(&self, dir: InodeId, entries: u64) {
         let cluster = &self.parts.cluster;
         let can_be = dir.pinned_node().is_none() && cluster.device_nodes().len() > 1;
         if entries <= NARROW_ENTRIES_MAX || !can_be || cluster.children_home(dir) != self.parts.node {
@@ -24,7 +24,7 @@ impl MetaService {
         }
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
-            match this.begin_widening(dir) {
+            match this.begin_sharding(dir) {
                 Ok(Some(sequence)) => {
                     this.settle_or_later(sequence, None).await;
                 }
@@ -35,7 +35,7 @@ impl MetaService {
     }
 
     /// Logs the intent, unless the directory is sharded or a pending operation blocks a name in it (then the next new entry retries).
-    fn begin_widening(&self, dir: InodeId) -> Result<Option<u64>> {
+    fn begin_sharding(&self, dir: InodeId) -> Result<Option<u64>> {
         let mut state = self.state.lock();
         if state.is_busy_dir(dir) || state.has_busy_name(dir) {
             return Ok(None);
@@ -55,7 +55,7 @@ impl MetaService {
     }
 
     pub(super) async fn move_entries(&self, sequence: u64, dir: InodeId) -> Result<()> {
-        self.push().await?;
+        self.persist().await?;
         let share = share(&self.parts.cluster, self.parts.node);
         let without = || Fault::io("a node without a device has a directory");
         let Share { place, count, .. } = share.ok_or_else(without)?;
@@ -66,8 +66,8 @@ impl MetaService {
             }
         }
         // From now on, other nodes change these names.
-        let untold = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
-        self.tell(untold).await;
+        let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
+        self.revoke(revocations).await;
         self.execute(&LogCommand::Widened { sequence, dir, place, count })?;
         // If this record is lost, the intent remains, and recovery shards the directory again.
         let waiting = {

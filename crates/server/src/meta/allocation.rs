@@ -12,10 +12,10 @@ use tameike_store::meta::born;
 /// Numbers to try for a directory, per node with a device. None of them selects the wanted node once in 3000 directories.
 const DRAWS_PER_NODE: usize = 8;
 /// Part of an incarnation's 2^32 numbers after which the allocator no longer selects nodes, since that uses up many numbers.
-const PLACED_BEFORE: u64 = 1 << 31;
+const SELECTED_BEFORE: u64 = 1 << 31;
 
 /// Allocates inode numbers.
-pub(super) struct Births {
+pub(super) struct InodeAllocator {
     /// The first number of this incarnation.
     first: u64,
     next: AtomicU64,
@@ -23,7 +23,7 @@ pub(super) struct Births {
     made: Mutex<BTreeMap<(InodeId, NodeId), u32>>,
 }
 
-impl Births {
+impl InodeAllocator {
     pub(super) fn new(first: u64) -> Self {
         Self { first, next: AtomicU64::new(first), made: Mutex::default() }
     }
@@ -35,7 +35,7 @@ impl Births {
 
     /// Allocates a number for a directory that `maker` creates. The first directories that a node creates in a parent get their entries on
     /// the maker's device node; others on any node.
-    pub(super) fn of_directory(
+    pub(super) fn next_directory(
         &self,
         cluster: &Cluster,
         entry: &EntryName,
@@ -48,7 +48,7 @@ impl Births {
         }
         let wanted = cluster.device_of(maker);
         for _ in 0..DRAWS_PER_NODE * cluster.device_nodes().len() {
-            if number - self.first >= PLACED_BEFORE
+            if number - self.first >= SELECTED_BEFORE
                 || cluster.children_home(born(entry, wide, number)) == wanted
             {
                 break;
@@ -98,15 +98,15 @@ mod tests {
 
     /// Returns the homes of entries of `count` directories that `maker` creates in `parent`.
     fn homes(
-        births: &Births,
+        allocator: &InodeAllocator,
         cluster: &Cluster,
         (parent, wide): (InodeId, bool),
         maker: u32,
         count: u32,
     ) -> Vec<NodeId> {
         let make = |_| {
-            let number = births.of_directory(cluster, &entry(parent), wide, NodeId(maker));
-            births.made_directory(parent, NodeId(maker));
+            let number = allocator.next_directory(cluster, &entry(parent), wide, NodeId(maker));
+            allocator.made_directory(parent, NodeId(maker));
             cluster.children_home(born(&entry(parent), wide, number))
         };
         (0..count).map(make).collect()
@@ -114,12 +114,12 @@ mod tests {
 
     #[test]
     fn the_first_directories_of_a_node_have_their_entries_there_and_others_anywhere() {
-        let (births, cluster) = (Births::new(FIRST), cluster(&[true; 16]));
+        let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 16]));
         for (parent, wide) in [(InodeId::ROOT, false), (InodeId::in_slot(Slot(7), 9), true)] {
             for maker in [5, 0] {
-                let near = homes(&births, &cluster, (parent, wide), maker, NEAR_DIRECTORIES_MAX);
+                let near = homes(&allocator, &cluster, (parent, wide), maker, NEAR_DIRECTORIES_MAX);
                 assert!(near.iter().all(|&home| home == NodeId(maker)), "{near:?}");
-                let mut others = homes(&births, &cluster, (parent, wide), maker, 100);
+                let mut others = homes(&allocator, &cluster, (parent, wide), maker, 100);
                 others.sort_unstable();
                 others.dedup();
                 assert!(others.len() > 10, "{others:?}");
@@ -129,27 +129,27 @@ mod tests {
 
     #[test]
     fn a_node_without_a_device_uses_its_device_node() {
-        let (births, cluster) = (Births::new(FIRST), cluster(&[true, false, true, false]));
-        let near = homes(&births, &cluster, (InodeId::ROOT, false), 3, 20);
+        let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true, false, true, false]));
+        let near = homes(&allocator, &cluster, (InodeId::ROOT, false), 3, 20);
         assert_eq!(near, vec![cluster.device_of(NodeId(3)); 20]);
     }
 
     #[test]
     fn node_selection_ends_before_numbers_run_out() {
-        let (births, cluster) = (Births::new(FIRST), cluster(&[true; 64]));
-        births.next.store(FIRST + PLACED_BEFORE, Ordering::Relaxed);
+        let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 64]));
+        allocator.next.store(FIRST + SELECTED_BEFORE, Ordering::Relaxed);
         for _ in 0..50 {
-            births.of_directory(&cluster, &entry(InodeId::ROOT), false, NodeId(1));
+            allocator.next_directory(&cluster, &entry(InodeId::ROOT), false, NodeId(1));
         }
-        assert_eq!(births.next(), FIRST + PLACED_BEFORE + 50);
+        assert_eq!(allocator.next(), FIRST + SELECTED_BEFORE + 50);
     }
 
     #[test]
     fn the_table_of_makers_is_bounded() {
-        let births = Births::new(FIRST);
+        let allocator = InodeAllocator::new(FIRST);
         for maker in 0..2 * DIRECTORY_MAKERS_MAX as u32 {
-            births.made_directory(InodeId::ROOT, NodeId(maker));
+            allocator.made_directory(InodeId::ROOT, NodeId(maker));
         }
-        assert!(births.made.lock().len() <= DIRECTORY_MAKERS_MAX);
+        assert!(allocator.made.lock().len() <= DIRECTORY_MAKERS_MAX);
     }
 }
