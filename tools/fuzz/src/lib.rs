@@ -80,7 +80,10 @@ pub fn request(bytes: &[u8]) {
         assert_eq!(codec::decode::<RequestHeader>(&again), Ok(header));
         round_trip::<Request>(rest);
         if let Ok(request) = codec::decode::<Request>(rest) {
-            assert!(!request.expects_payload() || request.is_read_only(), "a request that expects a payload must be read-only, since it may be sent twice");
+            assert!(
+                !request.expects_payload() || request.is_read_only(),
+                "only read-only requests may expect a payload: clients may send them twice"
+            );
         }
     }
 }

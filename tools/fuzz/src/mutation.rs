@@ -3,12 +3,12 @@
 /// Maximum length of an input, in bytes.
 const SIZE_MAX: usize = 4096;
 /// Bytes on which decoders branch.
-const TELLING: [u8; 12] = [0, 1, 2, 4, 9, 0x7F, 0x80, 0xFE, 0xFF, b'"', b'{', b'='];
+const BRANCH_BYTES: [u8; 12] = [0, 1, 2, 4, 9, 0x7F, 0x80, 0xFE, 0xFF, b'"', b'{', b'='];
 
 /// A pseudo-random number generator (xorshift).
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
+impl Rng {
     /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
@@ -24,23 +24,23 @@ impl Chance {
 }
 
 /// Mutates and combines existing inputs.
-pub fn mutated(inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-    let mut bytes = inputs.get(chance.below(inputs.len().max(1))).cloned().unwrap_or_default();
-    for _ in 0..1 + chance.below(4) {
-        let place = chance.below(bytes.len() + 1);
-        match chance.below(7) {
-            0 => bytes.truncate(place),
-            1 => bytes.insert(place, chance.below(256) as u8),
-            2 => bytes.insert(place, TELLING[chance.below(TELLING.len())]),
-            3 if place < bytes.len() => bytes[place] ^= 1 << chance.below(8),
-            4 if place < bytes.len() => bytes[place] = TELLING[chance.below(TELLING.len())],
-            5 if place < bytes.len() => {
-                bytes.remove(place);
+pub fn mutated(inputs: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = inputs.get(rng.below(inputs.len().max(1))).cloned().unwrap_or_default();
+    for _ in 0..1 + rng.below(4) {
+        let at = rng.below(bytes.len() + 1);
+        match rng.below(7) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, rng.below(256) as u8),
+            2 => bytes.insert(at, BRANCH_BYTES[rng.below(BRANCH_BYTES.len())]),
+            3 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+            4 if at < bytes.len() => bytes[at] = BRANCH_BYTES[rng.below(BRANCH_BYTES.len())],
+            5 if at < bytes.len() => {
+                bytes.remove(at);
             }
             _ => {
-                let other = inputs.get(chance.below(inputs.len().max(1))).cloned().unwrap_or_default();
-                let from = chance.below(other.len() + 1);
-                bytes.truncate(place);
+                let other = inputs.get(rng.below(inputs.len().max(1))).cloned().unwrap_or_default();
+                let from = rng.below(other.len() + 1);
+                bytes.truncate(at);
                 bytes.extend_from_slice(&other[from..]);
             }
         }

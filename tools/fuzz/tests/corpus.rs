@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tameike_fuzz::mutation::{Chance, mutated};
+use tameike_fuzz::mutation::{Rng, mutated};
 use tameike_fuzz::{TARGETS, Target, corpus, seeds};
 
 /// Mutated inputs per target and proptest case.
@@ -38,11 +38,11 @@ fn no_decoder_fails_on_the_corpus_and_mutations_of_it() {
     let changes = CHANGES_PER_CASE * number("PROPTEST_CASES", 256);
     println!("TAMEIKE_SEED={seed}, {changes} mutations for each target");
     for (name, target) in TARGETS {
-        let (inputs, mut chance) = (inputs(name), Chance::new(seed));
+        let (inputs, mut rng) = (inputs(name), Rng::new(seed));
         assert!(!inputs.is_empty(), "{name} has no corpus");
         inputs.iter().for_each(|bytes| check(name, target, bytes));
         for _ in 0..changes {
-            check(name, target, &mutated(&inputs, &mut chance));
+            check(name, target, &mutated(&inputs, &mut rng));
         }
     }
 }
@@ -53,7 +53,11 @@ fn the_corpus_has_the_current_formats() {
     for (name, seed, bytes) in seeds::all() {
         let path = corpus().join(name).join(&seed);
         let found = fs::read(&path).unwrap_or_default();
-        assert!(found == bytes, "{}: outdated; regenerate it: cargo run --package tameike-fuzz", path.display());
+        assert!(
+            found == bytes,
+            "{}: outdated; regenerate it: cargo run --package tameike-fuzz",
+            path.display()
+        );
     }
     for (name, _) in TARGETS {
         assert!(seeds::all().iter().any(|(of, ..)| *of == name), "{name} has no seed");
@@ -65,7 +69,7 @@ fn the_corpus_has_the_current_formats() {
 fn a_broken_decoder_is_detected() {
     let seeds: Vec<Vec<u8>> = vec![b"length=12".to_vec()];
     let broken: Target = |bytes| assert!(!bytes.starts_with(b"length=1\xFF"));
-    let mut chance = Chance::new(1);
-    let found = (0..100_000).any(|_| !takes(broken, &mutated(&seeds, &mut chance)));
+    let mut rng = Rng::new(1);
+    let found = (0..100_000).any(|_| !takes(broken, &mutated(&seeds, &mut rng)));
     assert!(found);
 }

@@ -91,7 +91,8 @@ fn allowed(name: &str) -> Option<BTreeSet<&'static str>> {
 fn check_edges(package: &Package, manifest: &Path, text: &str, members: &BTreeSet<&str>) -> Vec<Finding> {
     let name = &package.name;
     let Some(allowed) = allowed(name) else {
-        let message = format!("crate {name} is unknown: add it with its dependencies to EDGES in xtask's crates.rs");
+        let message =
+            format!("crate {name} is unknown: add it with its dependencies to EDGES in xtask's crates.rs");
         return vec![Finding::new(manifest, 1, message)];
     };
     let wrong = |dependency: &&String| {

@@ -36,8 +36,13 @@ const OPENING: &str = "\
 /// Returns a finding if the header differs from the generated one.
 pub fn check(root: &Path) -> Result<Option<Finding>, String> {
     let found = fs::read_to_string(root.join(HEADER)).unwrap_or_default();
-    let finding =
-        || Finding::new(Path::new(HEADER), 1, "differs from the sources in crates/capi: run `cargo xtask header`");
+    let finding = || {
+        Finding::new(
+            Path::new(HEADER),
+            1,
+            "differs from the sources in crates/capi: run `cargo xtask header`",
+        )
+    };
     Ok((found != text(root)?).then(finding))
 }
 

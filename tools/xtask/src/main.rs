@@ -77,7 +77,8 @@ fn ci_steps(locked: &[&str], times: &mut Vec<(&'static str, Duration)>) -> Resul
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
     step("tests", &|| cargo(&test, "correct what failed above"))?;
     // The tests have built the program next to this one. Building its package alone would enable other features and rebuild all crates.
-    let own = std::env::current_exe().map_err(|error| format!("xtask: cannot find its own executable: {error}"))?;
+    let own =
+        std::env::current_exe().map_err(|error| format!("xtask: cannot find its own executable: {error}"))?;
     let built = format!("TAMEIKE={}", own.with_file_name("tameike").display());
     let python = [&[&*built, "scripts/python.sh"], locked].concat();
     step("Python package", &|| run(OsStr::new("env"), &python, "correct what failed above"))?;

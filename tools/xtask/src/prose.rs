@@ -104,8 +104,9 @@ fn sentences_of(path: &Path, text: &str) -> Vec<Finding> {
     let long = sentences(text).into_iter().filter(|(_, words)| *words > WORDS_MAX);
     let mut findings: Vec<Finding> = long
         .map(|(line, words)| {
-            let message =
-                format!("a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several sentences");
+            let message = format!(
+                "a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several sentences"
+            );
             Finding::new(path, line, message)
         })
         .collect();

@@ -52,11 +52,7 @@ fn check_opening(path: &Path, text: &str) -> Option<Finding> {
     if text.starts_with("//!") || path.file_name().is_some_and(|name| name == "tests.rs") {
         return None;
     }
-    Some(Finding::new(
-        path,
-        1,
-        "open with `//!`: what the module does, its mechanism and its limits",
-    ))
+    Some(Finding::new(path, 1, "open with `//!`: what the module does, its mechanism and its limits"))
 }
 
 fn check_length(path: &Path, text: &str) -> Option<Finding> {

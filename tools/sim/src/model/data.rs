@@ -94,7 +94,7 @@ pub fn byte(tag: u64, index: u64) -> u8 {
     (mixed >> (8 * (index & 7))) as u8
 }
 
-/// The view point of a read.
+/// Node and times of a read, which decide the writes that it must see.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
     /// The reading node.

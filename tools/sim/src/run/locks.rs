@@ -135,8 +135,8 @@ impl Call {
 fn waits<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Waits {
     let wanted = calls.filter(|call| call.waits()).filter_map(Call::wanted);
     let of_one = |wanted: Lock| {
-        let in_the_way = held.iter().filter(move |lock| lock.excludes(&wanted));
-        in_the_way.map(move |lock| (wanted.owner(), lock.owner()))
+        let conflicting = held.iter().filter(move |lock| lock.excludes(&wanted));
+        conflicting.map(move |lock| (wanted.owner(), lock.owner()))
     };
     Waits::new(wanted.flat_map(of_one))
 }
@@ -198,11 +198,11 @@ impl LockStep<'_> {
     fn judge_refusal(&self, call: &Call, wanted: &Lock, errno: Errno) -> Checked {
         let mut rivals = self.others(call).filter_map(Call::wanted);
         let has_rival = rivals.any(|lock| lock.excludes(wanted));
-        let mut in_the_way = self.before.iter().filter(|lock| lock.excludes(wanted));
+        let mut conflicting = self.before.iter().filter(|lock| lock.excludes(wanted));
         let why = match errno {
-            Errno::EAGAIN if !has_rival && in_the_way.next().is_none() => "no lock conflicts",
+            Errno::EAGAIN if !has_rival && conflicting.next().is_none() => "no lock conflicts",
             Errno::EINTR
-                if !has_rival && in_the_way.all(|lock| lock.is_node_failed || self.is_ended(lock)) =>
+                if !has_rival && conflicting.all(|lock| lock.is_node_failed || self.is_ended(lock)) =>
             {
                 "it waits forever, and no lock conflicts"
             }

@@ -86,7 +86,7 @@ impl Run {
             End::Returned(kernel::Output::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
             End::Returned(output) => log::trace!("... {output:?}"),
             End::Failed(fault) => log::trace!("... {fault}"),
-            End::NodeFailed => log::trace!("... died"),
+            End::NodeFailed => log::trace!("... node failed"),
         }
         Ok(call)
     }
@@ -105,7 +105,7 @@ impl Run {
         self.rots = false;
         for action in actions {
             match action {
-                Action::Injection(after, injection) => injections.push(self.injection(*after, injection)),
+                Action::Injection(after, injection) => injections.push(self.inject(*after, injection)),
                 Action::Call { node, view, op } => {
                     let Some(open) = self.admit(*node, *view, op, &mut used) else { continue };
                     pending.extend(self.begin(*node, *view, op.clone(), open));
@@ -224,7 +224,7 @@ impl Run {
     }
 
     /// Injects a fault; the promise resolves after it.
-    fn injection(&mut self, after: u64, injection: &Injection) -> Promise<()> {
+    fn inject(&mut self, after: u64, injection: &Injection) -> Promise<()> {
         let both = [View::JobShared, View::Cache];
         let mut injection = injection.clone();
         match &mut injection {
@@ -268,7 +268,7 @@ impl Run {
         let (resolver, happened) = promise();
         self.world.runtime().spawn(async move {
             wait.await;
-            happen(&world, &injection);
+            execute(&world, &injection);
             resolver.resolve(());
         });
         happened
@@ -318,7 +318,7 @@ impl Run {
     }
 }
 
-fn happen(world: &Arc<World>, injection: &Injection) {
+fn execute(world: &Arc<World>, injection: &Injection) {
     log::trace!("injection: {injection}");
     let id = |node: usize| NodeId((node % world.count()) as u32);
     match injection {

@@ -246,11 +246,11 @@ impl World {
             resolver.resolve(reply);
         });
         loop {
-            let death = self.crashes.listen();
+            let crash = self.crashes.listen();
             if self.incarnation(node) != Some(incarnation) {
                 return Err(down());
             }
-            if let Either::Left((reply, _)) = select(&mut answer, death).await
+            if let Either::Left((reply, _)) = select(&mut answer, crash).await
                 && self.incarnation(node) == Some(incarnation)
             {
                 return reply;
