@@ -63,7 +63,6 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Ok(self.hold(found, asked).await)
     }
 
-    /// Looks up a path.
     async fn file(&mut self, path: &str) -> Result<(FileNumber, Attr)> {
         let mut at = FileNumber::ROOT;
         let mut attr = None;
@@ -224,7 +223,6 @@ async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u
     Ok(Output::Attr(Box::new(attr)))
 }
 
-/// A call on an open file.
 async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Output> {
     match op {
         Op::Read { offset, length, .. } => {

@@ -35,9 +35,7 @@ pub struct Batch {
 /// Parallelism and limits of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Threads.
     jobs: usize,
-    /// Continue after a failure.
     keep_going: bool,
     /// Time limit of a run, in real time.
     limit: Duration,

@@ -63,7 +63,6 @@ pub fn shrink(program: &Program, failure: Failure) -> (Program, Failure) {
     }
 }
 
-/// Tries simpler cluster configurations.
 fn simplify(
     best: &mut (Program, Failure),
     attempt: &mut impl FnMut(Program, &mut (Program, Failure)) -> bool,

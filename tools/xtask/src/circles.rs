@@ -45,7 +45,6 @@ fn module_of(path: &Path) -> Option<(PathBuf, ModulePath)> {
     (!is_test).then(|| (Path::new(group).join(name), module))
 }
 
-/// A module with its imports.
 struct Module<'a> {
     path: &'a Path,
     /// Imported paths, relative to the root of the crate.
@@ -162,7 +161,6 @@ fn used_paths(code: &str) -> (Vec<(Vec<String>, String)>, String) {
     (found, rest)
 }
 
-/// Expands a `use` tree into paths.
 fn expand(tree: &str, above: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let tree = tree.trim();
     let (path, inner) = match tree.split_once('{') {

@@ -18,7 +18,6 @@ const OWN: &str = "tools/xtask/src/semantics";
 /// Maximum number of sentences of a claim.
 const SENTENCES_MAX: usize = 2;
 
-/// A claim.
 struct Claim {
     line: usize,
     text: String,
@@ -109,7 +108,6 @@ fn sentences(text: &str) -> usize {
     inner + 1
 }
 
-/// Returns an ID without its letter.
 fn number_of(id: &str) -> &str {
     id.trim_end_matches(|character: char| character.is_ascii_lowercase())
 }

@@ -16,7 +16,6 @@ const SELECTED_BEFORE: u64 = 1 << 31;
 
 /// Allocates inode numbers.
 pub(super) struct InodeAllocator {
-    /// The first number of this incarnation.
     first: u64,
     next: AtomicU64,
     /// Directories that each node created in a directory, up to [`NEAR_DIRECTORIES_MAX`].

@@ -150,7 +150,6 @@ impl Leases {
         });
     }
 
-    /// Removes expired records.
     fn purge(&mut self, now: Duration) {
         while let Some(&(_, inode)) = self.order.front().filter(|(until, _)| *until <= now) {
             self.order.pop_front();

@@ -77,7 +77,6 @@ pub struct MetaService {
     /// First number of operations and inodes of this incarnation.
     first: u64,
     allocator: InodeAllocator,
-    /// Number of inodes of each view on this node.
     inodes: [AtomicU64; View::ALL.len()],
     /// Held while the content of a file moves or is truncated.
     contents: Locks<InodeId>,
@@ -246,7 +245,6 @@ impl MetaService {
         }
     }
 
-    /// Spawns a task that outlives the request.
     fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce(Weak<Self>) -> F) {
         self.parts.runtime.spawn(task(self.this.clone()));
     }

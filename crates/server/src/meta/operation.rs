@@ -25,7 +25,6 @@ const CONFLICT_TIME_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of attempts: several seconds of continuous conflicts.
 const CONFLICTS_MAX: u32 = 200;
 
-/// The result of a preparation.
 enum Prepared {
     /// This node must decide the operation.
     Undecided,
@@ -33,7 +32,6 @@ enum Prepared {
     Completed,
 }
 
-/// A failed preparation.
 struct Unprepared {
     fault: Fault,
     /// A step was applied, or may have been.

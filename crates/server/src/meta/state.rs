@@ -29,7 +29,6 @@ pub(super) struct State {
     /// Opens that their nodes cancelled for want of a reply, and whose requests may still arrive. Few, as each belongs to a call that
     /// failed with `EHOSTDOWN`. Dropped when their node fails.
     undone: BTreeSet<Opener>,
-    /// Leases of other nodes.
     pub(super) leases: Leases,
     busy_names: BTreeMap<EntryName, WaitList>,
     busy_dirs: BTreeMap<InodeId, WaitList>,
@@ -79,7 +78,6 @@ impl State {
         opens.into_iter().filter_map(|opener| self.close(opener)).collect()
     }
 
-    /// Decrements the opens of an inode. Returns true if that was the last one.
     fn leave(&mut self, inode: InodeId) -> bool {
         let Some(count) = self.counts.get_mut(&inode) else { return true };
         *count -= 1;

@@ -38,7 +38,6 @@ struct Inode {
     size: u64,
     /// End of the lifetime of the size.
     valid: Duration,
-    /// Version of the last change.
     version: Version,
     pages: BTreeMap<u64, Vec<u8>>,
     /// Counts invalidations: pages whose read began before one are not kept.
@@ -77,7 +76,6 @@ struct State {
 }
 
 impl State {
-    /// Applies a change to an inode.
     fn change(&mut self, file: FileNumber, change: impl FnOnce(&mut Inode)) {
         self.version.0 += 1;
         let version = self.version;
@@ -105,7 +103,6 @@ pub struct Kernel {
     runtime: Runtime,
     /// An injected bug: some opens use an older size than the file's.
     shows_old: bool,
-    /// Sizes that the agent reported.
     reported_sizes: ReportedSizes,
     state: Mutex<State>,
 }
@@ -146,7 +143,6 @@ impl Kernel {
         (inode.lookups, inode.users) = (inode.lookups + 1, inode.users + 1);
     }
 
-    /// Applies the attributes of a reply.
     pub(super) async fn apply_attr(&self, file: FileNumber, attr: &Attr, asked: Version) {
         let since = self.now();
         if attr.kind == FileKind::File {
@@ -173,7 +169,6 @@ impl Kernel {
         found
     }
 
-    /// Ends a use of an inode.
     pub(super) fn put(&self, file: FileNumber) {
         if let Some(inode) = self.state.lock().inodes.get_mut(&file) {
             inode.users -= 1;
@@ -218,7 +213,6 @@ impl Kernel {
         }
     }
 
-    /// Removes an open file.
     pub(super) fn closed(&self, handle: HandleNumber) {
         let open = self.state.lock().opens.remove(&handle);
         if let Some(open) = open {

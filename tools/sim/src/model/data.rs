@@ -117,7 +117,6 @@ impl Reader {
 #[derive(Clone, Debug, Default)]
 pub struct FileData {
     writes: Vec<Write>,
-    /// The content is unknown.
     is_unknown: bool,
 }
 

@@ -16,7 +16,6 @@ impl Names {
         self.object(id).kind
     }
 
-    /// Checks the parent directory of a path.
     fn above(&self, path: &str) -> Result<(), Vec<Errno>> {
         let dir = self.find(split(path).0).map_err(|errno| vec![errno])?;
         if self.kind(dir) == FileKind::Directory { Ok(()) } else { Err(vec![Errno::ENOTDIR]) }

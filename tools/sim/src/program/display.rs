@@ -20,7 +20,6 @@ impl Display for Flags {
     }
 }
 
-/// Returns the name of a lock call, and its byte range.
 fn lock_words(range: Option<LockRange>) -> (&'static str, String) {
     match range {
         None => ("flock", String::new()),

@@ -11,9 +11,7 @@ use tameike_core::View;
 /// Maximum number of concurrent appends to one file; the check tries all their orders.
 pub(super) const APPENDS_MAX: usize = 4;
 
-/// One of several concurrent appends.
 struct Racer {
-    /// Index of the call.
     call: usize,
     tag: u64,
     length: u64,

@@ -13,7 +13,6 @@ use tameike_core::{Attr, Errno, FileKind, View};
 /// After this time without a fault, all its effects are over: messages have arrived or are lost, and every peer has answered or
 /// exceeded its time limit.
 const SETTLED: Duration = Duration::from_secs(90);
-/// The slot for checks; programs use others.
 pub(super) const CHECK_SLOT: u8 = u8::MAX;
 
 /// A tree as a node shows it.
@@ -69,7 +68,6 @@ impl Run {
         self.compare_space().await
     }
 
-    /// Restarts all agents on their disks.
     pub(super) async fn restart(&mut self, mode: AgentMode) -> Checked {
         let power = self.power_lost;
         let lost = power || self.bytes_lost;
@@ -134,7 +132,6 @@ impl Run {
         Ok(())
     }
 
-    /// Fsyncs all open files.
     async fn sync_open_files(&mut self) -> Checked {
         let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
         for ((node, view, slot), open) in open {

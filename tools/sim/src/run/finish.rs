@@ -148,7 +148,6 @@ impl Run {
         Ok(())
     }
 
-    /// Removes all files, and checks that their space is free.
     async fn remove_all(&mut self) -> Checked {
         let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
         for ((node, view, slot), open) in open {

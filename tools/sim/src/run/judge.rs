@@ -156,7 +156,6 @@ impl Run {
         }
     }
 
-    /// Checks the attributes of a path.
     fn judge_attr(&mut self, call: &Call, id: ObjectId, attr: &Attr) -> Checked {
         let model = self.models.entry(call.view.index()).or_default();
         let object = model.object_mut(id);
@@ -294,7 +293,6 @@ impl Run {
         Ok(())
     }
 
-    /// Checks a call on an open file.
     fn judge_file(&mut self, call: &Call, beside: &[Call]) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
         self.expect_report(call)?;
@@ -390,7 +388,6 @@ impl Run {
     }
 }
 
-/// Returns the paths of a model, for messages.
 pub(super) fn paths(names: &Names) -> String {
     names.all().into_keys().collect::<Vec<_>>().join(", ")
 }

@@ -329,7 +329,6 @@ impl Run {
         self.locks.retain(|lock| lock.is_certain);
     }
 
-    /// Releases the locks of a descriptor that a check closed.
     pub(super) fn end_locks(&mut self, call: &Call) {
         call.releases(true).iter().for_each(|release| self.give_back(release));
     }

@@ -79,7 +79,6 @@ enum End {
     NodeFailed,
 }
 
-/// A call with its outcome.
 struct Call {
     node: usize,
     view: View,

@@ -23,7 +23,6 @@ const EXCUSED_MAX: usize = 2;
 /// How long programs wait for a lock after all other calls ended. Longer than the detection of a failed node takes.
 const SIGNAL_AFTER: Duration = Duration::from_secs(20);
 
-/// A call in flight.
 pub(super) struct Pending {
     call: Call,
     done: Promise<(Result<kernel::Output>, u64)>,
@@ -38,7 +37,6 @@ impl Pending {
 }
 
 impl Run {
-    /// Begins a call, if its node is up.
     pub(super) fn begin(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Option<Pending> {
         let (views, runtime) = self.world.views(node)?;
         let begun = self.moment();
@@ -91,7 +89,6 @@ impl Run {
         Ok(call)
     }
 
-    /// Executes one call.
     pub(super) async fn one(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Checked<Call> {
         match self.begin(node, view, op, open) {
             Some(pending) => self.end(pending).await,
@@ -343,7 +340,6 @@ fn execute(world: &Arc<World>, injection: &Injection) {
 }
 
 impl Run {
-    /// Ends all faults.
     pub(super) fn end_faults(&mut self) {
         self.world.network.set_weather(tameike_fabric::simulated::Weather::FAIR);
         self.world.network.heal();
@@ -363,9 +359,7 @@ struct Used {
     closed: BTreeSet<SlotName>,
     /// Processes that acquire or release locks of files.
     locked: BTreeSet<(usize, ObjectId, usize, u64)>,
-    /// Processes that close descriptors.
     ended: BTreeSet<(usize, ObjectId, usize, u64)>,
-    /// Files that calls write to.
     written: BTreeSet<(usize, ObjectId)>,
     /// Files whose size calls change.
     whole: BTreeSet<(usize, ObjectId)>,

@@ -49,7 +49,6 @@ pub(super) struct Counts {
     pub shared: AtomicU64,
 }
 
-/// The components of an agent.
 pub(super) struct Parts {
     pub cluster: Arc<Cluster>,
     pub runtime: Runtime,
@@ -71,7 +70,6 @@ pub(super) struct Agent {
     loaded: Mutex<BTreeMap<UnitId, Duration>>,
 }
 
-/// Returns the first bytes of the requested range of a unit.
 fn content(unit: UnitId) -> [u8; 16] {
     (u128::from(unit.inode.0) << 64 | u128::from(unit.index)).to_le_bytes()
 }

@@ -24,12 +24,10 @@ struct End {
 #[derive(Default)]
 struct State {
     ends: Vec<End>,
-    /// Counts messages.
     turn: u64,
     opened: u64,
 }
 
-/// All connections of a cluster.
 pub(super) struct Links {
     bound: usize,
     state: Mutex<State>,

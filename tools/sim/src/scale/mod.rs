@@ -50,7 +50,6 @@ pub struct Scale {
     pub seed: u64,
 }
 
-/// The agents of a cluster.
 struct Agents {
     simulation: Simulation,
     all: Vec<Arc<Agent>>,
@@ -122,7 +121,6 @@ impl Agents {
         ends.into_iter().try_for_each(|end| self.simulation.run(end))
     }
 
-    /// Returns the load of each agent since its start.
     fn loads(&self) -> Vec<Load> {
         let load = |agent: &Arc<Agent>| {
             let counts = &agent.counts;

@@ -52,7 +52,6 @@ impl Content {
         self.size = size;
     }
 
-    /// Punches a hole.
     pub(crate) fn punch(&mut self, offset: u64, length: u64) {
         for (&number, page) in self.pages.range_mut(offset / PAGE as u64..=(offset + length) / PAGE as u64) {
             let first = number * PAGE as u64;

@@ -9,7 +9,6 @@ use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_io::os::runtime::Clock;
 use tameike_io::shared::{Allocate, FileStat, NamedFile, Seek, SharedDir, SharedFile};
 
-/// Keeps an inode from being freed.
 pub(super) struct Hold {
     pub tree: SimulatedTree,
     pub number: u64,
@@ -43,7 +42,6 @@ impl OpenFile {
         self.hold.tree.with(call, |state| work(state, self.hold.number))
     }
 
-    /// Writes at `offset`, or at the end of the file.
     fn write(&self, bytes: &[u8], offset: Option<u64>) -> Result<()> {
         let written = self.with(Call::Write, |_, _| Ok(()));
         // A failing write takes effect in part, as on a full disk.
@@ -185,7 +183,6 @@ impl SharedFile for OpenFile {
     }
 }
 
-/// An open directory.
 pub(super) struct OpenDir {
     pub hold: Hold,
 }

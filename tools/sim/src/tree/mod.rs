@@ -115,7 +115,6 @@ impl SimulatedTree {
 /// A rename whose target is removed and whose source is not yet renamed.
 type Torn = Option<(Vec<u8>, Vec<u8>)>;
 
-/// The tree, mounted by one node.
 struct Mounted {
     tree: SimulatedTree,
     node: NodeId,

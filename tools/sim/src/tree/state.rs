@@ -145,7 +145,6 @@ impl State {
         })
     }
 
-    /// Updates the times of a directory after a change.
     fn touch_dir(&mut self, dir: u64) {
         let now = self.now;
         if let Some(dir) = self.inodes.get_mut(&dir) {
@@ -175,7 +174,6 @@ impl State {
         self.first = self.unused;
     }
 
-    /// Removes a link of a file.
     fn unname(&mut self, number: u64) {
         let now = self.now;
         if let Some(inode) = self.inodes.get_mut(&number) {

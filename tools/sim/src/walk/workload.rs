@@ -62,11 +62,8 @@ struct Script {
     tag: u64,
 }
 
-/// Opens a file for reading.
 const READ: Flags = Flags { write: false, append: false, truncate: false, create: false, exclusive: false };
-/// Opens a file for writing.
 const WRITE: Flags = Flags { write: true, ..READ };
-/// Creates a file.
 const CREATE: Flags = Flags { create: true, ..WRITE };
 
 fn open(slot: u8, path: &str, flags: Flags) -> Op {
@@ -124,7 +121,6 @@ impl Script {
         self.all(1, [more, Op::Fsync { slot: 1 }, Op::Close { slot: 1 }]);
     }
 
-    /// Changes names and attributes.
     fn change_names(&mut self) {
         let path = |path: &str| path.to_owned();
         self.all(1, [Op::Mkdir { path: path("d") }, Op::SyncDir { path: path("") }]);
@@ -146,7 +142,6 @@ impl Script {
         self.one(2, rename("a/c", "b/c", RenameMode::Replace));
     }
 
-    /// Writes one file from several nodes.
     fn share(&mut self) {
         self.together(&[(1, open(0, "b/s", CREATE))]);
         self.together(&[(0, open(1, "b/s", WRITE)), (2, open(1, "b/s", WRITE))]);

@@ -16,7 +16,6 @@ use tameike_io::{Payload, Pool};
 /// Forwards requests of the network to a node.
 pub(super) struct Attached {
     node: Mutex<Option<Arc<Node>>>,
-    /// The bug to inject.
     canary: Option<Canary>,
     /// Frames for wrong replies of an injected bug.
     frames: Pool,

@@ -15,10 +15,8 @@ use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 use tameike_store::ledger::kv::{Kv, MemoryKv};
 
-/// The log files.
 const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
-/// Bytes per checksum.
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// The polynomial G(x) of the checksums, bit 32 first. Blocks that differ by a multiple of it have the same checksum; so do blocks
 /// that differ by G(x)^8 = G(x^8), which flips one bit in each byte that belongs to a set bit of G.
@@ -226,7 +224,6 @@ impl AppendFile for FaultyLog {
     }
 }
 
-/// The disk of a stopped node.
 struct StoppedDisk(MemoryDisk);
 
 impl Device for StoppedDisk {

@@ -69,7 +69,6 @@ impl Control {
         self.canary
     }
 
-    /// Returns a random number below `below`.
     pub(super) fn draw(&self, below: u64) -> u64 {
         self.simulation.draw(below)
     }
@@ -87,25 +86,21 @@ impl Control {
         self.countdown.register(Medium::Disk(self.node), faults, || format!("{what} {call}"))
     }
 
-    /// Returns true if a read fails.
     pub(super) fn fails_read(&self, what: &str, call: &str) -> bool {
         let hit = self.register(what, call, &[FaultKind::Fails]);
         hit.is_some() || self.happens(self.faults().reads)
     }
 
-    /// Returns the fault of a write or append.
     pub(super) fn fails_write(&self, what: &str, call: &str) -> Option<FaultKind> {
         let hit = self.register(what, call, &[FaultKind::Fails, FaultKind::Torn]);
         hit.or_else(|| self.happens(self.faults().writes).then_some(FaultKind::Torn))
     }
 
-    /// Returns the fault of a sync.
     pub(super) fn fails_sync(&self, what: &str) -> Option<FaultKind> {
         let hit = self.register(what, "sync", &[FaultKind::Fails, FaultKind::Forgotten]);
         hit.or_else(|| self.happens(self.faults().syncs).then_some(FaultKind::Fails))
     }
 
-    /// Returns the result of a failed write.
     pub(super) fn failed(&self, call: &str) -> Result<()> {
         if self.canary.hides_failures { Ok(()) } else { Err(injected(call)) }
     }
@@ -129,7 +124,6 @@ impl Control {
     }
 }
 
-/// Returns the error of an injected fault.
 pub(super) fn injected(what: &str) -> Fault {
     log::trace!("a disk fails a {what}");
     Fault::new(Errno::EIO, format!("injected fault of a {what}"))

@@ -132,7 +132,6 @@ impl Rpc for CountedRpc {
 pub(crate) struct Flip {
     view: View,
     inode: InodeId,
-    /// Offset in the file.
     at: u64,
     mask: u8,
 }

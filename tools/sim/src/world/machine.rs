@@ -10,14 +10,11 @@ use tameike_io::Runtime;
 use tameike_io::os::runtime::{Clock, Executor};
 use tameike_io::os::simulated::Simulation;
 
-/// The machine of one incarnation.
 pub(super) struct Machine {
     simulation: Simulation,
     inner: Runtime,
     alive: AtomicBool,
-    /// Maximum delay of blocking calls.
     slowness: Mutex<Duration>,
-    /// Clock offset.
     skew: Duration,
 }
 

@@ -11,7 +11,6 @@ use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
-/// Makes a call in the cache view of a node.
 async fn cached(world: &World, node: usize, op: Op) -> Output {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::Cache).expect("the node runs");

@@ -21,7 +21,6 @@ use tameike_sim::world::{World, WorldConfig};
 const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 const UNIT: u64 = UNIT_SIZE as u64;
 
-/// Makes a call in the cache view of a node.
 async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Output> {
     let (views, _) = world.views(node).ok_or(Errno::EHOSTDOWN)?;
     let caller = world.caller(node, View::Cache).ok_or(Errno::EHOSTDOWN)?;

@@ -27,7 +27,6 @@ impl Client {
         self.world.machine.runtime_of(0).now()
     }
 
-    /// Advances the simulated time.
     pub(super) async fn pass_time(&self) {
         self.world.machine.runtime_of(0).sleep(std::time::Duration::from_millis(1)).await;
     }

@@ -12,7 +12,6 @@ use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
 const NODES: usize = 3;
 
-/// The initial state for all operations.
 struct Setup {
     /// Directories with entries on different nodes.
     dirs: [InodeId; NODES],
@@ -57,7 +56,6 @@ macro_rules! work {
     };
 }
 
-/// The names and inodes in all directories.
 type Listing = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
 
 async fn listing(client: &Client, setup: &Setup) -> Listing {

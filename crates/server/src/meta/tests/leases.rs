@@ -12,7 +12,6 @@ use tameike_core::{FileKind, InodeId, NodeId};
 
 const NODES: [bool; 3] = [true; 3];
 
-/// Returns the client of another node.
 fn other(world: &Arc<World>, node: u32) -> Client {
     Client { node: NodeId(node), ..client(world) }
 }

@@ -49,7 +49,6 @@ struct Running {
 struct Site {
     disk: Disk,
     running: Option<Running>,
-    /// Number of starts.
     incarnation: u64,
 }
 
@@ -62,14 +61,12 @@ pub(super) struct CrashPoint {
 
 pub(super) struct World {
     pub(super) machine: Simulation,
-    /// Notified when a node crashes.
     crashes: Event,
     pub(super) cluster: Arc<Cluster>,
     pub(super) faults: Vec<Faults>,
     sites: Mutex<Vec<Site>>,
     events: Mutex<(u64, Option<CrashPoint>)>,
     slab: Arc<Slab>,
-    /// Leases revoked on each node.
     pub(super) revoked: Mutex<Vec<(NodeId, InodeId)>>,
 }
 
@@ -292,7 +289,6 @@ impl World {
     }
 }
 
-/// The network interface of a node.
 struct Wire {
     world: Weak<World>,
     node: usize,

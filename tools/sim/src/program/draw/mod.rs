@@ -38,7 +38,6 @@ struct Profile {
     /// Percentage of steps with a fault.
     injection: u64,
     injections: Vec<Kind>,
-    /// Weights of kinds of calls.
     weights: Vec<(u64, Call)>,
     /// Percentage of offsets beyond the first unit.
     far: u64,
