@@ -1,19 +1,19 @@
-/* Files of a job's views, without the kernel on the way.
+/* Access to files of a job's views without kernel calls.
  *
  * cc program.c $(pkg-config --cflags --libs tameike)
  *
- * In a job of Tameike, calls on files of its views go to the agent of the node through shared memory. Elsewhere, and for what
- * the agent leaves to the kernel, the library makes the kernel's calls: each function works on every path. Nothing is
- * printed, no call ends the program, and what fails tells why by a negative number of errno.h. An agent that has gone away is
- * -EIO, and -ENOTCONN later.
+ * In a job of Tameike, calls on files of its views go to the node's agent through shared memory. Elsewhere, and for calls that
+ * the agent leaves to the kernel, the library makes system calls, so that each function works on every path. The library prints
+ * nothing and never ends the program. A failed call returns a negative number of errno.h: -EIO if the agent has failed, and
+ * -ENOTCONN for later calls.
  *
- * Functions may be called by any number of threads at once, a request by one at a time; none by signal handlers. In a child
- * of fork(), files and requests of the parent fail with -EIO: let the child open its own. A file that was opened with
- * tameike_open() is seen by all other programs as SEMANTICS.md says, as if its calls were the kernel's.
+ * Any number of threads may call the functions concurrently, but only one at a time for each request; signal handlers may not.
+ * In a child of fork(), files and requests of the parent fail with -EIO: the child must open its own. Files opened with
+ * tameike_open() have the semantics of SEMANTICS.md for all programs, as with system calls.
  *
- * The functions tameike_agg_*() are for many small files: they are kept in a few large ones, in a container, on any file system and
- * without an agent. Any number of processes write to a container at the same time, each to its own files. tameike_agg_message()
- * tells in words what has failed.
+ * The functions tameike_agg_*() store many small files in a few large ones, in a container, on any file system and without an
+ * agent. Any number of processes write to a container concurrently, each to its own files. tameike_agg_message() describes the
+ * last error.
  */
 
 #ifndef TAMEIKE_H

@@ -1,15 +1,15 @@
-//! Random numbers that follow from a seed: SplitMix64 (Steele, Lea, Flood 2014).
+//! Pseudo-random numbers from a seed: SplitMix64 (Steele, Lea, Flood 2014).
 
-/// A source of random numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
-    /// The source of a seed.
+impl Rng {
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
-        let mut chance = Self(seed ^ 0x7461_6d65_696b_6521);
-        chance.next();
-        chance
+        let mut rng = Self(seed ^ 0x7461_6d65_696b_6521);
+        rng.next();
+        rng
     }
 
     fn next(&mut self) -> u64 {
@@ -20,18 +20,18 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound.max(1)
     }
 
-    /// Whether something happens that happens `of` times in a hundred.
+    /// Returns true with a probability of `of` percent.
     pub fn percent(&mut self, of: u64) -> bool {
         self.below(100) < of
     }
 
-    /// One of several.
-    pub fn of<'a, T>(&mut self, several: &'a [T]) -> &'a T {
+    /// Returns a random element of `several`, which must not be empty.
+    pub fn pick<'a, T>(&mut self, several: &'a [T]) -> &'a T {
         &several[self.below(several.len() as u64) as usize]
     }
 }

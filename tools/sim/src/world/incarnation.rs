@@ -1,7 +1,7 @@
-//! The start of an agent on its node's disks.
+//! Starts an agent on its node's disks.
 
 use super::attached::Attached;
-use super::canary::{Canary, WrongRpc};
+use super::canary::{BuggyRpc, Canary};
 use super::counted::CountedFabric;
 use super::holders::CountedRpc;
 use super::machine::Machine;
@@ -23,27 +23,27 @@ use tameike_store::extent::ExtentData;
 use tameike_store::ledger::{LedgerOptions, Media};
 use tameike_store::{ExtentStore, Ledger, Options, open_media};
 
-/// Silence after which a peer counts as unreachable: the product's own.
+/// Silence after which a peer counts as unreachable, as in the product.
 const PEER_LIMIT: Duration = Duration::from_secs(10);
 
 impl World {
     /// Starts the agent of a node.
     pub(super) async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
-        let life = {
+        let incarnation = {
             let mut state = self.state.lock();
             state.sites[node].flips.clear();
-            state.lives += 1;
-            state.lives
+            state.incarnations += 1;
+            state.incarnations
         };
         let id = NodeId(node as u32);
         log::info!("{id} starts");
         let machine =
-            Machine::new(&self.simulation, life, self.config.slowness[node], self.config.skew[node]);
-        let started = self.assemble(node, life, &machine, after_power_loss).await;
+            Machine::new(&self.simulation, incarnation, self.config.slowness[node], self.config.skew[node]);
+        let started = self.assemble(node, incarnation, &machine, after_power_loss).await;
         if started.is_err() {
-            // As a process ends that cannot start.
-            machine.die();
-            self.simulation.kill_node(life);
+            // A process that cannot start exits.
+            machine.stop();
+            self.simulation.kill_node(incarnation);
             self.network.kill(id);
         }
         started
@@ -52,7 +52,7 @@ impl World {
     async fn assemble(
         &self,
         node: usize,
-        life: usize,
+        incarnation: usize,
         machine: &Arc<Machine>,
         after_power_loss: bool,
     ) -> Result<()> {
@@ -107,8 +107,17 @@ impl World {
         let shows_old = self.config.canary == Some(Canary::OldAttributes);
         let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old));
         let kernels = [kernel(), kernel()];
-        let running =
-            Running { life, machine, node: assembled, rpc, attached, memory, withheld, kernels, waiting };
+        let running = Running {
+            incarnation,
+            machine,
+            node: assembled,
+            rpc,
+            attached,
+            memory,
+            withheld,
+            kernels,
+            waiting,
+        };
         self.state.lock().sites[node].running = Some(running);
         Ok(())
     }
@@ -116,8 +125,8 @@ impl World {
     fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
         let inner: Arc<dyn Rpc> = match self.config.canary {
             Some(canary) if canary.is_of_calls() => {
-                let answers = Arc::default();
-                Arc::new(WrongRpc { inner: rpc, canary, simulation: self.simulation.clone(), answers })
+                let replies = Arc::default();
+                Arc::new(BuggyRpc { inner: rpc, canary, simulation: self.simulation.clone(), replies })
             }
             _ => rpc,
         };

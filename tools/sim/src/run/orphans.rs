@@ -1,4 +1,4 @@
-//! What is left of a job-shared view whose agents have died, and were started again.
+//! Names without inodes, and wrong link counts, in a job-shared view whose agents failed and restarted.
 
 use super::check::Seen;
 use super::{Checked, Run};
@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use tameike_core::{FileKind, View};
 
 impl Run {
-    /// Whether the inode of a name may have died with its agent.
-    pub(super) fn may_hang(&mut self, view: View, path: &str) -> bool {
+    /// Returns true if the inode of a name may be lost with its agent.
+    pub(super) fn may_be_orphan(&mut self, view: View, path: &str) -> bool {
         view == View::JobShared && self.has_orphans && self.model(view).is_doubtful(path, false)
     }
 
-    /// A file has as many names as it counts.
+    /// Checks that the link count of each file equals the number of its names.
     pub(super) fn compare_counts(&self, view: View, seen: &Seen) -> Checked {
-        // What a disk has forgotten may have counted a name that another one keeps, or taken one from the count.
+        // A disk that lost writes may have lost a link whose name survived, or an unlink.
         let forgotten = self.has_losses || self.log_broken;
         if view == View::JobShared && self.has_orphans && forgotten {
             return Ok(());
@@ -23,7 +23,10 @@ impl Run {
         for (path, attr) in seen.iter().filter(|(_, attr)| attr.kind == FileKind::File) {
             let (count, names) = (attr.nlink, names[&attr.inode.0]);
             if count != names {
-                return Err(format!("{}: {path} counts {count} names, and has {names}", view.as_str()));
+                return Err(format!(
+                    "{}: {path} has a link count of {count}, and {names} names",
+                    view.as_str()
+                ));
             }
         }
         Ok(())

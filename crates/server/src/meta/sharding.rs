@@ -1,7 +1,7 @@
-//! Crowded directories go wide: their entries move to the nodes of their slots, the inodes stay.
+//! Sharding of crowded directories: moves their entries to the nodes of their slots; the inodes stay.
 //!
-//! Meanwhile everything on the directory waits. Once the intent is logged the directory goes wide, whatever
-//! crashes: its entries cannot change before that is done, so that the same steps are asked for again.
+//! All requests for the directory wait meanwhile. Once the intent is logged, sharding completes despite crashes: no entry can change
+//! before, so that recovery repeats the same steps.
 
 use super::{MetaService, share};
 use serde_bytes::ByteBuf;
@@ -12,11 +12,11 @@ use tameike_core::{DirOffset, Fault, InodeId, NodeId, Result};
 use tameike_store::meta::record::{Intent, Share};
 use tameike_store::meta::{LogCommand, query as table};
 
-/// Entries moved by one step: fit a message with names of any length.
+/// Maximum number of entries in one step, which fit a message with names of any length.
 const BATCH_ENTRIES_MAX: usize = 512;
 
 impl MetaService {
-    pub(super) fn widen_if_crowded(&self, dir: InodeId, entries: u64) {
+    pub(super) fn shard_if_crowded(&self, dir: InodeId, entries: u64) {
         let cluster = &self.parts.cluster;
         let can_be = dir.pinned_node().is_none() && cluster.device_nodes().len() > 1;
         if entries <= NARROW_ENTRIES_MAX || !can_be || cluster.children_home(dir) != self.parts.node {
@@ -24,19 +24,18 @@ impl MetaService {
         }
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
-            match this.begin_widening(dir) {
+            match this.begin_sharding(dir) {
                 Ok(Some(sequence)) => {
                     this.settle_or_later(sequence, None).await;
                 }
                 Ok(None) => (),
-                Err(fault) => log::error!("directory {dir} cannot go wide: {fault}"),
+                Err(fault) => log::error!("cannot shard directory {dir}: {fault}"),
             }
         });
     }
 
-    /// Logs the intent, unless the directory is wide or a name in it is in the middle of an operation (then
-    /// the next new entry tries again).
-    fn begin_widening(&self, dir: InodeId) -> Result<Option<u64>> {
+    /// Logs the intent, unless the directory is sharded or a pending operation blocks a name in it (then the next new entry retries).
+    fn begin_sharding(&self, dir: InodeId) -> Result<Option<u64>> {
         let mut state = self.state.lock();
         if state.is_busy_dir(dir) || state.has_busy_name(dir) {
             return Ok(None);
@@ -56,9 +55,9 @@ impl MetaService {
     }
 
     pub(super) async fn move_entries(&self, sequence: u64, dir: InodeId) -> Result<()> {
-        self.push().await?;
+        self.persist().await?;
         let share = share(&self.parts.cluster, self.parts.node);
-        let without = || Fault::io("a node without a device keeps a directory");
+        let without = || Fault::io("a node without a device has a directory");
         let Share { place, count, .. } = share.ok_or_else(without)?;
         for ((node, entries), first) in self.entries_by_node(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
@@ -66,11 +65,11 @@ impl MetaService {
                 self.step(node, (sequence, number), step, None, self.parts.runtime.now()).await?;
             }
         }
-        // Names are changed elsewhere from now on.
-        let untold = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
-        self.tell(untold).await;
+        // From now on, other nodes change these names.
+        let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
+        self.revoke(revocations).await;
         self.execute(&LogCommand::Widened { sequence, dir, place, count })?;
-        // Were this record lost, the intent would still be there and the directory go wide again.
+        // If this record is lost, the intent remains, and recovery shards the directory again.
         let waiting = {
             let mut state = self.state.lock();
             state.ended(sequence);
@@ -80,7 +79,7 @@ impl MetaService {
         Ok(())
     }
 
-    /// Entries that belong on other nodes once the directory is wide.
+    /// Returns the entries that a sharded directory has on other nodes.
     fn entries_by_node(&self, dir: InodeId) -> Result<BTreeMap<NodeId, Vec<(ByteBuf, Target)>>> {
         let all = |names: &dyn tameike_store::table::Table| {
             table::entries(names, dir, DirOffset::START, usize::MAX - 1)

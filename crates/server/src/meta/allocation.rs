@@ -1,5 +1,5 @@
-//! Numbers of the inodes that are born on this node, and with the number of a directory the node that will keep its
-//! entries ([decision 0009](../../../../docs/decisions/0009-hash-placed-directory-entries.md)).
+//! Inode allocation: the number of a new inode, which for a directory also selects the node of its entries
+//! ([decision 0009](../../../../docs/decisions/0009-hash-placed-directory-entries.md)).
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,34 +9,32 @@ use tameike_core::wire::meta::EntryName;
 use tameike_core::{Cluster, InodeId, NodeId};
 use tameike_store::meta::born;
 
-/// Numbers drawn for one directory, for each burst-buffer node there is: that none of them leads to the node that is
-/// wanted happens once in 3000 times.
+/// Numbers to try for a directory, per node with a device. None of them selects the wanted node once in 3000 directories.
 const DRAWS_PER_NODE: usize = 8;
-/// Numbers of one incarnation; behind this part of them directories are not placed any more, which takes many.
-const PLACED_BEFORE: u64 = 1 << 31;
+/// Part of an incarnation's 2^32 numbers after which the allocator no longer selects nodes, since that uses up many numbers.
+const SELECTED_BEFORE: u64 = 1 << 31;
 
-/// Gives numbers out.
-pub(super) struct Births {
-    /// The first of this incarnation.
+/// Allocates inode numbers.
+pub(super) struct InodeAllocator {
     first: u64,
     next: AtomicU64,
-    /// How many directories in a directory a node has made, up to [`NEAR_DIRECTORIES_MAX`].
+    /// Directories that each node created in a directory, up to [`NEAR_DIRECTORIES_MAX`].
     made: Mutex<BTreeMap<(InodeId, NodeId), u32>>,
 }
 
-impl Births {
+impl InodeAllocator {
     pub(super) fn new(first: u64) -> Self {
         Self { first, next: AtomicU64::new(first), made: Mutex::default() }
     }
 
-    /// A number for anything.
+    /// Allocates a number.
     pub(super) fn next(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for a directory that `maker` asks for: its entries will be on the maker's own burst-buffer node if it is one
-    /// of the first that this node makes in their directory, else on any.
-    pub(super) fn of_directory(
+    /// Allocates a number for a directory that `maker` creates. The first directories that a node creates in a parent get their entries on
+    /// the maker's device node; others on any node.
+    pub(super) fn next_directory(
         &self,
         cluster: &Cluster,
         entry: &EntryName,
@@ -49,7 +47,7 @@ impl Births {
         }
         let wanted = cluster.device_of(maker);
         for _ in 0..DRAWS_PER_NODE * cluster.device_nodes().len() {
-            if number - self.first >= PLACED_BEFORE
+            if number - self.first >= SELECTED_BEFORE
                 || cluster.children_home(born(entry, wide, number)) == wanted
             {
                 break;
@@ -64,7 +62,7 @@ impl Births {
             && self.made.lock().get(&(parent, maker)).is_none_or(|made| *made < NEAR_DIRECTORIES_MAX)
     }
 
-    /// `maker` has made a directory in `parent`.
+    /// Counts a directory that `maker` created in `parent`.
     pub(super) fn made_directory(&self, parent: InodeId, maker: NodeId) {
         let mut made = self.made.lock();
         if made.len() >= DIRECTORY_MAKERS_MAX {
@@ -97,30 +95,30 @@ mod tests {
         EntryName { dir: parent, name: b"new".to_vec() }
     }
 
-    /// Where the entries of directories will be that `maker` makes in `parent`, one after the other.
+    /// Returns the homes of entries of `count` directories that `maker` creates in `parent`.
     fn homes(
-        births: &Births,
+        allocator: &InodeAllocator,
         cluster: &Cluster,
         (parent, wide): (InodeId, bool),
         maker: u32,
         count: u32,
     ) -> Vec<NodeId> {
         let make = |_| {
-            let number = births.of_directory(cluster, &entry(parent), wide, NodeId(maker));
-            births.made_directory(parent, NodeId(maker));
+            let number = allocator.next_directory(cluster, &entry(parent), wide, NodeId(maker));
+            allocator.made_directory(parent, NodeId(maker));
             cluster.children_home(born(&entry(parent), wide, number))
         };
         (0..count).map(make).collect()
     }
 
     #[test]
-    fn the_first_directories_of_each_node_are_near_it_and_others_anywhere() {
-        let (births, cluster) = (Births::new(FIRST), cluster(&[true; 16]));
+    fn the_first_directories_of_a_node_have_their_entries_there_and_others_anywhere() {
+        let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 16]));
         for (parent, wide) in [(InodeId::ROOT, false), (InodeId::in_slot(Slot(7), 9), true)] {
             for maker in [5, 0] {
-                let near = homes(&births, &cluster, (parent, wide), maker, NEAR_DIRECTORIES_MAX);
+                let near = homes(&allocator, &cluster, (parent, wide), maker, NEAR_DIRECTORIES_MAX);
                 assert!(near.iter().all(|&home| home == NodeId(maker)), "{near:?}");
-                let mut others = homes(&births, &cluster, (parent, wide), maker, 100);
+                let mut others = homes(&allocator, &cluster, (parent, wide), maker, 100);
                 others.sort_unstable();
                 others.dedup();
                 assert!(others.len() > 10, "{others:?}");
@@ -129,28 +127,28 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_device_is_near_the_node_that_serves_it() {
-        let (births, cluster) = (Births::new(FIRST), cluster(&[true, false, true, false]));
-        let near = homes(&births, &cluster, (InodeId::ROOT, false), 3, 20);
+    fn a_node_without_a_device_uses_its_device_node() {
+        let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true, false, true, false]));
+        let near = homes(&allocator, &cluster, (InodeId::ROOT, false), 3, 20);
         assert_eq!(near, vec![cluster.device_of(NodeId(3)); 20]);
     }
 
     #[test]
-    fn numbers_are_not_used_up_for_places() {
-        let (births, cluster) = (Births::new(FIRST), cluster(&[true; 64]));
-        births.next.store(FIRST + PLACED_BEFORE, Ordering::Relaxed);
+    fn node_selection_ends_before_numbers_run_out() {
+        let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 64]));
+        allocator.next.store(FIRST + SELECTED_BEFORE, Ordering::Relaxed);
         for _ in 0..50 {
-            births.of_directory(&cluster, &entry(InodeId::ROOT), false, NodeId(1));
+            allocator.next_directory(&cluster, &entry(InodeId::ROOT), false, NodeId(1));
         }
-        assert_eq!(births.next(), FIRST + PLACED_BEFORE + 50);
+        assert_eq!(allocator.next(), FIRST + SELECTED_BEFORE + 50);
     }
 
     #[test]
-    fn counts_of_makers_are_bounded() {
-        let births = Births::new(FIRST);
+    fn the_table_of_makers_is_bounded() {
+        let allocator = InodeAllocator::new(FIRST);
         for maker in 0..2 * DIRECTORY_MAKERS_MAX as u32 {
-            births.made_directory(InodeId::ROOT, NodeId(maker));
+            allocator.made_directory(InodeId::ROOT, NodeId(maker));
         }
-        assert!(births.made.lock().len() <= DIRECTORY_MAKERS_MAX);
+        assert!(allocator.made.lock().len() <= DIRECTORY_MAKERS_MAX);
     }
 }

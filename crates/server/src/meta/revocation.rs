@@ -1,6 +1,6 @@
-//! Telling nodes of changes that they do not know of, before the call that made them returns.
+//! Grants leases, and revokes them on other nodes before the call that changed a name or inode returns.
 
-use super::leases::Untold;
+use super::leases::Revocation;
 use super::state::State;
 use super::{MetaService, leases};
 use futures_util::future::join_all;
@@ -11,11 +11,11 @@ use tameike_core::wire::client::ClientRequest;
 use tameike_core::wire::meta::{MetaReply, Node, Step, Target};
 use tameike_core::{FileKind, InodeId, NodeId, Result};
 
-/// Inodes in one message: it fits, whatever their numbers.
+/// Maximum number of inodes in one message, so that it fits with any numbers.
 const REVOKED_MAX: usize = 8192;
 
 impl MetaService {
-    /// What the view of `node` may believe of a name from now on, as it is told; whether it holds the name.
+    /// Records that the view of `node` caches the reply about a name. Returns true if it gets a lease on the name.
     pub(super) fn lease(
         &self,
         state: &mut State,
@@ -26,16 +26,16 @@ impl MetaService {
     ) -> bool {
         let now = self.parts.runtime.clock.monotonic();
         if target.kind == FileKind::Directory {
-            state.leases.see(target.inode, node, now);
+            state.leases.cached(target.inode, node, now);
             return false;
         }
-        // A file with other names, or that lives elsewhere, changes unseen from here.
+        // This node does not see all changes of a file with several names, or with its inode on another node.
         inode.is_some_and(|inode| inode.attr.nlink == 1) && state.leases.grant(target.inode, dir, node, now)
     }
 
-    /// `from` has changed an inode, or tried to; `access` says that mode or owner changed. Nobody is promised to
-    /// see a directory's other attributes at once.
-    pub(super) async fn tell_of(
+    /// Revokes leases after `from` changed an inode, or tried to. `access` is true if mode or owner changed; other attributes of
+    /// directories are not coherent.
+    pub(super) async fn revoke_changed(
         &self,
         inode: InodeId,
         from: NodeId,
@@ -44,67 +44,67 @@ impl MetaService {
     ) {
         let is_dir = matches!(reply, Ok(MetaReply::Node(node)) if node.attr.kind == FileKind::Directory);
         let now = self.parts.runtime.clock.monotonic();
-        let untold = {
+        let revocations = {
             let mut state = self.state.lock();
-            let untold = match is_dir && !access {
+            let revocations = match is_dir && !access {
                 true => None,
                 false => state.leases.changed(inode, is_dir, Some(from), now),
             };
             if is_dir {
-                state.leases.see(inode, from, now); // in the reply
+                state.leases.cached(inode, from, now); // the reply has the attributes
             }
-            untold
+            revocations
         };
-        self.tell(untold.into_iter().collect()).await;
+        self.revoke(revocations.into_iter().collect()).await;
     }
 
-    /// Who must be told of these steps, which are done.
-    pub(super) fn untold<'a>(
+    /// Returns the leases to revoke after these steps.
+    pub(super) fn revocations<'a>(
         &self,
         state: &mut State,
         steps: impl IntoIterator<Item = &'a Step>,
         by: Option<NodeId>,
-    ) -> Vec<Untold> {
+    ) -> Vec<Revocation> {
         let now = self.parts.runtime.clock.monotonic();
         let touched = steps.into_iter().flat_map(leases::touched);
         touched.filter_map(|(inode, is_dir)| state.leases.changed(inode, is_dir, by, now)).collect()
     }
 
-    /// Returns when nobody believes any more what is not so.
-    pub(super) async fn tell(&self, untold: Vec<Untold>) {
+    /// Revokes leases. Returns when all have been revoked or have expired.
+    pub(super) async fn revoke(&self, revocations: Vec<Revocation>) {
         let mut all = BTreeMap::<_, (Duration, BTreeSet<InodeId>)>::new();
-        for Untold { inode, holder, until } in untold {
+        for Revocation { inode, holder, until } in revocations {
             let (latest, inodes) = all.entry(holder).or_default();
             *latest = until.max(*latest);
             inodes.insert(inode);
         }
         if !all.is_empty() {
-            let tell = |(holder, (until, inodes)): (_, (_, BTreeSet<_>))| {
-                self.tell_one(holder, inodes.into_iter().collect(), until)
+            let revoke = |(holder, (until, inodes)): (_, (_, BTreeSet<_>))| {
+                self.revoke_from(holder, inodes.into_iter().collect(), until)
             };
-            join_all(all.into_iter().map(tell)).await;
+            join_all(all.into_iter().map(revoke)).await;
         }
     }
 
-    async fn tell_one(&self, holder: Option<NodeId>, inodes: Vec<InodeId>, until: Duration) {
+    async fn revoke_from(&self, holder: Option<NodeId>, inodes: Vec<InodeId>, until: Duration) {
         let runtime = &self.parts.runtime;
         let left = || until.saturating_sub(runtime.clock.monotonic());
         if let Some(holder) = holder {
-            let told = join_all(inodes.chunks(REVOKED_MAX).map(|inodes| self.revoke(holder, inodes)));
-            match runtime.timeout(left(), told).await {
-                Some(told) if told.iter().all(Result::is_ok) => {
+            let replies = join_all(inodes.chunks(REVOKED_MAX).map(|inodes| self.send_revoke(holder, inodes)));
+            match runtime.timeout(left(), replies).await {
+                Some(replies) if replies.iter().all(Result::is_ok) => {
                     let (mut state, now) = (self.state.lock(), runtime.clock.monotonic());
-                    inodes.iter().for_each(|&inode| state.leases.told(inode, holder, now));
+                    inodes.iter().for_each(|&inode| state.leases.revoked(inode, holder, now));
                     return;
                 }
-                Some(_) => log::info!("{holder} cannot be told of changes; its leases run out"),
-                None => log::info!("{holder} was not told of changes in time"),
+                Some(_) => log::info!("cannot revoke leases of {holder}; waiting until they expire"),
+                None => log::info!("{holder} did not acknowledge revoked leases before they expired"),
             }
         }
         runtime.sleep(left()).await;
     }
 
-    async fn revoke(&self, holder: NodeId, inodes: &[InodeId]) -> Result<()> {
+    async fn send_revoke(&self, holder: NodeId, inodes: &[InodeId]) -> Result<()> {
         let revoke = Request::Client(ClientRequest::Revoke { inodes: inodes.to_vec() });
         self.call(holder, revoke, None).await.map(drop)
     }

@@ -1,6 +1,6 @@
-//! Programs in plain words.
+//! Formats programs for people.
 
-use super::{Action, Program, Step, Trouble};
+use super::{Action, Injection, Program, Step};
 use crate::op::{Flags, Op};
 use std::fmt::{Display, Formatter, Result};
 use tameike_core::wire::lock::LockRange;
@@ -20,7 +20,6 @@ impl Display for Flags {
     }
 }
 
-/// The call for a lock, and its bytes.
 fn lock_words(range: Option<LockRange>) -> (&'static str, String) {
     match range {
         None => ("flock", String::new()),
@@ -75,24 +74,30 @@ impl Display for Op {
     }
 }
 
-impl Display for Trouble {
+impl Display for Injection {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
-            Self::Kill { node, power: false } => write!(f, "the agent of node {node} dies"),
+            Self::Kill { node, power: false } => write!(f, "the agent of node {node} fails"),
             Self::Kill { node, power: true } => write!(f, "node {node} loses power"),
-            Self::Cut { from, to, both: false } => write!(f, "the link from node {from} to node {to} is cut"),
-            Self::Cut { from, to, both: true } => write!(f, "the link between nodes {from} and {to} is cut"),
-            Self::Mend => write!(f, "all links are mended"),
+            Self::Partition { from, to, both: false } => {
+                write!(f, "messages from node {from} no longer reach node {to}")
+            }
+            Self::Partition { from, to, both: true } => write!(f, "nodes {from} and {to} are partitioned"),
+            Self::Heal => write!(f, "all partitions end"),
             Self::Weather(weather) => write!(
                 f,
-                "the network takes up to {:?}; of a million messages it loses {}, doubles {}, breaks off at {}",
+                "messages take up to {:?}; of a million, the network loses {}, duplicates {}, and breaks the connection at {}",
                 weather.delay_max, weather.lost, weather.doubled, weather.broken
             ),
-            Self::Tree(faults) => write!(f, "the shared file system fails: of 1000 calls {faults:?}"),
-            Self::Disk(node, faults) => write!(f, "the disks of node {node} fail: of 1000 calls {faults:?}"),
-            Self::Rot(node) => write!(f, "a bit turns on the disk of node {node}"),
-            Self::Flip(node) => write!(f, "a bit turns in memory of node {node}"),
-            Self::Warm(node) => write!(f, "node {node} has the shared file system loaded"),
+            Self::Tree(faults) => {
+                write!(f, "calls to the shared file system fail (per 1000 calls): {faults:?}")
+            }
+            Self::Disk(node, faults) => {
+                write!(f, "calls to the disks of node {node} fail (per 1000 calls): {faults:?}")
+            }
+            Self::Rot(node) => write!(f, "a bit flips on the disk of node {node}"),
+            Self::Flip(node) => write!(f, "a bit flips in memory of node {node}"),
+            Self::Warm(node) => write!(f, "node {node} warms all files of the shared file system"),
             Self::Slow(node, limit) => write!(f, "blocking calls on node {node} take up to {limit} ms"),
         }
     }
@@ -102,8 +107,8 @@ impl Display for Action {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Self::Call { node, view, op } => write!(f, "node {node}, {}: {op}", view.as_str()),
-            Self::Trouble(0, trouble) => write!(f, "{trouble}"),
-            Self::Trouble(after, trouble) => write!(f, "after {after} us {trouble}"),
+            Self::Injection(0, injection) => write!(f, "{injection}"),
+            Self::Injection(after, injection) => write!(f, "after {after} us {injection}"),
         }
     }
 }
@@ -117,7 +122,7 @@ impl Display for Step {
             }
             Self::Rest(milliseconds) => write!(f, "{milliseconds} ms pass"),
             Self::Drain => write!(f, "all nodes drain"),
-            Self::Check => write!(f, "everything is mended and compared"),
+            Self::Check => write!(f, "all faults end, and all nodes are compared with the model"),
         }
     }
 }
@@ -129,21 +134,21 @@ impl Display for Program {
             world.devices.iter().map(|&has| if has { "device" } else { "no device" }).collect();
         writeln!(
             f,
-            "{} nodes ({}), {} bytes for each view on each, payloads up to {} bytes beside messages{}",
+            "{} nodes ({}), capacity of each view {} bytes per node, inline payloads of up to {} bytes{}",
             devices.len(),
             devices.join(", "),
             world.capacity,
             world.inline_max,
-            if world.volatile { ", disks that forget" } else { "" },
+            if world.volatile { ", disks that lose unsynced writes" } else { "" },
         )?;
         if world.view_frames < u32::MAX {
             writeln!(f, "each view has {} frames", world.view_frames)?;
         }
         if world.service_frames < u32::MAX {
-            writeln!(f, "each pool of the services has {} frames", world.service_frames)?;
+            writeln!(f, "each service pool has {} frames", world.service_frames)?;
         }
         if let Some(canary) = world.canary {
-            writeln!(f, "with the canary {canary:?}")?;
+            writeln!(f, "with the injected bug {canary:?}")?;
         }
         for (number, step) in self.steps.iter().enumerate() {
             writeln!(f, "{number:4} {step}")?;
@@ -151,8 +156,8 @@ impl Display for Program {
         write!(
             f,
             "{}",
-            if self.dies {
-                "then all agents die, and the job is recovered"
+            if self.crashes {
+                "then all agents fail, and the job is recovered"
             } else {
                 "then the job is drained"
             }
