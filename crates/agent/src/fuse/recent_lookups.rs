@@ -1,18 +1,17 @@
-//! What threads were told of the files that they have just looked up.
+//! Attributes from the last lookup of each thread.
 //!
-//! On its way to open a file, the kernel may ask for its attributes after it has looked it up, to check rights by them. Where another node has
-//! replaced the file in between, nobody can tell them any more: but they are what they were a moment ago, and that the file has gone
-//! the open that follows will say.
+//! Between lookup and open of a file, the kernel may request its attributes, to check permissions. If another node has replaced the
+//! file in between, the home no longer has them. The reply then uses those of the lookup; the following open reports ESTALE.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found};
 use tameike_core::{Attr, FileKind};
 
-/// Threads that are known at a time, each at a place by its number.
+/// Slots; a thread uses the slot of its ID modulo this number.
 const THREADS_MAX: usize = 256;
-/// How long a look-up counts: a thread has nothing else to do before it asks for attributes.
-const LASTS: Duration = Duration::from_secs(1);
+/// Lifetime of an entry: the kernel requests attributes directly after the lookup.
+const LIFETIME: Duration = Duration::from_secs(1);
 
 struct Look {
     thread: u32,
@@ -21,17 +20,17 @@ struct Look {
     time: Duration,
 }
 
-/// The last look-up of each thread.
-pub(super) struct Looked(Vec<Mutex<Option<Look>>>);
+/// The last lookup of each thread.
+pub(super) struct RecentLookups(Vec<Mutex<Option<Look>>>);
 
-impl Default for Looked {
+impl Default for RecentLookups {
     fn default() -> Self {
         Self((0..THREADS_MAX).map(|_| Mutex::default()).collect())
     }
 }
 
-impl Looked {
-    /// A thread was told what it has found, at this time of the monotonic clock.
+impl RecentLookups {
+    /// Records a lookup of a thread; `time` is of the monotonic clock.
     pub(super) fn note(&self, thread: u32, found: &Found, time: Duration) {
         if found.attr.kind == FileKind::File {
             let look = Look { thread, file: found.file, attr: found.attr.clone(), time };
@@ -39,14 +38,14 @@ impl Looked {
         }
     }
 
-    /// What a thread was told, once.
+    /// Returns and removes the attributes of a thread's last lookup, if it was of `file`.
     pub(super) fn take(&self, thread: u32, file: FileNumber, now: Duration) -> Option<Attr> {
         let mut slot = self.slot(thread).lock();
         let look = slot.take_if(|look| look.thread == thread)?;
-        (look.file == file && look.time + LASTS > now).then_some(look.attr)
+        (look.file == file && look.time + LIFETIME > now).then_some(look.attr)
     }
 
-    /// The thread has gone on.
+    /// Removes the entry of a thread.
     pub(super) fn forget(&self, thread: u32) {
         self.slot(thread).lock().take_if(|look| look.thread == thread);
     }
@@ -88,29 +87,29 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_told_again_what_it_was_told_last_and_once() {
-        let looked = Looked::default();
+    fn the_last_lookup_of_a_thread_is_returned_once() {
+        let recent_lookups = RecentLookups::default();
         let file = FileNumber(3);
-        looked.note(THREAD, &found(2, FileKind::File), START);
-        looked.note(THREAD, &found(3, FileKind::File), START);
-        assert!(looked.take(THREAD + THREADS_MAX as u32, file, START).is_none());
-        assert_eq!(looked.take(THREAD, file, START).map(|attr| attr.size), Some(5));
-        assert!(looked.take(THREAD, file, START).is_none());
-        looked.note(THREAD, &found(3, FileKind::File), START);
-        looked.forget(THREAD);
-        assert!(looked.take(THREAD, file, START).is_none());
+        recent_lookups.note(THREAD, &found(2, FileKind::File), START);
+        recent_lookups.note(THREAD, &found(3, FileKind::File), START);
+        assert!(recent_lookups.take(THREAD + THREADS_MAX as u32, file, START).is_none());
+        assert_eq!(recent_lookups.take(THREAD, file, START).map(|attr| attr.size), Some(5));
+        assert!(recent_lookups.take(THREAD, file, START).is_none());
+        recent_lookups.note(THREAD, &found(3, FileKind::File), START);
+        recent_lookups.forget(THREAD);
+        assert!(recent_lookups.take(THREAD, file, START).is_none());
     }
 
     #[test]
-    fn what_is_old_or_of_something_else_is_not_told() {
-        let looked = Looked::default();
+    fn expired_lookups_and_those_of_other_files_are_not_returned() {
+        let recent_lookups = RecentLookups::default();
         for (wanted, kind, wait) in [
-            (3, FileKind::File, LASTS),
+            (3, FileKind::File, LIFETIME),
             (4, FileKind::File, Duration::ZERO),
             (3, FileKind::Directory, Duration::ZERO),
         ] {
-            looked.note(THREAD, &found(3, kind), START);
-            assert!(looked.take(THREAD, FileNumber(wanted), START + wait).is_none());
+            recent_lookups.note(THREAD, &found(3, kind), START);
+            assert!(recent_lookups.take(THREAD, FileNumber(wanted), START + wait).is_none());
         }
     }
 }
