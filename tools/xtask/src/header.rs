@@ -15,22 +15,21 @@ const SOURCES: [&str; 4] = [
     "crates/capi/src/aggregate/mod.rs",
 ];
 const OPENING: &str = "\
-/* Files of a job's views, without the kernel on the way.
+/* Files of a job's views without the kernel, and containers of many files.
  *
  * cc program.c $(pkg-config --cflags --libs tameike)
  *
- * In a job of Tameike, calls on files of its views go to the agent of the node through shared memory. Elsewhere, and for what
- * the agent leaves to the kernel, the library makes the kernel's calls: each function works on every path. Nothing is
- * printed, no call ends the program, and what fails tells why by a negative number of errno.h. An agent that has gone away is
- * -EIO, and -ENOTCONN later.
+ * In a job of Tameike, calls on files of its views go to the node's agent through shared memory. Elsewhere, and for calls that the agent
+ * does not serve, the library calls the kernel: each function works on every path. The library prints nothing and never ends the
+ * program. Calls that fail return a negative number of errno.h. After the agent has failed, calls return -EIO, and later -ENOTCONN.
  *
- * Functions may be called by any number of threads at once, a request by one at a time; none by signal handlers. In a child
- * of fork(), files and requests of the parent fail with -EIO: let the child open its own. A file that was opened with
- * tameike_open() is seen by all other programs as SEMANTICS.md says, as if its calls were the kernel's.
+ * Functions are thread-safe, except that one thread at a time may use a request. They must not be called in signal handlers. In a
+ * child of fork(), files and requests of the parent fail with -EIO: the child must open files itself. Other programs see a file of
+ * tameike_open() as SEMANTICS.md states, as if its calls were the kernel's.
  *
- * The functions tameike_agg_*() are for many small files: they are kept in a few large ones, in a container, on any file system and
- * without an agent. Any number of processes write to a container at the same time, each to its own files. tameike_agg_message()
- * tells in words what has failed.
+ * The functions tameike_agg_*() are for many small files. They store them in a few large files, a container, on any file system and
+ * without an agent. Any number of processes may write to a container at the same time, each to different files.
+ * tameike_agg_message() returns a message for the last error.
  */";
 
 /// One finding when the header is not the one that the functions make.
