@@ -47,10 +47,8 @@ struct State {
     handed_over: BTreeMap<Vec<u8>, FileNumber>,
 }
 
-/// Arbiter of one view.
 pub(crate) struct Arbiter {
     runtime: Runtime,
-    /// The view never changes.
     is_unchanging: bool,
     kernel: KernelCache,
     state: Mutex<State>,
@@ -289,7 +287,6 @@ impl Arbiter {
         if is_one { self.state.lock().handed_over.get(name).copied() } else { None }
     }
 
-    /// Removes a handover name.
     pub(crate) fn end_handover(&self, name: &[u8]) {
         self.state.lock().handed_over.remove(name);
     }

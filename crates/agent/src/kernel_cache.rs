@@ -117,7 +117,6 @@ impl KernelCache {
         Opened { direct, keep_cache: opened.keep_cache && vfs.keeps_pages(opened.handle), ..opened }
     }
 
-    /// Unregisters a handle.
     pub(super) fn closed(&self, file: FileNumber, handle: HandleNumber) {
         self.0.handles.lock().remove(&(file.0, handle));
     }

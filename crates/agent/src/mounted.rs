@@ -9,7 +9,6 @@ use tameike_core::{Fault, Result};
 use tameike_io::os::system::System;
 use tameike_io::shared::SharedFs;
 
-/// Threads for blocking calls.
 const BLOCKING_THREADS_MAX: usize = 4;
 /// Size of the write backlog in bytes; a read-only tree does not use it.
 const BACKLOG_SIZE: usize = 1 << 20;

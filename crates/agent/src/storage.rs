@@ -22,7 +22,6 @@ const CHECKPOINT_BYTES: usize = 32 << 20;
 const TABLE_CACHE_BYTES: usize = 16 << 20;
 /// Time that an inspection waits for another one of the same store: `status`, `doctor` and each new job of the host inspect stores.
 const BUSY_TIME: Duration = Duration::from_secs(2);
-/// Interval of attempts.
 const BUSY_STEP: Duration = Duration::from_millis(20);
 /// Frames for the inspection of a store.
 const INSPECTION_FRAMES: u32 = 4;

@@ -16,7 +16,6 @@ use tameike_ring::client::{
     Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Time, Transfer,
 };
 
-/// Flags of modifying calls.
 const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 
 /// Result of a call.
@@ -287,7 +286,6 @@ pub fn status_at(path: &CStr, follow: bool) -> Result<Status> {
     served.flatten().unwrap_or_else(|| Ok(status(&rustix::fs::statat(CWD, path, flags)?)))
 }
 
-/// Removes a name.
 pub fn unlink(path: &CStr) -> Result<()> {
     let served = connection::on_path_for_change(path.to_bytes(), |connection, start, path| {
         result_of(connection.client.unlink(start, path))
@@ -295,7 +293,6 @@ pub fn unlink(path: &CStr) -> Result<()> {
     served.flatten().unwrap_or_else(|| rustix::fs::unlinkat(CWD, path, AtFlags::empty()))
 }
 
-/// Creates a directory.
 pub fn make_dir(path: &CStr, mode: u32) -> Result<()> {
     let served = connection::on_path_for_change(path.to_bytes(), |connection, start, path| {
         result_of(connection.client.make_dir(start, path, mode & !u32::from(umask()?)))

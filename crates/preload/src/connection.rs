@@ -36,7 +36,6 @@ pub struct Call {
     _blocked: Option<kernel::SignalsBlocked>,
 }
 
-/// Allows this process to connect.
 pub fn allow() {
     PROCESS.store(kernel::process(), Ordering::SeqCst);
     PHASE.store(READY, Ordering::SeqCst);
@@ -75,7 +74,6 @@ pub fn is_usable(connect: fn() -> Option<Box<Client>>) -> bool {
     own_client().is_some_and(|client| PHASE.load(Ordering::SeqCst) == ON && !client.is_broken() && ours())
 }
 
-/// Returns the descriptors of the connection.
 pub fn descriptors() -> impl Iterator<Item = i32> {
     own_client().into_iter().flat_map(Client::descriptors)
 }
@@ -122,12 +120,10 @@ pub fn is_vfork_child() -> bool {
     VFORKS.load(Ordering::SeqCst) > 0 && PROCESS.load(Ordering::SeqCst) != kernel::process()
 }
 
-/// Called before `vfork`.
 pub fn begin_vfork() {
     VFORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Called in the parent after `vfork`.
 pub fn end_vfork() {
     VFORKS.fetch_sub(1, Ordering::SeqCst);
 }

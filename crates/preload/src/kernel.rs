@@ -15,14 +15,10 @@ pub const PARTS_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// `st_dev`.
     pub device: u64,
-    /// `st_ino`.
     pub inode: u64,
-    /// True for a directory.
     pub is_directory: bool,
 }
 
@@ -54,13 +50,11 @@ pub fn move_up(descriptor: OwnedFd, lowest: i32) -> i32 {
     rustix::io::fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor).into_raw_fd()
 }
 
-/// Closes a number that the caller owns.
 pub fn close(number: i32) {
     // SAFETY: the caller owns the number, and gives it up.
     unsafe { rustix::io::close(number) };
 }
 
-/// Opens `name` below the directory `directory`.
 pub fn open(directory: i32, name: &CStr, flags: i32) -> Result<OwnedFd> {
     let flags = OFlags::from_bits_retain(flags.cast_unsigned());
     rustix::fs::openat(borrow(directory)?, name, flags, Mode::empty())
@@ -75,17 +69,14 @@ pub fn replace(source: &OwnedFd, number: i32) -> Result<()> {
     rustix::io::dup3(source, &mut target, flags)
 }
 
-/// Returns whether `number` is open.
 pub fn is_open(number: i32) -> bool {
     borrow(number).is_ok_and(|number| rustix::io::fcntl_getfd(number).is_ok())
 }
 
-/// Sets the offset of a regular file.
 pub fn seek(descriptor: &OwnedFd, offset: u64) -> Result<()> {
     rustix::fs::seek(descriptor, rustix::fs::SeekFrom::Start(offset)).map(drop)
 }
 
-/// Writes at `offset`.
 pub fn write_at(number: i32, offset: u64, from: &[&[u8]]) -> Result<usize> {
     let mut parts = [IoSlice::new(&[]); PARTS_MAX];
     for (part, bytes) in parts.iter_mut().zip(from) {
@@ -106,7 +97,6 @@ pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
     })
 }
 
-/// Starts to watch mounts.
 pub fn watch_mounts() -> Result<OwnedFd> {
     mounts::watch()
 }
@@ -135,7 +125,6 @@ pub fn user() -> Option<u32> {
     (real == effective).then(|| real.as_raw())
 }
 
-/// Returns the process ID.
 pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }

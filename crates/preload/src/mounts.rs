@@ -21,7 +21,6 @@ pub fn number() -> Option<i32> {
     Some(WATCH.load(Ordering::SeqCst)).filter(|number| *number != NONE)
 }
 
-/// Ends the watch.
 pub fn forget() {
     WATCH.store(NONE, Ordering::SeqCst);
 }

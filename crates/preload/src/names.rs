@@ -16,7 +16,6 @@ const KERNEL_FLAGS: i32 = libc::O_PATH
     | libc::O_DSYNC
     | libc::O_ASYNC;
 
-/// Flags of modifying calls.
 const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 
 /// Permissions without which a descriptor of the file could not be upgraded.

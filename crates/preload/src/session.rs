@@ -10,9 +10,7 @@ use tameike_ring::client::Client;
 /// The variable that names the ring's socket.
 const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
 
-/// Unknown umask.
 const NO_UMASK: u32 = u32::MAX;
-/// Unknown user.
 const NO_USER: u32 = u32::MAX;
 
 static SOCKET: OnceLock<PathBuf> = OnceLock::new();
@@ -109,7 +107,6 @@ fn connect() -> Option<Box<Client>> {
     client
 }
 
-/// Reserves a number for the library.
 fn reserve(number: i32) {
     table::entry(number).into_iter().for_each(table::Entry::reserve);
 }

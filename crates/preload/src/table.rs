@@ -17,13 +17,11 @@ pub const NUMBERS: usize = 1 << 16;
 
 /// The number belongs to the kernel.
 const FREE: u32 = 0;
-/// A ring file.
 const OPEN: u32 = 1 << 28;
 /// The descriptor is being upgraded; other calls wait.
 const UPGRADING: u32 = 2 << 28;
 /// The number belongs to the kernel; the last call in flight on the former ring file closes its handle.
 const DETACHED: u32 = 3 << 28;
-/// Being closed.
 const CLOSING: u32 = 4 << 28;
 /// A descriptor of the library itself.
 const PRIVATE: u32 = 5 << 28;
@@ -57,7 +55,6 @@ static END: AtomicU32 = AtomicU32::new(0);
 pub enum Resolved {
     /// A kernel descriptor, or none.
     Kernel,
-    /// A ring file.
     File(Hold),
     /// A number that is being closed, or a descriptor of the library.
     Invalid,
@@ -66,11 +63,9 @@ pub enum Resolved {
 /// Parameters of an open ring file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// The ring's handle.
     pub handle: u64,
     /// Key of the agent's grants for the file.
     pub key: Option<FileKey>,
-    /// Flags of `open`.
     pub flags: i32,
     /// Number of the view in this library.
     pub view: usize,
@@ -142,12 +137,10 @@ impl Entry {
         self.control.store(OPEN, Ordering::SeqCst);
     }
 
-    /// Reserves the number for the library.
     pub fn reserve(&self) {
         self.control.store(PRIVATE, Ordering::SeqCst);
     }
 
-    /// Returns whether the number is reserved for the library.
     pub fn is_private(&self) -> bool {
         self.control.load(Ordering::SeqCst) == PRIVATE
     }

@@ -8,11 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use tameike_core::ids::View as Kind;
 
-/// No descriptor.
 const NONE: i32 = -1;
 const UNKNOWN: u8 = u8::MAX;
 
-/// One view.
 #[derive(Debug)]
 pub struct View {
     /// Mount point from the environment.
@@ -23,7 +21,6 @@ pub struct View {
     working_directory: AtomicU64,
     /// Descriptor of the root, which descriptors of files duplicate.
     root: AtomicI32,
-    /// Index in the ring.
     index: AtomicU8,
 }
 
@@ -110,7 +107,6 @@ impl View {
         self.mount.get().map(CString::as_c_str)
     }
 
-    /// Returns the view's `st_dev`.
     pub fn device(&self) -> u64 {
         self.device.load(Ordering::Relaxed)
     }

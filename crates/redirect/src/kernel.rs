@@ -7,7 +7,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Borrows a descriptor of the program.
 pub fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
     match number {
         libc::AT_FDCWD => Ok(CWD),
@@ -17,7 +16,6 @@ pub fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
     }
 }
 
-/// `open`.
 pub fn open(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::from_bits_retain(flags.cast_unsigned()), Mode::from_raw_mode(mode))
 }
@@ -42,7 +40,6 @@ pub fn open_plain(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     }
 }
 
-/// `lstat`.
 pub fn lstat(path: &CString) -> Result<Stat> {
     rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
 }
@@ -53,7 +50,6 @@ pub fn path_of(number: i32) -> Result<Vec<u8>> {
     rustix::fs::readlink(format!("/proc/self/fd/{number}"), Vec::new()).map(CString::into_bytes)
 }
 
-/// Returns the working directory.
 pub fn working_directory() -> Result<Vec<u8>> {
     rustix::process::getcwd(Vec::new()).map(CString::into_bytes)
 }
@@ -63,7 +59,6 @@ pub fn start_of(directory: i32) -> Result<Vec<u8>> {
     if directory == libc::AT_FDCWD { working_directory() } else { path_of(directory) }
 }
 
-/// Converts a path for the kernel.
 pub fn text(path: Vec<u8>) -> Result<CString> {
     CString::new(path).map_err(|_| Errno::INVAL)
 }

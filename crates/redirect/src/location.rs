@@ -9,7 +9,6 @@ use crate::spool::{self, Spool};
 /// Location of a path that the kernel would not resolve correctly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// A path in the tree.
     Inside(Vec<u8>),
     /// An absolute path outside the tree.
     Outside(Vec<u8>),

@@ -14,7 +14,6 @@ use tameike_interpose::Verdict;
 
 /// Attempts of a call whose file is packed concurrently.
 const TRIES: u32 = 100;
-/// Flags of writers.
 const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC | libc::O_CREAT;
 
 /// Location of an existing file.
@@ -23,7 +22,6 @@ pub enum Existing {
     Real(&'static Spool, Vec<u8>, Box<Stat>),
     /// A path outside the tree, whose file is not checked.
     Outside(CString),
-    /// A packed file.
     Packed(&'static Spool, Vec<u8>, Stub),
 }
 
@@ -151,7 +149,6 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
 enum Elsewhere {
     /// A link that must not be followed.
     Link,
-    /// A packed file.
     Packed(Vec<u8>),
     /// Reached through links, or directories that are only in the container so far.
     At(Location),

@@ -16,7 +16,6 @@ const LEVELS: usize = 5;
 /// Search path without the variable PATH, as in the C library.
 const PATH_DEFAULT: &[u8] = b"/bin:/usr/bin";
 
-/// A program to execute.
 pub struct Program {
     /// The kernel's path.
     pub path: CString,

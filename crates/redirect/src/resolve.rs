@@ -14,11 +14,9 @@ const LINKS_MAX: u32 = 40;
 pub enum Found {
     /// A file, directory or link of the program.
     Real(Box<Stat>),
-    /// A packed file.
     Packed(Stub),
 }
 
-/// Target of a path.
 pub enum Target {
     /// A path of the tree without symbolic links to directories, with its file.
     Inside(Vec<u8>, Found),
@@ -59,7 +57,6 @@ pub fn lookup(spool: &Spool, inner: &[u8]) -> Result<Found> {
     }
 }
 
-/// Reads a symbolic link.
 pub fn link_of(spool: &Spool, inner: &[u8]) -> Result<Vec<u8>> {
     rustix::fs::readlink(spool.real(inner)?, Vec::new()).map(std::ffi::CString::into_bytes)
 }

@@ -3,10 +3,8 @@
 /// Bytes of a program that the kernel reads to determine its format.
 pub const HEAD_SIZE: usize = 256;
 
-/// Interpreter of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interpreter<'a> {
-    /// Path of the interpreter.
     pub path: &'a [u8],
     /// Its only argument, which may contain blanks.
     pub argument: Option<&'a [u8]>,

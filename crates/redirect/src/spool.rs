@@ -28,7 +28,6 @@ const SETTLE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 /// Listed directories that a process remembers.
 const LISTED_MAX: usize = 1024;
 
-/// A spool.
 #[derive(Debug)]
 pub struct Spool {
     dir: Vec<u8>,

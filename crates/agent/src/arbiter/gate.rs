@@ -13,7 +13,6 @@ const KERNEL: u64 = 1 << 32;
 pub(crate) struct Gate {
     /// Opens of the kernel, and ring requests in flight.
     word: AtomicU64,
-    /// Opens of the ring.
     handles: AtomicU32,
     /// Time of the last ring write since the kernel opened the file, in nanoseconds; 0 if there is none.
     written: AtomicU64,

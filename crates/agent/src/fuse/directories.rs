@@ -9,7 +9,6 @@ use tameike_client::vfs::FileNumber;
 use tameike_core::attr::AttrChange;
 use tameike_core::{Attr, Errno, FileKind, Result};
 
-/// Directories in each half.
 const HALF: usize = 2048;
 
 /// Attributes of the directories that the kernel requested last.

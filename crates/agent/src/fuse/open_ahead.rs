@@ -19,7 +19,6 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Attempts of a lookup to open the file, if other nodes replace it each time.
 const TRIES_MAX: usize = 16;
 
-/// State of a thread.
 #[derive(Clone, Copy)]
 enum Step {
     /// An open in this mode failed with ESTALE.

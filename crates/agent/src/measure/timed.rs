@@ -15,7 +15,6 @@ const ROUNDS_MAX: u64 = 10_000;
 /// Latencies that a measurement records, at most.
 const TRIPS_KEPT_MAX: usize = 200_000;
 
-/// Runs a measurement.
 pub(super) async fn measure(meter: &Meter, order: &Order) -> Result<Outcome> {
     let mut run = Run::begin(meter, order).await?;
     let rounds = run.warm_up().await?;
@@ -50,10 +49,8 @@ struct Run<'a> {
     grant: GrantId,
     /// Targets of puts and gets.
     frames: Vec<Frame>,
-    /// The last echoed payload.
     echoed: Option<Payload>,
     window: u32,
-    /// One-way latencies.
     latencies_ns: Vec<u64>,
 }
 

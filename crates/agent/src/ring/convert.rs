@@ -29,7 +29,6 @@ const KNOWN: i32 = libc::O_ACCMODE
 pub(super) enum Refusal {
     /// The program must use the kernel.
     Declined,
-    /// The request fails.
     Fault(Fault),
 }
 
@@ -46,7 +45,6 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Result of a request.
 pub(super) type Served<T = Reply> = Result<T, Refusal>;
 
 pub(super) fn reply_of(served: Served) -> Reply {

@@ -70,7 +70,6 @@ impl Drop for Ending {
 /// The views behind the ring.
 pub(crate) struct RingFrontend {
     views: Vec<Arc<dyn AnyView>>,
-    /// Shares names with programs.
     names: Arc<NameTable>,
     endings: Arc<Endings>,
 }

@@ -14,7 +14,6 @@ const HANDLES_MAX: usize = 4096;
 
 /// An open file of a program.
 pub(super) struct OpenFile {
-    /// Index of the view.
     pub view: usize,
     pub file: FileNumber,
     pub handle: HandleNumber,
@@ -34,7 +33,6 @@ struct Handles {
     ending: Option<Arc<Ending>>,
 }
 
-/// A connected program.
 pub struct Session {
     /// User and group at the time of connection.
     pub(super) user: u32,

@@ -26,7 +26,6 @@ impl Upgrade for Text {
 pub struct Buffer(*mut u8);
 
 impl Buffer {
-    /// Converts an address.
     pub fn at(address: *mut c_void) -> Self {
         Self(address.cast())
     }
@@ -49,7 +48,6 @@ impl Buffer {
 pub struct Bytes(*const u8);
 
 impl Bytes {
-    /// Converts an address.
     pub fn at(address: *mut c_void) -> Self {
         Self(address.cast())
     }

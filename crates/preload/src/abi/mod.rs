@@ -38,7 +38,6 @@ trait Upgrade {
     fn upgrade(&self) -> Result<(), Errno>;
 }
 
-/// A descriptor.
 impl Upgrade for c_int {
     fn upgrade(&self) -> Result<(), Errno> {
         match crate::table::entry(*self) {

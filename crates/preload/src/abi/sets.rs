@@ -8,7 +8,6 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 type Out = *mut c_void;
 
-/// Descriptors of `poll`.
 struct Polled(Array<libc::pollfd>, libc::nfds_t);
 
 /// A ring descriptor would never be ready, as its `O_PATH` duplicate; a regular file always is.
@@ -75,7 +74,6 @@ fn upgrade_sent(message: &libc::msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Several messages.
 struct Messages(Array<libc::mmsghdr>, c_uint);
 
 impl Upgrade for Messages {
@@ -98,7 +96,6 @@ impl Upgrade for Asynchronous {
     }
 }
 
-/// A list of asynchronous calls.
 struct List(Array<Pointer<libc::aiocb>>, c_int);
 
 impl Upgrade for List {

@@ -8,7 +8,6 @@ use super::{Upgrade, attributes, descriptors, directory, names, process, transfe
 use crate::{connection, session};
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-/// Frequent calls without descriptors.
 const NO_DESCRIPTORS: [c_long; 4] =
     [libc::SYS_futex, libc::SYS_gettid, libc::SYS_getrandom, libc::SYS_membarrier];
 

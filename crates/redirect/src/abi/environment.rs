@@ -19,7 +19,6 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 const PRELOAD_SIZE_MAX: usize = 4096;
 
 unsafe extern "C" {
-    /// Environment of the process.
     static environ: List;
 }
 
