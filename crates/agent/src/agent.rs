@@ -376,7 +376,7 @@ impl AgentControl for Agent {
             }
         }
         packed?;
-        let left = storage::left_if_whole(store, dir)?;
+        let left = storage::left_unless_salvaged(store, dir)?;
         // After a complete drain, the receipt has reported the files that were cut off.
         Ok(Left { open: if drained { 0 } else { left.open }, ..left })
     }

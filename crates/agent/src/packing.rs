@@ -154,14 +154,14 @@ mod tests {
     fn a_container_that_others_control_is_opened_only_on_request() {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("container");
-        std::fs::create_dir(&path).expect("made");
+        std::fs::create_dir(&path).expect("created");
         let open = |must_be_own| open_container(path.clone(), must_be_own)().map_err(|fault| fault.errno);
         assert!(open(true).is_ok_and(|dir| dir.why_not_own.is_none()));
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("ours");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("permissions");
         assert_eq!(open(true).err(), Some(Errno::EPERM));
         assert!(open(false).is_ok_and(|dir| dir.why_not_own.is_some()));
         std::fs::rename(&path, base.path().join("moved")).expect("renamed");
-        symlink(base.path().join("moved"), &path).expect("made");
+        symlink(base.path().join("moved"), &path).expect("created");
         assert!(open(false).is_err());
     }
 }

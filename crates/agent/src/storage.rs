@@ -88,7 +88,7 @@ fn left(store: &Store, dir: &Path) -> Result<Left> {
 ///
 /// # Errors
 /// The same, and `EIO` for a salvaged store.
-pub fn left_if_whole(store: &Store, dir: &Path) -> Result<Left> {
+pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
     match store.damage.first() {
         None => left(store, dir),
         Some(damage) => Err(Fault::io(format!(
@@ -98,7 +98,7 @@ pub fn left_if_whole(store: &Store, dir: &Path) -> Result<Left> {
     }
 }
 
-/// As [`left_if_whole`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
+/// As [`left_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
 ///
 /// # Errors
 /// The store cannot be opened or read; `EBUSY` if a process keeps it open.
@@ -122,7 +122,7 @@ fn inspect_now(dir: &Path) -> Result<Left> {
     // The inspection only reads: it needs no capacity.
     let scratch = slab.pool(INSPECTION_FRAMES);
     let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, OnDamage::Refuse));
-    store.and_then(|store| left_if_whole(&store, dir)).map_err(|fault| fault.context(doing()))
+    store.and_then(|store| left_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
 }
 
 #[cfg(test)]

@@ -21,19 +21,19 @@ const SECTOR: u64 = 512;
 
 /// `fstatat`.
 pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
-    spool::get()?.settled(|| look_at_path(directory, path, follow), is_dir)
+    spool::get()?.settled(|| stat_path(directory, path, follow), is_dir)
 }
 
 /// `fstat`; `None` for files outside the tree.
 pub fn of_open(number: i32) -> Verdict<Stat> {
-    spool::get()?.settled(|| look_at_open(number), is_dir)
+    spool::get()?.settled(|| stat_open(number), is_dir)
 }
 
 fn is_dir(found: &Verdict<Stat>) -> bool {
     matches!(found, Some(Ok(stat)) if kernel::is_kind(stat.st_mode, libc::S_IFDIR))
 }
 
-fn look_at_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
+fn stat_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
     let existing = match names::find_existing(directory, path, follow)? {
         Ok(existing) => existing,
         Err(error) => return Some(Err(error)),
@@ -46,7 +46,7 @@ fn look_at_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
     })
 }
 
-fn look_at_open(number: i32) -> Verdict<Stat> {
+fn stat_open(number: i32) -> Verdict<Stat> {
     let spool = spool::get()?;
     let stat = rustix::fs::fstat(kernel::borrow(number).ok()?).ok()?;
     if !spool.is_on(stat.st_dev) {

@@ -105,7 +105,7 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
     for _ in 0..TRIES {
         let path = spool.real(&inner)?;
         match kernel::open_plain(&path, flags, mode) {
-            Ok(file) if may_be_gone(flags) && is_gone(&file) => {}
+            Ok(file) if may_be_unlinked(flags) && is_unlinked(&file) => {}
             // O_PATH opens the stub itself.
             Ok(_)
                 if flags & libc::O_PATH != 0
@@ -175,12 +175,12 @@ fn makes_new(flags: i32) -> bool {
 }
 
 /// Returns whether packing may have unlinked a file that was just opened.
-fn may_be_gone(flags: i32) -> bool {
+fn may_be_unlinked(flags: i32) -> bool {
     flags & WRITES != 0 && !makes_new(flags) && flags & libc::O_TMPFILE != libc::O_TMPFILE
 }
 
 /// Returns whether the file was packed or removed since its lookup.
-fn is_gone(file: &OwnedFd) -> bool {
+fn is_unlinked(file: &OwnedFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0)
 }
 

@@ -88,11 +88,11 @@ impl Spool {
     fn found(dir: &[u8], container: &[u8], name: &[u8]) -> Self {
         let mut spool = Self::of(dir, container, name);
         let device = |path: &[u8]| kernel::lstat(&kernel::text(path.to_vec())?).map(|stat| stat.st_dev);
-        let look = || match is_own(dir) {
+        let state = || match is_own(dir) {
             true => Ok((device(&spool.tree)?, device(container)?, spool.map_page()?)),
             false => Err(Errno::PERM),
         };
-        match look() {
+        match state() {
             Ok(found) => (spool.device, spool.outer_device, spool.page) = found,
             // On another host, paths below the container must reach neither the container's files nor files of another user at the
             // spool's path.
@@ -179,13 +179,13 @@ impl Spool {
         self.list(&inner[..end])
     }
 
-    /// Runs `look`, and repeats it if it returns a directory in which the packer was replacing a name: that changes the directory's
+    /// Runs `query`, and repeats it if it returns a directory in which the packer was replacing a name: that changes the directory's
     /// mtime for a moment.
-    pub fn settled<T>(&self, mut look: impl FnMut() -> T, is_dir: impl Fn(&T) -> bool) -> T {
+    pub fn settled<T>(&self, mut query: impl FnMut() -> T, is_dir: impl Fn(&T) -> bool) -> T {
         for _ in 0..SETTLE_TRIES {
             let before = self.page.changes.load(Ordering::Acquire);
-            let found = look();
-            // Order `look` before the second read of the counter.
+            let found = query();
+            // Order `query` before the second read of the counter.
             fence(Ordering::Acquire);
             let is_in_progress = !before.is_multiple_of(2);
             let is_settled = !is_in_progress && self.page.changes.load(Ordering::Relaxed) == before;
@@ -196,7 +196,7 @@ impl Spool {
             let _ = rustix::thread::nanosleep(&SETTLE_INTERVAL);
         }
         self.stalled_change.store(self.page.changes.load(Ordering::Relaxed), Ordering::Relaxed);
-        look()
+        query()
     }
 
     /// Waits until the spool has space for new files.
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn directories_that_others_can_write_to_are_no_spools() {
         let dir = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(dir.path().join(TREE)).expect("made");
+        std::fs::create_dir(dir.path().join(TREE)).expect("created");
         std::fs::write(dir.path().join(PAGE), [0; 4096]).expect("written");
         let path = dir.path().as_os_str().as_bytes();
         let find = || {
@@ -303,15 +303,17 @@ mod tests {
                 spool.ask(&Request::Room).expect_err("no packer runs"),
             )
         };
-        let set = |mode| std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("ours");
+        let set = |mode| {
+            std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("permissions")
+        };
         let refused = (false, false, Errno::IO);
         set(0o777);
         assert_eq!(find(), refused);
         set(0o700);
         if rustix::process::geteuid().is_root() {
-            chown(dir.path(), Some(65_534), None).expect("given");
+            chown(dir.path(), Some(65_534), None).expect("chown");
             assert_eq!(find(), refused);
-            chown(dir.path(), Some(0), None).expect("given");
+            chown(dir.path(), Some(0), None).expect("chown");
         }
         let spool = Spool::found(path, b"/", b"/");
         assert!(spool.device != 0 && spool.real(b"file").expect("a path").as_bytes().starts_with(path));
@@ -322,14 +324,14 @@ mod tests {
     fn a_change_that_never_ends_delays_one_call() {
         let page: &Page = Box::leak(Box::new(Page { epoch: AtomicU64::new(0), changes: AtomicU64::new(1) }));
         let spool = Spool { page, ..Spool::of(b"/spool", b"/container", b"/container") };
-        let looks = || {
+        let count_queries = || {
             let count = Cell::new(0);
             spool.settled(|| count.set(count.get() + 1), |()| true);
             count.get()
         };
-        assert_eq!(looks(), SETTLE_TRIES + 1);
-        assert_eq!(looks(), 1);
+        assert_eq!(count_queries(), SETTLE_TRIES + 1);
+        assert_eq!(count_queries(), 1);
         page.changes.store(2, Ordering::Relaxed);
-        assert_eq!(looks(), 1);
+        assert_eq!(count_queries(), 1);
     }
 }

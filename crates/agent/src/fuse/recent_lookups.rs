@@ -13,7 +13,7 @@ const THREADS_MAX: usize = 256;
 /// Lifetime of an entry: the kernel requests attributes directly after the lookup.
 const LIFETIME: Duration = Duration::from_secs(1);
 
-struct Look {
+struct Entry {
     thread: u32,
     file: FileNumber,
     attr: Attr,
@@ -21,7 +21,7 @@ struct Look {
 }
 
 /// The last lookup of each thread.
-pub(super) struct RecentLookups(Vec<Mutex<Option<Look>>>);
+pub(super) struct RecentLookups(Vec<Mutex<Option<Entry>>>);
 
 impl Default for RecentLookups {
     fn default() -> Self {
@@ -33,24 +33,24 @@ impl RecentLookups {
     /// Records a lookup of a thread; `time` is of the monotonic clock.
     pub(super) fn note(&self, thread: u32, found: &Found, time: Duration) {
         if found.attr.kind == FileKind::File {
-            let look = Look { thread, file: found.file, attr: found.attr.clone(), time };
-            *self.slot(thread).lock() = Some(look);
+            let entry = Entry { thread, file: found.file, attr: found.attr.clone(), time };
+            *self.slot(thread).lock() = Some(entry);
         }
     }
 
     /// Returns and removes the attributes of a thread's last lookup, if it was of `file`.
     pub(super) fn take(&self, thread: u32, file: FileNumber, now: Duration) -> Option<Attr> {
         let mut slot = self.slot(thread).lock();
-        let look = slot.take_if(|look| look.thread == thread)?;
-        (look.file == file && look.time + LIFETIME > now).then_some(look.attr)
+        let entry = slot.take_if(|entry| entry.thread == thread)?;
+        (entry.file == file && entry.time + LIFETIME > now).then_some(entry.attr)
     }
 
     /// Removes the entry of a thread.
     pub(super) fn forget(&self, thread: u32) {
-        self.slot(thread).lock().take_if(|look| look.thread == thread);
+        self.slot(thread).lock().take_if(|entry| entry.thread == thread);
     }
 
-    fn slot(&self, thread: u32) -> &Mutex<Option<Look>> {
+    fn slot(&self, thread: u32) -> &Mutex<Option<Entry>> {
         &self.0[thread as usize % THREADS_MAX]
     }
 }

@@ -8,8 +8,8 @@ use tameike_io::{Frame, Payload};
 const WORD: usize = 8;
 
 /// Eight bytes of a session at a position (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-fn word(session: u64, place: usize) -> [u8; WORD] {
-    let mut word = session.wrapping_add((place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+fn word(session: u64, index: usize) -> [u8; WORD] {
+    let mut word = session.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (word ^ (word >> 31)).to_le_bytes()
@@ -17,16 +17,16 @@ fn word(session: u64, place: usize) -> [u8; WORD] {
 
 /// Fills a frame with the first `size` bytes of a session.
 pub(super) fn made(mut frame: Frame, session: u64, size: u32) -> Payload {
-    for (place, bytes) in frame[..size as usize].chunks_mut(WORD).enumerate() {
-        bytes.copy_from_slice(&word(session, place)[..bytes.len()]);
+    for (index, bytes) in frame[..size as usize].chunks_mut(WORD).enumerate() {
+        bytes.copy_from_slice(&word(session, index)[..bytes.len()]);
     }
     Payload::new(Arc::new(frame), 0..size)
 }
 
 fn are_right(bytes: &[u8], session: u64, words: Range<usize>) -> bool {
-    words.clone().all(|place| {
-        let part = &bytes[place * WORD..bytes.len().min((place + 1) * WORD)];
-        *part == word(session, place)[..part.len()]
+    words.clone().all(|index| {
+        let part = &bytes[index * WORD..bytes.len().min((index + 1) * WORD)];
+        *part == word(session, index)[..part.len()]
     })
 }
 
@@ -63,10 +63,10 @@ mod tests {
                 assert!(check(&sent[..size as usize - 1], size as usize, 5, whole).is_err(), "truncated");
                 assert!(check(&sent, size as usize, 6, whole).is_err(), "of another session");
             }
-            for place in [0, size as usize / 2, size as usize - 1] {
+            for index in [0, size as usize / 2, size as usize - 1] {
                 let mut damaged = sent.to_vec();
-                damaged[place] ^= 1;
-                assert!(check(&damaged, size as usize, 5, true).is_err(), "{place} of {size}");
+                damaged[index] ^= 1;
+                assert!(check(&damaged, size as usize, 5, true).is_err(), "{index} of {size}");
             }
         }
     }

@@ -165,7 +165,7 @@ fn permission_changes_take_effect_at_once() {
     let file = bed.below.join("dir/file");
     std::fs::write(&file, "x").expect("a file");
     opened(&client, "dir/file", libc::O_RDWR);
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).expect("it is ours");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).expect("permissions");
     assert_eq!(open(&client, "dir/file", libc::O_RDWR), Answer::Declined, "a write clears set-ID bits");
     opened(&client, "dir/file", libc::O_RDONLY);
     // As the FUSE frontend does after such a change.
