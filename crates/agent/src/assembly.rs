@@ -189,7 +189,7 @@ pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) -> Result<()> {
     runtime.spawn(async move { meta.recover().await });
     match mode {
         AgentMode::Serve => services.cache.start_flusher(),
-        AgentMode::Recover => services.cache.take_cut_off()?,
+        AgentMode::Recover => services.cache.mark_interrupted_writers()?,
     }
     Ok(())
 }

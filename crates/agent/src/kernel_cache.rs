@@ -60,7 +60,7 @@ impl KernelCache {
         Ok(())
     }
 
-    /// Drops attributes and pages of a file if they are older than generation `stale`, as [`Vfs::revalidate`] returns it.
+    /// Drops attributes and pages of a file if they are older than generation `stale`, which `Locking::revalidate` returned.
     pub(super) async fn drop_stale<V: Vfs>(
         &self,
         vfs: &Arc<V>,

@@ -15,7 +15,7 @@ use tameike_client::data::{AtRest, DataEngine, FrameLender};
 use tameike_client::local::LocalView;
 use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
-use tameike_client::vfs::Vfs;
+use tameike_client::vfs::{Locking, Vfs};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::{Counter, Space};
 use tameike_core::wire::client::ClientReply;

@@ -110,7 +110,7 @@ pub fn journal(bytes: &[u8]) {
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Err(fault) = tameike::settings::config::parse(text) {
-        assert!(!fault.message.is_empty(), "a wrong line is told");
+        assert!(fault.has_message(), "a wrong line is told");
     }
 }
 
@@ -119,7 +119,7 @@ pub fn hostfile(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match tameike::settings::hostfile::parse(text) {
         Ok(hosts) => assert!(hosts.iter().all(|host| !host.host.is_empty() && !host.host.starts_with('-'))),
-        Err(fault) => assert!(fault.message.contains("line "), "{fault}"),
+        Err(fault) => assert!(fault.to_string().contains("line "), "{fault}"),
     }
     if let Ok(hosts) = tameike::settings::hostfile::parse_list(text) {
         assert!(hosts.iter().all(|host| !host.host.starts_with('-')));

@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Folders whose circles remain until their objects are split.
-const KNOWN: [&str; 1] = ["crates/packer/src/server"];
 /// Re-exports that are followed one after the other, at most.
 const REEXPORTS_MAX: usize = 8;
 
@@ -24,8 +22,7 @@ pub fn check(files: &[File]) -> Vec<Finding> {
             crates.entry(root).or_default().push((module, file));
         }
     }
-    let is_known = |finding: &Finding| KNOWN.iter().any(|known| finding.path.starts_with(known));
-    crates.values().flat_map(|modules| check_crate(modules)).filter(|finding| !is_known(finding)).collect()
+    crates.values().flat_map(|modules| check_crate(modules)).collect()
 }
 
 /// Names of modules, from the root of the crate on.

@@ -76,7 +76,7 @@ impl Aggregate {
         let why = match PosixTree::open_unfollowed(container) {
             Ok((_, why)) => why?,
             Err(fault) if fault.errno == Errno::ENOENT => return None,
-            Err(fault) => fault.message.into_owned(),
+            Err(fault) => fault.to_string(),
         };
         let container = container.display();
         Some(format!(

@@ -24,7 +24,7 @@ impl Caller {
 }
 
 pub(super) fn errno(fault: &Fault) -> Errno {
-    if !fault.message.is_empty() {
+    if fault.has_message() {
         log::debug!("{fault}");
     }
     fault.errno

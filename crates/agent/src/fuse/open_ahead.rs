@@ -46,7 +46,7 @@ impl OpenAhead {
         Self { runtime, state: Arc::default() }
     }
 
-    /// As [`Vfs::lookup`], for a thread.
+    /// As [`Names::lookup`](tameike_client::vfs::Names::lookup), for a thread.
     pub(super) async fn lookup<V: Vfs>(
         &self,
         vfs: &Arc<V>,
@@ -79,7 +79,7 @@ impl OpenAhead {
         Ok(found)
     }
 
-    /// As [`Vfs::open`], for a thread.
+    /// As [`OpenFiles::open`](tameike_client::vfs::OpenFiles::open), for a thread.
     pub(super) async fn open<V: Vfs>(
         &self,
         vfs: &Arc<V>,

@@ -52,7 +52,7 @@ pub(super) fn reply_of(served: Served) -> Reply {
         Ok(reply) => reply,
         Err(Refusal::Declined) => Reply::Declined,
         Err(Refusal::Fault(fault)) => {
-            if !fault.message.is_empty() {
+            if fault.has_message() {
                 log::debug!("{fault}");
             }
             Reply::Failed(fault.errno.0)

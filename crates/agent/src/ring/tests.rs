@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::local::LocalView;
-use tameike_client::vfs::{FileNumber, OpenMode, Vfs};
+use tameike_client::vfs::{FileNumber, Inodes, OpenFiles, OpenMode};
 use tameike_io::os::process::{group, user};
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;

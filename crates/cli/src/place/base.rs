@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tameike_core::limits::NODES_MAX;
-use tameike_core::{Errno, Fault, JobId, Result, View};
+use tameike_core::{Errno, Fault, FaultKind, JobId, Result, View};
 use tameike_io::os::{owned, process};
 
 /// Longest path of a local socket, in bytes, without the closing NUL.
@@ -19,17 +19,12 @@ const RING_SOCKET: &str = "ring";
 /// Bytes that a directory for jobs must have room for.
 const TRIAL_SIZE: usize = 64 << 10;
 
-/// Whether an error says that there is no room.
-pub fn is_full(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
-}
-
-/// What to do where there is no room for a job's records.
+/// Adds what to do to the error of a file system that is full.
 pub fn with_advice(fault: Fault) -> Fault {
-    match fault.errno {
-        errno if is_full(errno) => {
+    match fault.kind() {
+        FaultKind::Full => {
             let advice = "free space there, or set TMPDIR to another directory";
-            Fault::new(errno, format!("{}; {advice}", fault.message))
+            Fault::new(fault.errno, format!("{fault}; {advice}"))
         }
         _ => fault,
     }
@@ -84,7 +79,7 @@ impl Base {
         if found.is_dir() && found.uid() == process::user() && found.mode() & 0o077 != 0 {
             return Err(refused(&format!("{} is open to others; it must have mode 0700", path.display())));
         }
-        owned::is_own_dir(path).map_err(|fault| refused(&fault.message))?;
+        owned::is_own_dir(path).map_err(|fault| refused(&fault.to_string()))?;
         Ok(Self { path: path.to_owned() })
     }
 

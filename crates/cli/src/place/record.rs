@@ -168,7 +168,7 @@ impl NodeState {
             return Ok(None);
         }
         let why = if let Err(fault) = &is_own {
-            &fault.message
+            &fault.to_string()
         } else if self.boot_id == boot_id() {
             "something else has removed it"
         } else {

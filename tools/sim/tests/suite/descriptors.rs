@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tameike_agent::control::AgentMode;
-use tameike_client::vfs::{FileNumber, Vfs};
+use tameike_client::vfs::{FileNumber, Inodes};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, View};

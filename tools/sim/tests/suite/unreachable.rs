@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::control::AgentMode;
-use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode, Vfs};
+use tameike_client::vfs::{Content, FileNumber, HandleNumber, Inodes, Names, OpenFiles, OpenMode};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, NodeId, Result, UnitId, View};
