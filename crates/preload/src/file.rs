@@ -37,8 +37,8 @@ enum Step<T> {
     Done(Result<T, Errno>),
     /// Upgrade the descriptor, and let the kernel serve the call.
     Kernel,
-    /// Retry, as another call has interfered.
-    Again,
+    /// Another call has interfered.
+    Retry,
 }
 
 impl Call {
@@ -48,7 +48,7 @@ impl Call {
             Answer::Failed(errno) => Step::Done(Err(Errno::from_raw_os_error(errno))),
             Answer::Declined => Step::Kernel,
             // A child forked by a signal handler: its descriptor was upgraded.
-            Answer::Broken if !self.file.is_current() => Step::Again,
+            Answer::Broken if !self.file.is_current() => Step::Retry,
             Answer::Broken => Step::Done(Err(Errno::IO)),
         }
     }
@@ -82,7 +82,7 @@ fn on_file<T>(number: i32, mut call: impl FnMut(&Call) -> Step<T>) -> Verdict<T>
         let held = Call { opened: file.opened(), file, client };
         match call(&held) {
             Step::Done(outcome) => return Some(outcome),
-            Step::Again => {}
+            Step::Retry => {}
             Step::Kernel => {
                 drop(held);
                 if let Err(error) = upgrade::one(number) {
@@ -104,9 +104,9 @@ pub fn read(number: i32, offset: Option<i64>, into: &mut [&mut [u8]]) -> Verdict
             }
             (Ok(()), None) => call.file.offset(),
         };
-        let Some(offset) = offset else { return Step::Again };
+        let Some(offset) = offset else { return Step::Retry };
         match call.step(call.client.read(call.opened.handle, call.opened.key, offset, into)) {
-            Step::Done(Ok(count)) if !call.file.move_offset(offset, offset + count as u64) => Step::Again,
+            Step::Done(Ok(count)) if !call.file.move_offset(offset, offset + count as u64) => Step::Retry,
             step => step,
         }
     })
@@ -136,18 +136,18 @@ fn append(call: &Call, moves: bool, from: &[&[u8]]) -> Step<usize> {
         }
         Step::Done(Err(error)) => Step::Done(Err(error)),
         Step::Kernel => Step::Kernel,
-        Step::Again => Step::Again,
+        Step::Retry => Step::Retry,
     }
 }
 
 /// Writes at the file's offset, which it moves first.
 fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Step<usize> {
-    let Some(offset) = call.file.offset() else { return Step::Again };
+    let Some(offset) = call.file.offset() else { return Step::Retry };
     let Some(end) = offset.checked_add(size).filter(|end| i64::try_from(*end).is_ok()) else {
         return Step::Done(Err(Errno::FBIG));
     };
     if !call.file.move_offset(offset, end) {
-        return Step::Again;
+        return Step::Retry;
     }
     match call.step(call.client.write(call.opened.handle, offset, from)) {
         Step::Done(Ok(count)) => {
@@ -169,7 +169,7 @@ fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Step<usize> 
 /// `lseek`.
 pub fn seek(number: i32, offset: i64, whence: i32) -> Verdict<i64> {
     on_file(number, |call| {
-        let Some(from) = call.file.offset() else { return Step::Again };
+        let Some(from) = call.file.offset() else { return Step::Retry };
         let Ok(from) = i64::try_from(from) else { return Step::Done(Err(Errno::OVERFLOW)) };
         let target = match whence {
             libc::SEEK_SET => Step::Done(Ok(offset)),
@@ -187,14 +187,14 @@ pub fn seek(number: i32, offset: i64, whence: i32) -> Verdict<i64> {
                 if call.file.move_offset(from.cast_unsigned(), to) {
                     Step::Done(Ok(target))
                 } else {
-                    Step::Again
+                    Step::Retry
                 }
             }
             Ok(to) => {
                 if call.file.set_offset(to) {
                     Step::Done(Ok(target))
                 } else {
-                    Step::Again
+                    Step::Retry
                 }
             }
         }
@@ -209,7 +209,7 @@ fn seek_end(call: &Call, offset: i64) -> Step<i64> {
         }
         Step::Done(Err(error)) => Step::Done(Err(error)),
         Step::Kernel => Step::Kernel,
-        Step::Again => Step::Again,
+        Step::Retry => Step::Retry,
     }
 }
 

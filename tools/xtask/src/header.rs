@@ -1,12 +1,12 @@
-//! The header of the library for C, which is made of the functions' own signatures and comments.
+//! Generates the C library's header from the functions' signatures and documentation.
 
 use crate::Finding;
 use std::fs;
 use std::path::Path;
 
-/// Where it lies.
+/// Path of the header.
 const HEADER: &str = "crates/capi/include/tameike.h";
-/// What it is made of: the functions, and what they only pass on.
+/// Sources of the functions and of the types that they use.
 const SOURCES: [&str; 4] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
@@ -32,7 +32,7 @@ const OPENING: &str = "\
  * tameike_agg_message() returns a message for the last error.
  */";
 
-/// One finding when the header is not the one that the functions make.
+/// Returns a finding if the header differs from the generated one.
 pub fn check(root: &Path) -> Result<Option<Finding>, String> {
     let found = fs::read_to_string(root.join(HEADER)).unwrap_or_default();
     let finding =
@@ -40,7 +40,7 @@ pub fn check(root: &Path) -> Result<Option<Finding>, String> {
     Ok((found != text(root)?).then(finding))
 }
 
-/// Writes it.
+/// Writes the header.
 pub fn write(root: &Path) -> Result<(), String> {
     fs::write(root.join(HEADER), text(root)?)
         .map_err(|error| format!("xtask: cannot write {HEADER}: {error}"))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   lint           check the rules of the house that the compiler and clippy do not know
-  header         make tameike.h anew of what crate capi has for C
+  header         generate tameike.h from crate capi
   ci [--locked]  formatting, clippy, house lints, all tests, by all ways, and those of Python; stops at the first that fails";
 
 fn main() -> ExitCode {
@@ -76,8 +76,8 @@ fn ci_steps(locked: &[&str], times: &mut Vec<(&'static str, Duration)>) -> Resul
     step("build of the tests", &|| cargo(&build, "correct the errors above"))?;
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
     step("tests", &|| cargo(&test, "correct what failed above"))?;
-    // The program that the tests have built, beside this one: cargo would build its package alone with other features, and all crates
-    // anew after it.
+    // Use the program that the tests have built, beside this one: cargo would build its package with other features, and then all crates
+    // again.
     let own = std::env::current_exe().map_err(|error| format!("xtask: find the own program: {error}"))?;
     let built = format!("TAMEIKE={}", own.with_file_name("tameike").display());
     let python = [&[&*built, "scripts/python.sh"], locked].concat();
