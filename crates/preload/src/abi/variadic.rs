@@ -1,11 +1,11 @@
-//! Variadic functions with any number of arguments of any kind: they are gone through, registers and stack as they came.
+//! Variadic functions with arbitrary arguments: passes registers and stack on unchanged.
 
-use super::life::to_kernel;
+use super::process::upgrade_all;
 use super::{Upgrade, guarded};
 use std::ffi::{c_int, c_void};
 use tameike_interpose::next::Next;
 
-/// Defines variadic functions: `before`, which gets the first argument, is told of the call and returns where to go on.
+/// Defines variadic functions. `before` runs with the first argument; then the C library's function continues.
 macro_rules! tail {
     ($($name:ident, $before:ident;)*) => {$(
         // SAFETY: the name is that of the C library's function. All registers that arguments come in are saved around the call,
@@ -113,7 +113,7 @@ tail! {
     execle, program;
 }
 
-/// The first argument is a descriptor; what fails here fails again in the C library.
+/// The first argument is a descriptor. A failed upgrade makes the C library's call fail.
 fn number(first: c_int) {
     guarded::<()>(|| {
         let _ = first.upgrade();
@@ -121,7 +121,7 @@ fn number(first: c_int) {
     });
 }
 
-/// The process becomes another program.
+/// The process executes another program.
 fn program(_: c_int) {
-    to_kernel::<()>();
+    upgrade_all::<()>();
 }

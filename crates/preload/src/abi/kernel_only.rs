@@ -1,8 +1,8 @@
-//! Functions that the ring does not know: what they are called on becomes the kernel's first.
+//! Functions that only the kernel can serve: their arguments are upgraded first.
 
 use super::arguments::Text;
 use super::upgrade;
-use super::{Mapping, Wrong};
+use super::{ErrorNumber, Mapping};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 type In = *const c_void;
@@ -13,7 +13,7 @@ upgrade! {
     fn [flock](number: c_int, operation: c_int) -> c_int [number];
     fn [lockf, lockf64](number: c_int, command: c_int, size: i64) -> c_int [number];
     fn [fallocate, fallocate64](number: c_int, mode: c_int, offset: i64, size: i64) -> c_int [number];
-    fn [posix_fallocate, posix_fallocate64](number: c_int, offset: i64, size: i64) -> Wrong [number];
+    fn [posix_fallocate, posix_fallocate64](number: c_int, offset: i64, size: i64) -> ErrorNumber [number];
     fn [sync_file_range](number: c_int, offset: i64, size: i64, flags: c_uint) -> c_int [number];
     fn [syncfs](number: c_int) -> c_int [number];
     fn [mmap, mmap64, __mmap](
@@ -58,7 +58,7 @@ upgrade! {
     fn [epoll_ctl](queue: c_int, operation: c_int, number: c_int, event: Out) -> c_int [number];
 }
 
-// Descriptors of directories, which a regular file is none of, and paths.
+// Paths, and descriptors of directories (a ring file fails with the kernel's error).
 upgrade! {
     fn [chmod](path: Text, mode: c_uint) -> c_int [path];
     fn [fchmodat](directory: c_int, path: Text, mode: c_uint, flags: c_int) -> c_int [directory, path];

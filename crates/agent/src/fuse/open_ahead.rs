@@ -1,8 +1,8 @@
-//! Files that are opened before the kernel asks for it.
+//! Opens files during lookup, after an open has failed with ESTALE.
 //!
-//! The kernel looks a name up and opens what it found: two requests, between which another node may replace the file. The
-//! open then fails with ESTALE, and the kernel does both once more; had the file been replaced again, the program would be
-//! told. So the look-up of a thread that was told ESTALE opens what it finds, and the open that follows is answered with it.
+//! The kernel sends a lookup and an open, and another node may replace the file in between. The open then fails with ESTALE, and
+//! the kernel retries both once. A second replacement would make the program's call fail. Therefore the lookup of a thread whose
+//! open failed with ESTALE also opens the file, and the following open returns that handle.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -14,28 +14,27 @@ use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::Runtime;
 
-/// How long a thread is waited for: it has nothing else to do between the two requests.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a look-up opens what it finds, when other nodes replace the file each time.
+/// Time in which the next request of a thread must arrive: the kernel sends the two in direct sequence.
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Attempts of a lookup to open the file, if other nodes replace it each time.
 const TRIES_MAX: usize = 16;
 
-/// Where a thread is.
 #[derive(Clone, Copy)]
 enum Step {
-    /// An open in this mode was told ESTALE.
+    /// An open in this mode failed with ESTALE.
     Stale(OpenMode),
-    /// What its look-up has found is open.
+    /// The lookup has opened the file.
     Open(FileNumber, OpenMode, Opened),
 }
 
 #[derive(Default)]
 struct State {
-    /// By number of the thread; with the number of the step.
+    /// By thread ID; with the number of the step.
     threads: BTreeMap<u32, (u64, Step)>,
     steps: u64,
 }
 
-/// Threads of programs in the middle of opening a file that is being replaced.
+/// Threads that are opening a file while other nodes replace it.
 #[derive(Clone)]
 pub(super) struct OpenAhead {
     runtime: Runtime,
@@ -55,17 +54,17 @@ impl OpenAhead {
         (dir, name): (FileNumber, &[u8]),
     ) -> Result<Found> {
         let mut found = vfs.lookup(dir, name).await?;
-        // On its way, the kernel looks the directories up again, too.
+        // The retry also looks up the directories of the path.
         if found.attr.kind != FileKind::File {
             return Ok(found);
         }
-        // The kernel may look twice: first whether the name it knows still stands for what it did.
+        // The kernel may send two lookups: the first revalidates its dentry.
         let Some(Step::Stale(mode) | Step::Open(_, mode, _)) = self.step_of(thread) else { return Ok(found) };
         for _ in 0..TRIES_MAX {
             match vfs.open(found.file, mode).await {
                 Ok(opened) => {
                     self.set(vfs, thread, Step::Open(found.file, mode, opened)).await;
-                    // The attributes may be those of before the open.
+                    // The attributes may be older than the open.
                     found.attr = vfs.getattr(found.file).await.unwrap_or(found.attr);
                     return Ok(found);
                 }
@@ -73,7 +72,7 @@ impl OpenAhead {
                     vfs.forget(found.file, 1);
                     found = vfs.lookup(dir, name).await?;
                 }
-                // The open itself will tell.
+                // The open will report the error.
                 Err(_) => return Ok(found),
             }
         }
@@ -88,18 +87,18 @@ impl OpenAhead {
         file: FileNumber,
         mode: OpenMode,
     ) -> Result<Opened> {
-        // Who may not cut the file has been refused by now, but had not been when it was looked up.
-        let uncut = OpenMode { truncate: false, ..mode };
+        // The lookup must not truncate: the kernel checks permissions only after it.
+        let untruncated = OpenMode { truncate: false, ..mode };
         match self.take(thread) {
-            Some(Step::Open(ahead, ahead_mode, opened)) if (ahead, ahead_mode) == (file, uncut) => {
-                // It may have been given rights since it was opened.
-                return cut(vfs, file, mode, Opened { gives_rights: true, ..opened }).await;
+            Some(Step::Open(ahead, ahead_mode, opened)) if (ahead, ahead_mode) == (file, untruncated) => {
+                // It may have got set-ID bits since it was opened.
+                return truncate(vfs, file, mode, Opened { gives_rights: true, ..opened }).await;
             }
             step => abandon(vfs, step).await,
         }
         let opened = vfs.open(file, mode).await;
         if opened.as_ref().is_err_and(|fault| fault.errno == Errno::ESTALE) {
-            self.set(vfs, thread, Step::Stale(uncut)).await;
+            self.set(vfs, thread, Step::Stale(untruncated)).await;
         }
         opened
     }
@@ -112,7 +111,7 @@ impl OpenAhead {
         self.state.lock().threads.remove(&thread).map(|(_, step)| step)
     }
 
-    /// The thread is at `step` until its next one, or until it is waited for no longer.
+    /// Sets the state of a thread, until its next request or the timeout.
     async fn set<V: Vfs>(&self, vfs: &Arc<V>, thread: u32, step: Step) {
         let (number, former) = {
             let mut state = self.state.lock();
@@ -122,7 +121,7 @@ impl OpenAhead {
         };
         let (ahead, vfs_then) = (self.clone(), vfs.clone());
         self.runtime.spawn(async move {
-            ahead.runtime.sleep(PATIENCE).await;
+            ahead.runtime.sleep(STEP_TIMEOUT).await;
             let late = {
                 let mut state = ahead.state.lock();
                 let is_there = state.threads.get(&thread).is_some_and(|(now, _)| *now == number);
@@ -134,7 +133,7 @@ impl OpenAhead {
     }
 }
 
-async fn cut<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened: Opened) -> Result<Opened> {
+async fn truncate<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened: Opened) -> Result<Opened> {
     if !(mode.truncate && mode.write) {
         return Ok(opened);
     }
@@ -150,7 +149,7 @@ async fn cut<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened: Ope
 
 async fn abandon<V: Vfs>(vfs: &Arc<V>, step: Option<Step>) {
     if let Some(Step::Open(_, _, opened)) = step {
-        // The kernel, which hears of no open, keeps what it has.
+        // Without a reply to an open, the kernel keeps the pages that it has.
         vfs.pages_passed(opened.handle);
         lock_calls::release(&**vfs, opened.handle).await;
     }

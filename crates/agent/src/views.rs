@@ -1,10 +1,10 @@
-//! The views of a node, behind its doors.
+//! The views of a node, and the frontends that serve them.
 
+use crate::arbiter::Arbiter;
 use crate::control::ViewDoor;
-use crate::custody::Custody;
-use crate::fuse::{self, FuseDoor, Tasks, WaitingRoom};
+use crate::fuse::{self, FuseFrontend, Tasks, WriteBacklog};
 use crate::memory::Memory;
-use crate::ring::{self, RingDoor, RingLender};
+use crate::ring::{self, RingFrameGrants, RingFrontend};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::os::fd::OwnedFd;
@@ -34,46 +34,44 @@ pub struct Views {
     shared: Arc<SharedView>,
     local: Local,
     cache: Option<Arc<CacheView>>,
-    /// What this node has in memory of files in units, and of cached ones.
+    /// Cached data of the job-shared view (with remote node-local files) and of the cache view.
     data: [Option<Arc<DataEngine>>; 2],
-    shared_waiting: WaitingRoom,
-    cache_waiting: WaitingRoom,
-    /// Of the job-shared view.
+    shared_backlog: WriteBacklog,
+    cache_backlog: WriteBacklog,
+    /// Frames of the job-shared view.
     frames: Pool,
     activity: Option<Arc<Activity>>,
     /// In the order of [`View::ALL`].
-    custody: [Arc<Custody>; 3],
+    arbiters: [Arc<Arbiter>; 3],
 }
 
-/// A view to be served, and where.
-struct Door {
+/// A mounted view with its FUSE device.
+struct FuseMount {
     view: View,
     fuse: OwnedFd,
     path: PathBuf,
 }
 
-/// Where the files of a node-local view are.
+/// Location of the files of a node-local view.
 pub enum LocalFiles {
-    /// In this directory, of whose file system they may take so many bytes.
+    /// A directory, and its capacity in bytes.
     Directory(Arc<dyn SharedFs>, u64),
-    /// In a file system of the kernel's own that programs use without the agent; here it is only asked how full it is.
+    /// A tmpfs that programs use without the agent, which only reads its usage.
     Mounted(Arc<dyn SharedFs>),
-    /// On the burst-buffer node of the node's group (BB-2).
+    /// The burst-buffer node of the node's group (BB-2).
     Remote,
 }
 
+/// The node-local view; variants as in [`LocalFiles`].
 enum Local {
-    /// The node's own directory.
     Directory(Arc<LocalView>),
-    /// A file system of its own.
     Mounted(Arc<dyn SharedFs>),
-    /// A name space of its own on the burst-buffer node of its group.
+    /// A separate name space on the burst-buffer node.
     Remote(Arc<SharedView>),
 }
 
 impl Views {
-    /// The views of this node. `shared` is the shared file system, if there is a cache view, and `activity` where its
-    /// requests are seen.
+    /// Creates the views. `shared` is the shared file system, if there is a cache view; `activity` counts requests to that view.
     pub fn new(
         runtime: &Runtime,
         cluster: &Arc<Cluster>,
@@ -83,8 +81,8 @@ impl Views {
         shared: Option<Arc<dyn SharedFs>>,
         activity: Option<Arc<Activity>>,
     ) -> Self {
-        let lent = memory.lent.clone();
-        let lender = lent.map(|table| Arc::new(RingLender(table)) as Arc<dyn FrameLender>);
+        let frame_grants = memory.frame_grants.clone();
+        let lender = frame_grants.map(|table| Arc::new(RingFrameGrants(table)) as Arc<dyn FrameLender>);
         let engine = |pool: &Pool| {
             let (runtime, cluster, rpc) = (runtime.clone(), cluster.clone(), rpc.clone());
             DataEngine::new(runtime, cluster, rpc, pool.clone(), lender.clone())
@@ -109,24 +107,35 @@ impl Views {
             let (cluster, rpc) = (cluster.clone(), rpc.clone());
             Arc::new(CacheView::new(runtime.clone(), cluster, rpc, engine, tree))
         });
-        let (shared_waiting, cache_waiting) = (memory.shared_waiting.clone(), memory.cache_waiting.clone());
+        let (shared_backlog, cache_backlog) = (memory.shared_backlog.clone(), memory.cache_backlog.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
-        let custody = View::ALL.map(|_| Custody::new(runtime.clone()));
+        let arbiters = View::ALL.map(|_| Arbiter::new(runtime.clone()));
         let frames = memory.shared_view.clone();
-        Self { runtime, shared, local, cache, data, shared_waiting, cache_waiting, frames, activity, custody }
+        Self {
+            runtime,
+            shared,
+            local,
+            cache,
+            data,
+            shared_backlog,
+            cache_backlog,
+            frames,
+            activity,
+            arbiters,
+        }
     }
 
-    /// The job-shared view.
+    /// Returns the job-shared view.
     pub fn shared(&self) -> &Arc<SharedView> {
         &self.shared
     }
 
-    /// The cache view, if there is one.
+    /// Returns the cache view, if the job has one.
     pub fn cache(&self) -> Option<&Arc<CacheView>> {
         self.cache.as_ref()
     }
 
-    /// Space and inodes in use in the node-local view, as far as this node's own device has them.
+    /// Returns space and inodes of the node-local view on this node's device.
     pub fn local_usage(&self) -> Space {
         match &self.local {
             Local::Directory(view) => view.usage(),
@@ -135,7 +144,7 @@ impl Views {
         }
     }
 
-    /// Another node has changed an inode, or its name.
+    /// Revokes leases on an inode that another node has changed or renamed.
     pub fn revoke(&self, inode: InodeId) {
         self.shared.revoke(inode);
         if let Local::Remote(view) = &self.local {
@@ -143,7 +152,7 @@ impl Views {
         }
     }
 
-    /// Another node has renamed a directory of the shared file system.
+    /// Handles a rename of a directory of the shared file system by another node.
     pub fn moved(&self, dir: InodeId, from: Vec<u8>, to: Vec<u8>) -> BoxFuture<'static, ()> {
         let cache = self.cache.clone();
         async move {
@@ -154,10 +163,10 @@ impl Views {
         .boxed()
     }
 
-    /// A file of the shared file system is about to lose its last name by another node.
+    /// Prepares for the removal of a file's last name on the shared file system by another node.
     ///
     /// # Errors
-    /// When who has it open here could not go on with it.
+    /// Processes of this node that have the file open could not continue to use it.
     pub fn removing(&self, inode: InodeId) -> BoxFuture<'static, Result<()>> {
         let cache = self.cache.clone();
         async move {
@@ -169,25 +178,25 @@ impl Views {
         .boxed()
     }
 
-    /// It has kept its name.
+    /// Ends a removal that did not take place.
     pub fn kept(&self, inode: InodeId) {
         if let Some(cache) = &self.cache {
             cache.kept(inode);
         }
     }
 
-    /// Where the bytes of reads came from, by view.
+    /// Returns counters of the sources of read data.
     pub fn counters(&self) -> Vec<Counter> {
         self.data.iter().flatten().flat_map(|data| data.counters()).collect()
     }
 
-    /// Bytes of a file in memory of this node.
+    /// Returns the bytes of a file that this node holds in memory.
     pub fn bytes_in_memory(&self, inode: InodeId) -> u64 {
         let data = &self.data[usize::from(inode.is_cached())];
         data.as_ref().map_or(0, |data| data.bytes_in_memory(inode))
     }
 
-    /// Bytes of a unit that another node asks for, if this one has them in memory in that version of the file.
+    /// Serves a peer read: returns a range of a unit if it is in memory in that generation.
     pub fn held(
         &self,
         unit: UnitId,
@@ -202,18 +211,18 @@ impl Views {
         }
     }
 
-    /// Bytes of a view's files that are in memory as their homes have them.
+    /// Returns the clean data of a view in memory.
     pub fn at_rest(&self, view: View) -> Vec<AtRest> {
         let data = self.data[usize::from(view == View::Cache)].as_ref();
         data.map_or_else(Vec::new, |data| data.at_rest())
     }
 
-    /// For locks of which files an owner of this node waits.
+    /// Returns the files whose locks a lock owner of this node waits for.
     pub fn lock_waits(&self, owner: LockOwner) -> Vec<InodeId> {
         self.locks().flat_map(|locks| locks.waits_of(owner)).collect()
     }
 
-    /// Another node's agent has come or gone.
+    /// Reports a state change of another node to the lock clients.
     pub fn peer(&self, node: NodeId, event: PeerEvent) {
         self.locks().for_each(|locks| locks.peer(node, event));
     }
@@ -222,72 +231,76 @@ impl Views {
         [self.shared.locks(), self.cache.as_ref().and_then(|cache| cache.locks())].into_iter().flatten()
     }
 
-    /// These views behind the ring, in this order. Programs are shown their names in a table.
-    pub(crate) fn ring_door(&self, views: &[View], names: Arc<NameTable>) -> RingDoor {
-        let mut door = RingDoor::new(names);
+    /// Creates the ring frontend for `views`, in this order; `names` shares their names with programs.
+    pub(crate) fn ring_frontend(&self, views: &[View], names: Arc<NameTable>) -> RingFrontend {
+        let mut frontend = RingFrontend::new(names);
         for &view in views {
             match (view, &self.local, &self.cache) {
-                (View::JobShared, ..) => self.add_to_ring(&mut door, view, &self.shared),
-                (View::NodeLocal, Local::Directory(local), _) => self.add_to_ring(&mut door, view, local),
-                (View::NodeLocal, Local::Remote(local), _) => self.add_to_ring(&mut door, view, local),
-                (View::Cache, _, Some(cache)) => self.add_to_ring(&mut door, view, cache),
+                (View::JobShared, ..) => self.add_to_ring(&mut frontend, view, &self.shared),
+                (View::NodeLocal, Local::Directory(local), _) => self.add_to_ring(&mut frontend, view, local),
+                (View::NodeLocal, Local::Remote(local), _) => self.add_to_ring(&mut frontend, view, local),
+                (View::Cache, _, Some(cache)) => self.add_to_ring(&mut frontend, view, cache),
                 (View::NodeLocal, Local::Mounted(_), _) | (View::Cache, _, None) => {}
             }
         }
-        door
+        frontend
     }
 
-    fn add_to_ring<V: Vfs>(&self, door: &mut RingDoor, view: View, vfs: &Arc<V>) {
-        let tasks = self.tasks(view, ring::THREADS_LENT_MAX);
-        door.add(vfs.clone(), tasks, self.waiting(view).clone(), self.custody[view.index()].clone());
+    fn add_to_ring<V: Vfs>(&self, frontend: &mut RingFrontend, view: View, vfs: &Arc<V>) {
+        let tasks = self.tasks(view, ring::THREADS_BLOCKED_MAX);
+        frontend.add(vfs.clone(), tasks, self.backlog(view).clone(), self.arbiters[view.index()].clone());
     }
 
-    /// Where writes of a view wait. The node-local view either never waits, or for the frames of the job-shared view.
-    fn waiting(&self, view: View) -> &WaitingRoom {
+    /// Returns the backlog of a view. Writes to the node-local view never wait, or for frames of the job-shared view.
+    fn backlog(&self, view: View) -> &WriteBacklog {
         match view {
-            View::JobShared | View::NodeLocal => &self.shared_waiting,
-            View::Cache => &self.cache_waiting,
+            View::JobShared | View::NodeLocal => &self.shared_backlog,
+            View::Cache => &self.cache_backlog,
         }
     }
 
-    fn tasks(&self, view: View, lent_max: usize) -> Tasks {
+    /// Only requests to the cache view count as activity here: services see those of the other views.
+    fn tasks(&self, view: View, blocked_max: usize) -> Tasks {
         let activity = self.activity.clone().filter(|_| view == View::Cache);
-        Tasks::new(self.runtime.clone(), activity, lent_max)
+        Tasks::new(self.runtime.clone(), activity, blocked_max)
     }
 
-    /// Serves a mounted view on threads of its own, until it is unmounted, if it needs it. With `coherent_mmap` a mapping and
-    /// calls may write to one page at the same time.
+    /// Starts threads that serve a mounted view until it is unmounted. Does nothing for a view without a FUSE device. With
+    /// `coherent_mmap`, mappings and calls may write to one page at the same time.
     ///
     /// # Errors
-    /// When a thread cannot be started, or there is no such view.
+    /// A thread cannot be started, or the view does not exist.
     pub fn serve(&self, door: ViewDoor, coherent_mmap: bool) -> Result<()> {
         let ViewDoor { view, fuse: Some(fuse), path } = door else { return Ok(()) };
-        let door = Door { view, fuse, path };
-        match door.view {
-            View::JobShared => self.serve_view(&self.shared, door, coherent_mmap),
+        let mount = FuseMount { view, fuse, path };
+        match mount.view {
+            View::JobShared => self.serve_view(&self.shared, mount, coherent_mmap),
             View::NodeLocal => match &self.local {
-                Local::Directory(view) => self.serve_view(view, door, coherent_mmap),
-                Local::Remote(view) => self.serve_view(view, door, coherent_mmap),
-                Local::Mounted(_) => Err(Fault::new(Errno::EINVAL, "the node-local view is the kernel's")),
+                Local::Directory(view) => self.serve_view(view, mount, coherent_mmap),
+                Local::Remote(view) => self.serve_view(view, mount, coherent_mmap),
+                Local::Mounted(_) => {
+                    Err(Fault::new(Errno::EINVAL, "the kernel serves the node-local view in memory"))
+                }
             },
             View::Cache => match &self.cache {
-                Some(view) => self.serve_view(view, door, coherent_mmap),
+                Some(view) => self.serve_view(view, mount, coherent_mmap),
                 None => Err(Fault::new(Errno::EINVAL, "a cache view needs a shared directory")),
             },
         }
     }
 
-    fn serve_view<V: Vfs>(&self, view: &Arc<V>, door: Door, coherent_mmap: bool) -> Result<()> {
-        let tasks = self.tasks(door.view, fuse::THREADS_LENT_MAX);
-        let (waiting, custody) = (self.waiting(door.view).clone(), self.custody[door.view.index()].clone());
-        let mut fuse_door = FuseDoor::new(tasks, view.clone(), waiting, custody);
-        fuse_door.coherent_mmap = coherent_mmap;
-        // Most requests to the others are calls to a file system below, which hold up the thread: a ring has but one.
-        let rings = (door.view == View::JobShared).then(|| self.frames.clone());
-        let path = door.path;
-        let name = format!("tameike-{}", door.view.as_str());
+    fn serve_view<V: Vfs>(&self, view: &Arc<V>, mount: FuseMount, coherent_mmap: bool) -> Result<()> {
+        let tasks = self.tasks(mount.view, fuse::THREADS_BLOCKED_MAX);
+        let (backlog, arbiter) =
+            (self.backlog(mount.view).clone(), self.arbiters[mount.view.index()].clone());
+        let mut frontend = FuseFrontend::new(tasks, view.clone(), backlog, arbiter);
+        frontend.coherent_mmap = coherent_mmap;
+        // io_uring has one thread per core. Requests to the other views mostly block it in calls to the file system below.
+        let rings = (mount.view == View::JobShared).then(|| self.frames.clone());
+        let path = mount.path;
+        let name = format!("tameike-{}", mount.view.as_str());
         process::start_thread(&name, move || {
-            if let Err(fault) = fuse::serve(fuse_door, door.fuse, rings) {
+            if let Err(fault) = fuse::serve(frontend, mount.fuse, rings) {
                 log::error!("{}: {fault}", path.display());
             }
         })
@@ -295,7 +308,7 @@ impl Views {
     }
 }
 
-/// What of a file system that has nothing but the files of a view is in use.
+/// Returns the usage of a file system that holds only the files of a view.
 fn mounted_usage(space: TreeSpace) -> Space {
     Space {
         capacity: space.total,

@@ -1,7 +1,7 @@
-//! Which paths concern a view: where on the ring they start.
+//! Finds the view of a path.
 //!
-//! Decided by bytes and, for relative ones, by the directory that they start from; whoever comes to a view by another way
-//! (a symbolic link, `..`) comes through the kernel.
+//! It compares the bytes of absolute paths with mount points, and uses the start directory of relative ones. Paths that reach a view
+//! otherwise (through a symbolic link or `..`) go through the kernel.
 
 use crate::{connection, kernel, session, table, upgrade, views};
 use rustix::io::Errno;
@@ -12,29 +12,29 @@ use tameike_ring::client::path::{ROOT, below, is_plain, without_dots};
 #[cfg(test)]
 mod tests;
 
-/// A place on a view.
+/// A path in a view.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    /// The view, by the library's own number.
+pub struct ViewPath<'a> {
+    /// Number of the view in this library.
     pub view: usize,
-    /// Where the path starts.
+    /// Start directory of the path.
     pub start: Start,
-    /// The path from there; not empty.
+    /// Path from the start directory; not empty.
     pub path: &'a [u8],
 }
 
-/// Where `path`, which starts at `directory` when it is relative, is on a view; `None` leaves it to the kernel.
-pub fn find(directory: i32, path: &[u8]) -> Option<Place<'_>> {
+/// Finds the view of `path`, relative to `directory`; `None` leaves it to the kernel.
+pub fn find(directory: i32, path: &[u8]) -> Option<ViewPath<'_>> {
     find_for(session::for_path, directory, path)
 }
 
-/// As [`find`], for a call that changes something.
-pub fn find_to_change(directory: i32, path: &[u8]) -> Option<Place<'_>> {
+/// As [`find`], for a modifying call.
+pub fn find_to_change(directory: i32, path: &[u8]) -> Option<ViewPath<'_>> {
     find_for(session::for_change, directory, path)
 }
 
-fn find_for(is_answered: fn() -> bool, directory: i32, path: &[u8]) -> Option<Place<'_>> {
-    if !connection::is_of_use() || path.len() >= PATH_SIZE_MAX {
+fn find_for(is_answered: fn() -> bool, directory: i32, path: &[u8]) -> Option<ViewPath<'_>> {
+    if !connection::is_enabled() || path.len() >= PATH_SIZE_MAX {
         return None;
     }
     let (view, dir, path) = if path.first() == Some(&b'/') {
@@ -48,23 +48,23 @@ fn find_for(is_answered: fn() -> bool, directory: i32, path: &[u8]) -> Option<Pl
         let (view, dir) = Some(path).filter(|path| is_plain(path)).and_then(|_| directory_of(directory))?;
         (view, dir, path)
     };
-    // The index is known once there is a connection.
+    // The view has an index once the library has connected.
     let index = views::by_number(view).filter(|_| is_answered())?.index()?;
-    Some(Place { view, start: Start { view: index, dir }, path })
+    Some(ViewPath { view, start: Start { view: index, dir }, path })
 }
 
-/// The view and `st_ino` of a directory that relative paths start from.
+/// Returns the view and `st_ino` of the start directory of a relative path.
 fn directory_of(directory: i32) -> Option<(usize, u64)> {
     if directory == libc::AT_FDCWD {
         return views::working_directory();
     }
-    // In the kernel, a file of the ring looks as its view's root.
+    // The kernel would report a ring descriptor as its view's root.
     table::entry(directory).filter(|entry| entry.is_free())?;
     let found = kernel::identity(directory, c"").ok().filter(|found| found.is_directory)?;
     views::on_device(found.device).map(|(view, _)| (view, found.inode))
 }
 
-/// Has the file of the descriptor that `path` stands for (`/proc/self/fd/3`) be the kernel's.
+/// Upgrades the descriptor that `path` names (`/proc/self/fd/3`).
 pub fn upgrade_link(path: &[u8]) -> Result<(), Errno> {
     match descriptor_of_link(path) {
         Some(number) if !table::entry(number).is_none_or(table::Entry::is_free) => upgrade::one(number),
@@ -72,7 +72,7 @@ pub fn upgrade_link(path: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The descriptor of this process that `path` leads to.
+/// Returns the descriptor of this process that `path` names.
 fn descriptor_of_link(path: &[u8]) -> Option<i32> {
     let name = if let Some(rest) = path.strip_prefix(b"/dev/") {
         match rest {

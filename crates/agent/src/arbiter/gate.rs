@@ -1,40 +1,39 @@
-//! One file between two doors.
+//! The state of one file between kernel and ring.
 
 use event_listener::{Event, listener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One open of the kernel, in the word of which the lower half counts requests of the ring.
+/// One open of the kernel in [`Gate::word`]; the lower half counts ring requests.
 const KERNEL: u64 = 1 << 32;
 
-/// What every request of the ring on a file passes.
+/// Gate of a file, which every ring request on the file passes.
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// Opens of the kernel, and requests of the ring in flight.
+    /// Opens of the kernel, and ring requests in flight.
     word: AtomicU64,
-    /// Opens of the ring.
     handles: AtomicU32,
-    /// When the ring has last written since the kernel opened the file, in nanoseconds; 0 when it has not.
+    /// Time of the last ring write since the kernel opened the file, in nanoseconds; 0 if there is none.
     written: AtomicU64,
-    /// Whether a write may have to take away rights that the file gives to who runs it.
+    /// A write may have to clear set-ID bits of the file.
     gives_rights: AtomicBool,
-    /// Notified when no request is in flight.
+    /// Notified when no ring request is in flight.
     over: Event,
 }
 
-/// A request of the ring in flight, until dropped.
+/// A ring request in flight, until dropped.
 pub(crate) struct InFlight(Arc<Gate>);
 
 impl Gate {
-    /// Begins a request of the ring; none while the kernel has the file.
+    /// Begins a ring request. Returns `None` while the kernel has the file open.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<InFlight> {
         let word = self.word.fetch_add(1, Ordering::AcqRel);
         let in_flight = InFlight(self.clone());
         (word < KERNEL).then_some(in_flight)
     }
 
-    /// Whether a write may have to take away rights that the file gives to who runs it.
+    /// A write may have to clear set-ID bits of the file.
     pub(crate) fn gives_rights(&self) -> bool {
         self.gives_rights.load(Ordering::Acquire)
     }
@@ -43,11 +42,11 @@ impl Gate {
         self.gives_rights.store(gives, Ordering::Release);
     }
 
-    pub(super) fn is_kernels(&self) -> bool {
+    pub(super) fn is_open_in_kernel(&self) -> bool {
         self.word.load(Ordering::Acquire) >= KERNEL
     }
 
-    /// Whether no door has the file.
+    /// Neither the kernel nor the ring uses the file.
     pub(super) fn is_idle(&self) -> bool {
         self.word.load(Ordering::Acquire) == 0 && self.handles.load(Ordering::Acquire) == 0
     }
@@ -58,7 +57,7 @@ impl Gate {
 
     pub(super) fn kernel_closes(&self) {
         let less = |word: u64| word.checked_sub(KERNEL);
-        // One that was never told of changes nothing.
+        // A close without an open changes nothing.
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 
@@ -70,8 +69,8 @@ impl Gate {
         self.handles.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Waits until no request is in flight; those that begin while the kernel has the file are declined.
-    pub(super) async fn until_over(&self) {
+    /// Waits until no request is in flight. Call it while the kernel has the file, so that new requests are declined.
+    pub(super) async fn until_idle(&self) {
         loop {
             listener!(self.over => over);
             if self.word.load(Ordering::Acquire).is_multiple_of(KERNEL) {
@@ -81,21 +80,21 @@ impl Gate {
         }
     }
 
-    /// The ring is about to write.
+    /// Records a ring write, before it begins.
     pub(super) fn writes(&self, now: Duration) {
         self.written.store((now.as_nanos() as u64).max(1), Ordering::Release);
     }
 
-    /// When the ring has last written since the kernel opened the file.
+    /// Time of the last ring write since the kernel opened the file.
     pub(super) fn written(&self) -> Option<Duration> {
         let time = self.written.load(Ordering::Acquire);
         (time > 0).then_some(Duration::from_nanos(time))
     }
 
-    /// The kernel has no attributes that are older than what was written until then.
-    pub(super) fn is_true_again(&self, written: Option<Duration>) {
+    /// Records that the kernel has no attributes older than the write at `written`.
+    pub(super) fn clear_written(&self, written: Option<Duration>) {
         let written = written.map_or(0, |time| time.as_nanos() as u64);
-        // If it was written to since, the next open looks again.
+        // After a newer write, the next open invalidates again.
         let _ = self.written.compare_exchange(written, 0, Ordering::AcqRel, Ordering::Acquire);
     }
 }

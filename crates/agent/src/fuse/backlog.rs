@@ -1,8 +1,8 @@
-//! Writes, and the bytes of those that wait for a frame.
+//! Buffers writes that wait for a frame.
 //!
-//! The kernel lends a request's bytes only until the thread that has read it reads the next one. A write that
-//! must wait takes a copy of them along, and the thread goes on serving the view. The room for copies is a part
-//! of the agent's `--memory`; while it is full, the thread waits itself.
+//! The data of a request is valid only until the thread that has read it reads the next one. A write that must wait copies the
+//! data into this backlog, a part of the agent's `--memory`, and the thread continues to serve the view. If the backlog is full,
+//! the thread waits.
 
 use super::tasks::Tasks;
 use std::ops::Deref;
@@ -11,23 +11,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_client::vfs::{HandleNumber, Vfs, WriteAt, WriteBytes};
 use tameike_core::Result;
 
-/// Room for the bytes of writes that wait.
+/// Bounded memory for the data of waiting writes.
 #[derive(Clone)]
-pub struct WaitingRoom(Arc<AtomicUsize>);
+pub struct WriteBacklog(Arc<AtomicUsize>);
 
-impl WaitingRoom {
-    /// Room for `bytes`.
+impl WriteBacklog {
+    /// Creates a backlog of `bytes`.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
 
-    /// Bytes of room that are free.
+    /// Returns the free bytes.
     pub fn free(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Has `vfs` write `data` by a handle: at once and without a copy as far as it can. What then has
-    /// to wait does so apart, unless the room is full.
+    /// Writes `data` through a handle of `vfs`: at once and without a copy as far as possible. The rest waits in the backlog, or
+    /// blocks this thread if the backlog is full.
     pub(crate) fn write<V: Vfs>(
         &self,
         tasks: &Tasks,
@@ -53,18 +53,18 @@ impl WaitingRoom {
         });
     }
 
-    /// A copy of the bytes from `start` on, if there is room.
+    /// Copies the data from `start` on, if the backlog has space.
     fn hold(&self, data: &dyn WriteBytes, start: usize) -> Option<HeldBytes> {
         let take = |free: usize| free.checked_sub(data.size() - start);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
-        Some(HeldBytes { bytes: data.held(start).into_owned(), room: self.clone() })
+        Some(HeldBytes { bytes: data.held(start).into_owned(), backlog: self.clone() })
     }
 }
 
-/// Bytes of a write that waits; their room is free again when they are dropped.
+/// Data of a waiting write. Dropping it frees its space in the backlog.
 struct HeldBytes {
     bytes: Vec<u8>,
-    room: WaitingRoom,
+    backlog: WriteBacklog,
 }
 
 impl Deref for HeldBytes {
@@ -77,7 +77,7 @@ impl Deref for HeldBytes {
 impl Drop for HeldBytes {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes).len();
-        self.room.0.fetch_add(bytes, Ordering::AcqRel);
+        self.backlog.0.fetch_add(bytes, Ordering::AcqRel);
     }
 }
 
@@ -86,15 +86,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_and_room_comes_back() {
-        let room = WaitingRoom::new(10);
-        let first = room.hold(b"123456", 0).expect("there is room");
-        assert!(room.hold(b"12345", 0).is_none(), "more waits than there is room for");
-        let second = room.hold(b"01234", 1).expect("just enough room");
+    fn the_backlog_is_bounded_and_dropped_data_frees_space() {
+        let backlog = WriteBacklog::new(10);
+        let first = backlog.hold(b"123456", 0).expect("space is left");
+        assert!(backlog.hold(b"12345", 0).is_none(), "the backlog is full");
+        let second = backlog.hold(b"01234", 1).expect("just enough space is left");
         assert_eq!((&*first, &*second), (&b"123456"[..], &b"1234"[..]));
         drop(first);
-        assert!(room.hold(b"1234567", 0).is_none());
+        assert!(backlog.hold(b"1234567", 0).is_none());
         drop(second);
-        assert!(room.hold(&[0; 10], 0).is_some());
+        assert!(backlog.hold(&[0; 10], 0).is_some());
     }
 }

@@ -1,18 +1,17 @@
-//! `syscall`: the kernel's calls by number.
+//! `syscall`: system calls by number.
 //!
-//! The most usual ones that the ring knows are its functions; any other that names a descriptor of the ring, or may, has it made the
-//! kernel's, whichever argument that is. What stands in memory (`openat2`, submission queues) is not looked at.
+//! The most common calls that the ring serves use its functions. For any other call, arguments that may be ring descriptors are
+//! upgraded. Structures in memory (`openat2`, submission queues) are not inspected.
 
-use super::arguments::{Bytes, Place, Room, Text};
-use super::{Upgrade, attributes, descriptors, directory, life, names, transfer};
+use super::arguments::{Buffer, Bytes, Pointer, Text};
+use super::{Upgrade, attributes, descriptors, directory, names, process, transfer};
 use crate::{connection, session};
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-/// Calls of threads, many and without descriptors.
 const NO_DESCRIPTORS: [c_long; 4] =
     [libc::SYS_futex, libc::SYS_gettid, libc::SYS_getrandom, libc::SYS_membarrier];
 
-/// Calls after which paths and descriptors mean something else, or somebody else asks.
+/// Calls that change the meaning of paths and descriptors, or the caller's credentials.
 const ENDS: [c_long; 27] = [
     libc::SYS_setuid,
     libc::SYS_setgid,
@@ -43,10 +42,10 @@ const ENDS: [c_long; 27] = [
     libc::SYS_mount_setattr,
 ];
 
-/// Calls that make a child, or another program of this one.
+/// Calls that create a child, or execute another program.
 const CHILDREN: [c_long; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_execve, libc::SYS_execveat];
 
-/// Those that only older architectures have.
+/// Calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 fn is_older_child(number: c_long) -> bool {
     [libc::SYS_fork, libc::SYS_vfork].contains(&number)
@@ -68,13 +67,13 @@ pub extern "C-unwind" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    if connection::is_of_use()
+    if connection::is_enabled()
         && let Some(outcome) = known(number, [a, b, c, d])
     {
         return outcome;
     }
     let failed =
-        super::guarded(|| if connection::is_of_use() { before(number, &[a, b, c, d, e, f]) } else { None });
+        super::guarded(|| if connection::is_enabled() { before(number, &[a, b, c, d, e, f]) } else { None });
     match failed {
         Some(failed) => super::deliver(failed),
         None => tameike_interpose::call!(syscall(
@@ -83,13 +82,13 @@ pub extern "C-unwind" fn syscall(
     }
 }
 
-/// What the library's functions answer.
+/// Serves calls for which the library has a function.
 fn known(number: c_long, [a, b, c, d]: [c_long; 4]) -> Option<c_long> {
     let (first, pointer) = (a as c_int, b as *mut c_void);
     let outcome = match number {
-        libc::SYS_read => transfer::read(first, Room::at(pointer), c as usize) as c_long,
+        libc::SYS_read => transfer::read(first, Buffer::at(pointer), c as usize) as c_long,
         libc::SYS_write => transfer::write(first, Bytes::at(pointer), c as usize) as c_long,
-        libc::SYS_pread64 => transfer::pread64(first, Room::at(pointer), c as usize, d) as c_long,
+        libc::SYS_pread64 => transfer::pread64(first, Buffer::at(pointer), c as usize, d) as c_long,
         libc::SYS_pwrite64 => transfer::pwrite64(first, Bytes::at(pointer), c as usize, d) as c_long,
         libc::SYS_openat => names::openat(first, Text::at(pointer), c as c_int, d as c_uint).into(),
         libc::SYS_faccessat => names::faccessat(first, Text::at(pointer), c as c_int, 0).into(),
@@ -99,13 +98,13 @@ fn known(number: c_long, [a, b, c, d]: [c_long; 4]) -> Option<c_long> {
         libc::SYS_lseek => descriptors::lseek(first, b, c as c_int),
         libc::SYS_dup3 => descriptors::dup3(first, b as c_int, c as c_int).into(),
         libc::SYS_fcntl => descriptors::fcntl(first, b as c_int, c).into(),
-        libc::SYS_fstat => attributes::fstat(first, Place::at(pointer)).into(),
+        libc::SYS_fstat => attributes::fstat(first, Pointer::at(pointer)).into(),
         libc::SYS_newfstatat => {
-            attributes::fstatat(first, Text::at(pointer), Place::at(c as *mut c_void), d as c_int).into()
+            attributes::fstatat(first, Text::at(pointer), Pointer::at(c as *mut c_void), d as c_int).into()
         }
         libc::SYS_chdir => directory::chdir(Text::at(a as *mut c_void)).into(),
         libc::SYS_fchdir => directory::fchdir(first).into(),
-        libc::SYS_umask => life::umask(a as c_uint).into(),
+        libc::SYS_umask => process::umask(a as c_uint).into(),
         _ => return older(number, [a, b, c]),
     };
     Some(outcome)
@@ -135,7 +134,7 @@ fn before(number: c_long, arguments: &[c_long]) -> tameike_interpose::Verdict<c_
         return None;
     }
     if CHILDREN.contains(&number) || is_older_child(number) {
-        return life::to_kernel();
+        return process::upgrade_all();
     }
     let mut numbers = arguments.iter().filter_map(|argument| c_int::try_from(*argument).ok());
     numbers.find_map(|number| number.upgrade().err()).map(Err)

@@ -1,6 +1,6 @@
-//! A process's beginning.
+//! Initialization of the library in a process.
 
-// SAFETY: the loader calls what stands there once, after the C library is ready.
+// SAFETY: the loader calls these functions once, after the C library is initialized.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;

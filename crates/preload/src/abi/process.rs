@@ -1,6 +1,6 @@
-//! A process's beginning, its children, what it becomes, and its end.
+//! Start, children, `exec`, changes of credentials and namespaces, and end of a process.
 
-use super::{interpose, kernels};
+use super::{interpose, upgrade_first};
 use crate::{connection, session, upgrade};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::Verdict;
@@ -8,12 +8,12 @@ use tameike_interpose::Verdict;
 type In = *const c_void;
 type Out = *mut c_void;
 
-// SAFETY: the loader calls what stands there once, after the C library is ready.
+// SAFETY: the loader calls these functions once, after the C library is initialized.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-// SAFETY: the loader calls what stands there when the process ends, after what the program has left for `exit`.
+// SAFETY: the loader calls these functions when the process ends, after the program's `atexit` functions.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
@@ -21,15 +21,15 @@ static END: extern "C" fn() = end;
 extern "C" fn begin() {
     super::guarded::<()>(|| {
         session::begin();
-        if connection::is_of_use() {
-            // SAFETY: the three functions are of this library, which is not unloaded before the process ends.
+        if connection::is_enabled() {
+            // SAFETY: the functions belong to this library, which stays loaded until the process ends.
             unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
         }
         None
     });
 }
 
-/// Other libraries may still write: to the kernel, which closes what is open before the parent learns of the end.
+/// Other libraries may still write, through the kernel, which closes files before the parent is notified of the end.
 extern "C" fn end() {
     super::guarded::<()>(|| {
         session::turn_off();
@@ -37,9 +37,9 @@ extern "C" fn end() {
     });
 }
 
-/// A child has no ring of its own at first, and shares offsets with its parent: in the kernel.
+/// A child has no connection at first, and shares offsets with its parent, which only the kernel supports.
 unsafe extern "C" fn before_fork() {
-    to_kernel::<()>();
+    upgrade_all::<()>();
 }
 
 unsafe extern "C" fn after_fork() {
@@ -49,31 +49,31 @@ unsafe extern "C" fn after_fork() {
     });
 }
 
-/// All files become the kernel's; the ring stays for others.
-pub fn to_kernel<T>() -> Verdict<T> {
+/// Upgrades all files; new ones may use the ring.
+pub fn upgrade_all<T>() -> Verdict<T> {
     super::guarded(|| {
         upgrade::all();
         None
     })
 }
 
-/// All files become the kernel's, for good.
+/// Turns the ring off for good.
 fn off<T>() -> Verdict<T> {
     session::turn_off();
     None
 }
 
-/// `clone`, of what is not a thread: a child with a memory of its own is as one of `fork`; one that shares the memory, but
-/// not the descriptors, would be told of files that it has not.
+/// `clone`: a child with separate memory is treated as one of `fork`. A child that shares memory but not descriptors would see ring
+/// files that it does not have.
 fn clone_with(flags: c_int) -> Verdict<c_int> {
     match (flags & libc::CLONE_VM != 0, flags & libc::CLONE_FILES != 0) {
         (true, true) => None,
         (true, false) => off(),
-        (false, _) => to_kernel(),
+        (false, _) => upgrade_all(),
     }
 }
 
-/// A program whose files may only have a certain size gets a signal from the kernel.
+/// The kernel enforces file size limits, with a signal.
 fn limit_set<T>(resource: c_uint) -> Verdict<T> {
     if resource == libc::RLIMIT_FSIZE { off() } else { None }
 }
@@ -86,18 +86,18 @@ interpose! {
         clone_with(flags);
     fn [posix_spawn, posix_spawnp](
         process: Out, path: *const c_char, actions: In, attributes: In, arguments: In, environment: In
-    ) -> c_int = to_kernel();
-    fn [system, __libc_system](command: *const c_char) -> c_int = to_kernel();
-    fn [popen, _IO_popen](command: *const c_char, mode: *const c_char) -> Out = to_kernel();
-    fn [execve](path: *const c_char, arguments: In, environment: In) -> c_int = to_kernel();
-    fn [execv, execvp](path: *const c_char, arguments: In) -> c_int = to_kernel();
-    fn [execvpe](path: *const c_char, arguments: In, environment: In) -> c_int = to_kernel();
-    fn [fexecve](number: c_int, arguments: In, environment: In) -> c_int = to_kernel();
+    ) -> c_int = upgrade_all();
+    fn [system, __libc_system](command: *const c_char) -> c_int = upgrade_all();
+    fn [popen, _IO_popen](command: *const c_char, mode: *const c_char) -> Out = upgrade_all();
+    fn [execve](path: *const c_char, arguments: In, environment: In) -> c_int = upgrade_all();
+    fn [execv, execvp](path: *const c_char, arguments: In) -> c_int = upgrade_all();
+    fn [execvpe](path: *const c_char, arguments: In, environment: In) -> c_int = upgrade_all();
+    fn [fexecve](number: c_int, arguments: In, environment: In) -> c_int = upgrade_all();
     fn [execveat](directory: c_int, path: *const c_char, arguments: In, environment: In, flags: c_int) -> c_int =
-        to_kernel();
-    fn [wordexp](words: *const c_char, out: Out, flags: c_int) -> c_int = to_kernel();
+        upgrade_all();
+    fn [wordexp](words: *const c_char, out: Out, flags: c_int) -> c_int = upgrade_all();
     fn [ulimit](command: c_int, limit: c_long) -> c_long = if command == SET_SIZE_LIMIT { off() } else { None };
-    fn [pidfd_getfd](process: c_int, number: c_int, flags: c_uint) -> c_int = kernels(&[&number]);
+    fn [pidfd_getfd](process: c_int, number: c_int, flags: c_uint) -> c_int = upgrade_first(&[&number]);
     fn [setuid](user: c_uint) -> c_int = off();
     fn [seteuid](user: c_uint) -> c_int = off();
     fn [setreuid](real: c_uint, effective: c_uint) -> c_int = off();
@@ -125,7 +125,7 @@ interpose! {
         if new.is_null() { None } else { limit_set(resource) };
     fn [prctl](operation: c_int, second: c_long, third: c_long, fourth: c_long, fifth: c_long) -> c_int =
         if operation == libc::PR_SET_SECCOMP { off() } else { None };
-    // liburing and libaio: the kernel would be asked of descriptors that nobody sees here.
+    // liburing and libaio pass descriptors to the kernel in memory that this library does not see.
     fn [io_uring_queue_init](entries: c_uint, ring: Out, flags: c_uint) -> c_int = off();
     fn [io_uring_queue_init_params](entries: c_uint, ring: Out, parameters: Out) -> c_int = off();
     fn [io_uring_queue_init_mem](
@@ -143,11 +143,11 @@ pub extern "C-unwind" fn umask(mask: c_uint) -> c_uint {
     tameike_interpose::call!(umask(mask: c_uint) -> c_uint)
 }
 
-/// A child of `_Fork` has run no handlers: it is told of itself here.
+/// `_Fork` runs no fork handlers in the child: reset the library here.
 // SAFETY: the name is that of the C library's function, and so are the arguments.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Fork() -> c_int {
-    to_kernel::<()>();
+    upgrade_all::<()>();
     let child = tameike_interpose::call!(_Fork() -> c_int);
     if child == 0 {
         super::guarded::<()>(|| {
@@ -158,7 +158,7 @@ pub extern "C-unwind" fn _Fork() -> c_int {
     child
 }
 
-/// Defines ways out of a signal handler, and of anything else, that pass by what this library has under way.
+/// Defines jumps, which may leave calls of this library.
 macro_rules! jump {
     ($($name:ident)+) => {$(
         // SAFETY: the name is that of the C library's function, and so are the arguments.
@@ -172,7 +172,7 @@ macro_rules! jump {
 
 jump! { longjmp _longjmp siglongjmp __longjmp_chk }
 
-/// Defines ends of the process: its files become the kernel's, which closes them before the parent learns of it.
+/// Defines functions that end the process: they upgrade its files, which the kernel closes before the parent is notified.
 macro_rules! end {
     ($($name:ident)+) => {$(
         // SAFETY: the name is that of the C library's function, and so are the arguments.

@@ -1,23 +1,23 @@
-//! `vfork`, whose child runs in the memory of its parent, on its stack, with descriptors of its own.
+//! `vfork`, whose child runs in the memory and on the stack of its parent, with separate descriptors.
 //!
-//! Before the child is there, all files are the kernel's. While it is, other threads of the parent may open new ones, which the
-//! child meets in the table and must not touch: [`crate::connection::is_foreign`].
+//! The parent upgrades all files before. Meanwhile, its other threads may open new ones, which the child sees in the table but must not
+//! use: [`crate::connection::is_vfork_child`].
 
 use crate::{connection, upgrade};
 use std::ffi::{c_int, c_long};
 
 extern "C" fn before() {
     super::guarded::<()>(|| {
-        // In this order: what is opened between stays the parent's.
-        connection::lend();
+        // In this order, so that files opened in between are not taken for the child's.
+        connection::begin_vfork();
         upgrade::all();
         None
     });
 }
 
-/// In the parent, with what the kernel has returned.
+/// Runs in the parent, with the kernel's result.
 extern "C" fn after(outcome: c_long) -> c_int {
-    connection::take_back();
+    connection::end_vfork();
     if outcome < 0 {
         tameike_interpose::set_errno(-outcome as c_int);
         return -1;
@@ -25,8 +25,8 @@ extern "C" fn after(outcome: c_long) -> c_int {
     outcome as c_int
 }
 
-// SAFETY (of all): the name and the absence of arguments are the C library's. The child returns to the caller first, and has the
-// stack below that frame overwritten: the return address is in a register while the parent waits, as in the C library's own.
+// SAFETY (of all): name and arguments are those of the C library's function. The child returns first, and overwrites the stack below the
+// caller's frame: while the parent waits, the return address is in a register, as in the C library.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

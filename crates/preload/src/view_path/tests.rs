@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn links_of_descriptors_are_known_under_all_their_names() {
+fn all_names_of_descriptors_are_recognized() {
     let own = format!("/proc/{}/fd/12", kernel::process());
     for path in
         ["/proc/self/fd/12", "/proc/thread-self/fd/12", "/dev/fd/12", "/proc/self/task/77/fd/12", &own]

@@ -1,8 +1,8 @@
-//! Permissions, owners and times by path.
+//! Access checks, and changes of attributes by path.
 
 use crate::kernel::{self, Result, is_kind};
-use crate::names::{Way, way};
-use crate::place::{self, Place};
+use crate::location::{self, Location};
+use crate::names::{Existing, find_existing};
 use crate::resolve::{self, Found, Target};
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
@@ -18,13 +18,13 @@ pub fn access(directory: i32, path: &[u8], wanted: i32, flags: i32) -> Verdict<(
     let wanted = Access::from_bits_retain(wanted.cast_unsigned());
     let flags = AtFlags::from_bits_retain(flags.cast_unsigned());
     loop {
-        return Some(match way(directory, path, follow)? {
-            Ok(Way::Outside(path)) => rustix::fs::accessat(CWD, &path, wanted, flags),
-            Ok(Way::Packed(_, _, stub)) => may(&stub, wanted),
-            Ok(Way::Real(spool, inner, stat)) => {
+        return Some(match find_existing(directory, path, follow)? {
+            Ok(Existing::Outside(path)) => rustix::fs::accessat(CWD, &path, wanted, flags),
+            Ok(Existing::Packed(_, _, stub)) => may(&stub, wanted),
+            Ok(Existing::Real(spool, inner, stat)) => {
                 let answer =
                     spool.real(&inner).and_then(|path| rustix::fs::accessat(CWD, &path, wanted, flags));
-                // A file that was packed since has left a link that leads nowhere; one that a program has made is told of.
+                // The file may have been packed since, which leaves a dangling link. For a program's dangling link, ENOENT is right.
                 if answer == Err(Errno::NOENT) && !is_kind(stat.st_mode, libc::S_IFLNK) {
                     continue;
                 }
@@ -50,7 +50,7 @@ fn may(stub: &Stub, wanted: Access) -> Result<()> {
     if bits & !allowed == 0 { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
-/// Attributes by path: `fchmodat`, `fchownat`, `utimensat`. `of_directory` is the kernel's call.
+/// `fchmodat`, `fchownat` and `utimensat`. `of_directory` makes the kernel's call, for directories and files outside the tree.
 pub fn change(
     directory: i32,
     path: &[u8],
@@ -58,11 +58,11 @@ pub fn change(
     change: AttrChange,
     of_directory: impl FnOnce(&CString) -> Result<()>,
 ) -> Verdict<()> {
-    let (spool, place) = place::find(directory, path)?;
+    let (spool, place) = location::find(directory, path)?;
     Some((|| {
         let inner = match place {
-            Place::Inside(inner) => inner,
-            Place::Outside(path) => return of_directory(&kernel::text(path)?),
+            Location::Inside(inner) => inner,
+            Location::Outside(path) => return of_directory(&kernel::text(path)?),
         };
         match resolve::resolve(spool, &inner, follow)? {
             Target::Inside(inner, Found::Real(stat)) if is_kind(stat.st_mode, libc::S_IFDIR) => {

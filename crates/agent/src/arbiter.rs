@@ -1,13 +1,12 @@
-//! Which door has a file: the kernel's or the ring.
+//! Arbitrates access to each file of a view between the kernel's page cache (FUSE) and the ring.
 //!
-//! The kernel keeps pages of files, and changes of mapped ones, that nobody else sees. So while it has a descriptor of a
-//! file open, all goes through it: what the ring is asked of the file is declined. Before an open is told to the kernel,
-//! what the ring does to the file has ended; from then on each request through the ring looks first.
+//! The kernel caches pages of files and changes through mappings, which the ring does not see. While the kernel has a descriptor
+//! of a file open, the ring therefore declines requests on the file, and programs use the kernel. Before the FUSE frontend replies
+//! to an open, ring requests in flight on the file end; each later ring request checks the file's gate first.
 //!
-//! What the kernel has kept of a file that it has no more open may be older than what was written through the ring since.
-//! Its pages it drops at its next open, as for any write past them ([`KernelPages::pages_passed`]). Attributes that it was told a
-//! moment ago it is made to forget: those of a file when it opens it, those of a directory when names in it change through
-//! the ring.
+//! What the kernel has cached of a file that it has closed may be older than writes through the ring since. The kernel drops such
+//! pages at its next open, as after any write past them ([`KernelPages::pages_passed`]). The agent invalidates recent attributes: those of
+//! a file when the kernel opens it, those of a directory when the ring changes names in it.
 //!
 //! [`KernelPages::pages_passed`]: tameike_client::vfs::KernelPages::pages_passed
 
@@ -27,44 +26,42 @@ use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_io::Runtime;
 
-/// Directories whose attributes the kernel may keep.
-const TOLD_MAX: usize = 1 << 12;
-/// How long after it was told attributes the kernel may still show them: the answer has its way to go.
+/// Directories whose attributes the kernel may cache at a time.
+const CACHED_MAX: usize = 1 << 12;
+/// Time after a reply during which the kernel may show its attributes: their lifetime, and as much for the reply in flight.
 const ATTRIBUTES_LINGER: Duration = DIRECTORY_LIFETIME.saturating_mul(2);
-/// What names begin with by which files are handed over to the kernel.
+/// Prefix of names by which the ring hands files over to the kernel.
 const HANDOVER_PREFIX: &[u8] = b".tameike-";
 
 #[derive(Default)]
 struct State {
-    /// Since when programs come through the ring.
+    /// Time of the first request through the ring.
     used: Option<Duration>,
-    /// The files that either door has open, or the ring has written to a moment ago.
+    /// Files that the kernel or the ring has open, or that the ring wrote recently.
     gates: BTreeMap<FileNumber, Arc<Gate>>,
-    /// Files that the ring has written to and closed, and when.
+    /// Times of the last ring write of files that the ring has closed.
     lingering: VecDeque<(Duration, FileNumber)>,
-    /// Directories of which the kernel was told attributes, and until when it may show them.
-    told: BTreeMap<FileNumber, Duration>,
+    /// Directories whose attributes the kernel may show, and until when.
+    cached: BTreeMap<FileNumber, Duration>,
     /// Names by which the kernel may open files of the ring.
-    handed: BTreeMap<Vec<u8>, FileNumber>,
+    handed_over: BTreeMap<Vec<u8>, FileNumber>,
 }
 
-/// Which door of a view has which file.
-pub(crate) struct Custody {
+pub(crate) struct Arbiter {
     runtime: Runtime,
-    /// Nothing of the view ever changes.
     is_unchanging: bool,
     kernel: KernelCache,
     state: Mutex<State>,
     /// Counts changes of names through the ring.
     changes: AtomicU64,
-    /// Counts changes of directories themselves.
+    /// Counts renames, removals and permission changes of directories.
     directories: AtomicU64,
-    /// Whom programs are told of these, where they walk by themselves.
+    /// Shares `directories` with programs that walk paths themselves.
     shown: OnceLock<Arc<ShownView>>,
 }
 
 impl State {
-    /// Forgets a file that no door has, unless the kernel's attributes may be from before what was written.
+    /// Drops the gate of an unused file, unless the kernel's attributes may be older than the last write.
     fn drop_idle(&mut self, file: FileNumber, now: Duration) {
         let Some(gate) = self.gates.get(&file).filter(|gate| gate.is_idle()) else { return };
         match gate.written() {
@@ -83,13 +80,13 @@ impl State {
     }
 }
 
-impl Custody {
+impl Arbiter {
     pub(crate) fn new(runtime: Runtime) -> Arc<Self> {
         Self::with(runtime, false)
     }
 
-    /// Of a view of which nothing ever changes.
-    pub(crate) fn of_unchanging(runtime: Runtime) -> Arc<Self> {
+    /// Creates the arbiter of a view that never changes.
+    pub(crate) fn unchanging(runtime: Runtime) -> Arc<Self> {
         Self::with(runtime, true)
     }
 
@@ -105,12 +102,10 @@ impl Custody {
         })
     }
 
-    /// Whether what the kernel has of the view stays right.
     pub(crate) fn is_unchanging(&self) -> bool {
         self.is_unchanging
     }
 
-    /// What the kernel has cached of the view.
     pub(crate) fn kernel(&self) -> &KernelCache {
         &self.kernel
     }
@@ -119,33 +114,32 @@ impl Custody {
         self.runtime.clock.monotonic()
     }
 
-    /// The kernel is about to be told that a file is open: it has the file from now on, until [`Self::closed`]. Waits
-    /// until what the ring does to it has ended.
+    /// Gives a file to the kernel before the reply to its open, until [`Self::kernel_closed`]. Waits for ring requests in flight.
     ///
     /// # Errors
-    /// The kernel cannot be made to forget what is older.
-    pub(crate) async fn admit(&self, file: FileNumber) -> Result<()> {
+    /// The kernel cannot invalidate what it has cached.
+    pub(crate) async fn kernel_opens(&self, file: FileNumber) -> Result<()> {
         let gate = {
             let mut state = self.state.lock();
             let gate = state.gates.entry(file).or_default().clone();
             gate.kernel_opens();
             gate
         };
-        gate.until_over().await;
+        gate.until_idle().await;
         let written = gate.written();
         if written.is_some() {
-            // Pages, too: another open, which was told that it may keep them, may be answered first.
+            // Pages, too: the kernel may have received a concurrent open's reply that allows it to keep them.
             if let Err(fault) = self.kernel.drop_all(file).await {
-                self.closed(file);
+                self.kernel_closed(file);
                 return Err(fault);
             }
-            gate.is_true_again(written);
+            gate.clear_written(written);
         }
         Ok(())
     }
 
-    /// The kernel has closed a descriptor of a file for the last time.
-    pub(crate) fn closed(&self, file: FileNumber) {
+    /// Ends an open of the kernel.
+    pub(crate) fn kernel_closed(&self, file: FileNumber) {
         let mut state = self.state.lock();
         if let Some(gate) = state.gates.get(&file) {
             gate.kernel_closes();
@@ -154,17 +148,17 @@ impl Custody {
         state.drop_idle(file, now);
     }
 
-    /// The ring is about to open a file; none while the kernel has it.
+    /// Opens a file for the ring. Returns `None` while the kernel has it open.
     pub(crate) fn open(&self, file: FileNumber) -> Option<Arc<Gate>> {
         let gate = self.hold(file);
-        if gate.is_kernels() {
+        if gate.is_open_in_kernel() {
             self.release(file);
             return None;
         }
         Some(gate)
     }
 
-    /// As [`Self::open`], for a file that the ring has just made: if the kernel has it by now, requests are declined.
+    /// As [`Self::open`], for a file that the ring has just created. If the kernel has opened it since, its requests are declined.
     pub(crate) fn hold(&self, file: FileNumber) -> Arc<Gate> {
         let now = self.now();
         let mut state = self.state.lock();
@@ -174,7 +168,7 @@ impl Custody {
         gate.clone()
     }
 
-    /// The ring has closed a file.
+    /// Ends an open of the ring.
     pub(crate) fn release(&self, file: FileNumber) {
         let now = self.now();
         let mut state = self.state.lock();
@@ -185,60 +179,60 @@ impl Custody {
         state.drop_idle(file, now);
     }
 
-    /// A program is about to write to a file through the ring.
+    /// Records a write through the ring, before it begins.
     pub(crate) fn writes(&self, gate: &Gate) {
         gate.writes(self.now());
     }
 
-    /// Whether the kernel has a file open.
-    pub(crate) fn is_kernels(&self, file: FileNumber) -> bool {
-        self.state.lock().gates.get(&file).is_some_and(|gate| gate.is_kernels())
+    pub(crate) fn is_open_in_kernel(&self, file: FileNumber) -> bool {
+        self.state.lock().gates.get(&file).is_some_and(|gate| gate.is_open_in_kernel())
     }
 
-    /// To be asked before attributes of a directory are had for the kernel; then [`Self::tell`].
+    /// Count of name changes through the ring. Read it before reading a directory's attributes for the kernel; see
+    /// [`Self::may_cache_attributes`].
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The kernel is about to be told attributes of a directory that were had after `changes`; whether it may keep them.
-    pub(crate) fn tell(&self, dir: FileNumber, changes: u64) -> bool {
+    /// Returns whether the kernel may cache attributes of a directory that were read when the count of changes was `changes`.
+    pub(crate) fn may_cache_attributes(&self, dir: FileNumber, changes: u64) -> bool {
         let now = self.now();
         let mut state = self.state.lock();
         if state.used.is_none() {
             return true;
         }
-        if state.told.len() >= TOLD_MAX {
-            state.told.retain(|_, until| *until > now);
+        if state.cached.len() >= CACHED_MAX {
+            state.cached.retain(|_, until| *until > now);
         }
-        if self.changes() != changes || state.told.len() >= TOLD_MAX {
+        if self.changes() != changes || state.cached.len() >= CACHED_MAX {
             return false;
         }
-        state.told.insert(dir, now + ATTRIBUTES_LINGER);
+        state.cached.insert(dir, now + ATTRIBUTES_LINGER);
         true
     }
 
-    /// The ring has changed names in a directory: the kernel forgets its attributes.
+    /// Invalidates the kernel's attributes of a directory in which the ring has changed names.
     pub(crate) async fn names_changed(&self, dir: FileNumber) {
         let now = self.now();
-        let is_told = {
+        let is_cached = {
             let mut state = self.state.lock();
             self.changes.fetch_add(1, Ordering::AcqRel);
-            // What the kernel was told before programs came this way, nobody has noted.
+            // Replies before the first request through the ring were not recorded.
             let is_unknown = *state.used.get_or_insert(now) + ATTRIBUTES_LINGER > now;
-            state.told.remove(&dir).is_some_and(|until| until > now) || is_unknown
+            state.cached.remove(&dir).is_some_and(|until| until > now) || is_unknown
         };
-        if is_told && let Err(fault) = self.kernel.drop_attributes(dir).await {
-            // The change itself is done: what is old ends with its time.
+        if is_cached && let Err(fault) = self.kernel.drop_attributes(dir).await {
+            // The change itself has succeeded, and old attributes expire.
             log::warn!("{fault}");
         }
     }
 
-    /// Counts what happens to directories that makes a walk through them another, and changes of who may do what.
+    /// Count of changes that may alter path walks: renames and removals of directories, and permission changes.
     pub(crate) fn directories(&self) -> u64 {
         self.directories.load(Ordering::Acquire)
     }
 
-    /// A directory was renamed or removed.
+    /// Records a rename or removal of a directory.
     pub(crate) fn directory_changed(&self) {
         let before = self.directories.fetch_add(1, Ordering::AcqRel);
         if let Some(shown) = self.shown.get() {
@@ -246,13 +240,12 @@ impl Custody {
         }
     }
 
-    /// Has programs that walk by themselves know of changes of directories, from now on.
+    /// Publishes changes of directories to programs that walk paths themselves.
     pub(crate) fn show_changes(&self, shown: Arc<ShownView>) {
-        // A view is put behind the ring once.
         self.shown.get_or_init(|| shown).directories_changed(self.directories());
     }
 
-    /// Who may use a file has changed, or what it gives to who runs it, if `mode` tells of one.
+    /// Records a change of a file's owner or mode; `mode` may set set-ID bits.
     pub(crate) fn access_changed(&self, file: FileNumber, mode: Option<u16>) {
         self.directory_changed();
         if mode.is_some_and(gives_rights) {
@@ -260,14 +253,14 @@ impl Custody {
         }
     }
 
-    /// A door has opened a file that gives rights if `known`: or if that may have changed since the count was `changes`.
+    /// Records an open of a file. Assumes set-ID bits if they are `known`, or may have been set since the count was `changes`.
     pub(crate) fn opened(&self, file: FileNumber, known: bool, changes: u64) {
         if known || self.directories() != changes {
             self.set_gives_rights(file, true);
         }
     }
 
-    /// Whether a write may have to take away rights that a file gives to who runs it.
+    /// Returns whether a write may have to clear set-ID bits of the file.
     pub(crate) fn gives_rights(&self, file: FileNumber) -> bool {
         self.state.lock().gates.get(&file).is_some_and(|gate| gate.gives_rights())
     }
@@ -278,25 +271,24 @@ impl Custody {
         }
     }
 
-    /// A name in the root by which the kernel can open a file that the ring has open.
+    /// Returns a name in the root directory by which the kernel can open a file of the ring.
     pub(crate) fn hand_over(&self, file: FileNumber) -> Vec<u8> {
         let mut secret = [0; 16];
         self.runtime.random.fill(&mut secret);
         let mut name = HANDOVER_PREFIX.to_vec();
         name.extend(secret.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
-        self.state.lock().handed.insert(name.clone(), file);
+        self.state.lock().handed_over.insert(name.clone(), file);
         name
     }
 
-    /// The file that has such a name.
-    pub(crate) fn handed(&self, dir: FileNumber, name: &[u8]) -> Option<FileNumber> {
+    /// Returns the file of a handover name.
+    pub(crate) fn handed_over(&self, dir: FileNumber, name: &[u8]) -> Option<FileNumber> {
         let is_one = dir == FileNumber::ROOT && name.starts_with(HANDOVER_PREFIX);
-        if is_one { self.state.lock().handed.get(name).copied() } else { None }
+        if is_one { self.state.lock().handed_over.get(name).copied() } else { None }
     }
 
-    /// The name is no more.
-    pub(crate) fn take_back(&self, name: &[u8]) {
-        self.state.lock().handed.remove(name);
+    pub(crate) fn end_handover(&self, name: &[u8]) {
+        self.state.lock().handed_over.remove(name);
     }
 
     #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Frames of the node's views, lent to programs by the ring's table.
+//! Grants frames of the views to programs, through the ring's frame table.
 
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_client::data::{FrameLender, LendingKey};
 use tameike_ring::frames::FrameTable;
 
-/// The table, as the views know it.
-pub(crate) struct RingLender(pub Arc<FrameTable>);
+/// Adapter of the table to the views' trait.
+pub(crate) struct RingFrameGrants(pub Arc<FrameTable>);
 
-impl FrameLender for RingLender {
+impl FrameLender for RingFrameGrants {
     fn open(&self) -> Option<LendingKey> {
         self.0.open()
     }

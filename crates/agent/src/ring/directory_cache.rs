@@ -1,4 +1,4 @@
-//! Directories that path walks have found lately, each with the lookup that keeps its number valid.
+//! Cache of directories for path walks, each with the lookup that keeps its number valid.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Vfs};
 use tameike_core::Attr;
 
-/// Directories that are kept, at most.
+/// Largest number of cached directories.
 const KEPT_MAX: usize = 1 << 10;
 
-/// A lookup of a file that the view counts, forgotten when dropped.
+/// A counted lookup of a file; dropping it forgets the lookup.
 pub(super) struct Lookup<V: Vfs> {
     vfs: Arc<V>,
     pub file: FileNumber,
@@ -21,7 +21,7 @@ impl<V: Vfs> Lookup<V> {
         Self { vfs: vfs.clone(), file }
     }
 
-    /// The lookup stays counted: another owner forgets it.
+    /// Leaves the lookup counted: another owner forgets it.
     pub(super) fn keep(self) {
         std::mem::forget(self);
     }
@@ -37,7 +37,7 @@ impl<V: Vfs> Drop for Lookup<V> {
 pub(super) struct Directory<V: Vfs> {
     pub file: FileNumber,
     pub attr: Attr,
-    /// None for directories where paths start: the kernel holds them.
+    /// `None` for directories where paths start, whose lookups the kernel holds.
     _lookup: Option<Lookup<V>>,
 }
 
@@ -49,30 +49,30 @@ impl<V: Vfs> Directory<V> {
 
 pub(super) type Key = (FileNumber, Vec<u8>);
 
-/// Directories that path walks have found lately.
-pub(super) struct Walked<V: Vfs>(Mutex<Kept<V>>);
+/// Directories of recent path walks.
+pub(super) struct DirectoryCache<V: Vfs>(Mutex<Kept<V>>);
 
 struct Kept<V: Vfs> {
-    /// By parent and name; a directory where paths start by itself and no name.
+    /// By parent and name; a directory where paths start by its number and an empty name.
     directories: BTreeMap<Key, (Arc<Directory<V>>, Duration)>,
-    /// The count of changes for which they are valid.
+    /// Count of directory changes for which the entries are valid.
     changes: u64,
 }
 
-impl<V: Vfs> Default for Walked<V> {
+impl<V: Vfs> Default for DirectoryCache<V> {
     fn default() -> Self {
         Self(Mutex::new(Kept { directories: BTreeMap::new(), changes: 0 }))
     }
 }
 
-impl<V: Vfs> Walked<V> {
+impl<V: Vfs> DirectoryCache<V> {
     pub(super) fn find(&self, key: &Key, changes: u64, now: Duration) -> Option<Arc<Directory<V>>> {
         let mut kept = self.0.lock();
         if kept.changes != changes {
             let old = std::mem::take(&mut kept.directories);
             kept.changes = changes;
             drop(kept);
-            drop(old); // outside the lock: it forgets lookups
+            drop(old); // outside the lock, as it forgets lookups
             return None;
         }
         let (directory, until) = kept.directories.get(key)?;
@@ -85,7 +85,7 @@ impl<V: Vfs> Walked<V> {
         None
     }
 
-    /// Keeps a directory that a walk found when the count of changes was `changes`.
+    /// Adds a directory that a walk found when the count of changes was `changes`.
     pub(super) fn keep(&self, key: Key, directory: Arc<Directory<V>>, changes: u64, until: Duration) {
         let mut kept = self.0.lock();
         if kept.changes != changes {

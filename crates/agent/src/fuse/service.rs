@@ -1,6 +1,6 @@
-//! [`Service`] over a [`Vfs`].
+//! Dispatches FUSE requests to a [`Vfs`].
 
-use super::FuseDoor;
+use super::FuseFrontend;
 use super::answer::{answer_bytes, answer_done, answer_entry, answer_open_dir, answer_seek, answer_space};
 use super::convert::{Caller, errno, kind_of_mode, new_inode, open_mode, rename_mode, sought, space_change};
 use super::lists::{answer_xattr, joined, list};
@@ -14,7 +14,7 @@ use tameike_fuse::abi::{Header, LockRequest, Operation, Request};
 use tameike_fuse::{FrameWrite, Reply, Service};
 use tameike_io::Frame;
 
-impl<V: Vfs> Service for FuseDoor<V> {
+impl<V: Vfs> Service for FuseFrontend<V> {
     fn serve(&self, request: Request<'_>, reply: Reply) {
         let caller = Caller::of(&request.header);
         let file = FileNumber(request.header.node);
@@ -64,7 +64,7 @@ impl<V: Vfs> Service for FuseDoor<V> {
     }
 }
 
-impl<V: Vfs> FuseDoor<V> {
+impl<V: Vfs> FuseFrontend<V> {
     /// Names, directories and extended attributes.
     fn serve_names(&self, caller: Caller, file: FileNumber, operation: Operation<'_>, reply: Reply) {
         match operation {
@@ -86,33 +86,33 @@ impl<V: Vfs> FuseDoor<V> {
                 self.run(reply, |vfs| async move { vfs.unlink(file, &name).await });
             }
             Operation::RmDir { name } => {
-                let (custody, name) = (self.custody.clone(), name.to_vec());
+                let (arbiter, name) = (self.arbiter.clone(), name.to_vec());
                 self.run(reply, |vfs| async move {
                     let removed = vfs.rmdir(file, &name).await;
-                    custody.directory_changed();
+                    arbiter.directory_changed();
                     removed
                 });
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let (custody, from, to) = (self.custody.clone(), name.to_vec(), new_name.to_vec());
+                let (arbiter, from, to) = (self.arbiter.clone(), name.to_vec(), new_name.to_vec());
                 self.run(reply, move |vfs| async move {
                     let (from, to) = ((file, &from[..]), (FileNumber(new_parent), &to[..]));
                     let renamed = vfs.rename(from, to, rename_mode(flags)?).await;
-                    custody.directory_changed();
+                    arbiter.directory_changed();
                     renamed
                 });
             }
             Operation::Link { source, name } => {
-                let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
+                let (vfs, arbiter, name) = (self.vfs.clone(), self.arbiter.clone(), name.to_vec());
                 self.tasks.spawn(async move {
-                    let changes = custody.changes();
+                    let changes = arbiter.changes();
                     let linked = vfs.link(FileNumber(source), file, &name).await;
-                    answer_entry(reply, linked, &custody, changes);
+                    answer_entry(reply, linked, &arbiter, changes);
                 });
             }
             Operation::OpenDir => {
-                let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
-                self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file).await, &custody) });
+                let (vfs, arbiter) = (self.vfs.clone(), self.arbiter.clone());
+                self.tasks.spawn(async move { answer_open_dir(reply, vfs.open_dir(file).await, &arbiter) });
             }
             Operation::ReadDir { handle, after, size } => {
                 let vfs = self.vfs.clone();
@@ -184,7 +184,7 @@ impl<V: Vfs> FuseDoor<V> {
         let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
         let waits = sleep.then_some(caller.thread);
         let set = SetLock { runtime, vfs, kernel, file, waits };
-        // It may wait for long, for another program: that is no reason to put off background work.
+        // It may wait long for another program, which must not delay background work.
         self.tasks.runtime().spawn(async move { answer_done(reply, set.run(lock).await) });
     }
 
@@ -219,10 +219,10 @@ impl<V: Vfs> FuseDoor<V> {
 
     fn release(&self, file: FileNumber, handle: HandleNumber, reply: Reply) {
         self.kernel_cache().closed(file, handle);
-        let custody = self.custody.clone();
+        let arbiter = self.arbiter.clone();
         self.run(reply, move |vfs| async move {
             lock_calls::release(&*vfs, handle).await;
-            custody.closed(file);
+            arbiter.kernel_closed(file);
             Ok(())
         });
     }
