@@ -7,6 +7,7 @@ use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
 use crate::rank::{FromRank, Link, ToRank};
 use crate::servers::{Servers, Usage};
+use crate::target::Target;
 use crate::wait::{self, Interrupt};
 use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
@@ -26,10 +27,15 @@ pub struct Place {
     pub servers: Servers,
     /// The command that is run to its end before a step that reads; empty for none.
     pub settle: Vec<String>,
+    /// Whether the kernel drops clean pages before a step that reads cold.
+    pub drop_caches: bool,
+    /// Whether ranks keep their many files in a container, by its library.
+    pub in_container: bool,
 }
 
 impl Place {
-    fn settle(&self) -> Outcome<()> {
+    /// Persists what ranks wrote, as far as a command does it.
+    pub fn settle(&self) -> Outcome<()> {
         let Some((program, words)) = self.settle.split_first() else { return Ok(()) };
         let output = Command::new(program).args(words).stdin(Stdio::null()).output();
         let output = output.context(|| format!("start {program}"))?;
@@ -42,6 +48,17 @@ impl Place {
                 String::from_utf8_lossy(&output.stderr)
             )),
         }
+    }
+
+    fn prepare(&self, step: Step) -> Outcome<()> {
+        if step.reads() {
+            self.settle()?;
+        }
+        if self.drop_caches && step.is_cold() {
+            rustix::fs::sync();
+            std::fs::write("/proc/sys/vm/drop_caches", "3").context(|| "drop the kernel's caches")?;
+        }
+        Ok(())
     }
 }
 
@@ -69,17 +86,44 @@ pub struct Limits {
     pub interrupt: Interrupt,
 }
 
-/// Runs all steps of `plan` at `place`.
-pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
-    let _pinned = plan.processor.map(|processor| place.servers.pin(processor)).transpose()?;
+/// Runs all steps of `plan` on `target`.
+pub fn run(plan: &Plan, target: &mut Target, limits: &Limits) -> Outcome<Vec<Done>> {
+    let _pinned = plan.processor.map(|processor| target.place.servers.pin(processor)).transpose()?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
-    let mut ranks = Ranks::start(plan, place, &listener)?;
-    let mut links = greet(plan, &listener, &mut ranks, limits)?;
     let mut done = Vec::new();
-    for &step in plan.workload.steps() {
-        if step.reads() {
-            place.settle()?;
+    for steps in plan.steps.split_inclusive(|step| step.ends_ranks()) {
+        let plan = Plan { steps: steps.to_vec(), in_container: target.place.in_container, ..plan.clone() };
+        run_ranks(&plan, target, &listener, limits, &mut done)?;
+    }
+    Ok(done)
+}
+
+/// Starts ranks, has them take the steps of `plan`, and waits until they have exited.
+fn run_ranks(
+    plan: &Plan,
+    target: &mut Target,
+    listener: &TcpListener,
+    limits: &Limits,
+    done: &mut Vec<Done>,
+) -> Outcome<()> {
+    let mut ranks = Ranks::start(plan, &target.place, listener)?;
+    let mut links = greet(plan, listener, &mut ranks, limits)?;
+    let mut begun = Stopwatch::start();
+    for &step in &plan.steps {
+        if step.ends_ranks() {
+            ranks.finish(limits)?;
+            target.persist()?;
+            rustix::fs::sync();
+            let before = done.last().map_or(&[][..], |done| &done.ranks);
+            let persisted = before.iter().map(|rank| rank.persisted(begun.elapsed())).collect();
+            target.resume()?;
+            let at_seconds = limits.watch.elapsed().as_secs_f64();
+            done.push(Done { step, ranks: persisted, servers: None, at_seconds });
+            return Ok(());
         }
+        let place = &target.place;
+        place.prepare(step)?;
+        begun = Stopwatch::start();
         let before = place.servers.usage()?;
         for link in &mut links {
             link.say(&ToRank::Go)?;
@@ -92,8 +136,7 @@ pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
         let servers = before.zip(after).map(|(before, after)| after.since(before));
         done.push(Done { step, ranks: measured, servers, at_seconds: limits.watch.elapsed().as_secs_f64() });
     }
-    ranks.finish(limits)?;
-    Ok(done)
+    ranks.finish(limits)
 }
 
 /// One connection per rank, in the order of ranks, each told the plan.
@@ -138,7 +181,9 @@ impl Ranks {
         let mut ranks = Self(Vec::new());
         for rank in 0..plan.ranks {
             let fill = |word: &String| {
-                word.replace("{node}", &(rank % place.nodes).to_string()).replace("{rank}", &rank.to_string())
+                word.replace("{node}", &(rank % place.nodes).to_string())
+                    .replace("{rank}", &rank.to_string())
+                    .replace("{run}", &plan.run)
             };
             let mut words: Vec<String> = place.launcher.iter().map(fill).collect();
             words.extend([&program, "rank", "--coordinator", &address].map(str::to_owned));

@@ -4,7 +4,7 @@
 //! repetition by repetition, and writes a report. The ranks that do the reading and writing are processes of
 //! their own (`tameike-bench rank`), each started on a node of its own where the target has nodes.
 //! `tameike-bench noise` measures what agents take from a program that computes, and
-//! `tameike-bench profile` where agents spend their time.
+//! `tameike-bench profile` where agents spend their time. `tameike-bench slow-server` gives a run a disk of limited speed.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -14,10 +14,12 @@ mod noise;
 mod options;
 mod outcome;
 mod pattern;
+mod picture;
 mod profile;
 mod rank;
 mod report;
 mod servers;
+mod slow_server;
 mod suite;
 mod target;
 mod wait;
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
         Command::Run(options) => suite::run(&options),
         Command::Noise(options) => noise::run(&options),
         Command::Profile(options) => profile::run(&options),
+        Command::Picture(options) => picture::run(&options),
+        Command::SlowServer(options) => slow_server::run(&options),
         Command::Rank(options) => rank::serve(&options),
         Command::Quantum(options) => noise::serve(&options),
     };

@@ -23,6 +23,10 @@ pub enum Command {
     Noise(NoiseOptions),
     /// Draw where agents spend their processor time, with `perf`.
     Profile(ProfileOptions),
+    /// Print the picture (SVG) of what `tameike bench net --json` measured.
+    Picture(PictureOptions),
+    /// Run a command beside an XFS file system on a disk of limited speed (needs root).
+    SlowServer(SlowServerOptions),
     /// One process of a run; started by `run`.
     #[command(hide = true)]
     Rank(RankOptions),
@@ -52,6 +56,8 @@ pub enum BuiltIn {
     Glusterfs,
     /// MooseFS with one copy, a master, one chunk server in /dev/shm and one mount per node (needs root).
     Moosefs,
+    /// Gfarm with one I/O server and one mount per node (needs root, and runs below `slow-server` only).
+    Gfarm,
     /// The job-shared view of a Tameike job, RAM device, one agent per node.
     Tameike,
     /// The same with one agent, which all ranks use.
@@ -62,8 +68,14 @@ pub enum BuiltIn {
     /// As `tameike-1`, with ranks that are preloaded.
     #[value(name = "tameike-1-preload")]
     TameikeOnePreload,
-    /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in /dev/shm.
+    /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in `--shared`.
     TameikeCache,
+    /// The same with `--aggregate`: the job packs the files into a container.
+    TameikeAggregate,
+    /// A directory in `--shared`, with ranks that run in `tameike run --aggregate-only`; one node.
+    TameikeAggregateOnly,
+    /// A container in `--shared` that ranks open with the container library; only the workload `containers`.
+    TameikeLibrary,
 }
 
 /// Options of `run`.
@@ -104,12 +116,15 @@ pub struct RunOptions {
     /// Size of each rank's large file, in MiB.
     #[arg(long, default_value_t = Sizes::USUAL.size_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub size_mib: u64,
-    /// Empty files and small files of each rank.
+    /// Empty files, small files and files of `containers`, of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.files, value_parser = clap::value_parser!(u32).range(1..))]
     pub files: u32,
     /// Files of 1 MiB of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.large_files, value_parser = clap::value_parser!(u32).range(1..))]
     pub large_files: u32,
+    /// Size of each file of `containers`, in bytes.
+    #[arg(long, default_value_t = Sizes::USUAL.file_bytes)]
+    pub file_bytes: usize,
     /// Random reads and writes of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.operations, value_parser = clap::value_parser!(u32).range(1..))]
     pub operations: u32,
@@ -119,6 +134,15 @@ pub struct RunOptions {
     /// Where the plain directory on disk is made.
     #[arg(long, default_value = "/var/tmp")]
     pub disk: PathBuf,
+    /// Parent of the shared directories and containers of Tameike: a directory, or a target that stands earlier in `--targets`.
+    #[arg(long, default_value = "/dev/shm")]
+    pub shared: String,
+    /// Where the servers of other file systems keep their data.
+    #[arg(long, default_value = "/dev/shm")]
+    pub store: PathBuf,
+    /// Sync all file systems, and drop the kernel's clean pages and dentries, before each cold read (needs root).
+    #[arg(long)]
+    pub drop_caches: bool,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
@@ -215,6 +239,33 @@ pub struct ProfileOptions {
     /// Where reports are kept.
     #[arg(long, default_value = "bench/runs")]
     pub out: PathBuf,
+}
+
+/// Options of `picture`.
+#[derive(Debug, Args)]
+pub struct PictureOptions {
+    /// The file.
+    pub json: PathBuf,
+}
+
+/// Options of `slow-server`.
+#[derive(Debug, Args)]
+pub struct SlowServerOptions {
+    /// MB/s of the disk, reads and writes each; 0 for no limit.
+    #[arg(long, default_value_t = 150)]
+    pub rate: u64,
+    /// Operations per second of the disk, reads and writes each, as of a disk that seeks; 0 for no limit.
+    #[arg(long, default_value_t = 0)]
+    pub iops: u64,
+    /// Size of the disk in GiB; its image is a sparse file.
+    #[arg(long, default_value_t = 32)]
+    pub size_gib: u64,
+    /// Where the image of the disk is made.
+    #[arg(long, default_value = "/var/tmp")]
+    pub image: PathBuf,
+    /// The command. It runs in mount, network and process namespaces that end with it. `{mount}` stands for the directory of the disk.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// Options of `quantum`.

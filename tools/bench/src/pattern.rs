@@ -93,6 +93,13 @@ pub fn random_blocks(seed: u64, file: u64, blocks: u64, count: u64) -> impl Iter
     (0..count).map(move |index| ((u128::from(draw(index)) * u128::from(blocks)) >> 64) as u64)
 }
 
+/// The numbers below `count` in a random order that follows from `seed`.
+pub fn shuffled(seed: u64, count: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    order.sort_by_cached_key(|number| xxh3_64_with_seed(&number.to_le_bytes(), seed));
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +168,9 @@ mod tests {
         assert!(blocks.iter().all(|&block| block < 100));
         let distinct: std::collections::BTreeSet<_> = blocks.iter().collect();
         assert!(distinct.len() > 90, "{} of 100 blocks visited", distinct.len());
+        let mut order = shuffled(3, 100);
+        assert!(order != shuffled(4, 100) && !order.is_sorted());
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..100));
     }
 }

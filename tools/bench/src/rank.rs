@@ -83,9 +83,8 @@ pub fn serve(options: &RankOptions) -> Outcome<()> {
     if let Some(processor) = plan.processor {
         servers::pin_self(processor)?;
     }
-    let steps = plan.workload.steps();
     let site = Site::new(plan, rank, &directory);
-    for &step in steps {
+    for step in site.steps() {
         let Some(ToRank::Go) = link.hear()? else { return Err(gone()) };
         match site.take(step) {
             Ok(measured) => link.say(&FromRank::Done(measured))?,

@@ -8,7 +8,7 @@ use crate::coordinator::{self, Limits};
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
 use crate::report::{self, Figures};
-use crate::target::{self, Target};
+use crate::target::{self, Target, Targets};
 use crate::wait::Interrupt;
 use crate::workload::Sizes;
 use std::time::Duration;
@@ -25,9 +25,7 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
     let outcome = measure(options, &limits).and_then(|(targets, figures)| {
         let base = base(options, &targets)?;
         let report = report::Report::new(options, &targets, base, figures)?;
-        for target in targets {
-            target.stop()?;
-        }
+        targets.stop()?;
         report.write(&place)
     });
     match &outcome {
@@ -38,23 +36,23 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
     outcome
 }
 
-fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Figures)> {
+fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Targets, Figures)> {
     let sizes = sizes(options);
     let repetitions = if options.tiny { 1 } else { options.repetitions };
-    let targets = target::start_all(options, limits)?;
+    let mut targets = target::start_all(options, limits)?;
     base(options, &targets)?;
     let (mut figures, mut turn) = (Figures::default(), 0);
     let turns = options.workloads().len() * repetitions as usize * targets.len();
     for &workload in options.workloads() {
         for repetition in 0..repetitions {
-            for target in &targets {
+            for target in targets.iter_mut() {
                 turn += 1;
-                if figures.has_failed(workload, &target.label.name) {
+                if !target.can_run(workload) || figures.has_failed(workload, &target.label.name) {
                     continue;
                 }
                 let plan = sizes.plan(workload, options.ranks, options.seed, turn)?;
                 print!("{turn}/{turns}, {:.0} s: ", limits.watch.elapsed().as_secs_f64());
-                match coordinator::run(&plan, &target.place, limits) {
+                match coordinator::run(&plan, target, limits) {
                     Ok(done) => figures.add(workload, target, repetition, &done),
                     // What another file system cannot do is a result, too.
                     Err(message) if target.is_peer() && limits.interrupt.check().is_ok() => {
@@ -77,6 +75,7 @@ fn sizes(options: &RunOptions) -> Sizes {
             size_bytes: options.size_mib << 20,
             files: options.files,
             large_files: options.large_files,
+            file_bytes: options.file_bytes,
             operations: options.operations,
         },
     }

@@ -79,9 +79,9 @@ fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome
     let mut windows = Vec::new();
     for round in 0..options.rounds {
         windows.push((Beside::Nothing, window(options, processor, None, limits)?));
-        let job = target::own_job("noise", &options.tameike, options.nodes, false)?;
+        let mut job = target::own_job("noise", &options.tameike, options.nodes, false)?;
         windows.push((Beside::IdleJob, window(options, processor, None, limits)?));
-        windows.push((Beside::BusyJob, window(options, processor, Some(&job), limits)?));
+        windows.push((Beside::BusyJob, window(options, processor, Some(&mut job), limits)?));
         job.stop()?;
         println!("round {} of {}", round + 1, options.rounds);
     }
@@ -92,7 +92,7 @@ fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome
 fn window(
     options: &NoiseOptions,
     processor: usize,
-    busy: Option<&Target>,
+    busy: Option<&mut Target>,
     limits: &Limits,
 ) -> Outcome<Window> {
     let compute = Compute::start(processor, options.seconds)?;
@@ -100,7 +100,7 @@ fn window(
     if let Some(target) = busy {
         while !compute.has_spoken()? {
             let plan = LOAD.plan(Workload::Sequential, options.nodes, 1, turn)?;
-            coordinator::run(&plan, &target.place, limits)?;
+            coordinator::run(&plan, target, limits)?;
             turn += 1;
         }
     }

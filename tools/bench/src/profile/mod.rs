@@ -41,10 +41,10 @@ pub fn run(options: &ProfileOptions) -> Outcome<()> {
 }
 
 fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workload, Frame)>> {
-    let job = target::own_job("profile", &options.tameike, options.nodes, options.preload)?;
+    let mut job = target::own_job("profile", &options.tameike, options.nodes, options.preload)?;
     let mut profiles = Vec::new();
     for &workload in &options.workloads {
-        let root = sample(options, workload, &job, limits)?;
+        let root = sample(options, workload, &mut job, limits)?;
         println!("{workload:?}: {} samples", root.samples);
         profiles.push((workload, root));
     }
@@ -53,13 +53,13 @@ fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workloa
 }
 
 /// Repeats `workload` for some seconds while the agents are sampled.
-fn sample(options: &ProfileOptions, workload: Workload, job: &Target, limits: &Limits) -> Outcome<Frame> {
+fn sample(options: &ProfileOptions, workload: Workload, job: &mut Target, limits: &Limits) -> Outcome<Frame> {
     let agents = job.place.servers.numbers();
     let perf = Perf::start(Some(agents.as_str()).filter(|_| !options.machine))?;
     let (begun, mut turn) = (Stopwatch::start(), 0);
     while begun.elapsed().as_secs_f64() < options.seconds {
         let plan = Sizes::USUAL.plan(workload, options.ranks, 1, turn)?;
-        coordinator::run(&plan, &job.place, limits)?;
+        coordinator::run(&plan, job, limits)?;
         turn += 1;
     }
     perf.stop(limits)

@@ -165,4 +165,4 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// Told apart also by people who see few colours (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#666666"];
+pub const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#666666"];

@@ -17,8 +17,8 @@ const NAME: &str = "bench";
 const INSTALL: &str = "(GlusterFS is Debian's glusterfs-server; it needs root)";
 
 /// Starts a volume over `nodes` bricks, mounted once per node.
-pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
-    let mut peer = Peer::new("gluster", INSTALL)?;
+pub fn start(nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
+    let mut peer = Peer::new("gluster", INSTALL, store)?;
     let host = own_address()?;
     lay_out(&peer, nodes, &host, limits)?;
     let ports = start_bricks(&mut peer, nodes, &host, limits)?;

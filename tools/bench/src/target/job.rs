@@ -7,30 +7,60 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A job that is up.
+/// A job that is up, or that a turn has ended.
 #[derive(Debug)]
 pub struct Job {
     program: PathBuf,
     name: String,
+    /// Arguments of `up` beside the name.
+    arguments: Vec<String>,
     agents: Servers,
+    is_up: bool,
     /// The shared directory behind its cache view.
     shared: Option<TempDir>,
 }
 
 impl Job {
-    /// Starts a job of `nodes` agents with `program`, under a name that says what is measured of it.
-    pub fn start(program: &Path, target: &str, nodes: u32) -> Outcome<Self> {
-        let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/dev/shm");
-        let shared = shared.context(|| "make a directory in /dev/shm")?;
-        let directory = shared.path().display().to_string();
-        let name = format!("bench-{}-{target}", std::process::id());
-        // From here on `down` is owed, also when `up` fails half-way.
-        let mut job =
-            Self { program: program.to_owned(), name, agents: Servers::default(), shared: Some(shared) };
-        let nodes = nodes.to_string();
-        job.call(&["up", "--job", &job.name, "--local", &nodes, "--device", "ram", "--shared", &directory])?;
-        job.agents = agents(&job.call(&["status", "--job", &job.name, "--json"])?)?;
+    /// Starts a job of `nodes` agents with `program` and these options of `up`, over a new directory in `parent`.
+    pub fn start(program: &Path, target: &str, nodes: u32, parent: &Path, options: &[&str]) -> Outcome<Self> {
+        let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in(parent);
+        let shared = shared.context(|| format!("make a directory in {}", parent.display()))?;
+        let (directory, nodes) = (shared.path().display().to_string(), nodes.to_string());
+        let words = ["--local", &nodes, "--device", "ram", "--shared", &directory];
+        let mut job = Self {
+            program: program.to_owned(),
+            name: format!("bench-{}-{target}", std::process::id()),
+            arguments: words.iter().chain(options).map(|&word| word.to_owned()).collect(),
+            agents: Servers::default(),
+            is_up: false,
+            shared: Some(shared),
+        };
+        job.up()?;
         Ok(job)
+    }
+
+    /// Starts it, unless it is up.
+    pub fn up(&mut self) -> Outcome<()> {
+        // `down` cleans up also after an `up` that failed half-way.
+        if !std::mem::replace(&mut self.is_up, true) {
+            let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+            self.call(&[&["up", "--job", &self.name][..], &arguments].concat())?;
+            self.agents = agents(&self.call(&["status", "--job", &self.name, "--json"])?)?;
+        }
+        Ok(())
+    }
+
+    /// Drains and ends it, unless it has ended.
+    pub fn down(&mut self) -> Outcome<()> {
+        match std::mem::take(&mut self.is_up) {
+            true => self.call(&["down", "--job", &self.name]).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Name and version of its program.
+    pub fn version(&self) -> Outcome<String> {
+        super::version_of(&self.program)
     }
 
     /// Its agents.
@@ -47,13 +77,8 @@ impl Job {
 
     /// Takes it down; a second call does nothing.
     pub fn stop(&mut self) -> Outcome<()> {
-        match self.shared.take() {
-            Some(shared) => {
-                self.call(&["down", "--job", &self.name])?;
-                shared.close().context(|| "remove the shared directory of the job")
-            }
-            None => Ok(()),
-        }
+        self.down()?;
+        self.shared.take().map_or(Ok(()), TempDir::close).context(|| "remove the shared directory of the job")
     }
 
     /// What the program prints when it is called so.
@@ -90,11 +115,6 @@ fn agents(status: &[u8]) -> Outcome<Servers> {
         Some(processes) if !processes.is_empty() => Ok(Servers::new(processes)),
         _ => Err(format!("the job is up, but its state names no agents: {jobs}")),
     }
-}
-
-/// Name and version of `program`.
-pub fn version(program: &Path) -> Outcome<String> {
-    super::version_of(program)
 }
 
 #[cfg(test)]

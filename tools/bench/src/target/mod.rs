@@ -2,6 +2,7 @@
 //!
 //! A target that this program sets up is taken down again when it is dropped, also after a failure.
 
+mod gfarm;
 mod gluster;
 mod job;
 mod moosefs;
@@ -11,12 +12,15 @@ use crate::coordinator::{Limits, Place};
 use crate::options::{BuiltIn, RunOptions};
 use crate::outcome::{Context, Outcome};
 use crate::servers::Servers;
+use crate::workload::Workload;
 use serde::Serialize;
 use std::path::Path;
 use tempfile::TempDir;
 
 /// The job-shared view, to a rank.
 const SHARED: &str = "$TAMEIKE_SHARED";
+/// The cache view, to a rank.
+const CACHE: &str = "$TAMEIKE_CACHE";
 /// Options of `exec` for ranks that are preloaded.
 const PRELOADED: &[&str] = &["--preload"];
 
@@ -54,6 +58,28 @@ impl Target {
         matches!(self.backing, Backing::Peer(_))
     }
 
+    /// Returns true if its ranks can do `workload`.
+    pub fn can_run(&self, workload: Workload) -> bool {
+        !self.place.in_container || workload == Workload::Containers
+    }
+
+    /// Persists what ranks wrote: a job whose files outlive it ends.
+    pub fn persist(&mut self) -> Outcome<()> {
+        match &mut self.backing {
+            Backing::Job(job) if self.place.directory == CACHE => job.down(),
+            _ => self.place.settle(),
+        }
+    }
+
+    /// Starts again what [`Self::persist`] ended.
+    pub fn resume(&mut self) -> Outcome<()> {
+        if let Backing::Job(job) = &mut self.backing {
+            job.up()?;
+            self.place.servers = job.servers();
+        }
+        Ok(())
+    }
+
     /// Takes it down, and says when that failed.
     pub fn stop(self) -> Outcome<()> {
         match self.backing {
@@ -67,12 +93,49 @@ impl Target {
     }
 }
 
+/// All targets of a run. They are taken down from the last to the first: a later one may lie on an earlier one.
+#[derive(Debug, Default)]
+pub struct Targets(Vec<Target>);
+
+impl Targets {
+    /// Takes them down, and returns the first failure.
+    pub fn stop(mut self) -> Outcome<()> {
+        while let Some(target) = self.0.pop() {
+            target.stop()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Targets {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+impl std::ops::Deref for Targets {
+    type Target = Vec<Target>;
+
+    fn deref(&self) -> &Vec<Target> {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Targets {
+    fn deref_mut(&mut self) -> &mut Vec<Target> {
+        &mut self.0
+    }
+}
+
 /// All targets that `options` ask for, ready.
-pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> {
-    let mut targets = Vec::new();
+pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Targets> {
+    let mut targets = Targets::default();
     for &kind in &options.targets {
         limits.interrupt.check()?;
-        targets.push(start(kind, options, limits)?);
+        let shared = targets.iter().find(|target| target.label.name == options.shared);
+        let shared = shared.map_or(&options.shared, |target| &target.place.directory).replace("{node}", "0");
+        let started = start(kind, options, Path::new(&shared), limits)?;
+        targets.push(started);
     }
     for also in &options.also {
         let (name, directory) =
@@ -82,6 +145,9 @@ pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> 
     }
     set_commands(&mut targets, "--launcher", &options.launchers, |place| &mut place.launcher)?;
     set_commands(&mut targets, "--settle", &options.settles, |place| &mut place.settle)?;
+    for target in targets.iter_mut() {
+        target.place.drop_caches = options.drop_caches;
+    }
     match targets.is_empty() {
         true => Err("nothing to measure: give --targets or --also".to_owned()),
         false => Ok(targets),
@@ -105,37 +171,60 @@ fn set_commands(
     Ok(())
 }
 
-fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target> {
-    let own = |name: &str, view: &str, nodes, exec: &[&str]| job(name, view, nodes, &options.tameike, exec);
+fn start(kind: BuiltIn, options: &RunOptions, shared: &Path, limits: &Limits) -> Outcome<Target> {
+    let program = &options.tameike;
+    let own = |name: &str, view: &str, nodes, exec: &[&str], up: &[&str]| {
+        job(name, view, nodes, job::Job::start(program, name, nodes, shared, up)?, exec)
+    };
     match kind {
-        BuiltIn::Disk => directory("disk", &options.disk, options),
-        BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options),
+        BuiltIn::Disk => directory("disk", &options.disk, options.nodes),
+        BuiltIn::Tmpfs => directory("tmpfs", Path::new("/dev/shm"), options.nodes),
         BuiltIn::Glusterfs => {
-            let volume = gluster::start(options.nodes, limits)?;
+            let volume = gluster::start(options.nodes, &options.store, limits)?;
             Ok(peer("glusterfs", gluster::version()?, volume, options))
         }
         BuiltIn::Moosefs => {
-            let peers = moosefs::start(options.nodes, limits)?;
+            let peers = moosefs::start(options.nodes, &options.store, limits)?;
             Ok(peer("moosefs", moosefs::version()?, peers, options))
         }
-        BuiltIn::Tameike => own("tameike", SHARED, options.nodes, &[]),
-        BuiltIn::TameikeOne => own("tameike-1", SHARED, 1, &[]),
-        BuiltIn::TameikePreload => own("tameike-preload", SHARED, options.nodes, PRELOADED),
-        BuiltIn::TameikeOnePreload => own("tameike-1-preload", SHARED, 1, PRELOADED),
-        BuiltIn::TameikeCache => own("tameike-cache", "$TAMEIKE_CACHE", options.nodes, &[]),
+        BuiltIn::Gfarm => {
+            let peers = gfarm::start(options.nodes, &options.store, limits)?;
+            Ok(peer("gfarm", gfarm::version()?, peers, options))
+        }
+        BuiltIn::Tameike => own("tameike", SHARED, options.nodes, &[], &[]),
+        BuiltIn::TameikeOne => own("tameike-1", SHARED, 1, &[], &[]),
+        BuiltIn::TameikePreload => own("tameike-preload", SHARED, options.nodes, PRELOADED, &[]),
+        BuiltIn::TameikeOnePreload => own("tameike-1-preload", SHARED, 1, PRELOADED, &[]),
+        BuiltIn::TameikeCache => own("tameike-cache", CACHE, options.nodes, &[], &[]),
+        BuiltIn::TameikeAggregate => own("tameike-aggregate", CACHE, options.nodes, &[], &["--aggregate"]),
+        BuiltIn::TameikeAggregateOnly => {
+            let mut target = directory("tameike-aggregate-only", shared, 1)?;
+            // Each turn has a container; the ranks share a spool.
+            let container = format!("{}/{{run}}", target.place.directory);
+            let program = program.display().to_string();
+            let words = [&program, "run", "--aggregate-only", &container, "--"];
+            target.place.launcher = words.map(str::to_owned).into();
+            target.place.directory = container;
+            Ok(target)
+        }
+        BuiltIn::TameikeLibrary => {
+            let mut target = directory("tameike-library", shared, 1)?;
+            target.place.in_container = true;
+            Ok(target)
+        }
     }
 }
 
 /// The job-shared view of a job of `nodes` agents of `program`, ready; its ranks are preloaded or not.
 pub fn own_job(name: &str, program: &Path, nodes: u32, preload: bool) -> Outcome<Target> {
-    job(name, SHARED, nodes, program, if preload { PRELOADED } else { &[] })
+    let started = job::Job::start(program, name, nodes, Path::new("/dev/shm"), &[])?;
+    job(name, SHARED, nodes, started, if preload { PRELOADED } else { &[] })
 }
 
-/// A job of `nodes` agents of `program`, whose ranks are started with these options of `exec`.
-fn job(name: &str, view: &str, nodes: u32, program: &Path, exec: &[&str]) -> Outcome<Target> {
-    let job = job::Job::start(program, name, nodes)?;
+/// A job whose ranks are started with these options of `exec`.
+fn job(name: &str, view: &str, nodes: u32, job: job::Job, exec: &[&str]) -> Outcome<Target> {
     let plural = if nodes == 1 { "" } else { "s" };
-    let version = format!("{}, {view}, {nodes} agent{plural}", job::version(program)?);
+    let version = format!("{}, {view}, {nodes} agent{plural}", job.version()?);
     let launcher = job.launcher(exec);
     let mut target = target(name, version, view.to_owned(), nodes, Backing::Job(job));
     target.place.launcher = launcher;
@@ -146,11 +235,11 @@ fn peer(name: &str, version: String, peer: peer::Peer, options: &RunOptions) -> 
     target(name, version, peer.mount_template(), options.nodes, Backing::Peer(peer))
 }
 
-fn directory(name: &str, parent: &Path, options: &RunOptions) -> Outcome<Target> {
+fn directory(name: &str, parent: &Path, nodes: u32) -> Outcome<Target> {
     let doing = || format!("make a directory in {}", parent.display());
     let own = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in(parent).context(doing)?;
     let path = own.path().display().to_string();
-    Ok(target(name, kind_of(&path), path, options.nodes, Backing::Directory(own)))
+    Ok(target(name, kind_of(&path), path, nodes, Backing::Directory(own)))
 }
 
 fn target(name: &str, version: String, directory: String, nodes: u32, backing: Backing) -> Target {
@@ -159,7 +248,9 @@ fn target(name: &str, version: String, directory: String, nodes: u32, backing: B
         Backing::Peer(peer) => peer.servers(),
         Backing::Job(job) => job.servers(),
     };
-    let place = Place { launcher: Vec::new(), directory, nodes, servers, settle: Vec::new() };
+    let (launcher, settle) = (Vec::new(), Vec::new());
+    let place =
+        Place { launcher, directory, nodes, servers, settle, drop_caches: false, in_container: false };
     Target { label: Label { name: name.to_owned(), version }, place, backing }
 }
 

@@ -28,8 +28,8 @@ const REMOVE_SOON: &str =
 const LISTENING: &str = "0A";
 
 /// Starts a master and `nodes` chunk servers, mounted once per node.
-pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
-    let mut peer = Peer::new("moosefs", INSTALL)?;
+pub fn start(nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
+    let mut peer = Peer::new("moosefs", INSTALL, store)?;
     let namespace = make_namespace(&mut peer, limits)?;
     start_master(&mut peer, &namespace, limits)?;
     for node in 0..nodes {
@@ -41,7 +41,7 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
         peer.mount(node, &mut client, limits)?;
     }
     let mount = peer.path("mount-0");
-    peer.wait("the space of all chunk servers", limits, || has_space_of(&mount, nodes))?;
+    peer.wait("the space of all chunk servers", limits, || has_space_of(&mount, store, nodes))?;
     for (tool, figure) in [("mfssetgoal", "1"), ("mfssettrashtime", "0")] {
         peer.call(namespace.program(tool).arg(figure).arg(&mount))?;
     }
@@ -133,15 +133,15 @@ fn start_chunk_server(peer: &mut Peer, node: u32, namespace: &Namespace, limits:
     peer.wait(&format!("chunk server {node}"), limits, || namespace.listens(port))
 }
 
-/// Whether `mount` offers the space of all `nodes` chunk servers: each has that of /dev/shm, less what it leaves
+/// Returns true if `mount` offers the space of all `nodes` chunk servers: each has that of `store`, less what it leaves
 /// free, so more than those of all but one is that of all.
-fn has_space_of(mount: &Path, nodes: u32) -> Outcome<bool> {
+fn has_space_of(mount: &Path, store: &Path, nodes: u32) -> Outcome<bool> {
     let bytes = |path: &Path| {
         let found =
             rustix::fs::statvfs(path).context(|| format!("ask for the space of {}", path.display()))?;
         Ok::<_, String>(u128::from(found.f_blocks) * u128::from(found.f_frsize))
     };
-    Ok(bytes(mount)? > u128::from(nodes - 1) * bytes(Path::new("/dev/shm"))?)
+    Ok(bytes(mount)? > u128::from(nodes - 1) * bytes(store)?)
 }
 
 #[cfg(test)]

@@ -33,10 +33,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Nothing yet but a directory; `install` tells where the programs come from.
-    pub fn new(name: &str, install: &'static str) -> Outcome<Self> {
-        let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in("/dev/shm");
-        let state = state.context(|| "make a directory in /dev/shm")?;
+    /// Nothing yet but a directory in `store`; `install` tells where the programs come from.
+    pub fn new(name: &str, install: &'static str, store: &Path) -> Outcome<Self> {
+        let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in(store);
+        let state = state.context(|| format!("make a directory in {}", store.display()))?;
         let root = state.path().to_owned();
         let peer = Self { install, processes: Vec::new(), mounts: Vec::new(), state: Some(state), root };
         peer.make("log")?;
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn all_processes_and_files_end_with_it() {
-        let mut peer = Peer::new("test", "(it is always there)").expect("a directory");
+        let mut peer = Peer::new("test", "(it is always there)", Path::new("/dev/shm")).expect("a directory");
         let number = peer.start(Command::new("sleep").arg("600"), "sleep").expect("a process");
         let root = peer.root.clone();
         assert!(root.exists() && peer.servers().usage().expect("its usage").is_some());
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_a_server_said_before_it_ended_is_told() {
-        let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
+        let mut peer = Peer::new("test", "(from nowhere)", Path::new("/dev/shm")).expect("a directory");
         peer.start(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"]), "server")
             .expect("a shell");
         let message = peer.wait("the server", &limits(), || Ok(false)).expect_err("it has ended");
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_client_that_mounts_nothing_leaves_nothing_to_unmount() {
-        let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
+        let mut peer = Peer::new("test", "(from nowhere)", Path::new("/dev/shm")).expect("a directory");
         assert!(peer.mount(0, &mut Command::new("false"), &limits()).is_err());
         assert_eq!(peer.stop(), Ok(()));
     }

@@ -29,6 +29,11 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// The same work, persisted after `elapsed`.
+    pub fn persisted(&self, elapsed: Duration) -> Self {
+        Self { work: Work { seconds: elapsed.as_secs_f64(), ..self.work }, latencies: Latencies::default() }
+    }
+
     /// Runs `calls` with the clock on; they say when each operation is done.
     pub fn time<T>(&mut self, calls: impl FnOnce(&mut Laps) -> Outcome<T>) -> Outcome<T> {
         let processor_before = processor_seconds();

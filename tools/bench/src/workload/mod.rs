@@ -3,6 +3,7 @@
 //! A step measures only its calls to the file system. What is written is made before the clock starts, and
 //! what was read is checked after it has stopped; the step fails when one byte is wrong.
 
+mod container;
 mod files;
 mod measured;
 mod plan;
@@ -18,7 +19,7 @@ pub use plan::{Plan, Sizes};
 pub use step::{Group, Step, Unit, Workload};
 
 use crate::outcome::{Context, Outcome};
-use crate::pattern::{Content, Pattern};
+use crate::pattern::{Content, Pattern, shuffled};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -40,10 +41,17 @@ impl Site {
         Self { plan, rank, root, pattern }
     }
 
+    /// The steps that this rank takes.
+    pub fn steps(&self) -> impl Iterator<Item = Step> {
+        self.plan.steps.iter().copied().filter(|step| !step.ends_ranks())
+    }
+
     /// Does one step.
     pub fn take(&self, step: Step) -> Outcome<Measured> {
         match step {
             Step::MakeDirectories => self.make_directories(),
+            // One rank makes the file that all of them read.
+            Step::Fill if self.plan.workload == Workload::HotFile && self.rank > 0 => Ok(Measured::default()),
             Step::Fill | Step::Write => stream::write(self),
             Step::ReadOwn | Step::Warm => stream::read(self, self.rank),
             Step::ReadOther => stream::read_cold(self, self.next()),
@@ -53,8 +61,11 @@ impl Site {
             Step::Create => files::create(self),
             Step::StatOwn => files::stat(self, self.rank),
             Step::StatOther => files::stat(self, self.next()),
-            Step::OpenOwn => files::read(self, self.rank),
-            Step::OpenOther => files::read(self, self.next()),
+            Step::OpenOwn => files::read(self, &self.files_of(self.rank)),
+            Step::OpenOther => files::read(self, &self.files_of(self.next())),
+            Step::OpenRandom => files::read(self, &self.random_files()),
+            // The coordinator takes them.
+            Step::Persist | Step::Restart => Ok(Measured::default()),
             Step::Unlink => files::unlink(self),
             Step::RemoveAll => self.remove_all(),
         }
@@ -63,6 +74,19 @@ impl Site {
     /// The rank whose files this one reads.
     fn next(&self) -> u32 {
         (self.rank + 1) % self.plan.ranks
+    }
+
+    /// The many files of `rank`: their rank and index.
+    fn files_of(&self, rank: u32) -> Vec<(u32, u32)> {
+        (0..self.plan.files).map(|index| (rank, index)).collect()
+    }
+
+    /// The part of this rank of all ranks' files in random order, as many as there are random reads.
+    fn random_files(&self) -> Vec<(u32, u32)> {
+        let Plan { ranks, files, seed, .. } = self.plan;
+        let own = shuffled(seed, u64::from(ranks) * u64::from(files)).into_iter();
+        let own = own.skip(self.rank as usize).step_by(ranks as usize).take(self.plan.operations as usize);
+        own.map(|file| ((file / u64::from(files)) as u32, (file % u64::from(files)) as u32)).collect()
     }
 
     /// Where `rank` has its files.
@@ -87,7 +111,7 @@ impl Site {
     }
 
     fn make_directories(&self) -> Outcome<Measured> {
-        let directory = self.directory(self.rank);
+        let directory = if self.plan.in_container { self.root.clone() } else { self.directory(self.rank) };
         std::fs::create_dir_all(&directory).context(|| format!("make {}", directory.display()))?;
         Ok(Measured::default())
     }

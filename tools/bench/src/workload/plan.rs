@@ -1,6 +1,6 @@
 //! What is planned for one turn: a workload with its sizes, on files of its own.
 
-use super::{Group, Workload};
+use super::{Group, Step, Workload};
 use crate::outcome::Outcome;
 use crate::servers;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,10 @@ const LATENCY_BYTES: u64 = 64 << 20;
 pub struct Plan {
     /// What to do.
     pub workload: Workload,
+    /// The steps that the ranks take until they exit.
+    pub steps: Vec<Step>,
+    /// Whether the ranks' files are in a container, which they open with the library.
+    pub in_container: bool,
     /// How many ranks do it.
     pub ranks: u32,
     /// What the bytes follow from.
@@ -21,6 +25,8 @@ pub struct Plan {
     pub size_bytes: u64,
     /// Many files: how many of each rank.
     pub files: u32,
+    /// Many files: bytes of each.
+    pub file_bytes: usize,
     /// Random reads or writes of each rank.
     pub operations: u32,
     /// Run on this processor only, ranks and servers.
@@ -38,22 +44,28 @@ pub struct Sizes {
     pub files: u32,
     /// Files of 1 MiB of each rank.
     pub large_files: u32,
+    /// Bytes of each file of `containers`.
+    pub file_bytes: usize,
     /// Random reads or writes of each rank.
     pub operations: u32,
 }
 
 impl Sizes {
     /// Enough for figures that say something.
-    pub const USUAL: Self = Self { size_bytes: 256 << 20, files: 2000, large_files: 128, operations: 4096 };
+    pub const USUAL: Self =
+        Self { size_bytes: 256 << 20, files: 2000, large_files: 128, file_bytes: 64 << 10, operations: 4096 };
 
     /// Enough to see that it works; a size that is no whole number of calls, so that the last call is a short one.
-    pub const TINY: Self = Self { size_bytes: (3 << 20) + 8192, files: 20, large_files: 3, operations: 40 };
+    pub const TINY: Self =
+        Self { size_bytes: (3 << 20) + 8192, files: 20, large_files: 3, file_bytes: 3000, operations: 40 };
 
     /// A turn of `workload`, done by `ranks` where it does not have its own number of them. Each turn of a process
     /// has other bytes: what an earlier one left behind never passes for this one's.
     pub fn plan(self, workload: Workload, ranks: u32, seed: u64, turn: usize) -> Outcome<Plan> {
         Ok(Plan {
             workload,
+            steps: workload.steps().to_vec(),
+            in_container: false,
             ranks: workload.ranks(ranks),
             seed: seed.wrapping_add(turn as u64),
             size_bytes: match workload {
@@ -64,6 +76,7 @@ impl Sizes {
                 Group::Mebibyte => self.large_files,
                 _ => self.files,
             },
+            file_bytes: workload.file_bytes(self.file_bytes),
             operations: self.operations,
             processor: match workload.is_pinned() {
                 true => Some(servers::first_and_last_processor()?.0),

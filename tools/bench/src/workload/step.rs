@@ -37,6 +37,10 @@ pub enum Workload {
     Mebibyte,
     /// Files of 1 MiB in one directory for all ranks.
     MebibyteShared,
+    /// Many small files until they are persisted, then read cold: packed into containers and as plain files.
+    Containers,
+    /// One file that all ranks read at the same time, cold.
+    HotFile,
 }
 
 /// What all ranks do at once.
@@ -71,6 +75,12 @@ pub enum Step {
     OpenOwn,
     /// Open, read whole and close the next rank's files.
     OpenOther,
+    /// Read files of all ranks in random order.
+    OpenRandom,
+    /// All ranks exit and the data is persisted: the time from the begin of the step before until then.
+    Persist,
+    /// As `Persist`; not measured.
+    Restart,
     /// Remove this rank's files.
     Unlink,
     /// The first rank removes everything.
@@ -103,6 +113,8 @@ pub enum Group {
     Small,
     /// Files of 1 MiB.
     Mebibyte,
+    /// Packed files and plain ones.
+    Containers,
 }
 
 /// Bytes of a small file: less than a page, and no round number.
@@ -128,6 +140,7 @@ impl Group {
             Self::Empty => "Empty files",
             Self::Small => "Files of 3,901 bytes",
             Self::Mebibyte => "Files of 1 MiB",
+            Self::Containers => "Packing",
         }
     }
 }
@@ -142,6 +155,10 @@ impl Workload {
                 &[MakeDirectories, Write, ReadOther, RemoveAll]
             }
             Self::Random => &[MakeDirectories, Fill, RandomWrite, RandomRead, RemoveAll],
+            Self::Containers => {
+                &[MakeDirectories, Create, Persist, OpenOther, Restart, OpenRandom, Restart, RemoveAll]
+            }
+            Self::HotFile => &[MakeDirectories, Fill, Restart, ReadOther, RemoveAll],
             // The second pass over the file gives the kernel back what the read before it had dropped.
             Self::Latency | Self::LatencyPinned => {
                 &[MakeDirectories, Fill, Warm, RandomRead, Warm, CachedRead, RemoveAll]
@@ -174,12 +191,13 @@ impl Workload {
     /// Whether all ranks have their files in one directory.
     pub fn has_one_directory(self) -> bool {
         use Workload::*;
-        matches!(self, Shared | Interleaved | MetadataShared | SmallShared | MebibyteShared)
+        matches!(self, Shared | Interleaved | MetadataShared | SmallShared | MebibyteShared | HotFile)
     }
 
-    /// Size of each of its many files.
-    pub fn file_bytes(self) -> usize {
+    /// Size of each of its many files, where `containers` is that of [`Self::Containers`].
+    pub fn file_bytes(self, containers: usize) -> usize {
         match self {
+            Self::Containers => containers,
             Self::Small | Self::SmallShared => SMALL_BYTES,
             Self::Mebibyte | Self::MebibyteShared => 1 << 20,
             _ => 0,
@@ -189,12 +207,15 @@ impl Workload {
     /// The table that it stands in.
     pub fn group(self) -> Group {
         match self {
-            Self::Sequential | Self::Neighbour | Self::Shared | Self::Interleaved => Group::LargeFiles,
+            Self::Sequential | Self::Neighbour | Self::Shared | Self::Interleaved | Self::HotFile => {
+                Group::LargeFiles
+            }
             Self::OneProcess | Self::FourProcesses => Group::OneProcess,
             Self::Random | Self::Latency | Self::LatencyPinned => Group::Blocks,
             Self::Metadata | Self::MetadataShared => Group::Empty,
             Self::Small | Self::SmallShared => Group::Small,
             Self::Mebibyte | Self::MebibyteShared => Group::Mebibyte,
+            Self::Containers => Group::Containers,
         }
     }
 
@@ -204,21 +225,24 @@ impl Workload {
             Step::Write => "write, fsync",
             Step::ReadOwn => "read by its writer",
             Step::ReadOther if self == Self::OneProcess => "read again",
+            Step::ReadOther if self == Self::HotFile => "read",
             Step::ReadOther => "read by another rank",
             Step::RandomWrite => "write, fsync",
             Step::RandomRead if self == Self::Random => "read by another rank",
             Step::RandomRead => "read, in the node's cache",
             Step::CachedRead => "read, in the kernel's cache",
-            Step::Create if self.file_bytes() > 0 => "create and write",
+            Step::Create if self.file_bytes(1) > 0 => "create and write",
             Step::Create => "create",
             Step::StatOwn => "stat by its maker",
             Step::StatOther => "stat by another rank",
-            Step::OpenOwn if self.file_bytes() > 0 => "read by its maker",
+            Step::OpenOwn if self.file_bytes(1) > 0 => "read by its maker",
             Step::OpenOwn => "open and read by its maker",
-            Step::OpenOther if self.file_bytes() > 0 => "read by another rank",
+            Step::OpenOther if self.file_bytes(1) > 0 => "read by another rank",
             Step::OpenOther => "open and read by another rank",
+            Step::OpenRandom => "read in random order",
+            Step::Persist => "create, write and persist",
             Step::Unlink => "unlink",
-            Step::MakeDirectories | Step::Fill | Step::Warm | Step::RemoveAll => "prepare",
+            Step::MakeDirectories | Step::Fill | Step::Warm | Step::Restart | Step::RemoveAll => "prepare",
         };
         format!("{}: {what}", self.setting())
     }
@@ -234,7 +258,8 @@ impl Workload {
             Self::Random => "a file per rank",
             Self::Latency => "one process",
             Self::LatencyPinned => "one process, pinned with servers",
-            Self::Metadata | Self::Small | Self::Mebibyte => "a directory per rank",
+            Self::HotFile => "one file, all of it by every rank, 1 MiB calls",
+            Self::Metadata | Self::Small | Self::Mebibyte | Self::Containers => "a directory per rank",
             Self::MetadataShared | Self::SmallShared | Self::MebibyteShared => "one directory",
         }
     }
@@ -244,13 +269,26 @@ impl Step {
     /// Whether ranks read bytes of files in it.
     pub fn reads(self) -> bool {
         use Step::*;
-        matches!(self, ReadOwn | ReadOther | Warm | RandomRead | CachedRead | OpenOwn | OpenOther)
+        matches!(
+            self,
+            ReadOwn | ReadOther | Warm | RandomRead | CachedRead | OpenOwn | OpenOther | OpenRandom
+        )
+    }
+
+    /// Returns true if no kernel may hold the bytes that ranks read in it.
+    pub fn is_cold(self) -> bool {
+        matches!(self, Self::ReadOther | Self::RandomRead | Self::OpenOther | Self::OpenRandom)
+    }
+
+    /// Returns true if all ranks exit in it, and others take the steps after it.
+    pub fn ends_ranks(self) -> bool {
+        matches!(self, Self::Persist | Self::Restart)
     }
 
     /// What its rate counts, or `None` for a step that only prepares or cleans.
     pub fn unit(self) -> Option<Unit> {
         match self {
-            Self::MakeDirectories | Self::Fill | Self::Warm | Self::RemoveAll => None,
+            Self::MakeDirectories | Self::Fill | Self::Warm | Self::Restart | Self::RemoveAll => None,
             Self::Write | Self::ReadOwn | Self::ReadOther => Some(Unit::MebibytesPerSecond),
             Self::RandomWrite | Self::RandomRead | Self::CachedRead => Some(Unit::OperationsPerSecond),
             Self::Create
@@ -258,7 +296,9 @@ impl Step {
             | Self::StatOwn
             | Self::StatOther
             | Self::OpenOwn
-            | Self::OpenOther => Some(Unit::OperationsPerSecond),
+            | Self::OpenOther
+            | Self::OpenRandom
+            | Self::Persist => Some(Unit::OperationsPerSecond),
         }
     }
 }

@@ -54,6 +54,7 @@ impl Stream {
         // A file of all ranks has the bytes of the first one's.
         let content = site.content(0, None);
         match site.plan.workload {
+            Workload::HotFile => Self { content, ..own },
             Workload::Shared => Self { content, start: part * size, file_bytes: ranks * size, ..own },
             Workload::Interleaved => {
                 let size_bytes = (size / RECORD_BYTES).max(1) * RECORD_BYTES;
