@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Where the command finds the disk.
 const MOUNT: &str = "/dev/shm/disk";
-/// Set in the namespaces.
+/// Set in the namespaces, to the options of the disk.
 pub const INSIDE: &str = "TAMEIKE_BENCH_NAMESPACES";
 const NAMESPACES: &[&str] = &[
     "--mount",
@@ -42,7 +42,8 @@ pub fn run(options: &SlowServerOptions) -> Outcome<()> {
         .args(["sh", "-c", SCRIPT])
         .arg(disk.group.join("cgroup.procs"))
         .arg(&disk.device);
-    command.args(words).env(INSIDE, "1").env("TMPDIR", "/dev/shm/tmp");
+    let options = format!("slow-server --rate {} --iops {}", options.rate, options.iops);
+    command.args(words).env(INSIDE, options).env("TMPDIR", "/dev/shm/tmp");
     let mut child = command.spawn().context(|| "start unshare")?;
     let mut status = None;
     wait::until("the command", Duration::MAX, || {

@@ -1,6 +1,7 @@
 //! What the figures were measured on, and by which build.
 
 use crate::outcome::{Context, Outcome};
+use crate::slow_server;
 use serde::Serialize;
 use std::fs;
 use std::process::Command;
@@ -35,7 +36,7 @@ impl Machine {
             field("/proc/meminfo", "MemTotal:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
         Ok(Self {
             date: date()?,
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command(),
             commit: commit(),
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             system: field("/etc/os-release", "PRETTY_NAME=").unwrap_or_default().trim_matches('"').to_owned(),
@@ -48,6 +49,12 @@ impl Machine {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }
+}
+
+/// The command line, with that of the slow server around it.
+fn command() -> String {
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    std::env::var(slow_server::INSIDE).map_or(command.clone(), |outer| format!("{outer} -- {command}"))
 }
 
 /// Today, in UTC.

@@ -63,6 +63,11 @@ impl Job {
         super::version_of(&self.program)
     }
 
+    /// The directory behind its cache view.
+    pub fn shared(&self) -> &str {
+        self.arguments.iter().skip_while(|word| *word != "--shared").nth(1).map_or("", String::as_str)
+    }
+
     /// Its agents.
     pub fn servers(&self) -> Servers {
         self.agents.clone()
@@ -91,9 +96,12 @@ impl Job {
             .context(|| format!("start {what}"))?;
         match output.status.success() {
             true => Ok(output.stdout),
-            false => {
-                Err(format!("{what} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr)))
-            }
+            false => Err(format!(
+                "{what} failed ({}): {}{}",
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            )),
         }
     }
 }

@@ -224,7 +224,7 @@ pub fn own_job(name: &str, program: &Path, nodes: u32, preload: bool) -> Outcome
 /// A job whose ranks are started with these options of `exec`.
 fn job(name: &str, view: &str, nodes: u32, job: job::Job, exec: &[&str]) -> Outcome<Target> {
     let plural = if nodes == 1 { "" } else { "s" };
-    let version = format!("{}, {view}, {nodes} agent{plural}", job.version()?);
+    let version = format!("{}, {view}, {nodes} agent{plural}, {}", job.version()?, kind_of(job.shared()));
     let launcher = job.launcher(exec);
     let mut target = target(name, version, view.to_owned(), nodes, Backing::Job(job));
     target.place.launcher = launcher;
