@@ -42,7 +42,7 @@ python: ## the Python package alone: build its wheel, and test that; with TORCH=
 
 bench: ## measure beside plain disk, tmpfs, GlusterFS, MooseFS; NAME= names the report in bench/runs, BENCH= takes options
 	@scripts/install-deps.sh bench
-	cargo build --release $(LOCKED) --package tameike --package tameike-bench
+	cargo build --release $(LOCKED) --package tameike --package tameike-preload --package tameike-redirect --package tameike-bench
 	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)" $(BENCH)
 
 soak: ## the long variants of all tests, then random ones for the rest of SOAK_MINUTES= (30); ends in a summary

@@ -1,5 +1,5 @@
 //! Writes units to a store on a disk and reads them back, as a node's services do, without doors and network: what a
-//! device gives and what it costs. `bench/device.py` runs it beside fio.
+//! device gives and what it costs. Compare it with fio on the same device.
 //!
 //! `device DIRECTORY UNITS IN_FLIGHT` prints one line of JSON. The store is left where it is.
 #![forbid(unsafe_code)]
