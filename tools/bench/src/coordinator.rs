@@ -5,62 +5,14 @@
 
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
+use crate::place::{Limits, Place};
 use crate::rank::{FromRank, Link, ToRank};
-use crate::servers::{Servers, Usage};
+use crate::servers::Usage;
 use crate::target::Target;
-use crate::wait::{self, Interrupt};
+use crate::wait;
 use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-/// Where ranks run, and in which directory.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// The command that starts a rank on its node; empty for this machine.
-    pub launcher: Vec<String>,
-    /// Its directory; `$NAME` is looked up in the rank's environment.
-    pub directory: String,
-    /// How many nodes there are.
-    pub nodes: u32,
-    /// The processes that serve it.
-    pub servers: Servers,
-    /// The command that is run to its end before a step that reads; empty for none.
-    pub settle: Vec<String>,
-    /// Whether the kernel drops clean pages before a step that reads cold.
-    pub drop_caches: bool,
-    /// Whether ranks keep their many files in a container, by its library.
-    pub in_container: bool,
-}
-
-impl Place {
-    /// Persists what ranks wrote, as far as a command does it.
-    pub fn settle(&self) -> Outcome<()> {
-        let Some((program, words)) = self.settle.split_first() else { return Ok(()) };
-        let output = Command::new(program).args(words).stdin(Stdio::null()).output();
-        let output = output.context(|| format!("start {program}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
-                "{} failed ({}): {}",
-                self.settle.join(" "),
-                output.status,
-                String::from_utf8_lossy(&output.stderr)
-            )),
-        }
-    }
-
-    fn prepare(&self, step: Step) -> Outcome<()> {
-        if step.reads() {
-            self.settle()?;
-        }
-        if self.drop_caches && step.is_cold() {
-            rustix::fs::sync();
-            std::fs::write("/proc/sys/vm/drop_caches", "3").context(|| "drop the kernel's caches")?;
-        }
-        Ok(())
-    }
-}
 
 /// One step, done.
 #[derive(Clone, Debug)]
@@ -73,17 +25,6 @@ pub struct Done {
     pub servers: Option<Usage>,
     /// When it ended, in seconds from the start of the program's measurements.
     pub at_seconds: f64,
-}
-
-/// When to give up, and since when.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Started with the program's measurements.
-    pub watch: Stopwatch,
-    /// The longest that a step may take.
-    pub step: Duration,
-    /// Whether somebody wants it to end.
-    pub interrupt: Interrupt,
 }
 
 /// Runs all steps of `plan` on `target`.

@@ -15,6 +15,7 @@ mod options;
 mod outcome;
 mod pattern;
 mod picture;
+mod place;
 mod profile;
 mod rank;
 mod report;

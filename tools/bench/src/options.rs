@@ -18,7 +18,7 @@ pub struct Options {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure the targets in turn, and write a report.
-    Run(RunOptions),
+    Run(Box<RunOptions>),
     /// Measure what agents take from a program that computes on a processor of its own.
     Noise(NoiseOptions),
     /// Draw where agents spend their processor time, with `perf`.

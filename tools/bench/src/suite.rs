@@ -4,9 +4,10 @@
 //! for all targets alike.
 
 use crate::clock::Stopwatch;
-use crate::coordinator::{self, Limits};
+use crate::coordinator;
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
+use crate::place::Limits;
 use crate::report::{self, Figures};
 use crate::target::{self, Target, Targets};
 use crate::wait::Interrupt;

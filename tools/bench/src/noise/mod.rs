@@ -9,9 +9,10 @@ mod quantum;
 pub use quantum::serve;
 
 use crate::clock::Stopwatch;
-use crate::coordinator::{self, Limits};
+use crate::coordinator;
 use crate::options::NoiseOptions;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::report::{self, Machine};
 use crate::servers;
 use crate::target::{self, Target};

@@ -4,9 +4,10 @@ mod flame;
 mod stacks;
 
 use crate::clock::Stopwatch;
-use crate::coordinator::{self, Limits};
+use crate::coordinator;
 use crate::options::ProfileOptions;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::report::{self, Machine};
 use crate::target::{self, Target};
 use crate::wait::{self, Interrupt};

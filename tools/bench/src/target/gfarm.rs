@@ -5,8 +5,8 @@
 //! mounts files over `/etc/hosts` and `/etc/passwd`, and so needs the mount namespace of `tameike-bench slow-server`.
 
 use super::peer::Peer;
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::slow_server;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -38,6 +38,8 @@ install -m 600 -o _gfarmfs $1/home-root/.gfarm_shared_key $1/home-_gfarmfs
 chown _gfarmfs $1/home-_gfarmfs $1/spool
 printf '%s\n' "metadb_server_host server" "metadb_server_port $PORT" "auth enable sharedsecret *" "spool $1/spool" \
     "spool_server_listen_address $SERVER" "spool_server_cred_type host" >$1/etc/gfsd.conf
+# Clients let go of files some time after they close them.
+echo "max_open_files 65536" >>$1/etc/gfmd.conf
 "#;
 /// Registers the I/O server's user and host. The argument is the directory.
 const REGISTER: &str =

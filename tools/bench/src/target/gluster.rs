@@ -5,8 +5,8 @@
 //! this program.
 
 use super::peer::{Peer, READY_LIMIT};
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::wait;
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -8,9 +8,9 @@ mod job;
 mod moosefs;
 mod peer;
 
-use crate::coordinator::{Limits, Place};
 use crate::options::{BuiltIn, RunOptions};
 use crate::outcome::{Context, Outcome};
+use crate::place::{Limits, Place};
 use crate::servers::Servers;
 use crate::workload::Workload;
 use serde::Serialize;

@@ -5,8 +5,8 @@
 //! kept of everything, and what is removed is given back at once, as on the other targets.
 
 use super::peer::Peer;
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -3,8 +3,8 @@
 //! They are children of this program with all their files in one directory in memory, so that they are known
 //! and end with it, and nothing of the same file system that is already on the machine is used or changed.
 
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::servers::Servers;
 use crate::wait;
 use rustix::mount::{UnmountFlags, unmount};
