@@ -1,4 +1,4 @@
-//! The one place of this program that reads a clock.
+//! The clocks of this program; no other module reads one.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
-    /// What has passed.
+    /// The time since then.
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// Seconds of processor time that this process has taken so far, in user and in system mode.
+/// User and system time of this process so far, in seconds.
 pub fn processor_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,7 +1,7 @@
-//! Starts the ranks of one run, keeps them in step, and gathers what they did.
+//! Starts the ranks of one run, sends them the steps, and collects their measurements.
 //!
-//! The barrier between two steps is this process: it says go once all ranks have answered. Ranks that are
-//! still there when a run ends, well or not, are killed.
+//! This process is the barrier between two steps: it starts a step when all ranks have answered. It kills ranks that still run when a
+//! run succeeds or fails.
 
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
@@ -14,16 +14,15 @@ use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-/// One step, done.
+/// The measurements of one step.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// Which step.
     pub step: Step,
-    /// What each rank did.
+    /// The measurements of each rank.
     pub ranks: Vec<Measured>,
-    /// What the servers took for it: processor time from its beginning to its end, memory at its end.
+    /// Resources that the servers used: processor time during the step, memory at its end.
     pub servers: Option<Usage>,
-    /// When it ended, in seconds from the start of the program's measurements.
+    /// The time of its end, in seconds since the first measurement.
     pub at_seconds: f64,
 }
 
@@ -67,7 +66,7 @@ fn run_ranks(
         begun = Stopwatch::start();
         let before = place.servers.usage()?;
         for link in &mut links {
-            link.say(&ToRank::Go)?;
+            link.send(&ToRank::Go)?;
         }
         let mut measured = Vec::new();
         for link in &mut links {
@@ -80,7 +79,7 @@ fn run_ranks(
     ranks.finish(limits)
 }
 
-/// One connection per rank, in the order of ranks, each told the plan.
+/// Accepts one connection per rank, in the order of ranks, and sends the plan.
 fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits) -> Outcome<Vec<Link>> {
     let mut links: Vec<Option<Link>> = (0..plan.ranks).map(|_| None).collect();
     while links.iter().any(Option::is_none) {
@@ -89,12 +88,12 @@ fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits
         let (stream, _) = listener.accept().context(|| "accept a rank")?;
         let mut link = Link::new(stream)?;
         wait::readable(link.stream(), limits.step, || ranks.check_started(limits))?;
-        match link.hear()? {
+        match link.receive()? {
             Some(FromRank::Hello { rank, token }) if token == plan.run && rank < plan.ranks => {
-                link.say(&ToRank::Plan(plan.clone()))?;
+                link.send(&ToRank::Plan(plan.clone()))?;
                 links[rank as usize] = Some(link);
             }
-            // Not one of this run's ranks: somebody else on this machine tried the port.
+            // Another process of this machine has connected to the port.
             _ => drop(link),
         }
     }
@@ -103,11 +102,11 @@ fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits
 
 fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measured> {
     wait::readable(link.stream(), limits.step, || ranks.check(limits))?;
-    match link.hear()? {
+    match link.receive()? {
         Some(FromRank::Done(measured)) => Ok(measured),
         Some(FromRank::Failed(message)) => Err(message),
-        Some(FromRank::Hello { .. }) => Err("a rank said hello twice".to_owned()),
-        None => Err("a rank ended before its work did; what it said is above".to_owned()),
+        Some(FromRank::Hello { .. }) => Err("a rank connected twice".to_owned()),
+        None => Err("a rank exited before the step ended; see its messages above".to_owned()),
     }
 }
 
@@ -140,13 +139,13 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// An error when a rank has ended although it has not said hello.
+    /// Returns an error if a rank has exited before it connected.
     fn check_started(&mut self, limits: &Limits) -> Outcome<()> {
         limits.interrupt.check()?;
         self.ended().map_or(Ok(()), |(rank, status)| Err(format!("rank {rank} ended early: {status}")))
     }
 
-    /// An error when a rank has failed; one may be through while others still work.
+    /// Returns an error if a rank has failed. A rank that is done may exit before the other ones.
     fn check(&mut self, limits: &Limits) -> Outcome<()> {
         limits.interrupt.check()?;
         match self.ended() {
@@ -155,13 +154,13 @@ impl Ranks {
         }
     }
 
-    /// A rank that has ended, a failed one first.
+    /// Finds a rank that has exited, a failed one first.
     fn ended(&mut self) -> Option<(usize, std::process::ExitStatus)> {
         let ended = |(rank, child): (usize, &mut Child)| Some((rank, child.try_wait().ok()??));
         self.0.iter_mut().enumerate().filter_map(ended).min_by_key(|(_, status)| status.success())
     }
 
-    /// Waits until every rank has ended well.
+    /// Waits until every rank has exited without an error.
     fn finish(&mut self, limits: &Limits) -> Outcome<()> {
         for rank in 0..self.0.len() {
             wait::until(&format!("the end of rank {rank}"), limits.step, || {
@@ -176,7 +175,7 @@ impl Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only for a process that has ended, which is what is wanted.
+            // Both fail only if the process has exited.
             child.kill().ok();
             child.wait().ok();
         }

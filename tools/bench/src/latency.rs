@@ -20,7 +20,7 @@ pub struct Latencies(Vec<u32>);
 #[derive(Serialize, Deserialize)]
 struct Sparse(Vec<(usize, u32)>);
 
-/// What is told of many calls, in microseconds.
+/// Percentiles of the latencies of many calls, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
     /// Half of the calls took less.
@@ -120,7 +120,7 @@ mod tests {
         {
             let found = bucket(nanos);
             let off = (middle(found) - nanos as f64).abs();
-            assert!(off <= nanos as f64 / 64.0, "{nanos} is told as {}", middle(found));
+            assert!(off <= nanos as f64 / 64.0, "{nanos} is reported as {}", middle(found));
             last = last.max(found);
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
@@ -138,14 +138,14 @@ mod tests {
             all.add(&serde_json::from_str(&sent).expect("what was sent"));
         }
         let found = all.percentiles().expect("calls");
-        for (told, right) in [
+        for (found, right) in [
             (found.p50_us, 500.0),
             (found.p90_us, 900.0),
             (found.p99_us, 990.0),
             (found.p999_us, 999.0),
             (found.highest_us, 1000.0),
         ] {
-            assert!((told / right - 1.0f64).abs() < 0.02, "{told}, not {right}");
+            assert!((found / right - 1.0f64).abs() < 0.02, "{found}, not {right}");
         }
     }
 }

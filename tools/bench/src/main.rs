@@ -1,10 +1,10 @@
 //! Measures file systems side by side, and checks every byte it reads.
 //!
-//! `tameike-bench run` measures one or more targets (a plain directory, tmpfs, GlusterFS, Tameike) in turn,
-//! repetition by repetition, and writes a report. The ranks that do the reading and writing are processes of
-//! their own (`tameike-bench rank`), each started on a node of its own where the target has nodes.
-//! `tameike-bench noise` measures what agents take from a program that computes, and
-//! `tameike-bench profile` where agents spend their time. `tameike-bench slow-server` gives a run a disk of limited speed.
+//! - `run` measures targets (a plain directory, tmpfs, GlusterFS, MooseFS, Gfarm, Tameike) alternately, and writes a report. Its ranks are
+//!   processes (`tameike-bench rank`), which it starts on the nodes of the target.
+//! - `slow-server` gives a run a disk of limited speed.
+//! - `noise` measures the slowdown of a program that computes beside agents, `profile` the functions that agents spend time in.
+//! - `picture` draws the measurements of `tameike bench net`.
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -9,34 +9,34 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Options {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure the targets in turn, and write a report.
+    /// Measure the targets alternately, and write a report.
     Run(Box<RunOptions>),
-    /// Measure what agents take from a program that computes on a processor of its own.
+    /// Measure the slowdown of a program that computes beside agents.
     Noise(NoiseOptions),
-    /// Draw where agents spend their processor time, with `perf`.
+    /// Draw flame graphs of the agents, with `perf`.
     Profile(ProfileOptions),
     /// Print the picture (SVG) of what `tameike bench net --json` measured.
     Picture(PictureOptions),
     /// Run a command beside an XFS file system on a disk of limited speed (needs root).
     SlowServer(SlowServerOptions),
-    /// One process of a run; started by `run`.
+    /// One process of a run, which `run` starts.
     #[command(hide = true)]
     Rank(RankOptions),
-    /// The compute process; started by `noise`.
+    /// The compute process, which `noise` starts.
     #[command(hide = true)]
     Quantum(QuantumOptions),
 }
 
 impl RunOptions {
-    /// The workloads that were asked for: all when none was named.
+    /// The named workloads; all if none is named.
     pub fn workloads(&self) -> &[Workload] {
         match self.workloads.as_slice() {
             [] => Workload::value_variants(),
@@ -45,7 +45,7 @@ impl RunOptions {
     }
 }
 
-/// A target that the program sets up itself.
+/// A target that the program sets up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BuiltIn {
     /// A directory on this machine's disk.
@@ -81,33 +81,33 @@ pub enum BuiltIn {
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// What to measure.
+    /// The targets.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "tmpfs,disk,tameike,tameike-1,tameike-preload,tameike-1-preload,tameike-cache,glusterfs,moosefs"
     )]
     pub targets: Vec<BuiltIn>,
-    /// Measure this directory too, under this name. `$VARIABLE` stands for the rank's own environment,
-    /// `{node}` and `{rank}` for its numbers.
+    /// Measure DIRECTORY too, as target NAME. A leading `$VARIABLE` is expanded in the rank's environment;
+    /// `{node}` and `{rank}` stand for its numbers.
     #[arg(long = "also", value_name = "NAME=DIRECTORY")]
     pub also: Vec<String>,
     /// Start the ranks of the target NAME through this command: `NAME=ssh host{node}`.
     #[arg(long = "launcher", value_name = "NAME=COMMAND")]
     pub launchers: Vec<String>,
-    /// Run this command to its end before each step in which ranks of the target NAME read: `NAME=tameike drain`.
+    /// Run COMMAND before each step in which ranks of the target NAME read: `NAME=tameike drain`.
     #[arg(long = "settle", value_name = "NAME=COMMAND")]
     pub settles: Vec<String>,
-    /// The target that ratios are relative to [default: tmpfs, or else the first].
+    /// The target that ratios are relative to [default: tmpfs, or the first].
     #[arg(long)]
     pub base: Option<String>,
-    /// What to do to each target [default: everything].
+    /// The workloads [default: all].
     #[arg(long, value_delimiter = ',')]
     pub workloads: Vec<Workload>,
-    /// Processes that read and write at once.
+    /// Number of processes that read and write.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
-    /// Nodes of targets that have nodes (`tameike-1` has one always); rank r runs on node r modulo this.
+    /// Nodes of targets that have nodes (`tameike-1` always has one); rank r runs on node r modulo this.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nodes: u32,
     /// Repetitions; the report gives their median.
@@ -128,7 +128,7 @@ pub struct RunOptions {
     /// Random reads and writes of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.operations, value_parser = clap::value_parser!(u32).range(1..))]
     pub operations: u32,
-    /// Very little of everything, to see that it works: sizes and repetitions above are ignored.
+    /// Use very small sizes and one repetition, for tests.
     #[arg(long)]
     pub tiny: bool,
     /// Where the plain directory on disk is made.
@@ -146,10 +146,10 @@ pub struct RunOptions {
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// What the bytes written follow from.
+    /// The seed of the files' content.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// A phase that takes longer than this many seconds has failed.
+    /// Time limit of a step, in seconds.
     #[arg(long, default_value_t = 600)]
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
@@ -163,16 +163,16 @@ pub struct RunOptions {
 /// Options of `rank`.
 #[derive(Debug, Args)]
 pub struct RankOptions {
-    /// Where the coordinator listens.
+    /// The address of the coordinator.
     #[arg(long)]
     pub coordinator: SocketAddr,
-    /// Which rank this is.
+    /// The number of this rank.
     #[arg(long)]
     pub rank: u32,
-    /// Shows the coordinator that this rank is of its run.
+    /// A token that shows that this rank is part of the run.
     #[arg(long)]
     pub token: String,
-    /// Where to read and write; `$VARIABLE` is looked up in this process's environment.
+    /// The directory to read and write in; a leading `$VARIABLE` is expanded in this process's environment.
     #[arg(long)]
     pub directory: String,
 }
@@ -189,7 +189,7 @@ pub struct NoiseOptions {
     /// Agents of the job, and ranks that use it.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nodes: u32,
-    /// Let agents and ranks run on every processor, also the compute process's.
+    /// Let agents and ranks run on every processor, including that of the compute process.
     #[arg(long)]
     pub anywhere: bool,
     /// The `tameike` program.
@@ -209,13 +209,13 @@ pub struct NoiseOptions {
 /// Options of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileOptions {
-    /// What to do to the job.
+    /// The workloads.
     #[arg(long, value_delimiter = ',', default_value = "sequential,interleaved,latency,metadata")]
     pub workloads: Vec<Workload>,
     /// Repeat each workload for this long.
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Processes that read and write at once.
+    /// Number of processes that read and write.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
     /// Agents of the job.
@@ -224,7 +224,7 @@ pub struct ProfileOptions {
     /// Preload the ranks.
     #[arg(long)]
     pub preload: bool,
-    /// Sample all that runs on the machine, idle processors included, and not the agents alone.
+    /// Sample all processors, idle time included, instead of the agents only.
     #[arg(long)]
     pub machine: bool,
     /// The `tameike` program.
@@ -271,10 +271,10 @@ pub struct SlowServerOptions {
 /// Options of `quantum`.
 #[derive(Debug, Args)]
 pub struct QuantumOptions {
-    /// Where to compute.
+    /// The processor to compute on.
     #[arg(long)]
     pub processor: usize,
-    /// For how long.
+    /// The time to compute, in seconds.
     #[arg(long)]
     pub seconds: f64,
 }

@@ -1,13 +1,13 @@
-//! Errors of this program: one line for a person, which says what was being done and what went wrong.
+//! Errors of this program: one line with the operation and its failure.
 
 use std::fmt::Display;
 
-/// What a step of a measurement gives, or why there is no figure.
+/// A result, or the message of the error.
 pub type Outcome<T> = Result<T, String>;
 
-/// Says what was being done when something failed.
+/// Adds the operation to an error.
 pub trait Context<T> {
-    /// `doing` is a verb and what it is done to: "open /x/y".
+    /// `doing` is a verb and its object: "open /x/y".
     fn context<D: Display>(self, doing: impl FnOnce() -> D) -> Outcome<T>;
 }
 

@@ -1,8 +1,7 @@
-//! What is written: bytes that follow from (seed, file, offset, version), cheap to make and to check.
+//! File content that follows from (seed, file, offset, version), cheap to generate and to check.
 //!
-//! A block of random words, made once, is repeated through every file, each page of it combined with a key of
-//! its own: so a page of another file, of another offset or of an older version never passes for this one, and
-//! making or checking a gigabyte takes a fraction of the time of moving it.
+//! Every file repeats one block of random words. Each page combines it with a key, so that a page of another file, offset or version never
+//! passes for this one. Generating or checking a gigabyte takes a fraction of the time of moving it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -11,10 +10,10 @@ const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 256;
 
-/// Which bytes: of which file, and of which version of its content.
+/// The file, and the version of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Names the file among all of a run.
+    /// Unique among the files of a run.
     pub file: u64,
     /// Changes when the file is overwritten.
     pub version: u64,
@@ -28,14 +27,14 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The same bytes for the same seed, everywhere.
+    /// Makes the pattern of a seed; it is the same in all processes.
     pub fn new(seed: u64) -> Self {
         let word = |index: usize| xxh3_64_with_seed(&index.to_le_bytes(), seed);
         let page = |page: usize| std::array::from_fn(|at| word(page * PAGE_BYTES + at));
         Self { seed, block: (0..BLOCK_PAGES).map(page).collect() }
     }
 
-    /// Fills `bytes` with what belongs at `offset` of `content`; `offset` is a whole number of words of 8 bytes.
+    /// Fills `bytes` with `content` from `offset`, which must be a multiple of 8.
     pub fn fill(&self, content: Content, offset: u64, bytes: &mut [u8]) {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -47,7 +46,7 @@ impl Pattern {
         }
     }
 
-    /// Fills `bytes` with what belongs in `page` from its word `first`.
+    /// Fills `bytes` with `page` of `content` from its word `first`.
     fn fill_in_page(&self, content: Content, page: u64, first: usize, bytes: &mut [u8]) {
         let (words, key) = (&self.words(page)[first..], self.key(content, page));
         let (whole, rest) = bytes.as_chunks_mut::<WORD_BYTES>();
@@ -58,7 +57,7 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// The offset of the first byte of `bytes` that is not what belongs there, or `None` when all are right.
+    /// Returns the offset of the first byte that differs from `content`, or `None`.
     pub fn first_wrong(&self, content: Content, offset: u64, bytes: &[u8]) -> Option<u64> {
         let mut expected = [0; PAGE_BYTES];
         for (index, chunk) in bytes.chunks(PAGE_BYTES).enumerate() {
@@ -86,7 +85,7 @@ impl Pattern {
     }
 }
 
-/// The blocks that random access visits: the same for writer and reader.
+/// The blocks that random access visits, the same for writer and reader.
 pub fn random_blocks(seed: u64, file: u64, blocks: u64, count: u64) -> impl Iterator<Item = u64> {
     let draw = move |index: u64| xxh3_64_with_seed(&index.to_le_bytes(), seed ^ file.rotate_left(32));
     // The high part of a product spreads evenly over the range without the bias of a remainder.

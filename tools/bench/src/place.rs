@@ -8,14 +8,14 @@ use crate::workload::Step;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// When to give up, and since when.
+/// Time limits and interrupts of a run.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Started with the program's measurements.
+    /// Runs since the first measurement.
     pub watch: Stopwatch,
-    /// The longest that a step may take.
+    /// The time limit of a step.
     pub step: Duration,
-    /// Whether somebody wants it to end.
+    /// A signal that ends the run.
     pub interrupt: Interrupt,
 }
 
@@ -30,7 +30,7 @@ pub struct Place {
     pub nodes: u32,
     /// The processes that serve it.
     pub servers: Servers,
-    /// The command that is run to its end before a step that reads; empty for none.
+    /// The command that runs before a step that reads; empty for none.
     pub settle: Vec<String>,
     /// Whether the kernel drops clean pages before a step that reads cold.
     pub drop_caches: bool,

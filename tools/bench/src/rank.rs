@@ -1,4 +1,4 @@
-//! One rank: does what the coordinator plans, a step at a time.
+//! One rank: takes the steps that the coordinator sends.
 //!
 //! Coordinator and rank exchange lines of JSON over one connection. The coordinator sends the plan, then one
 //! [`ToRank::Go`] per step once every rank has finished the step before; the rank answers each with its work.
@@ -12,28 +12,28 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-/// What the coordinator says.
+/// A message of the coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToRank {
-    /// What will be done; said once.
+    /// The plan of the run, sent once.
     Plan(Plan),
-    /// Do the next step now.
+    /// Start the next step.
     Go,
 }
 
-/// What a rank says.
+/// A message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromRank {
-    /// I am here.
+    /// The rank has connected.
     Hello {
-        /// Which rank.
+        /// Its number.
         rank: u32,
-        /// What the coordinator gave it.
+        /// The token from its command line.
         token: String,
     },
     /// The step is done.
     Done(Measured),
-    /// The step failed, and why.
+    /// The step failed, with the error.
     Failed(String),
 }
 
@@ -54,18 +54,18 @@ impl Link {
     }
 
     /// Sends one message.
-    pub fn say(&mut self, message: &impl Serialize) -> Outcome<()> {
+    pub fn send(&mut self, message: &impl Serialize) -> Outcome<()> {
         let mut line = serde_json::to_vec(message).context(|| "write a message")?;
         line.push(b'\n');
         self.0.get_mut().write_all(&line).context(|| "send a message")
     }
 
-    /// The next message; `None` when the other end has gone.
-    pub fn hear<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
+    /// Receives the next message; `None` if the peer has closed the connection.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
         let mut line = String::new();
         match self.0.read_line(&mut line).context(|| "read a message")? {
             0 => Ok(None),
-            _ => serde_json::from_str(&line).map(Some).context(|| "understand a message"),
+            _ => serde_json::from_str(&line).map(Some).context(|| "parse a message"),
         }
     }
 }
@@ -73,24 +73,24 @@ impl Link {
 /// Serves one coordinator from hello to the last step.
 pub fn serve(options: &RankOptions) -> Outcome<()> {
     let rank = options.rank;
-    let gone = || format!("rank {rank}: the coordinator has gone");
+    let gone = || format!("rank {rank}: the coordinator has closed the connection");
     let directory = expand(&options.directory)?;
     let stream =
         TcpStream::connect(options.coordinator).context(|| format!("reach {}", options.coordinator))?;
     let mut link = Link::new(stream)?;
-    link.say(&FromRank::Hello { rank, token: options.token.clone() })?;
-    let Some(ToRank::Plan(plan)) = link.hear()? else { return Err(gone()) };
+    link.send(&FromRank::Hello { rank, token: options.token.clone() })?;
+    let Some(ToRank::Plan(plan)) = link.receive()? else { return Err(gone()) };
     if let Some(processor) = plan.processor {
         servers::pin_self(processor)?;
     }
     let site = Site::new(plan, rank, &directory);
     for step in site.steps() {
-        let Some(ToRank::Go) = link.hear()? else { return Err(gone()) };
+        let Some(ToRank::Go) = link.receive()? else { return Err(gone()) };
         match site.take(step) {
-            Ok(measured) => link.say(&FromRank::Done(measured))?,
+            Ok(measured) => link.send(&FromRank::Done(measured))?,
             Err(message) => {
                 let message = format!("rank {rank}: {message}");
-                link.say(&FromRank::Failed(message.clone()))?;
+                link.send(&FromRank::Failed(message.clone()))?;
                 return Err(message);
             }
         }

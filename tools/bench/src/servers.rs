@@ -1,6 +1,6 @@
-//! The processes that serve a target: what processor time and memory they take, and which processors they run on.
+//! The processes that serve a target: their processor time and memory, and their processors.
 //!
-//! Only what `/proc` tells anybody about a process; its times come in ticks, of 10 ms on Linux.
+//! The figures come from `/proc`; its times have a resolution of 10 ms.
 
 use crate::outcome::{Context, Outcome};
 use rustix::io::Errno;
@@ -10,11 +10,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Processes by their numbers on this host; none for what the kernel or another host serves.
+/// Process IDs on this host; none if the kernel or another host serves the target.
 #[derive(Clone, Debug, Default)]
 pub struct Servers(Vec<u32>);
 
-/// What they take together.
+/// Resources that they use together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Usage {
     /// In user and in system mode.
@@ -31,12 +31,12 @@ impl Servers {
         Self(processes)
     }
 
-    /// Their numbers, as other programs take a list.
+    /// Their process IDs, separated by commas.
     pub fn numbers(&self) -> String {
         self.0.iter().map(u32::to_string).collect::<Vec<String>>().join(",")
     }
 
-    /// What they have taken so far; `None` where there are none.
+    /// Their usage so far; `None` if there are none.
     pub fn usage(&self) -> Outcome<Option<Usage>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -81,7 +81,7 @@ impl Servers {
 }
 
 impl Usage {
-    /// With the processor time that was taken since `before`.
+    /// With the processor time since `before`.
     pub fn since(self, before: Self) -> Self {
         Self { processor_seconds: self.processor_seconds - before.processor_seconds, ..self }
     }
@@ -98,7 +98,7 @@ pub struct Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         for thread in self.servers.threads() {
-            // A thread that was started meanwhile goes where some other of them went.
+            // A thread that started later gets the processors of another one.
             let before = self.before.get(&thread.as_raw_nonzero().get());
             if let Some(set) = before.or_else(|| self.before.values().next()) {
                 // It fails only for a thread that has ended.
@@ -116,12 +116,12 @@ pub fn first_and_last_processor() -> Outcome<(usize, usize)> {
     Ok((first, allowed.next_back().unwrap_or(first)))
 }
 
-/// How long the hypervisor has not run `processor` so far although it had work.
+/// Steal time of `processor` so far: it had work, and the hypervisor did not run it.
 pub fn stolen_seconds(processor: usize) -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/stat").context(|| "read /proc/stat")?;
     stolen_ticks(&stat, processor)
         .map(|ticks| ticks as f64 / clock_ticks_per_second() as f64)
-        .ok_or_else(|| format!("/proc/stat says nothing of processor {processor}"))
+        .ok_or_else(|| format!("/proc/stat has no processor {processor}"))
 }
 
 /// The eighth figure in the line of `processor`.
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_pinned_and_let_go_again() {
+    fn servers_are_pinned_and_released() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat starts");
         let thread = Pid::from_raw(child.id() as i32);
         let (before, processor) =

@@ -1,7 +1,6 @@
-//! A whole run: every workload on every target, in turn, repetition by repetition.
+//! Runs every workload on every target, alternately, repetition by repetition.
 //!
-//! Turns are short (one workload on one target), so that whatever changes on the machine during a run changes
-//! for all targets alike.
+//! A turn is one workload on one target, and short, so that changes of the machine during a run affect all targets.
 
 use crate::clock::Stopwatch;
 use crate::coordinator;
@@ -21,7 +20,7 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
         step: Duration::from_secs(options.limit_s),
         interrupt: Interrupt::listen()?,
     };
-    // Refused now rather than after an hour of measuring.
+    // A name that is in use fails here, before an hour of measuring.
     let place = report::make_directory(&options.out, &options.name)?;
     let outcome = measure(options, &limits).and_then(|(targets, figures)| {
         let base = base(options, &targets)?;
@@ -31,7 +30,7 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
     });
     match &outcome {
         Ok(()) => println!("report: {}", place.join("report.md").display()),
-        // Nothing was written: an empty directory must not pass for a report.
+        // An empty directory must not pass for a report.
         Err(_) => drop(std::fs::remove_dir(&place)),
     }
     outcome
@@ -55,7 +54,7 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Targets, Figures)>
                 print!("{turn}/{turns}, {:.0} s: ", limits.watch.elapsed().as_secs_f64());
                 match coordinator::run(&plan, target, limits) {
                     Ok(done) => figures.add(workload, target, repetition, &done),
-                    // What another file system cannot do is a result, too.
+                    // A workload that another file system cannot do is a result.
                     Err(message) if target.is_peer() && limits.interrupt.check().is_ok() => {
                         figures.fail(workload, &target.label.name, message);
                     }

@@ -1,4 +1,4 @@
-//! What windows tell of the noise on a compute processor.
+//! Figures of the noise on a compute processor, from windows.
 
 use super::quantum::Window;
 use crate::report::median;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A shorter delay is not called a gap.
 const GAP_NS: u32 = 10_000;
-/// The machine that the slowdown is told for: nodes, and the seconds between two barriers of its program.
+/// The machine of the slowdown: nodes, and the seconds between two barriers of its program.
 const NODES: f64 = 100_000.0;
 const GRAIN_SECONDS: f64 = 1e-3;
 /// Up to this rate without any agent, the figures of this machine are its own (what A64FX clusters were asked for).

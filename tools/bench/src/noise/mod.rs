@@ -1,7 +1,7 @@
-//! What agents take from a program that computes on a processor of its own.
+//! Measures the slowdown of a program that computes on a separate processor beside agents.
 //!
 //! Windows without a job, with an idle one, and with one that is read and written take turns. This program, the
-//! agents and the ranks keep to the first processor, unless told otherwise; the compute process has the last.
+//! agents and the ranks keep to the first processor, unless `--anywhere` is given; the compute process has the last.
 
 mod figures;
 mod quantum;
@@ -58,7 +58,7 @@ pub fn run(options: &NoiseOptions) -> Outcome<()> {
         return Err("noise needs two processors: one for agents, one to compute on".to_owned());
     }
     // Before it is kept to one processor, and sees no other any more.
-    let machine = Machine::look()?;
+    let machine = Machine::detect()?;
     if !options.anywhere {
         // Ranks, and the job with its agents, inherit this.
         servers::pin_self(first)?;
@@ -99,7 +99,7 @@ fn window(
     let compute = Compute::start(processor, options.seconds)?;
     let mut turn = 0;
     if let Some(target) = busy {
-        while !compute.has_spoken()? {
+        while !compute.has_written()? {
             let plan = LOAD.plan(Workload::Sequential, options.nodes, 1, turn)?;
             coordinator::run(&plan, target, limits)?;
             turn += 1;
@@ -120,8 +120,8 @@ impl Compute {
         child.map(Self).context(|| "start the compute process")
     }
 
-    /// Whether it is through: it speaks once, and then more than a pipe holds, so it ends only when it is heard.
-    fn has_spoken(&self) -> Outcome<bool> {
+    /// Returns true if it has written its result, which a pipe does not hold: it exits only when the result is read.
+    fn has_written(&self) -> Outcome<bool> {
         self.0.stdout.as_ref().map_or(Ok(true), wait::is_readable)
     }
 
@@ -129,9 +129,9 @@ impl Compute {
         let mut said = String::new();
         if let Some(mut output) = self.0.stdout.take() {
             wait::readable(&output, limits.step, || limits.interrupt.check())?;
-            output.read_to_string(&mut said).context(|| "hear the compute process")?;
+            output.read_to_string(&mut said).context(|| "read from the compute process")?;
         }
-        serde_json::from_str(&said).context(|| "understand the compute process")
+        serde_json::from_str(&said).context(|| "parse the result of the compute process")
     }
 }
 
@@ -176,7 +176,7 @@ impl Report {
             }
             false => {
                 "**Without a job this machine is not quiet** (rate above 5e-5, from its hypervisor or from other programs): \
-                 only the difference between the lines says something of agents, and the slowdown is that of this machine."
+                 only the difference between the lines is the effect of agents, and the slowdown is that of this machine."
             }
         };
         let mut text = format!(
@@ -217,17 +217,16 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// What a compute process tells of a long window is more than a pipe holds: who waited for its end before he
-    /// heard it waited for ever.
+    /// The result of a long window is larger than a pipe. A caller that waited for the exit before it read the result would block forever.
     #[test]
-    fn a_compute_process_that_waits_to_be_heard_is_through() {
+    fn a_compute_process_that_blocks_on_its_result_has_finished() {
         let mut command = Command::new("head");
         command.args(["--bytes", "1000000", "/dev/zero"]).stdout(Stdio::piped());
         let compute = Compute(command.spawn().expect("head starts"));
         let limit = Duration::from_secs(60);
-        wait::until("what it says", limit, || compute.has_spoken()).expect("it speaks");
+        wait::until("its result", limit, || compute.has_written()).expect("it writes");
         let limits = Limits { watch: Stopwatch::start(), step: limit, interrupt: Interrupt::default() };
         let message = compute.finish(&limits).expect_err("zeros are no window");
-        assert!(message.contains("understand"), "{message}");
+        assert!(message.contains("parse"), "{message}");
     }
 }

@@ -1,7 +1,7 @@
 //! A flame graph: a box per function, as wide as its share of the samples, on top of the one that called it.
 //!
-//! Boxes of this project are orange, other Rust is yellow, the kernel and libraries of C are blue. A box tells its
-//! whole name and its share where the picture is shown by a browser.
+//! Boxes of this project are orange, other Rust is yellow, the kernel and libraries of C are blue. A browser shows
+//! the full name and share of a box.
 
 use super::stacks::Frame;
 use crate::report::escaped;

@@ -135,7 +135,7 @@ fn write(place: &Path, options: &ProfileOptions, profiles: &[(Workload, Frame)])
         }
         true => ("all that runs spends its", "processor, ranks and idle time included"),
     };
-    let machine = Machine::look()?;
+    let machine = Machine::detect()?;
     let mut text = format!(
         "# Where {spender} processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each {sampled}.\n\n\
          {} processors ({}), {}, Linux {}, commit {}.\n",

@@ -30,8 +30,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at the machine that this runs on.
-    pub fn look() -> Outcome<Self> {
+    /// Detects the machine that this runs on.
+    pub fn detect() -> Outcome<Self> {
         let memory_kib =
             field("/proc/meminfo", "MemTotal:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
         Ok(Self {

@@ -1,4 +1,4 @@
-//! The report of a run: raw figures as JSON, medians and ratios as Markdown, and pictures.
+//! The report of a run: raw figures as JSON, medians and ratios as Markdown, and charts as SVG.
 
 mod machine;
 mod memory;
@@ -45,7 +45,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Keeps what was `done` in one turn, and says its rates.
+    /// Adds the measurements of one turn, and prints its rates.
     pub fn add(&mut self, workload: Workload, target: &Target, repetition: u32, done: &[Done]) {
         let name = &target.label.name;
         let measured = done.iter().filter(|done| done.step.unit().is_some());
@@ -56,14 +56,14 @@ impl Figures {
         self.samples.extend(samples);
     }
 
-    /// Keeps that `target` cannot do `workload`; figures of the times when it could would mislead.
+    /// Records that `target` failed at `workload`, and drops its figures of earlier repetitions.
     pub fn fail(&mut self, workload: Workload, target: &str, message: String) {
         println!("{workload:?} {target}: {message}");
         self.samples.retain(|sample| sample.workload != workload || sample.target != target);
         self.failures.push(Failure { workload, target: target.to_owned(), message });
     }
 
-    /// Whether `target` has failed at `workload`.
+    /// Returns true if `target` has failed at `workload`.
     pub fn has_failed(&self, workload: Workload, target: &str) -> bool {
         self.failures.iter().any(|failure| failure.workload == workload && failure.target == target)
     }
@@ -88,7 +88,7 @@ impl Report {
         let targets = targets.iter().map(|target| target.label.clone()).collect();
         let repetitions = figures.samples.iter().map(|sample| sample.repetition + 1).max().unwrap_or(0);
         let (ranks, nodes) = (options.ranks, options.nodes);
-        Ok(Self { machine: Machine::look()?, targets, base, ranks, nodes, repetitions, figures })
+        Ok(Self { machine: Machine::detect()?, targets, base, ranks, nodes, repetitions, figures })
     }
 
     /// Writes all its files to `place`.
@@ -117,7 +117,7 @@ impl Report {
     }
 }
 
-/// A new directory for a report; an existing one is never written over.
+/// Makes the directory of a report, which must not exist.
 pub fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
     let place = out.join(format!("{}-{name}", machine::date()?));
     fs::create_dir_all(out).context(|| format!("make {}", out.display()))?;
@@ -150,7 +150,7 @@ fn grouped(rate: f64) -> String {
     text
 }
 
-/// A ratio for people, with two digits that say something: 1.25 or 0.012.
+/// A ratio with two significant digits: 1.25 or 0.012.
 fn ratio_text(ratio: f64) -> String {
     match ratio {
         ..0.01 => format!("{ratio:.4}"),
@@ -164,5 +164,5 @@ pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Told apart also by people who see few colours (Okabe and Ito).
+/// The palette of Okabe and Ito, for readers with any colour vision.
 pub const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#666666"];

@@ -20,7 +20,7 @@ pub struct Row {
     pub cells: Vec<Option<Cell>>,
 }
 
-/// One target's figures: medians over the repetitions, where nothing else is said.
+/// One target's figures: medians over the repetitions, unless noted.
 #[derive(Debug)]
 pub struct Cell {
     /// The lowest rate.
@@ -33,7 +33,7 @@ pub struct Cell {
     pub ratio: Option<f64>,
     /// Median and 99th percentile of single operations, in microseconds.
     pub latency_us: Option<(f64, f64)>,
-    /// Processor time of all ranks, in the unit that [`Row::cost_unit`] tells, over all repetitions.
+    /// Processor time of all ranks over all repetitions, in the unit of [`Row::cost_unit`].
     pub ranks_cost: f64,
     /// The same of the target's processes.
     pub servers_cost: Option<f64>,
@@ -52,7 +52,7 @@ impl Row {
         Some(Self { group: workload.group(), title: workload.title(step), unit, cells })
     }
 
-    /// In what processor time is told.
+    /// The unit of processor time.
     pub fn cost_unit(&self) -> &'static str {
         match self.unit {
             Unit::MebibytesPerSecond => "s/GB",

@@ -26,7 +26,7 @@ fn sample(target: &str, repetition: u32, seconds: [f64; 2]) -> Sample {
 fn report(samples: Vec<Sample>) -> Report {
     let label = |name: &str| Label { name: name.to_owned(), version: "1 & <2>".to_owned() };
     Report {
-        machine: Machine::look().expect("this machine"),
+        machine: Machine::detect().expect("this machine"),
         targets: vec![label("slow"), label("fast")],
         base: "slow".to_owned(),
         ranks: 2,

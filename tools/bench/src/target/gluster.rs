@@ -1,8 +1,7 @@
-//! A distributed GlusterFS volume of this program's own: a brick in /dev/shm and a FUSE mount per node.
+//! Starts a distributed GlusterFS volume: a brick and a FUSE mount per node.
 //!
-//! GlusterFS's management daemon is asked once, on a port and in a directory of its own, to lay out the volume
-//! just as it would for anybody; then it is stopped. Bricks and clients are started from its volume files by
-//! this program.
+//! The management daemon runs with a separate port and directory, only to write the volume files. This program starts bricks and clients
+//! from these.
 
 use super::peer::{Peer, READY_LIMIT};
 use crate::outcome::{Context, Outcome};
@@ -59,7 +58,7 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     wait::until("glusterd", READY_LIMIT, || {
         limits.interrupt.check()?;
         if !daemon.is_alive() {
-            return Err(format!("glusterd ended {INSTALL}:{}", peer.said()));
+            return Err(format!("glusterd ended {INSTALL}:{}", peer.log_tail()));
         }
         let listed = || gluster(&["pool", "list"]).output().context(|| format!("start gluster {INSTALL}"));
         Ok(socket.exists() && listed()?.status.success())
@@ -74,7 +73,7 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     peer.call(&mut gluster(&words))
 }
 
-/// Starts a brick per node, and their ports once all of them listen.
+/// Starts a brick per node, waits until all listen, and returns their ports.
 fn start_bricks(peer: &mut Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<Vec<u16>> {
     let ports = free_ports(nodes as usize)?;
     let info = fs::read_to_string(peer.path("work/glusterd.info")).context(|| "read what glusterd wrote")?;
@@ -114,7 +113,7 @@ fn program(peer: &Peer, name: &str, log: &str) -> Command {
     command
 }
 
-/// Ports that nobody listens on; all held at once while choosing, so that they differ.
+/// Finds free ports. It holds all of them while it chooses, so that they differ.
 fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     let listeners: Result<Vec<TcpListener>, _> =
         (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
@@ -122,8 +121,7 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     ports.context(|| "find a free port")
 }
 
-/// What GlusterFS is told to call this machine: it takes no loopback address, and the machine's name only
-/// where that name is known to the resolver.
+/// The host name for GlusterFS, which takes no loopback address, and the host's name only if the resolver knows it.
 fn own_address() -> Outcome<String> {
     // Choosing a route sends nothing; the destination is an address reserved for documentation.
     let routed = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {

@@ -80,13 +80,13 @@ impl Job {
         [&exec, options, &["--"]].concat().into_iter().map(str::to_owned).collect()
     }
 
-    /// Takes it down; a second call does nothing.
+    /// Ends it, and removes its shared directory; a second call does nothing.
     pub fn stop(&mut self) -> Outcome<()> {
         self.down()?;
         self.shared.take().map_or(Ok(()), TempDir::close).context(|| "remove the shared directory of the job")
     }
 
-    /// What the program prints when it is called so.
+    /// Runs the program, and returns its output.
     fn call(&self, arguments: &[&str]) -> Outcome<Vec<u8>> {
         let what = format!("{} {}", self.program.display(), arguments.join(" "));
         let output = Command::new(&self.program)
@@ -114,7 +114,7 @@ impl Drop for Job {
     }
 }
 
-/// The process of each agent, from what `status --json` prints of one job.
+/// The process of each agent, from the output of `status --json`.
 fn agents(status: &[u8]) -> Outcome<Servers> {
     let jobs: Value = serde_json::from_slice(status).context(|| "understand the state of the job")?;
     let nodes = jobs[0]["running"]["nodes"].as_array().map_or(&[][..], Vec::as_slice);
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_found_in_the_state_of_a_job_and_missed_when_one_is_silent() {
+    fn agents_are_found_in_the_state_of_a_job_unless_one_does_not_answer() {
         let state = |second: &str| {
             format!(r#"[{{"running":{{"job":"a","nodes":[{{"node":0,"status":{{"pid":77}}}},{second}]}}}}]"#)
         };

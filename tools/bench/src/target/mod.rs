@@ -1,6 +1,6 @@
-//! What is measured: a directory, and how to start a process where it is mounted.
+//! Targets: a directory to measure, and the command that starts a process where it is mounted.
 //!
-//! A target that this program sets up is taken down again when it is dropped, also after a failure.
+//! A target that this program sets up ends when it is dropped, also after a failure.
 
 mod gfarm;
 mod gluster;
@@ -24,12 +24,11 @@ const CACHE: &str = "$TAMEIKE_CACHE";
 /// Options of `exec` for ranks that are preloaded.
 const PRELOADED: &[&str] = &["--preload"];
 
-/// What reports say of a target.
+/// The name of a target in reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Label {
-    /// How they call it.
     pub name: String,
-    /// What it is: program and version, or the kind of the file system.
+    /// Program and version, or the type of the file system.
     pub version: String,
 }
 
@@ -43,7 +42,7 @@ pub struct Target {
     backing: Backing,
 }
 
-/// What has to be taken down again.
+/// The processes and files that end with the target.
 #[derive(Debug)]
 enum Backing {
     Given,
@@ -53,7 +52,7 @@ enum Backing {
 }
 
 impl Target {
-    /// Whether it is a file system of others, whose failures end no run.
+    /// Returns true for a peer file system, whose failures do not end a run.
     pub fn is_peer(&self) -> bool {
         matches!(self.backing, Backing::Peer(_))
     }
@@ -80,7 +79,7 @@ impl Target {
         Ok(())
     }
 
-    /// Takes it down, and says when that failed.
+    /// Ends it.
     pub fn stop(self) -> Outcome<()> {
         match self.backing {
             Backing::Given => Ok(()),
@@ -154,7 +153,7 @@ pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Targets> {
     }
 }
 
-/// Gives the targets that are named in `values` of `option`, as NAME=COMMAND, these commands.
+/// Sets the commands that `values` of `option` have for targets, as NAME=COMMAND.
 fn set_commands(
     targets: &mut [Target],
     option: &str,
@@ -254,7 +253,7 @@ fn target(name: &str, version: String, directory: String, nodes: u32, backing: B
     Target { label: Label { name: name.to_owned(), version }, place, backing }
 }
 
-/// The kind of the file system that holds `directory`, as the kernel calls it.
+/// The type of the file system that holds `directory`, by its name in the kernel.
 fn kind_of(directory: &str) -> String {
     let path = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.into());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();

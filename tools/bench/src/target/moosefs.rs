@@ -1,8 +1,7 @@
-//! A MooseFS of this program's own: a master, and a chunk server in /dev/shm and a FUSE mount per node.
+//! Starts MooseFS: a master, and a chunk server and a FUSE mount per node.
 //!
-//! MooseFS refuses chunk servers on loopback addresses, so all of its processes live in a network namespace
-//! of their own, with an address that is reserved for documentation; it ends with the last of them. One copy is
-//! kept of everything, and what is removed is given back at once, as on the other targets.
+//! MooseFS refuses chunk servers on loopback addresses. So its processes run in a network namespace with an address that is reserved for
+//! documentation. The volume keeps one copy and no trash, as the other targets do.
 
 use super::peer::Peer;
 use crate::outcome::{Context, Outcome};
@@ -15,14 +14,14 @@ const INSTALL: &str =
     "(MooseFS is Debian's moosefs-master, moosefs-chunkserver and moosefs-client; it needs root)";
 /// Reserved for documentation, so it stands for no host.
 const ADDRESS: &str = "192.0.2.1";
-/// The ports of the master are MooseFS's usual ones: nobody else is in the namespace.
+/// The usual port of the master: no other process is in the namespace.
 const MASTER_PORT_FOR_CLIENTS: u16 = 9421;
 const FIRST_CHUNK_PORT: u16 = 9500;
-/// What a master finds that starts for the first time.
+/// The metadata of a new master.
 const EMPTY_METADATA: &str = "MFSM NEW";
-/// Settings that a daemon started by hand has by itself: no other user, and no precedence over the ranks.
+/// The daemons run as root, and with the priority of the ranks.
 const AS_STARTED: &str = "WORKING_USER = root\nWORKING_GROUP = root\nNICE_LEVEL = 0\n";
-/// Removes chunks of files that are gone as fast as it can, for the memory that they take.
+/// Frees the chunks of removed files as fast as possible.
 const REMOVE_SOON: &str =
     "CHUNKS_LOOP_MIN_TIME = 60\nCHUNKS_SOFT_DEL_LIMIT = 1000\nCHUNKS_HARD_DEL_LIMIT = 1000\n";
 const LISTENING: &str = "0A";
@@ -57,18 +56,18 @@ pub fn version() -> Outcome<String> {
     Ok(format!("MooseFS {}", said.lines().next().unwrap_or("unknown").trim_start_matches("version: ")))
 }
 
-/// A network namespace, by the process that holds it.
+/// A network namespace, named by a process in it.
 struct Namespace(u32);
 
 impl Namespace {
-    /// A program that is started in it.
+    /// A command that runs a program in it.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0)).arg("--").arg(name);
         command
     }
 
-    /// Whether somebody in it listens on `port`.
+    /// Returns true if a process in it listens on `port`.
     fn listens(&self, port: u16) -> Outcome<bool> {
         let path = format!("/proc/{}/net/tcp", self.0);
         let sockets = fs::read_to_string(&path).context(|| format!("read {path}"))?;
@@ -76,7 +75,7 @@ impl Namespace {
     }
 }
 
-/// Whether a list like `/proc/net/tcp` has a socket that listens on `port`.
+/// Returns true if a list like `/proc/net/tcp` has a socket that listens on `port`.
 fn is_listening(sockets: &str, port: u16) -> bool {
     let end = format!(":{port:04X}");
     sockets.lines().any(|line| {
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_that_listen_are_told_from_those_that_are_connected() {
+    fn listening_sockets_are_distinguished_from_connected_ones() {
         let sockets = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   \
                        0: 00000000:24CD 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n   \
                        1: 010200C0:9C40 010200C0:24CC 01 00000000:00000000 00:00000000 00000000     0\n";

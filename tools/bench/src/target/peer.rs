@@ -1,7 +1,7 @@
-//! The servers and clients of a file system of others, run in the foreground, and what they mount.
+//! The servers, clients and mounts of a peer file system.
 //!
-//! They are children of this program with all their files in one directory in memory, so that they are known
-//! and end with it, and nothing of the same file system that is already on the machine is used or changed.
+//! The processes are children of this program in the foreground and have all their files in one directory. They end with this program, and
+//! leave an installation of the same file system on this machine alone.
 
 use crate::outcome::{Context, Outcome};
 use crate::place::Limits;
@@ -15,15 +15,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The longest that any of them may take to be ready.
+/// Time until a server or mount must be ready.
 pub const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Lines of each log that are shown when a process has ended.
+/// Lines of each log in the error if a process exits.
 const LINES_SHOWN: usize = 8;
 
 /// Processes, mounts and files.
 #[derive(Debug)]
 pub struct Peer {
-    /// What to say to somebody who lacks it.
+    /// For errors: the packages that have the programs.
     install: &'static str,
     /// Servers first, then their clients.
     processes: Vec<Child>,
@@ -33,7 +33,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Nothing yet but a directory in `store`; `install` tells where the programs come from.
+    /// Makes the directory in `store`. `install` names the packages that have the programs.
     pub fn new(name: &str, install: &'static str, store: &Path) -> Outcome<Self> {
         let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in(store);
         let state = state.context(|| format!("make a directory in {}", store.display()))?;
@@ -75,7 +75,7 @@ impl Peer {
         Servers::new(self.processes.iter().map(Child::id).collect())
     }
 
-    /// Starts a program that stays in the foreground; it ends with this value. Returns its process number.
+    /// Starts a program in the foreground, until this value is dropped. Returns its process ID.
     pub fn start(&mut self, command: &mut Command, log: &str) -> Outcome<u32> {
         let process = self.spawn(command, log)?;
         let number = process.id();
@@ -83,7 +83,7 @@ impl Peer {
         Ok(number)
     }
 
-    /// Starts a program that is needed for a while only.
+    /// Starts a program in the foreground, until the result is dropped.
     pub fn start_for_now(&self, command: &mut Command, log: &str) -> Outcome<Daemon> {
         self.spawn(command, log).map(Daemon)
     }
@@ -93,12 +93,12 @@ impl Peer {
         let said = self.path(&format!("log/{log}.out"));
         let file = File::create(&said).context(|| format!("make {}", said.display()))?;
         let other = file.try_clone().context(|| format!("open {}", said.display()))?;
-        // A group of its own is safe from the terminal's Ctrl-C.
+        // Ctrl-C of the terminal must not reach it.
         let command = command.stdin(Stdio::null()).stdout(file).stderr(other).process_group(0);
         command.spawn().context(|| format!("start {program} {}", self.install))
     }
 
-    /// Runs a program to its end, which must be a good one.
+    /// Runs a program, which must succeed.
     pub fn call(&self, command: &mut Command) -> Outcome<()> {
         let program = command.get_program().display().to_string();
         let output = command.stdin(Stdio::null()).output();
@@ -113,7 +113,7 @@ impl Peer {
         }
     }
 
-    /// Waits until `ready`, as long as all processes live.
+    /// Waits until `ready` returns true, and fails if a process exits.
     pub fn wait(&mut self, what: &str, limits: &Limits, ready: impl Fn() -> Outcome<bool>) -> Outcome<()> {
         wait::until(what, READY_LIMIT, || {
             limits.interrupt.check()?;
@@ -127,26 +127,26 @@ impl Peer {
         self.make(&format!("mount-{node}"))?;
         let mount = self.path(&format!("mount-{node}"));
         self.start(command.arg(&mount), &format!("client-{node}"))?;
-        // Owed from here on, also when waiting fails.
+        // `stop` unmounts it also if waiting fails.
         self.mounts.push(mount.clone());
         self.wait(&format!("the mount of node {node}"), limits, || is_mounted(&mount))?;
-        fs::metadata(&mount).context(|| format!("look at {}", mount.display()))?;
+        fs::metadata(&mount).context(|| format!("stat {}", mount.display()))?;
         Ok(())
     }
 
-    /// An error, with the ends of the logs, when a process has ended.
+    /// Returns an error with the ends of the logs if a process has exited.
     fn all_alive(&mut self) -> Outcome<()> {
         for process in &mut self.processes {
             let ended = process.try_wait().context(|| "watch a server")?;
             if let Some(status) = ended {
-                return Err(format!("a server ended ({status}) {}:{}", self.install, self.said()));
+                return Err(format!("a server ended ({status}) {}:{}", self.install, self.log_tail()));
             }
         }
         Ok(())
     }
 
     /// The last lines of all logs.
-    pub fn said(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let mut said = String::new();
         for entry in fs::read_dir(self.path("log")).into_iter().flatten().flatten() {
             let log = fs::read_to_string(entry.path()).unwrap_or_default();
@@ -189,12 +189,12 @@ impl Drop for Peer {
     }
 }
 
-/// A process that ends with its scope.
+/// A process that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Whether it runs.
+    /// Returns true while it runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -212,7 +212,7 @@ fn is_mounted(place: &Path) -> Outcome<bool> {
 }
 
 fn end(process: &mut Child) {
-    // Both fail only for a process that has ended, which is what is wanted.
+    // Both fail only if the process has exited.
     process.kill().ok();
     process.wait().ok();
 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_said_before_it_ended_is_told() {
+    fn the_error_of_a_server_that_exits_has_its_log() {
         let mut peer = Peer::new("test", "(from nowhere)", Path::new("/dev/shm")).expect("a directory");
         peer.start(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"]), "server")
             .expect("a shell");

@@ -1,5 +1,4 @@
-//! Many files of one size, 0 bytes included: created, looked at and read by who made them and by another rank, and removed,
-//! as the program mdtest does.
+//! Many files of one size, 0 bytes included: their creator and another rank stat and read them, as mdtest does.
 
 use super::container::Container;
 use super::{Measured, Site, open};
@@ -41,7 +40,7 @@ pub fn create(site: &Site) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Looks at each file of `rank`: there, a file, and of the right size.
+/// Stats each file of `rank`, which must be a file of the right size.
 pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
     let (paths, size) = (paths(site, &site.files_of(rank)), site.plan.file_bytes);
     let mut measured = Measured::default();
@@ -61,7 +60,7 @@ pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
 /// Opens, reads and closes `files`, and checks them.
 pub fn read(site: &Site, files: &[(u32, u32)]) -> Outcome<Measured> {
     let (paths, size) = (paths(site, files), site.plan.file_bytes);
-    // One byte more each, so that a file that is too long is seen.
+    // One byte more detects a file that is too long.
     let mut bytes = vec![1; paths.len() * (size + 1)];
     let mut sizes = Vec::with_capacity(paths.len());
     let mut measured = Measured::default();
@@ -116,7 +115,7 @@ fn paths(site: &Site, files: &[(u32, u32)]) -> Vec<PathBuf> {
     files.iter().map(|&(rank, index)| site.file(rank, index)).collect()
 }
 
-/// Reads until the end of the file or of `content`; how many bytes.
+/// Reads until the end of the file or of `content`; returns the number of bytes.
 fn read_whole(file: &mut File, content: &mut [u8]) -> std::io::Result<usize> {
     let mut size = 0;
     while size < content.len() {

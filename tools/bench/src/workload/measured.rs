@@ -1,4 +1,4 @@
-//! Measuring calls to a file system: their time, that of the processor, and each call's own.
+//! Measures calls to a file system: elapsed time, processor time, and the latency of each call.
 
 use crate::clock::{Stopwatch, processor_seconds};
 use crate::latency::Latencies;
@@ -6,7 +6,7 @@ use crate::outcome::Outcome;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What one rank did in one step, in sums.
+/// The work of one rank in one step, in sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// In calls to the file system.
@@ -19,7 +19,7 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// What one rank did in one step.
+/// The measurements of one rank in one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// All of it.
@@ -34,7 +34,7 @@ impl Measured {
         Self { work: Work { seconds: elapsed.as_secs_f64(), ..self.work }, latencies: Latencies::default() }
     }
 
-    /// Runs `calls` with the clock on; they say when each operation is done.
+    /// Times `calls`, which report the end of each operation.
     pub fn time<T>(&mut self, calls: impl FnOnce(&mut Laps) -> Outcome<T>) -> Outcome<T> {
         let processor_before = processor_seconds();
         let watch = Stopwatch::start();
@@ -63,7 +63,7 @@ impl Laps<'_> {
         self.measured.work.bytes += bytes as u64;
     }
 
-    /// What has passed since the last operation belongs to none: it counts only in the sum.
+    /// The time since the last operation counts in the sum only.
     pub fn pass(&mut self) {
         self.last = self.watch.elapsed();
     }

@@ -1,7 +1,7 @@
-//! What is measured: workloads of steps, each done by all ranks at once between two barriers.
+//! Workloads: sequences of steps, which all ranks take at the same time between two barriers.
 //!
-//! A step measures only its calls to the file system. What is written is made before the clock starts, and
-//! what was read is checked after it has stopped; the step fails when one byte is wrong.
+//! A step times only its calls to the file system. It generates content before and checks content after that, and fails if one byte is
+//! wrong.
 
 mod container;
 mod files;
@@ -123,7 +123,7 @@ impl Site {
         Ok(Measured::default())
     }
 
-    /// That `bytes` are what belongs at `offset` of `content`, which `path` holds.
+    /// Checks that `bytes`, read from `path`, are `content` from `offset`.
     fn check(&self, path: &Path, content: Content, offset: u64, bytes: &[u8]) -> Outcome<()> {
         match self.pattern.first_wrong(content, offset, bytes) {
             Some(at) => {
@@ -138,10 +138,10 @@ fn open(path: &Path) -> Outcome<File> {
     File::open(path).context(|| format!("open {}", path.display()))
 }
 
-/// Asks this node's kernel to forget the pages of `file`.
+/// Drops the pages of `file` from this node's page cache.
 fn drop_pages(file: &File, path: &Path) -> Outcome<()> {
     match rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
-        // A rank that is preloaded has opened it past the kernel, which keeps no pages for it.
+        // A preloaded rank opens files without the kernel, which has no pages of them.
         Err(Errno::BADF) => Ok(()),
         dropped => dropped.context(|| format!("drop the pages of {}", path.display())),
     }

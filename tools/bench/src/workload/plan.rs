@@ -1,14 +1,14 @@
-//! What is planned for one turn: a workload with its sizes, on files of its own.
+//! The plan of one turn: a workload with its sizes.
 
 use super::{Group, Step, Workload};
 use crate::outcome::Outcome;
 use crate::servers;
 use serde::{Deserialize, Serialize};
 
-/// At most so much is read again and again where only the time of one read matters: the node's cache is to hold it.
+/// Size limit of files that measure the latency of cached reads: they must fit the node's cache.
 const LATENCY_BYTES: u64 = 64 << 20;
 
-/// What every rank of a turn is told.
+/// The plan that the coordinator sends to each rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// What to do.
@@ -19,7 +19,7 @@ pub struct Plan {
     pub in_container: bool,
     /// How many ranks do it.
     pub ranks: u32,
-    /// What the bytes follow from.
+    /// The seed of the content.
     pub seed: u64,
     /// What each rank writes to its large file, or to its part of one.
     pub size_bytes: u64,
@@ -51,16 +51,16 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Enough for figures that say something.
+    /// Enough for stable figures.
     pub const USUAL: Self =
         Self { size_bytes: 256 << 20, files: 2000, large_files: 128, file_bytes: 64 << 10, operations: 4096 };
 
-    /// Enough to see that it works; a size that is no whole number of calls, so that the last call is a short one.
+    /// For tests. The size is no multiple of a call, so that the last call is short.
     pub const TINY: Self =
         Self { size_bytes: (3 << 20) + 8192, files: 20, large_files: 3, file_bytes: 3000, operations: 40 };
 
-    /// A turn of `workload`, done by `ranks` where it does not have its own number of them. Each turn of a process
-    /// has other bytes: what an earlier one left behind never passes for this one's.
+    /// Plans a turn of `workload` by `ranks`, unless the workload has a fixed number. Each turn has different content, so that content of an
+    /// earlier turn fails the checks.
     pub fn plan(self, workload: Workload, ranks: u32, seed: u64, turn: usize) -> Outcome<Plan> {
         Ok(Plan {
             workload,

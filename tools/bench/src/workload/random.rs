@@ -59,7 +59,7 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// As [`read`], after this node's kernel has been asked to forget the file's pages.
+/// As [`read`], with no pages of the file in this node's page cache.
 pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
     drop_pages(&open(&path)?, &path)?;

@@ -1,9 +1,9 @@
-//! The names of workloads and of their steps, what each counts, and how a report calls it.
+//! Workloads and their steps, with units and titles for reports.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A sequence of steps on files of its own.
+/// A sequence of steps on a new set of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -13,7 +13,7 @@ pub enum Workload {
     Neighbour,
     /// One file, a part of it per rank, in calls of 1 MiB.
     Shared,
-    /// One file, records of 47,008 bytes of all ranks in turn.
+    /// One file, interleaved records of 47,008 bytes of all ranks.
     Interleaved,
     /// One process alone, one file, in calls of 16 MiB.
     OneProcess,
@@ -55,21 +55,21 @@ pub enum Step {
     Write,
     /// Read back what this rank wrote.
     ReadOwn,
-    /// Read what the next rank wrote, with nothing of it in this node's kernel.
+    /// Read the next rank's file cold: with none of it in this node's page cache.
     ReadOther,
     /// Each rank reads its file, so that its node has it; not measured.
     Warm,
     /// Overwrite random blocks, then fsync.
     RandomWrite,
-    /// Read random blocks of the next rank's file, with nothing of it in this node's kernel.
+    /// Read random blocks of the next rank's file cold.
     RandomRead,
     /// Read random blocks that this node's kernel may still have.
     CachedRead,
     /// Create files, write their content in one call, and close them.
     Create,
-    /// Look at this rank's files.
+    /// Stat this rank's files.
     StatOwn,
-    /// Look at the next rank's files.
+    /// Stat the next rank's files.
     StatOther,
     /// Open, read whole and close this rank's files.
     OpenOwn,
@@ -77,7 +77,7 @@ pub enum Step {
     OpenOther,
     /// Read files of all ranks in random order.
     OpenRandom,
-    /// All ranks exit and the data is persisted: the time from the begin of the step before until then.
+    /// All ranks exit and the data is persisted; measured from the begin of the step before.
     Persist,
     /// As `Persist`; not measured.
     Restart,
@@ -174,7 +174,7 @@ impl Workload {
         }
     }
 
-    /// How many processes do it, where `usual` is what the run was asked for.
+    /// The number of processes, which is `usual` for most workloads.
     pub fn ranks(self, usual: u32) -> u32 {
         match self {
             Self::OneProcess | Self::Latency | Self::LatencyPinned => 1,
@@ -183,12 +183,12 @@ impl Workload {
         }
     }
 
-    /// Whether ranks and servers share one processor.
+    /// Returns true if ranks and servers share one processor.
     pub fn is_pinned(self) -> bool {
         self == Self::LatencyPinned
     }
 
-    /// Whether all ranks have their files in one directory.
+    /// Returns true if all ranks have their files in one directory.
     pub fn has_one_directory(self) -> bool {
         use Workload::*;
         matches!(self, Shared | Interleaved | MetadataShared | SmallShared | MebibyteShared | HotFile)
@@ -219,7 +219,7 @@ impl Workload {
         }
     }
 
-    /// A name for people, within its group: what is done, to what.
+    /// Its title in reports, within its group.
     pub fn title(self, step: Step) -> String {
         let what = match step {
             Step::Write => "write, fsync",
@@ -233,10 +233,10 @@ impl Workload {
             Step::CachedRead => "read, in the kernel's cache",
             Step::Create if self.file_bytes(1) > 0 => "create and write",
             Step::Create => "create",
-            Step::StatOwn => "stat by its maker",
+            Step::StatOwn => "stat by its creator",
             Step::StatOther => "stat by another rank",
-            Step::OpenOwn if self.file_bytes(1) > 0 => "read by its maker",
-            Step::OpenOwn => "open and read by its maker",
+            Step::OpenOwn if self.file_bytes(1) > 0 => "read by its creator",
+            Step::OpenOwn => "open and read by its creator",
             Step::OpenOther if self.file_bytes(1) > 0 => "read by another rank",
             Step::OpenOther => "open and read by another rank",
             Step::OpenRandom => "read in random order",
@@ -252,7 +252,7 @@ impl Workload {
             Self::Sequential => "a file per rank, 1 MiB calls",
             Self::Neighbour => "a file per rank for the next one, 1 MiB calls",
             Self::Shared => "one file, a part per rank, 1 MiB calls",
-            Self::Interleaved => "one file, records of 47,008 bytes in turn",
+            Self::Interleaved => "one file, interleaved records of 47,008 bytes",
             Self::OneProcess => "one process",
             Self::FourProcesses => "four processes",
             Self::Random => "a file per rank",
@@ -266,7 +266,7 @@ impl Workload {
 }
 
 impl Step {
-    /// Whether ranks read bytes of files in it.
+    /// Returns true if ranks read files in it.
     pub fn reads(self) -> bool {
         use Step::*;
         matches!(

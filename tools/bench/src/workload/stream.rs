@@ -1,6 +1,6 @@
 //! Large files, read and written in one direction in large calls, as the program IOR does.
 //!
-//! Ranks have a file each, a part each of one file, or take turns in one file record by record.
+//! Each rank has a file, a part of one file, or every n-th record of one file; or all ranks read one file.
 
 use super::{Measured, Site, Workload, drop_pages, open};
 use crate::outcome::{Context, Outcome};
@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
-/// A record that is no whole number of pages, as particle codes write them (IOR's "hard" pattern).
+/// A record size that is no multiple of a page, as particle codes have (IOR's "hard" pattern).
 const RECORD_BYTES: u64 = 47_008;
-/// Bytes made or checked at once, between stretches of the clock; a file no larger than this is timed in one.
+/// Bytes that are generated or checked at once while the clock stands.
 const WINDOW_BYTES: u64 = 256 << 20;
 
 /// How the bytes of one rank lie in a file.
@@ -89,7 +89,7 @@ impl Stream {
         (WINDOW_BYTES / self.call_bytes) as usize
     }
 
-    /// Memory for one window, touched already: what is measured is the file system, not page faults.
+    /// Memory for one window, written once, so that no page faults are measured.
     fn window(&self) -> Vec<u8> {
         vec![1; (self.calls_in_window() as u64 * self.call_bytes).min(self.size_bytes) as usize]
     }
@@ -116,7 +116,7 @@ pub fn write(site: &Site) -> Outcome<Measured> {
         measured.time(|laps| {
             let file = match &mut file {
                 Some(file) => file,
-                // Never truncated: other ranks may have written their parts already.
+                // Other ranks may have written their parts.
                 None => file.insert(
                     OpenOptions::new()
                         .write(true)
@@ -174,7 +174,7 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     }
 }
 
-/// As [`read`], after this node's kernel has been asked to forget the file's pages.
+/// As [`read`], with no pages of the file in this node's page cache.
 pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
     drop_pages(&open(&path)?, &path)?;
