@@ -35,9 +35,6 @@ pub(crate) fn sync(file: &dyn SharedFile) -> Result<()> {
 }
 
 /// Returns the size of an open file that was `seen` so. Fetches it again where it is less than `expected`: the mount may show a stale size.
-///
-/// # Errors
-/// The errors of the file system.
 pub(crate) fn learn_size(file: &dyn SharedFile, seen: &FileStat, expected: u64) -> Result<u64> {
     if seen.size < expected {
         file.revalidate()?;

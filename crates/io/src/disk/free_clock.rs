@@ -27,9 +27,6 @@ pub struct FreeClock(Notice);
 
 impl FreeClock {
     /// Creates the clock of a disk of `disk_size` bytes.
-    ///
-    /// # Errors
-    /// The errors of the system.
     pub fn create(disk_size: u64) -> std::io::Result<Self> {
         let words = usize::try_from(1 + disk_size.div_ceil(REGION_SIZE)).unwrap_or(usize::MAX);
         Notice::create("tameike-free", words.saturating_mul(WORD_SIZE)).map(Self)

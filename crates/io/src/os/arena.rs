@@ -125,9 +125,6 @@ pub struct Arena(Mapping);
 impl Arena {
     /// Creates memory of `size` zero bytes, with the descriptor by which the other process maps it. Pages are allocated at the
     /// first access.
-    ///
-    /// # Errors
-    /// The errors of the system.
     pub fn create(name: &str, size: usize) -> std::io::Result<(Self, OwnedFd)> {
         let memory = sealed(name, size)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

@@ -42,9 +42,6 @@ pub fn is_alone(file: BorrowedFd<'_>) -> bool {
 
 /// Installs a handler without effect for SIGIO, by which the kernel reports waiting processes: by default it would kill this
 /// process. An exec restores the default.
-///
-/// # Errors
-/// The errors of the system.
 pub fn ignore_waiters() -> Result<()> {
     let nothing = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     signal_hook::flag::register(libc::SIGIO, nothing)

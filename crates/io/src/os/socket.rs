@@ -110,9 +110,6 @@ pub fn receive_with_files(socket: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>)
 }
 
 /// As [`receive_with_files`], for a nonblocking socket: `WouldBlock` if there is no data.
-///
-/// # Errors
-/// The errors of the system.
 pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {
     receive(socket.as_fd(), bytes)
 }
@@ -130,18 +127,12 @@ pub fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io::Resul
 }
 
 /// Receives the files that [`send_files`] sent.
-///
-/// # Errors
-/// The errors of the system.
 pub fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> {
     receive(socket.as_fd(), &mut [0]).map(|(_, files)| files)
 }
 
 /// Receives bytes (none if the other end is closed) and up to `COUNT` attached files; `None` if there is no data. Allocates
 /// nothing.
-///
-/// # Errors
-/// The errors of the system.
 pub fn receive_files_now<const COUNT: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],

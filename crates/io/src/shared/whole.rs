@@ -24,9 +24,6 @@ pub struct WholeFile {
 }
 
 /// Reads all extended attributes of a file; empty if the file system does not support them.
-///
-/// # Errors
-/// The errors of the file system.
 pub fn xattrs_of<T: SharedFs + ?Sized>(fs: &T, path: &[u8]) -> Result<Vec<NamedXattr>> {
     let names = match fs.xattrs(path) {
         Err(fault) if matches!(fault.errno, Errno::EOPNOTSUPP | Errno::ENOSYS) => Vec::new(),

@@ -41,9 +41,6 @@ impl PackedFile {
     }
 
     /// The external file.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn content(&self) -> Result<&dyn SharedFile> {
         if let Some(content) = self.content.get() {
             return Ok(&**content);

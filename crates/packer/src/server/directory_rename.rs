@@ -62,9 +62,6 @@ impl DirectoryRenamer<'_> {
     }
 
     /// Finishes, or takes back, a rename that this incarnation or an earlier one has begun.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn finish_interrupted(&mut self) -> Result<()> {
         let Some(note) = self.store.note(NOTE)? else { return Ok(()) };
         let mut paths = note.split(|&byte| byte == 0);

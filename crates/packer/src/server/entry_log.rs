@@ -30,9 +30,6 @@ pub struct LogSync {
 
 impl LogSync {
     /// Syncs the container; blocks.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn sync(&self) -> Result<()> {
         self.part.sync()
     }
@@ -88,9 +85,6 @@ impl EntryLog {
     }
 
     /// Reads what another job has added to the container.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn refresh(&mut self) -> Result<()> {
         self.attributes.clear();
         self.container.refresh()
@@ -145,9 +139,6 @@ impl EntryLog {
     }
 
     /// Writes an entry, so that undoing a change of it can read it.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn make_readable(&mut self, entry: &IndexEntry) -> Result<()> {
         self.writer.as_mut().map_or(Ok(()), |writer| writer.make_readable(entry.lane, entry.address))
     }
@@ -161,9 +152,6 @@ impl EntryLog {
     }
 
     /// Begins a read of a draft, which ends without the log.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn begin_read(&mut self, draft: &mut Draft, offset: u64, length: usize) -> Result<Reading> {
         draft.begin_read(&mut self.container, self.writer.as_mut(), offset, length)
     }
@@ -190,9 +178,6 @@ impl EntryLog {
     }
 
     /// Writes the entries that the file system refused before, so that these do not accumulate, and reserves space for a change.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn retry_and_reserve(&mut self) -> Result<()> {
         if self.was_refused {
             self.write_pending()?;
@@ -206,9 +191,6 @@ impl EntryLog {
     }
 
     /// Reserves space in the lane for a change and for undoing it.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn reserve(&mut self) -> Result<()> {
         let size = CHANGE_SIZE + self.creating * UNDO_SIZE_MAX;
         self.writer.as_mut().map_or(Ok(()), |writer| writer.reserve(size))
@@ -225,9 +207,6 @@ impl EntryLog {
     }
 
     /// Puts an entry without content of its own at a path.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn put(&mut self, path: &[u8], node: Option<Node>) -> Result<IndexEntry> {
         let version = self.next_version(path)?;
         let writer = self.writer()?;
@@ -247,9 +226,6 @@ impl EntryLog {
     }
 
     /// Puts the entry of a draft at its path, and returns its address.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn put_draft(&mut self, path: Vec<u8>, draft: &mut Draft) -> Result<u64> {
         let version = self.next_version(&path)?;
         let writer = self.writer()?;
@@ -296,9 +272,6 @@ impl EntryLog {
     }
 
     /// Writes all entries that were put to the journal and to the file system.
-    ///
-    /// # Errors
-    /// The errors of the device and of the file system.
     pub fn write_pending(&mut self) -> Result<()> {
         let noted = self.write_journal();
         let put = match &noted {
@@ -326,9 +299,6 @@ impl EntryLog {
     }
 
     /// Returns the write that covers the entry at an address and all others that were put, for the caller to do without the log.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn begin_write(&mut self, address: u64) -> Result<Option<HandedOverBlock>> {
         self.write_journal()?;
         match &mut self.writer {
@@ -419,9 +389,6 @@ impl EntryLog {
     }
 
     /// Ends the lane, and writes the index.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn end_writing(&mut self) -> Result<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         self.container.end_writer(writer)?;

@@ -24,9 +24,6 @@ pub struct UnsyncedExternal {
 
 impl UnsyncedExternal {
     /// Syncs the pending promotions, then the directory.
-    ///
-    /// # Errors
-    /// The errors of the device and of the file system.
     pub fn sync(&self) -> Result<()> {
         self.promotions.as_ref().map_or(Ok(()), |promotions| promotions.sync())?;
         self.dir.as_ref().map_or(Ok(()), |dir| dir.sync_dir(b""))
@@ -61,9 +58,6 @@ impl ExternalContent {
     }
 
     /// Records that this job promotes an external file.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn add_promotion(&mut self, number: u64) -> Result<()> {
         self.promotions.as_mut().map_or(Ok(()), |promotions| promotions.add(number))
     }
@@ -79,9 +73,6 @@ impl ExternalContent {
     }
 
     /// Forgets the pending promotions.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn end_promotions(&mut self) -> Result<()> {
         self.promotions.as_mut().map_or(Ok(()), PendingPromotions::clear)
     }

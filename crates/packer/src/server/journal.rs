@@ -89,9 +89,6 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal of a container in a directory of the device, or creates it. Returns what an earlier incarnation has journaled of
     /// that container.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn open(dir: &dyn SharedFs, whose: Whose) -> Result<(Self, Earlier)> {
         let files = [make_file(dir, NAMES[0])?, make_file(dir, NAMES[1])?];
         let is_of_it = |found: &Found| found.whose.container == whose.container;
@@ -166,9 +163,6 @@ impl Journal {
     }
 
     /// Drops all entries, durably.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn clear(&mut self) -> Result<()> {
         self.pending.clear();
         empty(&*self.files[1 - self.current])?;
@@ -191,9 +185,6 @@ impl Journal {
 }
 
 /// The count of changes of packed names in a device's journal that are not durable, of any container.
-///
-/// # Errors
-/// The errors of the device.
 pub fn count_journaled(dir: &dyn SharedFs) -> Result<u64> {
     let count = |found: Option<Found>| found.map_or(0, |found| found.noted.len() as u64);
     files_in(dir).map(|file| Found::read(&*file?).map(count)).sum()

@@ -60,9 +60,6 @@ impl OpenFile {
     }
 
     /// Begins a read, which ends without the log.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn begin_read(&mut self, log: &mut EntryLog, offset: u64, length: usize) -> Result<Reading> {
         log.begin_read(&mut self.draft, offset, length)
     }
@@ -128,9 +125,6 @@ impl OpenFile {
     }
 
     /// Puts an entry of its present state.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn publish(&mut self, log: &mut EntryLog) -> Result<()> {
         let Some(path) = self.draft.path.clone() else { return Ok(()) };
         self.draft.node.target = self.identity.encode();

@@ -80,9 +80,6 @@ fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
 }
 
 /// Takes the ownership of a container.
-///
-/// # Errors
-/// The errors of the file system.
 pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
     let name = String::from_utf8_lossy(CONTAINER);
     let lock = match open_lock(fs) {
@@ -107,9 +104,6 @@ pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
 }
 
 /// See [`Whose::oldest`](super::journal::Whose::oldest).
-///
-/// # Errors
-/// The errors of the file system.
 pub(crate) fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
     let numbers = Listing::of(fs)?.numbers;
     Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))

@@ -281,9 +281,6 @@ impl Packer {
 
     /// Ends the job: makes all changes durable, promotes external files if the job was `drained`, and writes the index. Files that cannot
     /// be promoted stay as they are.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn finish(&self, drained: bool) -> Result<()> {
         let _one = self.state.lock_syncs();
         let store = self.state.lock().end();

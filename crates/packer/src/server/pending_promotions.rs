@@ -22,9 +22,6 @@ pub struct PendingPromotions {
 
 impl PendingPromotions {
     /// Those in a directory of the device.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn open(dir: &dyn SharedFs) -> Result<Self> {
         let file = match dir.open(NAME, Access::Write) {
             Err(fault) if fault.errno == Errno::ENOENT => dir.create(NAME, 0o600)?,
@@ -36,9 +33,6 @@ impl PendingPromotions {
     }
 
     /// Adds an external file.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn add(&mut self, number: u64) -> Result<()> {
         if !self.numbers.contains(&number) {
             self.file.write_at(&number.to_le_bytes(), self.size)?;
@@ -65,9 +59,6 @@ impl PendingPromotions {
     }
 
     /// Removes all.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn clear(&mut self) -> Result<()> {
         self.numbers.clear();
         self.size = 0;
@@ -76,9 +67,6 @@ impl PendingPromotions {
 }
 
 /// The count of pending promotions in a directory of a device.
-///
-/// # Errors
-/// The errors of the device.
 pub fn count_pending_promotions(dir: &dyn SharedFs) -> Result<u64> {
     match dir.open(NAME, Access::Read) {
         Err(fault) if fault.errno == Errno::ENOENT => Ok(0),

@@ -110,9 +110,6 @@ impl SharedState {
     }
 
     /// Writes the entry that was put at an address. Entries that are put during a write share the next one (decision 0053).
-    ///
-    /// # Errors
-    /// The errors of the device and of the file system.
     pub fn write_entry(&self, address: u64) -> Result<()> {
         self.write_with_others(address);
         self.with_store(|store| store.write_entry(address))
@@ -127,9 +124,6 @@ impl SharedState {
     }
 
     /// Waits until the creation of the file at a path is with the file system: a reply that finds the file is then true.
-    ///
-    /// # Errors
-    /// The errors of the device and of the file system.
     pub fn await_creation(&self, path: &[u8]) -> Result<()> {
         let unwritten = self.state.lock().store().and_then(|store| store.unwritten(path));
         unwritten.map_or(Ok(()), |address| self.write_entry(address))

@@ -76,9 +76,6 @@ impl<D: AsFd> Watched<D> {
     }
 
     /// Reads from a stream into `first`, and further bytes into `second`; 0 at the end of the stream.
-    ///
-    /// # Errors
-    /// The errors of the system.
     pub async fn read(&self, first: &mut [u8], second: &mut [u8]) -> std::io::Result<usize> {
         let size = first.len() + second.len();
         loop {

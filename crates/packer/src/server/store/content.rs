@@ -93,17 +93,11 @@ impl Store {
     }
 
     /// Writes the entry at an address, with all entries before it.
-    ///
-    /// # Errors
-    /// The errors of the device and of the file system.
     pub fn write_entry(&mut self, address: u64) -> Result<()> {
         self.log.write_entry(address)
     }
 
     /// Returns the write that covers the entry at an address, for the caller to do without the store.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn begin_write(&mut self, address: u64) -> Result<Option<HandedOverBlock>> {
         self.log.begin_write(address)
     }
@@ -202,9 +196,6 @@ impl Store {
     }
 
     /// Changes attributes of an open file. Returns the address of its last entry, for the caller to have written.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn change(&mut self, number: u64, change: &AttrChange) -> Result<Option<u64>> {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());

@@ -35,9 +35,6 @@ impl Store {
     }
 
     /// Keeps the content of an open file external where its promotion was begun.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn cancel_promotion(&mut self, number: u64) -> Result<()> {
         if self.files.get(number)?.place() != ContentLocation::Promotable {
             return Ok(());
@@ -52,9 +49,6 @@ impl Store {
     }
 
     /// Records where the content of the file at a path is. Content that is moved back to the container is empty.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn set_place_of(&mut self, path: &[u8], place: ContentLocation) -> Result<()> {
         let PackedStat { number, .. } = self.open_file(path)?;
         let set = self.set_place(number, place);
@@ -94,9 +88,6 @@ impl Store {
     }
 
     /// Records that this job promotes an external file.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn add_promotion(&mut self, number: u64) -> Result<()> {
         self.external.add_promotion(number)
     }
@@ -112,9 +103,6 @@ impl Store {
     }
 
     /// Forgets the pending promotions.
-    ///
-    /// # Errors
-    /// The errors of the device.
     pub fn end_promotions(&mut self) -> Result<()> {
         self.external.end_promotions()
     }

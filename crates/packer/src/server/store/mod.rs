@@ -132,9 +132,6 @@ impl Store {
     }
 
     /// Reads what another job has added, once a second at most.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn refresh(&mut self) -> Result<()> {
         let now = wall();
         if self.is_foreign && now.seconds != self.refreshed.seconds {
@@ -201,9 +198,6 @@ impl Store {
     }
 
     /// Drops the pages of the container's files: the next reads come from the file system.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn forget_pages(&mut self) -> Result<()> {
         self.log.write_pending()?;
         let dir = self.external.dir();

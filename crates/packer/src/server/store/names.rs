@@ -85,9 +85,6 @@ impl Store {
     }
 
     /// Gives files second names, each after its first; none where the file system refuses one.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn add_names(&mut self, names: &[SecondName]) -> Result<()> {
         let mut put: Vec<Replaced> = Vec::new();
         self.begin()?;
@@ -115,9 +112,6 @@ impl Store {
     }
 
     /// Removes the first names of files that have second ones.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn drop_first_names(&mut self, names: &[SecondName]) -> Result<()> {
         let mut dropped = self.begin();
         for (path, second) in names {
@@ -129,9 +123,6 @@ impl Store {
     }
 
     /// Puts a note at a path that no file has, or removes it.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn put_note(&mut self, path: &[u8], note: Option<&[u8]>) -> Result<()> {
         self.begin()?;
         let before = self.log.container().find(path)?;

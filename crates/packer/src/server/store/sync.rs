@@ -15,9 +15,6 @@ pub struct StoreSync {
 
 impl StoreSync {
     /// Syncs; blocks.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn sync(&self) -> Result<()> {
         self.external.sync()?;
         self.log.sync()
@@ -37,9 +34,6 @@ impl Store {
     }
 
     /// Puts the changes of an open file, and returns the count of all changes so far.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn put_all(&mut self, file: Option<u64>) -> Result<u64> {
         if let Some(number) = file {
             self.publish(number)?;
@@ -53,9 +47,6 @@ impl Store {
     }
 
     /// Begins a sync, unless as many changes as asked are durable.
-    ///
-    /// # Errors
-    /// The errors of the file system.
     pub fn begin_sync(&mut self, asked: u64) -> Result<Option<StoreSync>> {
         if self.log.durable_changes() >= asked {
             return Ok(None);
