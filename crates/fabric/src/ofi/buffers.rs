@@ -1,15 +1,12 @@
 //! Memory for messages: slots in frames of the slab. The slab is registered with the network, and a child of the agent shares it
 //! instead of copying it.
 
+use super::{FRAMES, PACKET_MAX};
 use std::ptr::NonNull;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::slab::{Frame, Pool};
 
-/// Largest message, in bytes.
-pub(crate) const PACKET_MAX: usize = 8 << 10;
 pub(super) const SLOTS_PER_FRAME: usize = UNIT_SIZE / PACKET_MAX;
-/// Frames that the slots occupy: one for receives, one for sends.
-pub const FRAMES: u32 = 2;
 
 /// All slots. The state of the operation with the same number determines whether the library owns a slot.
 pub(super) struct Buffers {

@@ -1,28 +1,13 @@
 //! Results of the operations of an endpoint, delivered while no lock is held.
 
+use super::RouteId;
 use super::endpoint::MemoryKey;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Frame;
 
-/// The number of another endpoint's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RouteId(pub(super) u64);
-
 pub(super) type Done = Resolver<Result<()>>;
 pub(super) type Filled = Resolver<(Frame, Result<()>)>;
-
-/// Receives packets and events. Called without locks, on any thread that drives the endpoint; must not block.
-pub(crate) trait Arrivals: Send + Sync {
-    /// Handles a packet of any sender.
-    fn packet(&self, packet: Vec<u8>);
-    /// Called after an operation on the route was posted or is still in flight: the peer may need a doorbell to make progress.
-    fn posted(&self, route: RouteId);
-    /// Handles the failure of a route.
-    fn broken(&self, route: RouteId, why: &str);
-    /// Handles the close of the endpoint with all its routes.
-    fn closed(&self, why: &str);
-}
 
 pub(super) enum Job {
     Send { packet: Vec<u8>, done: Option<Done> },

@@ -13,7 +13,12 @@
 //! - `endpoint` calls the objects of the library (`object`); `buffers` has the memory of messages.
 //! - `operations` tracks operations in flight; `events` delivers their results; `transport` drives them.
 //! - `leftovers` removes files of killed agents.
+//!
+//! Without the feature `libfabric`, `absent` stands in for all of them but the last.
 
+#[cfg(not(feature = "libfabric"))]
+mod absent;
+#[cfg(feature = "libfabric")]
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -24,22 +29,33 @@
     reason = "as the headers of libfabric have it"
 )]
 mod bindings;
+#[cfg(feature = "libfabric")]
 mod buffers;
+#[cfg(feature = "libfabric")]
 mod endpoint;
+#[cfg(feature = "libfabric")]
 mod events;
 pub mod leftovers;
+#[cfg(feature = "libfabric")]
 mod library;
+#[cfg(feature = "libfabric")]
 mod object;
+#[cfg(feature = "libfabric")]
 mod offer;
+#[cfg(feature = "libfabric")]
 mod operations;
+#[cfg(feature = "libfabric")]
 mod transport;
 
-pub use buffers::FRAMES;
-pub(crate) use buffers::PACKET_MAX;
-pub(crate) use events::Arrivals;
+#[cfg(not(feature = "libfabric"))]
+pub(crate) use absent::Transport;
+#[cfg(not(feature = "libfabric"))]
+pub use absent::offers;
 pub(crate) use leftovers::endpoint_name;
-pub use offer::{Offers, offers};
-pub(crate) use transport::{Remote, RouteId, Transport};
+#[cfg(feature = "libfabric")]
+pub use offer::offers;
+#[cfg(feature = "libfabric")]
+pub(crate) use transport::Transport;
 
 use std::fmt;
 use std::str::FromStr;
@@ -83,11 +99,6 @@ impl Provider {
         }
     }
 
-    /// True if a name of libfabric denotes this provider. Names of layered providers follow it, as in `verbs;ofi_rxm`.
-    fn is_called(self, name: &str) -> bool {
-        name.split(';').next() == Some(self.name())
-    }
-
     /// True for a provider of hardware.
     pub fn has_device(self) -> bool {
         !matches!(self, Self::Tcp | Self::Shm)
@@ -121,4 +132,42 @@ pub struct OfiConfig {
     pub slab: Arc<Slab>,
     /// The pool of the [`FRAMES`] frames for messages.
     pub frames: Pool,
+}
+
+/// The providers of libfabric on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// The version of libfabric.
+    pub version: String,
+    /// All providers, the fastest first, with the reason for each that is not usable.
+    pub providers: Vec<(Provider, Result<(), String>)>,
+}
+
+/// Largest message, in bytes.
+pub(crate) const PACKET_MAX: usize = 8 << 10;
+/// Frames for messages: one for receives, one for sends.
+pub const FRAMES: u32 = 2;
+
+/// A location in a peer's slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) key: u64,
+    /// The address of the first byte, as its provider defines it.
+    pub(crate) address: u64,
+}
+
+/// The number of another endpoint's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RouteId(u64);
+
+/// Receives packets and events. Called without locks, on any thread that drives the endpoint; must not block.
+pub(crate) trait Arrivals: Send + Sync {
+    /// Handles a packet of any sender.
+    fn packet(&self, packet: Vec<u8>);
+    /// Called after an operation on the route was posted or is still in flight: the peer may need a doorbell to make progress.
+    fn posted(&self, route: RouteId);
+    /// Handles the failure of a route.
+    fn broken(&self, route: RouteId, why: &str);
+    /// Handles the close of the endpoint with all its routes.
+    fn closed(&self, why: &str);
 }

@@ -1,8 +1,8 @@
 //! The providers that libfabric offers on this machine, and the reasons why others are not available.
 
-use super::Provider;
 use super::bindings::{FI_EP_RDM, FI_RM_ENABLED, FI_THREAD_DOMAIN, fi_info};
 use super::library::{API_VERSION, Library};
+use super::{Offers, Provider};
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use tameike_io::os::signal::SavedSignals;
@@ -130,15 +130,6 @@ fn why_not(library: &'static Library, provider: &str) -> String {
     }
 }
 
-/// The providers of libfabric on this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offers {
-    /// The version of libfabric.
-    pub version: String,
-    /// All providers, the fastest first, with the reason for each that is not usable.
-    pub providers: Vec<(Provider, Result<(), String>)>,
-}
-
 /// Lists the providers of libfabric on this machine.
 ///
 /// # Errors
@@ -160,4 +151,11 @@ pub(super) fn best() -> Result<Provider, String> {
     let offers = offers()?;
     let found = offers.providers.into_iter().find(|(_, state)| state.is_ok());
     found.map(|(provider, _)| provider).ok_or_else(|| "libfabric offers no usable provider here".to_owned())
+}
+
+impl Provider {
+    /// True if a name of libfabric denotes this provider. Names of layered providers follow it, as in `verbs;ofi_rxm`.
+    pub(super) fn is_called(self, name: &str) -> bool {
+        name.split(';').next() == Some(self.name())
+    }
 }

@@ -2,8 +2,8 @@
 
 use super::buffers::{Buffers, SLOTS_PER_FRAME};
 use super::endpoint::{Completion, Endpoint, Posted};
-use super::events::{Done, Events, Filled, Job, RouteId, broken, ended};
-use super::{OfiConfig, Provider};
+use super::events::{Done, Events, Filled, Job, broken, ended};
+use super::{OfiConfig, PACKET_MAX, Provider, RouteId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -228,9 +228,7 @@ impl Operations {
         let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
         while let Some(operation) = self.unposted.pop() {
             // SAFETY: the slot lies in the slab, is that long, and is not used otherwise until the operation has ended.
-            let posted = unsafe {
-                endpoint.receive(operation, self.buffers.start(operation), super::buffers::PACKET_MAX)
-            };
+            let posted = unsafe { endpoint.receive(operation, self.buffers.start(operation), PACKET_MAX) };
             match posted? {
                 Posted::Taken => self.operations[operation] = Operation::Receive,
                 Posted::Later => {

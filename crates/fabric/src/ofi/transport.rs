@@ -6,10 +6,11 @@
 //! over sockets.
 
 use super::endpoint::{Endpoint, MemoryKey};
-use super::events::{Arrivals, Events, Job};
+use super::events::{Events, Job};
+use super::library::Library;
 use super::offer::{Info, best};
 use super::operations::{OPERATIONS, Operations};
-use super::{OfiConfig, Provider, library::Library};
+use super::{Arrivals, OfiConfig, Provider, Remote, RouteId};
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +20,6 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::reactor::{Edge, Reactor, Readiness, Registration, Source};
 use tameike_io::os::runtime::{Promise, Resolver, Runtime, promise};
 use tameike_io::slab::Frame;
-
-pub(crate) use super::events::RouteId;
 
 /// Poll interval without a file descriptor.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
@@ -32,14 +31,6 @@ const BELL_TIME: Duration = Duration::from_millis(5);
 const RING_PAUSE: Duration = Duration::from_millis(2);
 /// Interval of checks for stuck operations.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
-
-/// A location in a peer's slab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Remote {
-    pub(crate) key: u64,
-    /// The address of the first byte, as its provider defines it.
-    pub(crate) address: u64,
-}
 
 struct Signal(Arc<Edge>);
 
