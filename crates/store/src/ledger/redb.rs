@@ -1,4 +1,4 @@
-//! The key-value store in one file, based on redb (`docs/decisions/0002-redb-as-metadata-store.md`).
+//! The key-value store in one file, based on redb (`docs/decisions/0002-redb-and-postcard-for-metadata.md`).
 //!
 //! After a disk error, redb refuses all further calls, reads included, until the file is reopened. This module reopens
 //! it, so that a full disk stops changes only while it is full.
