@@ -99,7 +99,7 @@ impl UnitService {
 
 fn stale_mount(path: &[u8], unit: UnitId, known: Option<FlushedEnd>) -> Fault {
     let message = format!(
-        "read unit {} of {}: this node has flushed bytes up to {}, and its mount of the shared file system shows fewer: see to the mount",
+        "read unit {} of {}: this node has flushed bytes up to {}, and its mount of the shared file system shows fewer: check the mount",
         unit.index,
         String::from_utf8_lossy(path),
         known.map_or(0, |known| known.end)
