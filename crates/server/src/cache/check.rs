@@ -21,8 +21,8 @@ const DIGEST_KEY_SIZE: usize = 18;
 /// Length of a record's key: two letters, inode.
 const FILE_KEY_SIZE: usize = 10;
 
-fn number_at(key: &[u8], place: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(key.get(place..place + 8)?.try_into().ok()?))
+fn number_at(key: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(offset..offset + 8)?.try_into().ok()?))
 }
 
 fn inode_at(key: &[u8]) -> Option<InodeId> {

@@ -51,14 +51,14 @@ impl LockTable {
     pub(super) fn unlock(&mut self, owner: LockOwner, range: LockRange) {
         let mut parts = Vec::new();
         self.0.retain(|held| {
-            let cut = held.owner == owner && held.range.overlaps(range);
-            if cut {
+            let overlaps = held.owner == owner && held.range.overlaps(range);
+            if overlaps {
                 let before = range.start.checked_sub(1).map(|last| LockRange { last, ..held.range });
                 let after = range.last.checked_add(1).map(|start| LockRange { start, ..held.range });
                 let left = before.into_iter().chain(after).filter(|part| part.start <= part.last);
                 parts.extend(left.map(|range| FileLock { range, ..*held }));
             }
-            !cut
+            !overlaps
         });
         self.0.append(&mut parts);
     }

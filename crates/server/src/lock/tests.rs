@@ -98,7 +98,7 @@ fn the_number_of_locks_of_a_file_is_limited() {
     for number in 0..full {
         serve_now(&service, 1, take(10 * number)).expect("below the limit");
     }
-    let refused = serve_now(&service, 1, take(10 * full)).expect_err("no room");
+    let refused = serve_now(&service, 1, take(10 * full)).expect_err("above the limit");
     assert_eq!(refused.errno, Errno::ENOLCK);
     let unlock = |range| LockRequest::Unlock { inode: FILE, owner: byte(0).owner, range };
     serve_now(&service, 1, unlock(LockRange { start: 0, last: 5 })).expect("an unlock");

@@ -429,11 +429,11 @@ impl Bed {
     pub(super) fn damage(&self, block: &[u8]) {
         let mut count = 0;
         for disk in self.stores.iter().map(|store| &store.disk) {
-            for place in (0..disk.size()).step_by(block.len()) {
+            for position in (0..disk.size()).step_by(block.len()) {
                 let mut found = vec![0; block.len()];
-                disk.look(place, &mut found);
+                disk.look(position, &mut found);
                 if found == block {
-                    disk.damage(place as usize + 1000);
+                    disk.damage(position as usize + 1000);
                     count += 1;
                 }
             }
@@ -536,12 +536,12 @@ impl Client {
     pub(super) async fn write_uncommitted(&self, file: Opened, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
-            let place = offset + done as u64;
-            let unit = UnitId { inode: file.inode, index: place / UNIT_SIZE as u64 };
-            let count = (UNIT_SIZE - (place - unit.start()) as usize).min(bytes.len() - done);
+            let position = offset + done as u64;
+            let unit = UnitId { inode: file.inode, index: position / UNIT_SIZE as u64 };
+            let count = (UNIT_SIZE - (position - unit.start()) as usize).min(bytes.len() - done);
             let piece = &bytes[done..done + count];
             let mut attempt = 0;
-            while let Err(fault) = self.send_write(file, place, piece).await {
+            while let Err(fault) = self.send_write(file, position, piece).await {
                 if fault.errno != Errno::ENOSPC || attempt == ROOM_ATTEMPTS_MAX {
                     return Err(fault);
                 }
@@ -603,10 +603,10 @@ impl Client {
     pub(super) async fn read_from(&self, file: Opened, path: &[u8], holders: Vec<NodeId>) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(file.size as usize);
         while (content.len() as u64) < file.size {
-            let place = content.len() as u64;
-            let unit = UnitId { inode: file.inode, index: place / UNIT_SIZE as u64 };
-            let offset = (place - unit.start()) as u32;
-            let length = (file.size - place).min(UNIT_SIZE as u64 - u64::from(offset)) as u32;
+            let position = content.len() as u64;
+            let unit = UnitId { inode: file.inode, index: position / UNIT_SIZE as u64 };
+            let offset = (position - unit.start()) as u32;
+            let length = (file.size - position).min(UNIT_SIZE as u64 - u64::from(offset)) as u32;
             let backing = Backing::Shared { path: path.to_vec(), holders: holders.clone() };
             let request = UnitRequest::Read { unit, offset, length, generation: file.generation, backing };
             let answer = self.unit(self.cluster.unit_home(Layout::Striped, unit), request, None).await?;

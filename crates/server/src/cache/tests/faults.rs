@@ -157,12 +157,12 @@ fn the_generation_of_a_failed_truncate_is_not_reused() {
         let before = bed.run(async move { client.open(b"file", true).await }).expect("open");
         bed.control.set(Plan::Once(step, Errno::EIO));
         let (client, inode) = (bed.client(0), before.inode);
-        let cut = bed.run(async move {
+        let truncated = bed.run(async move {
             let now = client.runtime.now();
             client.state(inode, CacheRequest::Truncate { inode, size: 100, now }).await
         });
         bed.control.set(Plan::Good);
-        assert!(cut.is_err(), "step {step}");
+        assert!(truncated.is_err(), "step {step}");
         let client = bed.client(1);
         let after = bed.run(async move {
             client.write(b"file", 50, b"new").await.expect("write");

@@ -123,8 +123,8 @@ impl Control {
 
     fn write(&self, offset: u64) -> Result<()> {
         let plan = *self.plan.lock();
-        if let Plan::Write(place, errno) = plan
-            && place == offset
+        if let Plan::Write(position, errno) = plan
+            && position == offset
         {
             *self.plan.lock() = Plan::Once(0, errno);
         }

@@ -45,7 +45,7 @@ fn an_append_to_a_removed_file_leaves_nothing_to_flush() {
         let reserve =
             || client.request(inode, CacheRequest::Reserve { inode, length: 5, now: Timestamp::default() });
         for expected in [7, 12] {
-            let CacheReply::Reserved { offset, state } = reserve().await.expect("a place") else {
+            let CacheReply::Reserved { offset, state } = reserve().await.expect("an offset") else {
                 panic!("the reply is not Reserved")
             };
             assert_eq!((offset, state.newer), (expected, None));
