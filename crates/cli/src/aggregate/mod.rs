@@ -65,7 +65,7 @@ fn open(path: &Path) -> Result<Container> {
     if !container.has_index() {
         warn_of_end(path);
     }
-    let outside = container.count_outside();
+    let outside = container.count_external();
     if outside > 0 {
         say(format_args!(
             "{}: {outside} of its files, too large to be packed, are on their way to the shared directory, and here as far as they are written. \

@@ -29,7 +29,7 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
     let MountArguments { container, at } = arguments;
     let opened = open(container)?;
     // What others add is not shown; but content that is on its way to a place of its own grows.
-    let is_unchanging = opened.count_outside() == 0;
+    let is_unchanging = opened.count_external() == 0;
     let tree = ContainerTree::new(opened, (user(), group()));
     let at = at.canonicalize().map_err(|error| {
         let fault = tameike_core::Fault::from_os("looking for the directory", &error);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewDoor};
+use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewFrontend};
 use tameike_agent::files::{FileLine, FilesAsked};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
@@ -22,7 +22,7 @@ use tameike_core::{Fault, NodeInfo, Result};
 struct Recording {
     start: AgentStart,
     /// Held open, so that programs in the mounts wait as they do for a busy agent.
-    _doors: Vec<ViewDoor>,
+    _doors: Vec<ViewFrontend>,
     peers: Mutex<Vec<NodeInfo>>,
     /// Dropped at `stop`, which ends a slow drain.
     stopper: Mutex<Option<Sender<()>>>,
@@ -51,7 +51,7 @@ impl AgentControl for Recording {
         let (sender, receiver) = channel();
         let agent = Self {
             start: input.start,
-            _doors: input.doors,
+            _doors: input.frontends,
             peers: Mutex::default(),
             stopper: Mutex::new(Some(sender)),
             stopped: Mutex::new(Some(receiver)),

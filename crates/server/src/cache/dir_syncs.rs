@@ -95,7 +95,7 @@ mod tests {
     use futures_util::future::join_all;
     use std::cell::{Cell, RefCell};
     use tameike_core::Errno;
-    use tameike_io::os::runtime::give_way;
+    use tameike_io::os::runtime::yield_now;
 
     #[test]
     fn calls_during_a_sync_share_the_next_one() {
@@ -103,7 +103,7 @@ mod tests {
         let syncs_run = Cell::new(0);
         let sync = || async {
             syncs_run.set(syncs_run.get() + 1);
-            give_way().await;
+            yield_now().await;
             Ok(())
         };
         let calls = (0..8).map(|_| syncs.share(b"d", sync));
@@ -132,7 +132,7 @@ mod tests {
         let share = |dir: &'static [u8], fails: bool| {
             syncs_ref.share(dir, move || async move {
                 syncs_run_ref.borrow_mut().push(dir);
-                give_way().await;
+                yield_now().await;
                 if fails { Err(Errno::EIO.into()) } else { Ok(()) }
             })
         };
