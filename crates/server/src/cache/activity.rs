@@ -1,7 +1,7 @@
-//! When this node is busy with requests of programs, and when it is quiet.
+//! Tracks foreground requests, so that background work runs only while the node is idle.
 //!
-//! Background work runs only while no foreground request is in flight here and none has been for a while
-//! (BB-5). Nobody polls: who waits for quiet is woken when the last request ends.
+//! Background work runs only after a quiet period without foreground requests (BB-5). A task that waits for it does not poll: the end of
+//! the last request wakes it.
 
 use event_listener::Event;
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ struct Load {
     ended: Duration,
 }
 
-/// Foreground requests in flight on this node, and bytes flushed by it.
+/// Foreground requests in flight on this node, and bytes that it flushed.
 pub struct Activity {
     runtime: Runtime,
     quiet: Duration,
@@ -31,7 +31,7 @@ pub struct Activity {
 pub struct Foreground(Arc<Activity>);
 
 impl Activity {
-    /// A node with nothing in flight. Background work waits until `quiet` has passed without a request.
+    /// Creates an idle node. Background work waits until `quiet` has passed without a foreground request.
     pub fn new(runtime: Runtime, quiet: Duration) -> Arc<Self> {
         let load = Mutex::new(Load { in_flight: 0, ended: runtime.clock.monotonic() });
         Arc::new(Self { runtime, quiet, load, idle: Event::new(), flushed_bytes: AtomicU64::new(0) })
@@ -43,7 +43,7 @@ impl Activity {
         Foreground(self.clone())
     }
 
-    /// Counts `request` if it is one that a program waits for.
+    /// Counts `request` as in flight if a program waits for it.
     pub fn of_request(self: &Arc<Self>, request: &Request) -> Option<Foreground> {
         let background = match request {
             Request::Admin(_) | Request::Client(_) | Request::Lock(_) | Request::Pack(_) => true,
@@ -68,14 +68,14 @@ impl Activity {
         (!background).then(|| self.begin())
     }
 
-    /// How long it is still to be quiet before background work may run; `None` while a request is in flight.
+    /// Time until background work may run; `None` while a request is in flight.
     fn quiet_in(&self) -> Option<Duration> {
         let load = self.load.lock();
         let since = self.runtime.clock.monotonic().saturating_sub(load.ended);
         (load.in_flight == 0).then(|| self.quiet.saturating_sub(since))
     }
 
-    /// Whether background work may run now.
+    /// Returns true if background work may run now.
     pub fn is_quiet(&self) -> bool {
         self.quiet_in() == Some(Duration::ZERO)
     }
@@ -97,7 +97,7 @@ impl Activity {
         self.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that this node wrote to the shared file system since it started.
+    /// Bytes that this node has written to the shared file system since it started.
     pub fn flushed_bytes(&self) -> u64 {
         self.flushed_bytes.load(Ordering::Relaxed)
     }

@@ -1,8 +1,11 @@
-//! The journal of the cache view in a stopped node's store, examined.
+//! Checks the journal of the cache view in the store of a stopped node.
 //!
-//! Records decode; paths lead to the records that have them, and back; digests belong to a record; and every file of
-//! which this node is the coordinator, and has dirty bytes here, has a record: without one nobody knows where the
-//! bytes belong. Whether the shared file system is as the records say is for `recover` to see.
+//! - Records decode.
+//! - The path index matches the paths of the records.
+//! - Each digest belongs to a record.
+//! - Each file that this node coordinates and that has dirty bytes here has a record. Without one the path of the file is unknown.
+//!
+//! It does not compare the records with the shared file system; `recover` does.
 
 use super::paths;
 use super::record::{DIGEST, FILE, Record, decode_record, file_key};
@@ -18,15 +21,15 @@ const DIGEST_KEY_SIZE: usize = 18;
 /// Length of a record's key: two letters, inode.
 const FILE_KEY_SIZE: usize = 10;
 
-fn number_at(key: &[u8], place: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(key.get(place..place + 8)?.try_into().ok()?))
+fn number_at(key: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(offset..offset + 8)?.try_into().ok()?))
 }
 
 fn inode_at(key: &[u8]) -> Option<InodeId> {
     number_at(key, 2).map(InodeId)
 }
 
-/// Where a file is, relative to the shared directory, if the store knows.
+/// Path of a file relative to the shared directory, if the store knows it.
 pub fn path(table: &dyn Table, inode: InodeId) -> Option<String> {
     let value = table.get(&file_key(inode)).ok()??;
     match decode_record(&value) {
@@ -35,7 +38,7 @@ pub fn path(table: &dyn Table, inode: InodeId) -> Option<String> {
     }
 }
 
-/// The path of a file whose record is damaged.
+/// Path of a file whose record is damaged, from the path index.
 fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
     let mut found = None;
     for_each(table, prefix::CACHE, |key, _| {
@@ -50,10 +53,10 @@ fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
     found
 }
 
-/// Examines the journal. `dirty` are the files with dirty bytes in the store.
+/// Checks the journal. `dirty` lists the files with dirty bytes in the store.
 ///
 /// # Errors
-/// When the table cannot be read.
+/// `EIO` if the table cannot be read.
 pub fn examine(table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
     let mut journal = Examined { records: BTreeMap::new(), damaged: BTreeSet::new() };
     journal.read_records(table, book)?;
@@ -84,12 +87,12 @@ impl Examined {
                     Err(fault) => {
                         self.damaged.insert(inode);
                         let path = path_by_index(table, inode);
-                        let called = path.clone().unwrap_or_else(|| inode.to_string());
-                        let words = format!(
-                            "the record of {called} is damaged ({fault}): what the job wrote to it and had not flushed \
+                        let name = path.clone().unwrap_or_else(|| inode.to_string());
+                        let message = format!(
+                            "the record of {name} is damaged ({fault}): data that the job wrote to it and did not flush \
                              cannot be drained"
                         );
-                        book.lost(Part::Journal, words, vec![Loss::of(inode, path, None)]);
+                        book.lost(Part::Journal, message, vec![Loss::of(inode, path, None)]);
                         book.remove_aside(key.to_vec(), value.to_vec());
                     }
                 },
@@ -104,14 +107,14 @@ impl Examined {
         })
     }
 
-    /// The paths of the records are keys, and no others.
+    /// Checks that the path index has a key for each path of each record, and no other keys.
     fn examine_paths(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
-        let (mut needless, mut missing) = (0, 0);
+        let (mut stale, mut missing) = (0, 0);
         for_each(table, prefix::CACHE, |key, _| {
             if let Some((path, inode)) = paths::split(key) {
                 let known = self.records.get(&inode);
                 if !known.is_some_and(|record| record.paths.iter().any(|known| known.as_slice() == path)) {
-                    needless += u64::from(!self.damaged.contains(&inode));
+                    stale += u64::from(!self.damaged.contains(&inode));
                     book.remove(key.to_vec());
                 }
             }
@@ -126,20 +129,20 @@ impl Examined {
                 }
             }
         }
-        if needless + missing > 0 {
-            let words = format!(
-                "{missing} paths are missing in the list of paths, and {needless} lead nowhere; it follows from the \
+        if stale + missing > 0 {
+            let message = format!(
+                "the path index lacks {missing} paths and has {stale} stale ones; it can be rebuilt from the \
                  records"
             );
-            book.wrong(Part::Journal, words);
+            book.wrong(Part::Journal, message);
         }
         Ok(())
     }
 
-    /// Without its digest, nobody can vouch for what was flushed of a unit; its bytes are on the shared file system.
+    /// Checks the digests. Without its digest, a flushed unit cannot be verified; its bytes are on the shared file system.
     fn examine_digests(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
-        let mut needless = 0;
-        let mut doubted = BTreeMap::<InodeId, Vec<Loss>>::new();
+        let mut orphaned = 0;
+        let mut unverifiable = BTreeMap::<InodeId, Vec<Loss>>::new();
         for_each(table, prefix::CACHE, |key, value| {
             if key.get(1) != Some(&DIGEST) {
                 return Ok(());
@@ -151,39 +154,38 @@ impl Examined {
             match inode.filter(|inode| self.records.contains_key(inode)) {
                 Some(_) if fits => return Ok(()),
                 Some(inode) => {
-                    doubted.entry(inode).or_default().push(Loss::of(inode, path(table, inode), None))
+                    unverifiable.entry(inode).or_default().push(Loss::of(inode, path(table, inode), None))
                 }
-                None => needless += u64::from(!inode.is_some_and(|inode| self.damaged.contains(&inode))),
+                None => orphaned += u64::from(!inode.is_some_and(|inode| self.damaged.contains(&inode))),
             }
             book.remove(key.to_vec());
             Ok(())
         })?;
-        for (inode, losses) in doubted {
-            let called = path(table, inode).unwrap_or_else(|| inode.to_string());
+        for (inode, losses) in unverifiable {
+            let name = path(table, inode).unwrap_or_else(|| inode.to_string());
             let count = losses.len();
-            let words = format!(
-                "{count} checksums of flushed units of {called} are damaged: the receipt cannot vouch for these units, \
+            let message = format!(
+                "{count} checksums of flushed units of {name} are damaged: the receipt cannot prove these units, \
                  which are on the shared file system"
             );
-            book.lost(Part::Journal, words, losses);
+            book.lost(Part::Journal, message, losses);
         }
-        if needless > 0 {
-            book.wrong(Part::Journal, format!("{needless} checksums of flushed units belong to no file"));
+        if orphaned > 0 {
+            book.wrong(Part::Journal, format!("{orphaned} checksums of flushed units belong to no file"));
         }
         Ok(())
     }
 
-    /// Dirty bytes that nobody knows the place of.
+    /// Reports dirty bytes without a record as lost, and removes them.
     fn lose_units(&self, table: &dyn Table, dirty: Dirty, book: &mut Book) {
         if !self.damaged.contains(&dirty.inode) {
             let path = path_by_index(table, dirty.inode);
-            let called =
-                path.clone().unwrap_or_else(|| format!("a file ({}) whose name is not known", dirty.inode));
-            let words = format!(
-                "{} dirty bytes of {called} have no record in the journal: nobody can bring them to their place",
+            let name = path.clone().unwrap_or_else(|| format!("a file ({}) of unknown path", dirty.inode));
+            let message = format!(
+                "{} dirty bytes of {name} have no record in the journal: they cannot be flushed",
                 dirty.bytes
             );
-            book.lost(Part::Journal, words, vec![Loss::of(dirty.inode, path, None)]);
+            book.lost(Part::Journal, message, vec![Loss::of(dirty.inode, path, None)]);
         }
         book.remove_units(dirty.inode);
     }

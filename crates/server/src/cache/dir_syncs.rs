@@ -1,4 +1,4 @@
-//! Syncs of directories, which files that are flushed at the same time share.
+//! Group commit of directory syncs: concurrent flushes share the fsync of a directory.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -6,34 +6,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::{Fault, Result};
 
-/// Directories that somebody waits for.
+/// Directories that a caller waits for.
 #[derive(Default)]
 pub(super) struct DirSyncs(Mutex<BTreeMap<Vec<u8>, Awaited>>);
 
 #[derive(Default)]
 struct Awaited {
-    /// How many wait.
+    /// Number of callers that wait.
     count: usize,
     dir: Arc<Dir>,
 }
 
 #[derive(Default)]
 struct Dir {
-    /// How often it was asked for.
-    asked: AtomicU64,
-    /// Who holds it syncs.
-    ended: async_lock::Mutex<Ended>,
+    /// Number of calls so far.
+    calls: AtomicU64,
+    /// Locked by the caller that runs the sync.
+    outcome: async_lock::Mutex<Outcome>,
 }
 
 #[derive(Default)]
-struct Ended {
-    /// How often it had been asked for when the last sync began that succeeded.
+struct Outcome {
+    /// Value of `calls` when the last successful sync began.
     synced: u64,
-    /// The same when the last sync ended that failed, and how it did: the system tells it once.
+    /// Value of `calls` when the last failed sync ended, and its error: the kernel reports an error only once.
     failed: Option<(u64, Fault)>,
 }
 
-/// Waits for a sync of a directory, until dropped.
+/// One caller's wait for a sync of a directory; ends when dropped.
 struct Waiting<'a> {
     syncs: &'a DirSyncs,
     path: &'a [u8],
@@ -61,10 +61,10 @@ impl Drop for Waiting<'_> {
 }
 
 impl DirSyncs {
-    /// Returns when a sync of the directory has ended that began after this call: one that `sync` makes, or another one's.
+    /// Returns when a directory sync that began after this call has ended. The caller runs `sync` itself or shares that of another caller.
     ///
     /// # Errors
-    /// Those of `sync`, for all that wait when it fails.
+    /// The error of `sync`, for all callers that waited for a failed one.
     pub(super) async fn share<F: Future<Output = Result<()>>>(
         &self,
         path: &[u8],
@@ -72,18 +72,18 @@ impl DirSyncs {
     ) -> Result<()> {
         let waiting = Waiting::begin(self, path);
         let dir = &*waiting.dir;
-        let number = dir.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut ended = dir.ended.lock().await;
-        match &ended.failed {
-            Some((asked, fault)) if number <= *asked => return Err(fault.clone()),
-            _ if number <= ended.synced => return Ok(()),
+        let number = dir.calls.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut outcome = dir.outcome.lock().await;
+        match &outcome.failed {
+            Some((failed, fault)) if number <= *failed => return Err(fault.clone()),
+            _ if number <= outcome.synced => return Ok(()),
             _ => {}
         }
-        let asked = dir.asked.load(Ordering::Acquire);
+        let seen = dir.calls.load(Ordering::Acquire);
         let done = sync().await;
         match &done {
-            Ok(()) => ended.synced = asked,
-            Err(fault) => ended.failed = Some((dir.asked.load(Ordering::Acquire), fault.clone())),
+            Ok(()) => outcome.synced = seen,
+            Err(fault) => outcome.failed = Some((dir.calls.load(Ordering::Acquire), fault.clone())),
         }
         done
     }
@@ -98,50 +98,50 @@ mod tests {
     use tameike_io::os::runtime::yield_now;
 
     #[test]
-    fn who_asks_while_one_is_under_way_shares_the_next() {
+    fn calls_during_a_sync_share_the_next_one() {
         let syncs = DirSyncs::default();
-        let made = Cell::new(0);
+        let syncs_run = Cell::new(0);
         let sync = || async {
-            made.set(made.get() + 1);
+            syncs_run.set(syncs_run.get() + 1);
             yield_now().await;
             Ok(())
         };
-        let asked = (0..8).map(|_| syncs.share(b"d", sync));
-        let done = pollster::block_on(join_all(asked));
+        let calls = (0..8).map(|_| syncs.share(b"d", sync));
+        let done = pollster::block_on(join_all(calls));
         assert!(done.iter().all(Result::is_ok));
-        assert_eq!(made.get(), 2);
+        assert_eq!(syncs_run.get(), 2);
         assert!(syncs.0.lock().is_empty());
     }
 
     #[test]
-    fn who_gives_up_leaves_nothing() {
+    fn a_dropped_call_leaves_no_state() {
         let syncs = DirSyncs::default();
-        let mut asked = Box::pin(syncs.share(b"d", std::future::pending));
-        assert!(futures_util::FutureExt::now_or_never(&mut asked).is_none());
+        let mut calls = Box::pin(syncs.share(b"d", std::future::pending));
+        assert!(futures_util::FutureExt::now_or_never(&mut calls).is_none());
         assert_eq!(syncs.0.lock().len(), 1);
-        drop(asked);
+        drop(calls);
         assert!(syncs.0.lock().is_empty());
         assert!(pollster::block_on(syncs.share(b"d", || async { Ok(()) })).is_ok());
     }
 
     #[test]
-    fn directories_share_nothing_and_no_failure_is_a_success() {
+    fn directories_are_independent_and_a_failure_reaches_every_waiting_caller() {
         let syncs = DirSyncs::default();
-        let made = RefCell::new(Vec::new());
-        let (syncs_then, made_then) = (&syncs, &made);
-        let ask = |dir: &'static [u8], fails: bool| {
-            syncs_then.share(dir, move || async move {
-                made_then.borrow_mut().push(dir);
+        let syncs_run = RefCell::new(Vec::new());
+        let (syncs_ref, syncs_run_ref) = (&syncs, &syncs_run);
+        let share = |dir: &'static [u8], fails: bool| {
+            syncs_ref.share(dir, move || async move {
+                syncs_run_ref.borrow_mut().push(dir);
                 yield_now().await;
                 if fails { Err(Errno::EIO.into()) } else { Ok(()) }
             })
         };
-        // The kernel tells a failure once: the next sync of the same directory would succeed.
-        let asked = [ask(b"a", true), ask(b"a", false), ask(b"a", false), ask(b"b", false)];
-        let done = pollster::block_on(join_all(asked));
+        // The kernel reports a failure only once: the next sync of the same directory would succeed.
+        let calls = [share(b"a", true), share(b"a", false), share(b"a", false), share(b"b", false)];
+        let done = pollster::block_on(join_all(calls));
         assert_eq!(done.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, false, true]);
-        assert_eq!(*made.borrow(), [b"a", b"b"]);
+        assert_eq!(*syncs_run.borrow(), [b"a", b"b"]);
         assert!(syncs.0.lock().is_empty());
-        assert!(pollster::block_on(ask(b"a", false)).is_ok());
+        assert!(pollster::block_on(share(b"a", false)).is_ok());
     }
 }

@@ -1,21 +1,21 @@
-//! The locks of one file, and the requests that wait for one, in the order of arrival.
+//! Locks of one file, and its blocked requests in the order of arrival.
 //!
-//! A waiting request gets its lock before later ones that it conflicts with. Exceptions: a later request that does not wait, and one whose
-//! owner already has a lock of the file, which could otherwise wait for itself.
+//! A blocked request gets its lock before later ones that conflict with it. There are two exceptions: a later request that does not wait,
+//! and one whose owner already has a lock of the file, which could otherwise wait for itself.
 
 use super::table::LockTable;
 use tameike_core::NodeId;
 use tameike_core::limits::LOCKS_PER_FILE_MAX;
 use tameike_core::wire::lock::{Blocker, FileLock, LockOwner, LockRange};
 
-/// A waiting request; `wake` gets its outcome.
+/// A blocked request; `wake` gets its outcome.
 pub(super) struct Waiter<W> {
     pub lock: FileLock,
     pub ticket: u64,
     pub wake: W,
 }
 
-/// The locks of one file.
+/// Locks and blocked requests of one file.
 pub(super) struct FileLocks<W> {
     held: LockTable,
     waiting: Vec<Waiter<W>>,
@@ -32,12 +32,12 @@ impl<W> FileLocks<W> {
         self.held.is_empty() && self.waiting.is_empty()
     }
 
-    /// A lock that conflicts with `lock`.
+    /// Returns a lock that conflicts with `lock`.
     pub(super) fn conflict(&self, lock: &FileLock) -> Option<FileLock> {
         self.held.conflicts(lock).min_by_key(|held| held.range.start).copied()
     }
 
-    /// Takes the lock if none conflicts. Returns the requests that need not wait any more.
+    /// Takes the lock if none conflicts. Returns the requests that no longer wait.
     pub(super) fn try_take(&mut self, lock: FileLock) -> Option<Vec<W>> {
         if self.conflict(&lock).is_some() {
             return None;
@@ -46,7 +46,7 @@ impl<W> FileLocks<W> {
         Some(self.grant()) // it may have been a downgrade
     }
 
-    /// Adds a waiting request. Returns the requests that need not wait any more.
+    /// Adds a blocked request. Returns the requests that no longer wait.
     pub(super) fn wait(&mut self, waiter: Waiter<W>) -> Vec<W> {
         self.waiting.push(waiter);
         self.grant()
@@ -57,18 +57,18 @@ impl<W> FileLocks<W> {
         self.grant()
     }
 
-    /// Ends a wait without the lock. Returns its request, and those that need not wait any more.
+    /// Ends a wait without the lock. Returns its request, and those that no longer wait.
     pub(super) fn end_wait(&mut self, node: NodeId, ticket: u64) -> (Option<W>, Vec<W>) {
-        let Some(place) = self.place(node, ticket) else { return (None, Vec::new()) };
-        let ended = self.waiting.remove(place).wake;
+        let Some(position) = self.position(node, ticket) else { return (None, Vec::new()) };
+        let ended = self.waiting.remove(position).wake;
         (Some(ended), self.grant())
     }
 
-    /// Lets a request overtake those that only arrived earlier. Returns the requests that need not wait any more.
+    /// Lets a request overtake those that only arrived earlier. Returns the requests that no longer wait.
     pub(super) fn overtake(&mut self, node: NodeId, ticket: u64) -> Vec<W> {
-        match self.place(node, ticket) {
-            Some(place) if self.conflict(&self.waiting[place].lock).is_none() => {
-                let Waiter { lock, wake, .. } = self.waiting.remove(place);
+        match self.position(node, ticket) {
+            Some(position) if self.conflict(&self.waiting[position].lock).is_none() => {
+                let Waiter { lock, wake, .. } = self.waiting.remove(position);
                 self.held.take(lock);
                 let mut granted = vec![wake];
                 granted.extend(self.grant());
@@ -78,7 +78,7 @@ impl<W> FileLocks<W> {
         }
     }
 
-    /// Drops the locks and requests of a node. Returns its requests, and those of others that need not wait any more.
+    /// Drops the locks and requests of a node. Returns its requests, and those of other nodes that no longer wait.
     pub(super) fn drop_node(&mut self, node: NodeId) -> (Vec<W>, Vec<W>) {
         self.held.drop_node(node);
         let is_gone = |waiter: &mut Waiter<W>| waiter.lock.owner.node == node;
@@ -86,54 +86,54 @@ impl<W> FileLocks<W> {
         (gone, self.grant())
     }
 
-    /// Whether the file has so many locks and requests that no more are taken.
+    /// Returns true if the limit of locks and requests is reached.
     pub(super) fn is_full(&self) -> bool {
-        // A lock that changes kind in the middle of another one leaves three.
+        // A change of kind in the middle of a lock splits it in three.
         self.held.len() + self.waiting.len() + 2 > LOCKS_PER_FILE_MAX
     }
 
-    /// Whether unlocking these bytes splits a lock in two.
+    /// Returns true if unlocking these bytes splits a lock in two.
     pub(super) fn splits(&self, owner: LockOwner, range: LockRange) -> bool {
         self.held.splits(owner, range)
     }
 
-    /// The owners that an owner waits for.
+    /// Returns the owners that an owner waits for.
     pub(super) fn blockers(&self, owner: LockOwner) -> Vec<Blocker> {
         let own = self.waiting.iter().enumerate().filter(|(_, waiter)| waiter.lock.owner == owner);
-        own.flat_map(|(place, waiter)| {
+        own.flat_map(|(position, waiter)| {
             let blocker = |owner, holds| Blocker { ticket: waiter.ticket, owner, holds };
             let holders = self.held.conflicts(&waiter.lock).map(move |held| blocker(held.owner, true));
-            holders.chain(self.before(place).map(move |first| blocker(first.lock.owner, false)))
+            holders.chain(self.before(position).map(move |first| blocker(first.lock.owner, false)))
         })
         .collect()
     }
 
-    fn place(&self, node: NodeId, ticket: u64) -> Option<usize> {
+    fn position(&self, node: NodeId, ticket: u64) -> Option<usize> {
         self.waiting.iter().position(|waiter| waiter.lock.owner.node == node && waiter.ticket == ticket)
     }
 
-    /// The requests that go before the one at `place`.
-    fn before(&self, place: usize) -> impl Iterator<Item = &Waiter<W>> {
-        let lock = &self.waiting[place].lock;
+    /// Returns the requests with priority over the one at `position`.
+    fn before(&self, position: usize) -> impl Iterator<Item = &Waiter<W>> {
+        let lock = &self.waiting[position].lock;
         let yields = !self.held.has(lock.owner);
-        self.waiting[..place].iter().filter(move |first| yields && first.lock.excludes(lock))
+        self.waiting[..position].iter().filter(move |first| yields && first.lock.excludes(lock))
     }
 
-    /// Grants locks to requests that need not wait any more. A grant never allows another one, except for what a downgrade frees: so the
-    /// search starts again after each.
+    /// Grants locks to requests that no longer wait. A grant does not allow another one, except for a downgrade: so the search restarts
+    /// after each grant.
     fn grant(&mut self) -> Vec<W> {
         let mut granted = Vec::new();
-        let mut place = 0;
-        while place < self.waiting.len() {
-            let free =
-                self.conflict(&self.waiting[place].lock).is_none() && self.before(place).next().is_none();
+        let mut position = 0;
+        while position < self.waiting.len() {
+            let free = self.conflict(&self.waiting[position].lock).is_none()
+                && self.before(position).next().is_none();
             if free {
-                let Waiter { lock, wake, .. } = self.waiting.remove(place);
+                let Waiter { lock, wake, .. } = self.waiting.remove(position);
                 self.held.take(lock);
                 granted.push(wake);
-                place = 0;
+                position = 0;
             } else {
-                place += 1;
+                position += 1;
             }
         }
         granted

@@ -1,9 +1,10 @@
 //! The lock service of a node: `flock` and `fcntl` locks of the files whose home it is, in the job-shared and the cache view.
 //!
-//! Locks are advisory and in memory only: they end with their owner, its node, or this agent. They are kept by inode number. A request that
-//! blocks gets its reply with its lock, in the order of arrival ([`file`]); its node ends the wait early for a signal or a deadlock. The
-//! RPC layer executes a request at most once, with one exception: a request that its sender has cancelled may still be in flight, and is
-//! refused by its number when it arrives after the cancellation.
+//! - Locks are advisory and in memory only: they end with their owner, its node, or this agent. The key is the inode number.
+//! - A blocked request gets its reply with its lock, in the order of arrival ([`file`]). The client's node ends the wait early for a signal
+//! or a deadlock.
+//! - The RPC layer executes a request at most once, with one exception: a cancelled request may still be in flight. The service refuses it
+//! by its ticket if it arrives after the cancellation.
 
 mod file;
 mod table;
@@ -19,14 +20,14 @@ use tameike_core::wire::lock::{FileLock, LockOwner, LockRange, LockReply, LockRe
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
-/// Cancelled requests of one node that are remembered: each stands for a time at which this node could not be reached.
+/// Maximum number of cancelled requests to remember per node. There is one for each time at which the client could not reach this node.
 const WITHDRAWN_MAX: usize = 1024;
 
-/// Wakes the request that waits for its reply.
+/// Wakes a blocked request with its reply.
 type Wake = Resolver<Result<LockReply>>;
-/// A request and its reply.
+/// A blocked request and its reply.
 type Ended = (Wake, Result<LockReply>);
-/// Numbers of cancelled requests, by node.
+/// Tickets of cancelled requests, by node.
 type Withdrawn = BTreeMap<NodeId, VecDeque<u64>>;
 
 #[derive(Default)]
@@ -43,16 +44,16 @@ pub struct LockService {
 }
 
 impl LockService {
-    /// The service of `node`, with no locks.
+    /// Creates the service of `node`, without locks.
     pub fn new(node: NodeId, cluster: Arc<Cluster>) -> Self {
         Self { node, cluster, state: Mutex::default() }
     }
 
-    /// Serves one request. A blocked one returns when it has its lock or its wait has ended.
+    /// Serves one request. A blocked one returns once it has its lock or its wait has ended.
     ///
     /// # Errors
-    /// `EAGAIN` when a lock is in the way of a request that does not wait; `ENOLCK` when the file has too many locks; `EINTR` and `EDEADLK`
-    /// when the wait was ended; `EPROTO` when this is not the inode's home, or the owner not on the requesting node.
+    /// `EAGAIN` if a lock conflicts with a request that does not wait; `ENOLCK` if the file has too many locks; `EINTR` and `EDEADLK` if
+    /// the wait was ended; `EPROTO` if this is not the inode's home, or the owner is not on the requesting node.
     pub async fn serve(&self, from: NodeId, request: LockRequest) -> Result<LockReply> {
         match request {
             LockRequest::Test { inode, lock } => {
@@ -88,7 +89,7 @@ impl LockService {
         }
     }
 
-    /// A node has failed, and its processes with it: releases their locks.
+    /// Releases the locks of a failed node.
     pub fn peer_dead(&self, node: NodeId) {
         let inodes: Vec<InodeId> = {
             let mut state = self.state.lock();
@@ -98,7 +99,7 @@ impl LockService {
         for inode in inodes {
             self.change(inode, |file, _| {
                 let (gone, granted) = file.drop_node(node);
-                // No client waits for it, but the serving task must end.
+                // No client waits for the request, but the serving task must end.
                 let ended = |wake| (wake, Err(Fault::new(Errno::EHOSTDOWN, format!("{node} has failed"))));
                 (granted, gone.into_iter().map(ended).collect())
             });
@@ -114,7 +115,7 @@ impl LockService {
         Err(Fault::new(Errno::EPROTO, problem))
     }
 
-    /// Takes a lock now or later.
+    /// Takes a lock, or blocks the request.
     fn lock(&self, inode: InodeId, lock: FileLock, ticket: u64, wait: bool) -> Promise<Result<LockReply>> {
         let (wake, woken) = promise();
         self.change(inode, |file, withdrawn| {
@@ -159,7 +160,7 @@ impl LockService {
         });
     }
 
-    /// Undoes a request that its sender has cancelled, and remembers it.
+    /// Undoes a cancelled request, and remembers the cancellation.
     fn withdraw(&self, inode: InodeId, (owner, range): (LockOwner, LockRange), ticket: u64) {
         self.change(inode, |file, withdrawn| {
             let numbers = withdrawn.entry(owner.node).or_default();
@@ -173,7 +174,7 @@ impl LockService {
         });
     }
 
-    /// Changes the locks of a file, then wakes the requests that have their locks, and those that have ended otherwise.
+    /// Changes the locks of a file, then wakes the requests that no longer wait.
     fn change(
         &self,
         inode: InodeId,

@@ -1,10 +1,10 @@
-//! The locks held of one file, by the rules of POSIX: a new lock of an owner replaces what it has of the same bytes, and merges with its
-//! neighbours of the same kind.
+//! Locks held on one file, by the rules of POSIX: a new lock of an owner replaces its locks of the same bytes, and merges with adjacent
+//! ones of the same kind.
 
 use tameike_core::NodeId;
 use tameike_core::wire::lock::{FileLock, LockOwner, LockRange};
 
-/// The locks held of one file.
+/// Locks held on one file.
 #[derive(Debug, Default)]
 pub(super) struct LockTable(Vec<FileLock>);
 
@@ -17,23 +17,23 @@ impl LockTable {
         self.0.len()
     }
 
-    /// Whether unlocking these bytes leaves a lock on both sides of them.
+    /// Returns true if unlocking these bytes leaves a lock on both sides of them.
     pub(super) fn splits(&self, owner: LockOwner, range: LockRange) -> bool {
         let around = |held: &FileLock| held.range.start < range.start && held.range.last > range.last;
         self.0.iter().any(|held| held.owner == owner && around(held))
     }
 
-    /// Whether the owner has any lock.
+    /// Returns true if the owner has a lock.
     pub(super) fn has(&self, owner: LockOwner) -> bool {
         self.0.iter().any(|held| held.owner == owner)
     }
 
-    /// The locks that conflict with `lock`.
+    /// Returns the locks that conflict with `lock`.
     pub(super) fn conflicts<'a>(&'a self, lock: &'a FileLock) -> impl Iterator<Item = &'a FileLock> {
         self.0.iter().filter(|held| held.excludes(lock))
     }
 
-    /// Takes a lock without conflicts.
+    /// Takes a lock that has no conflicts.
     pub(super) fn take(&mut self, mut lock: FileLock) {
         self.unlock(lock.owner, lock.range);
         self.0.retain(|held| {
@@ -51,19 +51,19 @@ impl LockTable {
     pub(super) fn unlock(&mut self, owner: LockOwner, range: LockRange) {
         let mut parts = Vec::new();
         self.0.retain(|held| {
-            let cut = held.owner == owner && held.range.overlaps(range);
-            if cut {
+            let overlaps = held.owner == owner && held.range.overlaps(range);
+            if overlaps {
                 let before = range.start.checked_sub(1).map(|last| LockRange { last, ..held.range });
                 let after = range.last.checked_add(1).map(|start| LockRange { start, ..held.range });
                 let left = before.into_iter().chain(after).filter(|part| part.start <= part.last);
                 parts.extend(left.map(|range| FileLock { range, ..*held }));
             }
-            !cut
+            !overlaps
         });
         self.0.append(&mut parts);
     }
 
-    /// Drops all locks of a node. Returns whether there were any.
+    /// Drops all locks of a node. Returns true if there were any.
     pub(super) fn drop_node(&mut self, node: NodeId) -> bool {
         let before = self.0.len();
         self.0.retain(|held| held.owner.node != node);
@@ -71,7 +71,7 @@ impl LockTable {
     }
 }
 
-/// Whether no byte is between the ranges.
+/// Returns true if the ranges overlap or are adjacent.
 fn touch(one: LockRange, other: LockRange) -> bool {
     one.start <= other.last.saturating_add(1) && other.start <= one.last.saturating_add(1)
 }
@@ -138,7 +138,7 @@ mod tests {
     const BYTES: u64 = 24;
 
     proptest! {
-        /// Compared with a table of the lock of each owner on each byte.
+        /// Compares the table with a model of each owner's lock on each byte.
         #[test]
         fn agrees_with_locks_of_single_bytes(
             steps in prop::collection::vec((0..4_u64, 0..3_u8, 0..BYTES, 0..BYTES), 0..60),
@@ -164,7 +164,7 @@ mod tests {
                     }
                 }
                 for (number, own) in model.iter().enumerate() {
-                    // Each run of bytes with one kind is one lock, and there are no others.
+                    // Each run of bytes of one kind is one lock, and there are no others.
                     let mut runs = Vec::new();
                     for (byte, kind) in own.iter().enumerate().filter_map(|(byte, kind)| Some((byte as u64, (*kind)?))) {
                         match runs.last_mut() {

@@ -1,4 +1,4 @@
-//! Requests that wait, by hand.
+//! Blocked lock requests, with manually polled futures.
 
 use super::*;
 use futures_util::FutureExt;
@@ -20,78 +20,87 @@ fn lock(node: u32) -> FileLock {
     FileLock { owner, range: LockRange { start: 0, last: 9 }, kind: LockKind::Exclusive, pid: 1 }
 }
 
-fn ask(service: &LockService, node: u32, ticket: u64, wait: bool) -> BoxFuture<'_, Result<LockReply>> {
+fn request_lock(
+    service: &LockService,
+    node: u32,
+    ticket: u64,
+    wait: bool,
+) -> BoxFuture<'_, Result<LockReply>> {
     let request = LockRequest::Lock { inode: FILE, lock: lock(node), ticket, wait };
     service.serve(NodeId(node), request).boxed()
 }
 
-fn now(answer: &mut BoxFuture<'_, Result<LockReply>>) -> Option<Result<LockReply>> {
+fn poll(answer: &mut BoxFuture<'_, Result<LockReply>>) -> Option<Result<LockReply>> {
     answer.now_or_never()
 }
 
-fn do_now(service: &LockService, node: u32, request: LockRequest) -> Result<LockReply> {
+fn serve_now(service: &LockService, node: u32, request: LockRequest) -> Result<LockReply> {
     service.serve(NodeId(node), request).now_or_never().expect("no need to wait")
 }
 
 #[test]
 fn a_wait_ends_with_the_lock_a_signal_or_a_deadlock() {
     let service = service();
-    assert_eq!(now(&mut ask(&service, 1, 1, false)), Some(Ok(LockReply::Done)));
-    assert_eq!(now(&mut ask(&service, 2, 1, false)), Some(Err(Errno::EAGAIN.into())));
-    let mut waits: Vec<_> = (2..=4).map(|node| ask(&service, node, 9, true)).collect();
-    assert!(waits.iter_mut().all(|wait| now(wait).is_none()));
+    assert_eq!(poll(&mut request_lock(&service, 1, 1, false)), Some(Ok(LockReply::Done)));
+    assert_eq!(poll(&mut request_lock(&service, 2, 1, false)), Some(Err(Errno::EAGAIN.into())));
+    let mut waits: Vec<_> = (2..=4).map(|node| request_lock(&service, node, 9, true)).collect();
+    assert!(waits.iter_mut().all(|wait| poll(wait).is_none()));
     let end = |end| LockRequest::EndWait { inode: FILE, ticket: 9, end };
-    do_now(&service, 2, end(WaitEnd::Interrupted)).expect("a wait");
-    do_now(&service, 3, end(WaitEnd::Deadlock)).expect("a wait");
-    do_now(&service, 4, end(WaitEnd::Overtake)).expect("a wait");
-    assert_eq!(now(&mut waits[0]), Some(Err(Errno::EINTR.into())));
-    assert_eq!(now(&mut waits[1]), Some(Err(Errno::EDEADLK.into())));
-    assert_eq!(now(&mut waits[2]), None, "somebody has it");
+    serve_now(&service, 2, end(WaitEnd::Interrupted)).expect("a wait");
+    serve_now(&service, 3, end(WaitEnd::Deadlock)).expect("a wait");
+    serve_now(&service, 4, end(WaitEnd::Overtake)).expect("a wait");
+    assert_eq!(poll(&mut waits[0]), Some(Err(Errno::EINTR.into())));
+    assert_eq!(poll(&mut waits[1]), Some(Err(Errno::EDEADLK.into())));
+    assert_eq!(poll(&mut waits[2]), None, "node 1 holds the lock");
     let unlock = LockRequest::Unlock { inode: FILE, owner: lock(1).owner, range: LockRange::ALL };
-    do_now(&service, 1, unlock).expect("an unlock");
-    assert_eq!(now(&mut waits[2]), Some(Ok(LockReply::Done)));
+    serve_now(&service, 1, unlock).expect("an unlock");
+    assert_eq!(poll(&mut waits[2]), Some(Ok(LockReply::Done)));
     service.peer_dead(NodeId(4));
-    assert!(service.state.lock().files.is_empty(), "nothing is left of a file without locks");
+    assert!(service.state.lock().files.is_empty(), "a file without locks has no state");
 }
 
-/// A request whose answer was lost must leave nothing behind, in whatever order it and its withdrawal come.
+/// A request whose reply was lost leaves no lock, whichever of request and withdrawal arrives first.
 #[test]
-fn what_was_withdrawn_did_not_happen() {
+fn a_withdrawn_request_leaves_no_lock() {
     let service = service();
     let withdraw =
         |ticket| LockRequest::Withdraw { inode: FILE, owner: lock(1).owner, range: lock(1).range, ticket };
-    assert_eq!(now(&mut ask(&service, 1, 1, true)), Some(Ok(LockReply::Done)));
-    do_now(&service, 1, withdraw(1)).expect("a withdrawal");
-    do_now(&service, 1, withdraw(2)).expect("a withdrawal");
-    assert_eq!(now(&mut ask(&service, 1, 2, true)), Some(Err(Errno::EINTR.into())), "it came late");
-    assert_eq!(now(&mut ask(&service, 2, 1, false)), Some(Ok(LockReply::Done)));
-    let mut waits = ask(&service, 1, 3, true);
-    assert_eq!(now(&mut waits), None);
-    do_now(&service, 1, withdraw(3)).expect("a withdrawal");
-    assert_eq!(now(&mut waits), Some(Err(Errno::EINTR.into())));
+    assert_eq!(poll(&mut request_lock(&service, 1, 1, true)), Some(Ok(LockReply::Done)));
+    serve_now(&service, 1, withdraw(1)).expect("a withdrawal");
+    serve_now(&service, 1, withdraw(2)).expect("a withdrawal");
+    assert_eq!(
+        poll(&mut request_lock(&service, 1, 2, true)),
+        Some(Err(Errno::EINTR.into())),
+        "the withdrawal arrived first"
+    );
+    assert_eq!(poll(&mut request_lock(&service, 2, 1, false)), Some(Ok(LockReply::Done)));
+    let mut waits = request_lock(&service, 1, 3, true);
+    assert_eq!(poll(&mut waits), None);
+    serve_now(&service, 1, withdraw(3)).expect("a withdrawal");
+    assert_eq!(poll(&mut waits), Some(Err(Errno::EINTR.into())));
 }
 
 #[test]
-fn nobody_locks_for_another_node() {
+fn a_lock_for_another_node_is_refused() {
     let service = service();
     let request = LockRequest::Lock { inode: FILE, lock: lock(1), ticket: 1, wait: false };
-    let refused = do_now(&service, 2, request).expect_err("the owner is elsewhere");
+    let refused = serve_now(&service, 2, request).expect_err("the owner is on another node");
     assert_eq!(refused.errno, Errno::EPROTO);
 }
 
-/// A program that locks every second byte would otherwise fill its home's memory.
+/// Without the limit, a program that locks every second byte would fill the memory of the home.
 #[test]
-fn a_file_has_so_many_locks_and_no_more() {
+fn the_number_of_locks_of_a_file_is_limited() {
     let service = service();
     let byte = |start| FileLock { range: LockRange { start, last: start }, ..lock(1) };
     let take = |start| LockRequest::Lock { inode: FILE, lock: byte(start), ticket: start, wait: false };
     let full = LOCKS_PER_FILE_MAX as u64 - 1;
     for number in 0..full {
-        do_now(&service, 1, take(10 * number)).expect("there is room");
+        serve_now(&service, 1, take(10 * number)).expect("below the limit");
     }
-    let refused = do_now(&service, 1, take(10 * full)).expect_err("no room");
+    let refused = serve_now(&service, 1, take(10 * full)).expect_err("above the limit");
     assert_eq!(refused.errno, Errno::ENOLCK);
     let unlock = |range| LockRequest::Unlock { inode: FILE, owner: byte(0).owner, range };
-    do_now(&service, 1, unlock(LockRange { start: 0, last: 5 })).expect("an unlock");
-    do_now(&service, 1, take(10 * full)).expect("there is room again");
+    serve_now(&service, 1, unlock(LockRange { start: 0, last: 5 })).expect("an unlock");
+    serve_now(&service, 1, take(10 * full)).expect("below the limit again");
 }

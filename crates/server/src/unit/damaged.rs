@@ -1,4 +1,4 @@
-//! Drops clean bytes of cached files that the device has damaged: the shared file system has them.
+//! Drops damaged clean bytes of cached files; the shared file system still has them.
 
 use super::UnitService;
 use std::ops::Range;
@@ -7,24 +7,24 @@ use tameike_core::{Errno, Fault, Generation, Result, UnitId};
 use tameike_io::Frame;
 use tameike_store::extent::{Damaged, Held, Pieces};
 
-/// The path of the file, where it is known.
+/// The path of the file if it is known, otherwise its inode number.
 fn name(unit: UnitId, path: Option<&[u8]>) -> String {
     path.map_or_else(|| unit.inode.to_string(), |path| String::from_utf8_lossy(path).into_owned())
 }
 
-/// Ranges of the unit, as offsets in the file.
-fn shown_ranges(unit: UnitId, ranges: &RangeSet) -> String {
-    let place = |at: u32| unit.start() + u64::from(at);
-    let ranges = ranges.iter().map(|range| format!("{} to {}", place(range.start), place(range.end - 1)));
+/// Formats ranges of the unit as offsets in the file.
+fn format_ranges(unit: UnitId, ranges: &RangeSet) -> String {
+    let offset = |at: u32| unit.start() + u64::from(at);
+    let ranges = ranges.iter().map(|range| format!("{} to {}", offset(range.start), offset(range.end - 1)));
     ranges.collect::<Vec<_>>().join(", ")
 }
 
-/// The error that remains when the damaged clean bytes are dropped.
+/// The error to return after damaged clean bytes were dropped: it lists the lost dirty ranges.
 fn with_lost_ranges(unit: UnitId, path: Option<&[u8]>, lost: &RangeSet, fault: Fault) -> Fault {
     if lost.is_empty() {
         return fault;
     }
-    let (file, lost) = (name(unit, path), shown_ranges(unit, lost));
+    let (file, lost) = (name(unit, path), format_ranges(unit, lost));
     fault.context(format_args!(
         "bytes {lost} of {file} are lost: the job has written them, and this node's device has damaged them before \
          they were flushed"
@@ -32,7 +32,7 @@ fn with_lost_ranges(unit: UnitId, path: Option<&[u8]>, lost: &RangeSet, fault: F
 }
 
 impl UnitService {
-    /// Reads as the store does. Damaged clean bytes count as not held.
+    /// Reads from the store. Damaged clean bytes count as missing.
     pub(super) async fn read_held(
         &self,
         unit: UnitId,
@@ -51,8 +51,7 @@ impl UnitService {
         (frame, held.map_err(|fault| with_lost_ranges(unit, path, &lost, fault)))
     }
 
-    /// Writes as the store does. A write of a part of a block reads the rest of the block from the store: damaged clean bytes there are
-    /// dropped.
+    /// Writes to the store. A partial write of a block reads the rest of the block from the store: damaged clean bytes there are dropped.
     pub(super) async fn write_held(
         &self,
         unit: UnitId,
@@ -74,7 +73,7 @@ impl UnitService {
         let Damaged { dropped, lost } = match self.parts.extents.drop_damaged(unit).await {
             Ok(damaged) => damaged,
             Err(fault) => {
-                log::warn!("cannot look for damage in {}: {fault}", name(unit, path));
+                log::warn!("cannot check for damage in {}: {fault}", name(unit, path));
                 return RangeSet::new();
             }
         };
@@ -82,7 +81,7 @@ impl UnitService {
             log::warn!(
                 "this node's device has changed bytes {} of {}, which the shared file system has: they are fetched \
                  again from there. Check the device",
-                shown_ranges(unit, &dropped),
+                format_ranges(unit, &dropped),
                 name(unit, path)
             );
         }

@@ -19,7 +19,7 @@ pub(crate) fn unit_length(size: u64, index: u64) -> u32 {
     size.saturating_sub(index * UNIT_SIZE as u64).min(UNIT_SIZE as u64) as u32
 }
 
-/// The digest of unit `index`, which holds `content`, of a file of `size` bytes.
+/// Digests `content` of unit `index` of a file of `size` bytes.
 pub(crate) fn of_unit(index: u64, content: &[u8], size: u64) -> UnitDigest {
     let root = size <= UNIT_SIZE as u64;
     let value = if root {
@@ -32,25 +32,25 @@ pub(crate) fn of_unit(index: u64, content: &[u8], size: u64) -> UnitDigest {
     UnitDigest { index, length: content.len() as u32, root, value }
 }
 
-/// Whether `digest` was made for a file of `size` bytes.
+/// Returns true if `digest` was made for a file of `size` bytes.
 pub(crate) fn fits(digest: &UnitDigest, size: u64) -> bool {
     digest.length == unit_length(size, digest.index) && digest.root == (size <= UNIT_SIZE as u64)
 }
 
-/// A size of the file for which `digest` was made.
+/// Returns a file size for which `digest` is valid.
 pub(crate) fn size_when_made(digest: &UnitDigest) -> u64 {
     let end = digest.index * UNIT_SIZE as u64 + u64::from(digest.length);
     if digest.root { end } else { end.max(UNIT_SIZE as u64 + 1) }
 }
 
-/// The checksum of a file from the digests of its units, in order. It keeps one chaining value per level of the hash tree.
+/// Computes the checksum of a file from the digests of its units, in order. It keeps one chaining value per level of the hash tree.
 pub(crate) struct Sum {
     size: u64,
-    /// Units without a gap from the first one.
+    /// Number of contiguous units from the first one.
     row: u64,
-    /// Chaining values of the subtrees on the left of `last`, the largest first.
+    /// Chaining values of the complete subtrees to the left of `last`, the largest first.
     left: Vec<ChainingValue>,
-    /// The last of these: merged once it is known whether it is the last of the file.
+    /// Chaining value of the latest subtree. It is merged once it is known whether it is the file's last.
     last: Option<ChainingValue>,
     /// Hashes index and digest of each unit.
     some: blake3::Hasher,
@@ -61,14 +61,14 @@ impl Sum {
         Self { size, row: 0, left: Vec::new(), last: None, some: blake3::Hasher::new() }
     }
 
-    /// Adds the digest of a unit behind all that were added.
+    /// Adds the digest of the next unit.
     pub(crate) fn add(&mut self, unit: &UnitDigest) {
         self.some.update(&unit.index.to_le_bytes()).update(&unit.value);
         if unit.index != self.row || !fits(unit, self.size) {
             return;
         }
         if let Some(mut subtree) = self.last.replace(unit.value) {
-            // Subtrees of the same size become one, as carries do in addition.
+            // Subtrees of the same size merge, like carries in an addition.
             for _ in 0..self.row.trailing_zeros() {
                 let Some(left) = self.left.pop() else { break };
                 subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
@@ -78,7 +78,7 @@ impl Sum {
         self.row += 1;
     }
 
-    /// The hash of the file as `b3sum` prints it, if all units were added.
+    /// Returns the hash of the file as `b3sum` prints it, if all units were added.
     pub(crate) fn whole(&self) -> Option<[u8; 32]> {
         if self.row != unit_count(self.size) {
             return None;
@@ -91,7 +91,7 @@ impl Sum {
         Some(*merge_subtrees_root(root, &right, Mode::Hash).as_bytes())
     }
 
-    /// A hash over the added units, for a file with holes.
+    /// Returns a hash over the added units, for a file with holes.
     pub(crate) fn some(&self) -> [u8; 32] {
         *self.some.finalize().as_bytes()
     }
@@ -131,7 +131,7 @@ mod tests {
             let sum = |units: &[UnitDigest], size: usize| {
                 let mut sum = Sum::new(size as u64);
                 units.iter().for_each(|unit| sum.add(unit));
-                assert!(sum.left.len() < 8, "memory by the levels of the tree");
+                assert!(sum.left.len() < 8, "memory is bounded by the tree's depth");
                 sum.whole()
             };
             assert_eq!(sum(&units, size), Some(*blake3::hash(file).as_bytes()), "{size} bytes");

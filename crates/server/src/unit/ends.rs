@@ -1,4 +1,4 @@
-//! The ends of shared files up to which this node has flushed.
+//! Tracks up to which offset this node has flushed each shared file.
 //!
 //! A mount may show a stale size that is too small, as if the bytes behind it did not exist. Bytes that this node has flushed and synced
 //! must exist.
@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use tameike_core::{InodeId, Timestamp};
 
-/// Files with a known end. Beyond this the oldest are dropped.
+/// Maximum number of tracked files. Above it the oldest are dropped.
 const FILES_MAX: usize = 1 << 16;
 
-/// No mount shows a stale size for longer than this many seconds: after it the file was truncated, whatever the clocks of hosts say.
-const REMEMBERED_SECONDS: i64 = 60;
+/// Maximum time in seconds for which a mount shows a stale size. After it the file was truncated, whatever the hosts' clocks show.
+const STALE_SECONDS_MAX: i64 = 60;
 
-/// A lower bound of a file's size, and when that was synced.
+/// A lower bound of a file's size, and the time of its fsync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlushedEnd {
     pub(super) end: u64,
@@ -21,20 +21,20 @@ pub(super) struct FlushedEnd {
 }
 
 impl FlushedEnd {
-    /// Whether the file was truncated, if it is shorter `now` and was last changed then.
+    /// Returns true if a file that is shorter `now`, with the last change at `changed`, was truncated. Otherwise its size may be stale.
     pub(super) fn is_truncated(&self, changed: Timestamp, now: Timestamp) -> bool {
-        changed > self.synced || now.seconds > self.synced.seconds + REMEMBERED_SECONDS
+        changed > self.synced || now.seconds > self.synced.seconds + STALE_SECONDS_MAX
     }
 }
 
 #[derive(Default)]
 struct Known {
     by_inode: BTreeMap<InodeId, FlushedEnd>,
-    /// In the order of insertion; entries of files that were dropped since remain.
+    /// Inode numbers in the order of insertion; those of dropped files remain.
     order: VecDeque<InodeId>,
 }
 
-/// The ends of all files.
+/// Flushed ends of all tracked files.
 #[derive(Default)]
 pub(super) struct FlushedEnds(Mutex<Known>);
 

@@ -1,4 +1,5 @@
-//! Fetches bytes that the node lacks: from the memory of a cache holder, or from the shared file system by whole units, which are kept.
+//! Fetches bytes that the node lacks, from the memory of a cache holder or from the shared file system. It stores whole units of the
+//! latter.
 
 use super::UnitService;
 use super::gaps::Gaps;
@@ -18,17 +19,17 @@ use tameike_io::{Frame, Payload};
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
 /// Bytes per block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
-/// Cache holders that are asked before the shared file is read.
-const HOLDERS_TRIED_MAX: usize = 4;
+/// Maximum number of cache holders to try before the shared file.
+const HOLDERS_MAX: usize = 4;
 
-/// Whether holes of the shared file are read as zeros, and kept.
+/// Holes of the shared file are read as zeros, and stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holes {
     Read,
     Skipped,
 }
 
-/// The parts of a gap of a unit, which begins at `start`, for which the file has data: all of it where the file system does not report
+/// Returns the parts of a gap for which the file has data, in a unit at offset `start`. The whole gap if the file system does not report
 /// holes.
 fn data_in(file: &dyn SharedFile, start: u64, gap: Range<u32>) -> Vec<Range<u32>> {
     let (mut parts, mut at, end) = (Vec::new(), start + u64::from(gap.start), start + u64::from(gap.end));
@@ -48,7 +49,7 @@ fn data_in(file: &dyn SharedFile, start: u64, gap: Range<u32>) -> Vec<Range<u32>
     parts
 }
 
-/// Fills the gaps in `range` of a unit in `frame` from `bytes`, which has all of the range.
+/// Fills the gaps in `range` of a unit in `frame` from `bytes`, which covers the range.
 pub(super) fn filled(mut frame: Frame, range: Range<u32>, gaps: Vec<Range<u32>>, bytes: &[u8]) -> Payload {
     for gap in gaps {
         let part = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
@@ -57,7 +58,7 @@ pub(super) fn filled(mut frame: Frame, range: Range<u32>, gaps: Vec<Range<u32>>,
     Payload::new(Arc::new(frame), range)
 }
 
-/// Counts of bytes that this node lacked and fetched.
+/// Counters of the bytes that this node lacked and fetched.
 #[derive(Default)]
 pub(super) struct Loaded {
     shared: AtomicU64,
@@ -65,14 +66,14 @@ pub(super) struct Loaded {
 }
 
 impl UnitService {
-    /// The source of those bytes.
+    /// Returns the counters by source.
     pub fn counters(&self) -> Vec<Counter> {
         let Loaded { shared, holders } = &self.loaded;
         let named = [(counters::LOADED_SHARED, shared), (counters::LOADED_HOLDERS, holders)];
         named.map(|(name, bytes)| Counter::new(name, bytes.load(Ordering::Relaxed))).into()
     }
 
-    /// Reads the bytes `range` of a unit, after a read of the shared file for what is missing of the whole unit.
+    /// Returns the bytes `range` of a unit, after reading all missing bytes of the unit from the shared file.
     pub(super) async fn fetch(
         &self,
         unit: UnitId,
@@ -95,8 +96,8 @@ impl UnitService {
         Ok(Payload::new(frame, range))
     }
 
-    /// Reads the data of a unit that is not held here from the shared file, and keeps it if there is space, or units that were not used
-    /// after `victims_until` can be evicted. Returns the ranges that it read.
+    /// Reads the missing data of a unit from the shared file. Stores it if the node has space, or can evict units that were last used
+    /// before `victims_until`. Returns the ranges that it read.
     pub(super) async fn fill(
         &self,
         unit: UnitId,
@@ -114,8 +115,8 @@ impl UnitService {
         Ok(kept.into_iter().collect())
     }
 
-    /// Asks cache holders of this generation for bytes. The bytes are passed on and not kept: kept bytes must be valid for all readers, and
-    /// the file may have been truncated or written since.
+    /// Reads bytes from cache holders of this generation. The node does not store them: stored bytes must be valid for all readers, and the
+    /// file may have been truncated or written since.
     pub(super) async fn read_holders(
         &self,
         unit: UnitId,
@@ -126,9 +127,7 @@ impl UnitService {
         let (offset, length) = (range.start, range.end - range.start);
         let clock = &self.parts.runtime.clock;
         let began = clock.monotonic();
-        for node in
-            holders.into_iter().filter(|node| !self.time_limit.is_silent(*node)).take(HOLDERS_TRIED_MAX)
-        {
+        for node in holders.into_iter().filter(|node| !self.time_limit.is_silent(*node)).take(HOLDERS_MAX) {
             if clock.monotonic() - began > HOLDER_TIMEOUT / 2 {
                 break;
             }
@@ -142,13 +141,13 @@ impl UnitService {
                     return Some(bytes);
                 }
                 Ok(_) => {}
-                Err(fault) => log::debug!("{node} was asked for bytes of {}: {fault}", unit.inode),
+                Err(fault) => log::debug!("cannot read {} from {node}: {fault}", unit.inode),
             }
         }
         None
     }
 
-    /// Keeps bytes of the shared file on the device if it has space. Returns what was read.
+    /// Stores bytes of the shared file if the device has space. Returns the ranges that were read.
     async fn keep(
         &self,
         unit: UnitId,
@@ -163,13 +162,13 @@ impl UnitService {
             let bytes = Payload::new(frame.clone(), part.clone());
             let filled = self.parts.extents.fill(unit, part.start, bytes, generation, victims_until).await;
             if let Err(fault) = filled {
-                log::warn!("cannot keep what was read of {}: {fault}", unit.inode);
+                log::warn!("cannot store fetched bytes of {}: {fault}", unit.inode);
             }
         }
         (frame, parts)
     }
 
-    /// Reads `gaps` from the shared file into the frame, and returns the parts that the file has. The reader needs bytes up to `wanted`.
+    /// Reads `gaps` from the shared file into the frame. Returns the parts that the file has. The reader needs the bytes up to `wanted`.
     async fn read_shared(
         &self,
         unit: UnitId,
@@ -192,7 +191,7 @@ impl UnitService {
                 Holes::Read => gaps,
                 Holes::Skipped => {
                     let stat = stat.map_or_else(|| file.stat(), Ok)?;
-                    // A file with all of its blocks has no holes.
+                    // A fully allocated file has no holes.
                     let has_holes = stat.blocks * STAT_BLOCK < stat.size;
                     let data = |gap| if has_holes { data_in(&*file, unit.start(), gap) } else { vec![gap] };
                     gaps.into_iter().flat_map(data).collect()

@@ -1,12 +1,13 @@
-//! Flushes dirty units to the shared file: exactly the dirty bytes, ascending. They become clean after an fsync.
+//! Flushes dirty units to the shared file: exactly the dirty bytes, in ascending order. They become clean after an fsync.
 //!
-//! A flush is one round of all homes of a file. Its units become clean only after the coordinator has the successful replies of all homes,
-//! since a home that opens the file after the failed fsync of another gets no error; and after the digests of the written units are in the
-//! coordinator's journal, so that a lost reply leaves no unit with an old digest.
+//! All homes of a file flush it in one round. Their units become clean only after two steps:
+//!
+//! - The coordinator has successful replies from all homes. A home that opens the file after another one's failed fsync gets no error.
+//! - The digests of the written units are in the coordinator's journal. So a lost reply leaves no stale digest.
 //!
 //! The descriptor that writes also syncs: the kernel reports a write-back error once to each descriptor that was open before. After a
-//! failed fsync the pages count as written, and a file system may have lost their extents: ext4 then takes the same bytes again, leaves
-//! their extents marked as unwritten or an indirect block unwritten, and the next fsync succeeds. So the next flush of such a file
+//! failed fsync the kernel counts the pages as written, and the file system may have lost their extents. ext4 then accepts the same bytes
+//! again, leaves their extents unwritten or an indirect block unwritten, and the next fsync succeeds. So the next flush of such a file
 //! distrusts the page cache: it drops the pages, frees the blocks that it writes, and reads the bytes back after the fsync.
 
 use super::gaps::Gaps;
@@ -22,7 +23,7 @@ use tameike_io::Frame;
 use tameike_io::shared::{Access, Allocate, ContentChange, FileStat, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
-/// The order to flush a file.
+/// The parameters of a flush.
 pub(super) struct Order {
     pub(super) inode: InodeId,
     pub(super) path: Vec<u8>,
@@ -34,7 +35,7 @@ pub(super) struct Order {
     pub(super) ending: Option<Ending>,
 }
 
-/// The units of a round, which are dirty until [`UnitService::mark_round_clean`].
+/// Units of a flush round, which are dirty until [`UnitService::mark_round_clean`].
 pub(super) struct Flushed {
     round: u64,
     units: Vec<DirtyUnit>,
@@ -48,7 +49,7 @@ impl UnitService {
         let extents = &self.parts.extents;
         let _only = self.flush_locks.hold(order.inode).await;
         self.flushed.lock().remove(&order.inode);
-        // One more than a flush takes shows whether any are left.
+        // One unit above the limit shows if more are left.
         let dirty = extents.dirty_units(order.inode, FLUSH_UNITS_MAX + 1)?;
         let (dirty_count, mut done) = (dirty.len(), Vec::new());
         let (mut written, mut end, mut digests, left) = (0, 0, Vec::new(), None);
@@ -67,7 +68,7 @@ impl UnitService {
                 break;
             }
             let (count, digest) = self.flush_unit(&file, &unit, &order).await?;
-            // Counted per unit, so that progress shows within a large file.
+            // Progress counts units, so that it advances within a large file.
             self.parts.activity.add_flushed(count);
             written += count;
             end = end.max(unit.unit.start() + u64::from(unit.ranges.end()));
@@ -110,7 +111,7 @@ impl UnitService {
         for unit in &flushed.units {
             self.parts.extents.mark_clean(unit, flushed.generation).await?;
         }
-        // Clean units must not turn dirty again after a crash of the agent: other programs may change the file from now on.
+        // Clean units must not become dirty again after a crash of the agent: another program may change the file from now on.
         self.parts.extents.sync(false).await
     }
 
@@ -127,7 +128,7 @@ impl UnitService {
         self.parts.runtime.block(open).await
     }
 
-    /// Writes the dirty bytes of one unit, and digests what the shared file then has of the unit.
+    /// Writes the dirty bytes of one unit, and digests the resulting content of the shared file.
     async fn flush_unit(
         &self,
         file: &Arc<dyn SharedFile>,
@@ -179,7 +180,7 @@ impl UnitService {
         Ok(self.parts.runtime.block(digest).await)
     }
 
-    /// Checks that the shared file has what was written, past the page cache of this host.
+    /// Checks that the shared file has the written bytes, bypassing the page cache of this host.
     async fn read_back(&self, order: &Order, written: &[UnitDigest]) -> Result<()> {
         for digest in written {
             let (path, size) = (order.path.clone(), digest::size_when_made(digest));
@@ -194,7 +195,7 @@ impl UnitService {
         Ok(())
     }
 
-    /// Digests units as the shared file system has them, past the page cache of this host.
+    /// Digests units of the shared file, bypassing the page cache of this host.
     pub(super) async fn digests(
         &self,
         inode: InodeId,
@@ -222,8 +223,8 @@ impl UnitService {
     }
 }
 
-/// Frees the blocks of bytes of the unit at `start`, which are written next: so they get new extents. At the end of the file the last block
-/// is freed as well.
+/// Frees the blocks that the next write of the unit at `start` covers, so that they get new extents. At the end of the file it frees the
+/// last block too.
 fn free_blocks(file: &dyn SharedFile, start: u64, ranges: &RangeSet, size: u64) {
     for range in ranges.iter() {
         let from = start + u64::from(range.start);

@@ -1,7 +1,7 @@
-//! Space for writers when the cache area is full of dirty bytes: flushes files while the writers wait.
+//! Frees space for writers while the cache area is full of dirty bytes: it flushes files.
 //!
-//! A write to a full store is refused, and its sender waits by a request that holds no frame: the flush may need messages that are queued
-//! behind writes on a connection, and those are read only while frames are free.
+//! The store refuses a write without space, and its sender waits with a request that holds no frame. The flush may need messages that are
+//! queued behind writes on a connection, and the agent reads those only while frames are free.
 
 use super::UnitService;
 use event_listener::{Event, listener};
@@ -11,14 +11,14 @@ use tameike_core::wire::Request;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::{Errno, Fault, InodeId, Result, View};
 
-/// Changes in flight that take blocks. Their blocks are neither clean nor dirty until the change is logged.
+/// Number of changes in flight that allocate blocks. Their blocks are neither clean nor dirty until the change is logged.
 #[derive(Default)]
 pub(super) struct Allocations {
     count: AtomicUsize,
     ended: Event,
 }
 
-/// One change in flight, until dropped.
+/// A change in flight, until dropped.
 pub(super) struct Allocation<'a>(&'a Allocations);
 
 impl Allocations {
@@ -36,10 +36,10 @@ impl Drop for Allocation<'_> {
 }
 
 impl UnitService {
-    /// Returns when the writer should try again. One request at a time flushes files, the others wait for it.
+    /// Returns when the writer should retry. One request at a time flushes files, and the others wait for it.
     pub(super) async fn free_space(&self, attempt: u32) -> Result<()> {
         let _only = self.freeing.lock().await;
-        // On the first attempt another request may have freed space meanwhile. On later ones the store has refused a write although it
+        // On the first attempt, another request may have freed space meanwhile. On later ones the store has refused a write although it
         // reported space: more must be flushed.
         if attempt == 0 && self.has_space() {
             return Ok(());
@@ -63,7 +63,7 @@ impl UnitService {
         }
         match refusal {
             _ if self.has_space() => Ok(()),
-            // All was flushed. Writes in flight take space that the next attempt can free.
+            // No dirty file is left. Writes in flight take space that the next attempt can free.
             None => {
                 if were_others {
                     ended.await;
@@ -72,7 +72,7 @@ impl UnitService {
             }
             Some(fault) => Err(Fault::new(
                 Errno::ENOSPC,
-                format!("the cache area is full and the shared file system takes no more of it: {fault}"),
+                format!("the cache area is full and cannot be flushed to the shared file system: {fault}"),
             )),
         }
     }

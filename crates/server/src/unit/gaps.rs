@@ -1,7 +1,7 @@
-//! Reads bytes of a unit from the shared file, with zeros behind its end and in its holes.
+//! Reads missing bytes of a unit from the shared file, with zeros behind its end and in its holes.
 //!
 //! A mount may show a stale size that is too small: the read then revalidates the file. Bytes that this node has flushed must exist: the
-//! read waits until they show, or fails.
+//! read waits until they are visible, or fails.
 
 use super::UnitService;
 use super::ends::FlushedEnd;
@@ -12,17 +12,17 @@ use tameike_core::{Errno, Fault, Result, UnitId};
 use tameike_io::Frame;
 use tameike_io::shared::SharedFile;
 
-/// Pauses before another read of bytes that this node has flushed and that do not show.
+/// Pauses between reads of flushed bytes that are not visible yet.
 const PAUSES_MS: [u64; 5] = [100, 200, 400, 800, 1600];
-/// The longest of them for a file that was changed after the flush: it was probably truncated.
+/// Longest pause for a file that was changed after the flush: it was probably truncated.
 const TRUNCATED_PAUSE_MS: u64 = 200;
 
-/// The gaps of a unit that are to be read.
+/// Gaps of a unit to read.
 #[derive(Clone)]
 pub(super) struct Gaps {
     pub(super) unit: UnitId,
     pub(super) ranges: Vec<Range<u32>>,
-    /// The reader needs no bytes of the unit from here on.
+    /// End of the bytes that the reader needs.
     pub(super) wanted: u32,
 }
 
@@ -41,15 +41,15 @@ impl Gaps {
         Ok(parts)
     }
 
-    /// Whether the parts lack needed bytes before `end`.
+    /// Returns true if the parts lack needed bytes before `end`.
     fn lack(&self, parts: &[Range<u32>], end: u64) -> bool {
         let until = end.saturating_sub(self.unit.start()).min(u64::from(self.wanted)) as u32;
         self.ranges.iter().zip(parts).any(|(gap, part)| part.end < gap.end.min(until))
     }
 }
 
-/// Reads the bytes `gap` of a unit, which begins at `start`, to their offsets in the frame, with zeros behind the end of the file. Returns
-/// the end of the bytes that the file has.
+/// Reads the bytes `gap` of the unit at offset `start` into the frame, with zeros behind the end of the file. Returns the end of the bytes
+/// that the file has.
 fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, frame: &mut [u8]) -> Result<u32> {
     let part = &mut frame[gap.start as usize..gap.end as usize];
     let count = file.read_at(part, start + u64::from(gap.start))?;
@@ -61,7 +61,7 @@ impl UnitService {
     /// Reads gaps of a unit from the shared file, with zeros behind its end. Returns the parts that the file has.
     ///
     /// # Errors
-    /// `EIO` when bytes that this node has flushed do not show although the file was not truncated.
+    /// `EIO` if bytes that this node has flushed stay invisible although the file was not truncated.
     pub(super) async fn read_gaps(
         &self,
         (file, path): (Arc<dyn SharedFile>, &[u8]),
@@ -99,7 +99,7 @@ impl UnitService {
 
 fn stale_mount(path: &[u8], unit: UnitId, known: Option<FlushedEnd>) -> Fault {
     let message = format!(
-        "read unit {} of {}: this node has flushed bytes up to {}, and its mount of the shared file system shows fewer: see to the mount",
+        "read unit {} of {}: this node has flushed bytes up to {}, and its mount of the shared file system shows fewer: check the mount",
         unit.index,
         String::from_utf8_lossy(path),
         known.map_or(0, |known| known.end)

@@ -1,7 +1,7 @@
 //! Loads units before programs read them (`warm`).
 //!
-//! A node reads few units at a time for all loads together, and gives way to programs: while these have requests here it reads one unit now
-//! and then. Units of one load do not evict each other: a unit without space is not read, and the reply counts it.
+//! A node reads few units at a time for all loads together. While programs have requests here, it reads only one unit now and then. Units
+//! of one load do not evict each other: a unit without space is not read, and the reply counts it.
 
 use super::{UnitService, check_index};
 use async_lock::Semaphore;
@@ -13,37 +13,37 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::unit::{LOAD_UNITS_MAX, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId, View};
 
-/// Units that are read at a time for all loads together.
+/// Units that are read concurrently for all loads together.
 const LOADED_PARALLEL: usize = 4;
-/// How long the load of one unit waits for the node to be quiet.
+/// How long the load of one unit waits for the node to be idle.
 const YIELD_TIME: Duration = Duration::from_millis(100);
-/// Loads whose beginnings are known.
+/// Maximum number of tracked loads.
 const LOADS_MAX: usize = 8;
 
 /// The running loads.
 pub(super) struct Loads {
     turns: Semaphore,
-    /// The latest loads, each with the time of use before which units may be evicted for it.
-    begun: Mutex<VecDeque<(u64, u64)>>,
+    /// The latest loads. For each, only units last used before this time may be evicted.
+    started: Mutex<VecDeque<(u64, u64)>>,
 }
 
 impl Default for Loads {
     fn default() -> Self {
-        Self { turns: Semaphore::new(LOADED_PARALLEL), begun: Mutex::default() }
+        Self { turns: Semaphore::new(LOADED_PARALLEL), started: Mutex::default() }
     }
 }
 
 impl Loads {
-    /// The time of use before which units may be evicted for a load, which begins `now` if it is new.
+    /// Returns the time before which units must have been last used to be evicted for a load. A new load begins `now`.
     fn victims_until(&self, loading: u64, now: u64) -> u64 {
-        let mut begun = self.begun.lock();
-        if let Some((_, until)) = begun.iter().find(|(known, _)| *known == loading) {
+        let mut started = self.started.lock();
+        if let Some((_, until)) = started.iter().find(|(known, _)| *known == loading) {
             return *until;
         }
-        if begun.len() == LOADS_MAX {
-            begun.pop_front();
+        if started.len() == LOADS_MAX {
+            started.pop_front();
         }
-        begun.push_back((loading, now));
+        started.push_back((loading, now));
         now
     }
 }
@@ -57,10 +57,13 @@ pub(super) struct Order {
 }
 
 impl UnitService {
-    /// Makes this node hold units of a file.
+    /// Loads units of a file into this node's store.
     pub(super) async fn load(&self, inode: InodeId, units: Vec<u64>, order: Order) -> Result<UnitReply> {
         if units.len() > LOAD_UNITS_MAX {
-            return Err(Fault::new(Errno::EINVAL, format!("{} units are to be loaded at once", units.len())));
+            return Err(Fault::new(
+                Errno::EINVAL,
+                format!("{} units are too many for one load", units.len()),
+            ));
         }
         let now = self.parts.extents.time_of_use();
         let until = self.loading.victims_until(order.loading, now);
@@ -71,7 +74,7 @@ impl UnitService {
         Ok(UnitReply::Loaded { held, left_out })
     }
 
-    /// Loads a unit. Returns the bytes of it that are held or in holes, and the bytes that have no space.
+    /// Loads a unit. Returns the number of its bytes that are stored or in holes, and of those without space.
     async fn load_unit(&self, unit: UnitId, order: &Order, victims_until: u64) -> Result<(u64, u64)> {
         check_index(unit.index)?;
         let range = 0..order.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;

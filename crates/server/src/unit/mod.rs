@@ -1,8 +1,9 @@
 //! The unit service: stores the bytes of units on their home.
 //!
-//! Reads fill the gaps of a unit with zeros, or from the shared file system, where concurrent reads of a unit share one fetch. Writes to
-//! cached files are dirty until they are flushed. A flush writes exactly the dirty bytes. They become clean after the fsyncs of all nodes
-//! that flushed the file in the same round have succeeded. Requests carry the names and sizes of files: the service knows none.
+//! - A read fills the gaps of a unit with zeros, or from the shared file system. Concurrent reads of a unit share one fetch.
+//! - A write to a cached file is dirty until it is flushed. A flush writes exactly the dirty bytes.
+//! - Flushed bytes become clean after the fsyncs of all nodes that flushed the file in the same round have succeeded.
+//! - Requests carry paths and sizes of files: the service stores neither.
 
 mod damaged;
 pub(crate) mod digest;
@@ -44,28 +45,28 @@ pub struct UnitParts {
     pub rpc: Arc<dyn Rpc>,
     /// Frames for replies to reads.
     pub read_pool: Pool,
-    /// Frames for flushes: a pool of their own, so that a flush never waits for readers or writers.
+    /// Frames for flushes: a separate pool, so that a flush never waits for readers or writers.
     pub flush_pool: Pool,
-    /// Whether programs wait for this node; the cache service has the same.
+    /// Foreground requests of this node, shared with the cache service.
     pub activity: Arc<Activity>,
 }
 
 /// Serves [`UnitRequest`]s.
 pub struct UnitService {
     parts: UnitParts,
-    /// Exclusive while bytes of a file are dropped or become clean, shared while bytes are fetched: bytes that were read before a truncate
-    /// must not be kept after it.
+    /// Exclusive while bytes of a file are dropped or become clean, shared while bytes are fetched: bytes read before a truncate must not
+    /// be stored after it.
     file_locks: Locks<InodeId>,
-    /// One fetch of a unit at a time.
+    /// Serializes the fetches of a unit.
     unit_locks: Locks<UnitId>,
-    /// One flush of a file at a time.
+    /// Serializes the flushes of a file.
     flush_locks: Locks<InodeId>,
-    /// Units that were flushed in a round whose success is not known yet.
+    /// Units of flush rounds whose success is not known yet.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     flushed_ends: ends::FlushedEnds,
     freeing: async_lock::Mutex<()>,
     allocations: freeing::Allocations,
-    /// For cache holders that are asked before the shared file is read.
+    /// Cache holders to try before the shared file.
     time_limit: TimeLimitedCalls,
     loading: load::Loads,
     loaded: fetch::Loaded,
@@ -73,7 +74,7 @@ pub struct UnitService {
 }
 
 impl UnitService {
-    /// The service of one node.
+    /// Creates the service of one node.
     pub fn new(parts: UnitParts) -> Arc<Self> {
         let open_files = open_files::OpenFiles::new(&parts.cluster, parts.rpc.local());
         Arc::new(Self {
@@ -95,8 +96,8 @@ impl UnitService {
     /// Serves one request.
     ///
     /// # Errors
-    /// `EINVAL` for a malformed request; `ENOSPC` for a write when the store is full and the shared file system takes no more; `ESTALE`
-    /// when another file has the path now, or the round of flushes is not known; the errors of devices and of the shared file system.
+    /// `EINVAL` for a malformed request; `ENOSPC` for a write if the store is full and the shared file system accepts no more; `ESTALE` if
+    /// another file has the path now, or the flush round is unknown; the errors of devices and of the shared file system.
     pub async fn serve(
         &self,
         request: UnitRequest,
@@ -106,7 +107,7 @@ impl UnitService {
         let reply = match request {
             UnitRequest::Write { unit, ranges, generation } => {
                 let payload =
-                    payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write came without its bytes"))?;
+                    payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write request has no payload"))?;
                 check_index(unit.index)?;
                 let _allocation = self.allocations.begin();
                 self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
@@ -128,14 +129,14 @@ impl UnitService {
             UnitRequest::Truncate { inode, size } => {
                 // A read that waits for bytes behind the new end holds the file's lock.
                 self.flushed_ends.lower(inode, size);
-                // A flush that its coordinator has abandoned must write nothing that is truncated after this.
+                // A flush that the coordinator has abandoned must not write truncated bytes after this.
                 let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;
                 self.flushed.lock().remove(&inode);
                 self.flushed_ends.lower(inode, size);
                 self.parts.extents.truncate(inode, size).await?;
                 if inode.is_cached() {
-                    // Truncated dirty bytes must not come back after a crash of the agent: the coordinator forgets the truncate after this
+                    // Truncated dirty bytes must not reappear after a crash of the agent: the coordinator forgets the truncate after this
                     // reply.
                     self.parts.extents.sync(false).await?;
                 }
@@ -208,7 +209,7 @@ impl UnitService {
             Target::Frame(frame) => frame,
             Target::Any => self.parts.read_pool.take().await,
             Target::AnyOrLocation => {
-                // The read below finds and reports damage of the unit.
+                // The read below detects and reports damage of the unit.
                 if let Ok(Some(place)) = self.parts.extents.place(unit, &range, generation).await {
                     return Ok(Carried::Location(place));
                 }
@@ -218,7 +219,7 @@ impl UnitService {
         self.read(unit, range, frame, generation, backing).await.map(Carried::Payload)
     }
 
-    /// Returns the extent locations of units that this node has completely. A read finds damage.
+    /// Returns the extent locations of units that this node has completely. It does not detect damage; a read does.
     async fn places(
         &self,
         inode: InodeId,
@@ -293,7 +294,10 @@ fn check_bytes(start: u64, end: u64, step: u64) -> Result<()> {
     if start <= end && end <= FILE_SIZE_MAX && step > 0 {
         return Ok(());
     }
-    Err(Fault::new(Errno::EINVAL, format!("bytes {start} to {end} with step {step} are no range of a file")))
+    Err(Fault::new(
+        Errno::EINVAL,
+        format!("bytes {start} to {end} with step {step} are not a range of a file"),
+    ))
 }
 
 fn range_in_unit(offset: u32, length: u32) -> Result<Range<u32>> {

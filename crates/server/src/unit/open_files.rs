@@ -7,21 +7,21 @@ use std::time::Duration;
 use tameike_core::{Cluster, Generation, InodeId, NodeId};
 use tameike_io::shared::{CacheToken, CachedFile, OpenFileCache, SharedFile};
 
-/// How long a file stays open after its last read.
+/// Time for which a file stays open after its last read.
 const OPEN_TIME: Duration = Duration::from_millis(250);
 
-/// Whether files stay open, and the task that closes them.
+/// Open files, and the task that closes them.
 pub(super) struct OpenFiles {
-    /// Otherwise another agent with the same mount may remove a name while the file is open here.
+    /// False if another agent with the same mount could remove a name while the file is open here.
     is_alone_on_host: bool,
-    /// Whether the task runs.
+    /// The task runs.
     is_closing: Arc<AtomicBool>,
 }
 
 /// A read of a shared file.
 pub(super) struct Reading<'a> {
     kept: Option<(&'a OpenFileCache, CacheToken)>,
-    /// The open file, if there was one.
+    /// The open file, if any.
     pub(super) file: Option<Arc<dyn SharedFile>>,
 }
 
@@ -34,7 +34,7 @@ impl OpenFiles {
 }
 
 impl UnitService {
-    /// Begins a read.
+    /// Begins a read. Takes the open file of this generation, if any.
     pub(super) fn begin_reading(&self, inode: InodeId, generation: Generation) -> Reading<'_> {
         match self.parts.shared.kept().filter(|_| self.open_files.is_alone_on_host) {
             Some(kept) => {
@@ -45,7 +45,7 @@ impl UnitService {
         }
     }
 
-    /// Ends a read of this open file.
+    /// Ends a read, and keeps its file open.
     pub(super) fn end_reading(
         &self,
         reading: &Reading<'_>,
@@ -69,7 +69,7 @@ impl UnitService {
         self.parts.runtime.spawn(async move {
             loop {
                 runtime.sleep(OPEN_TIME).await;
-                // A read that keeps a file open from now on starts the task again.
+                // The next read that keeps a file open starts the task again.
                 is_closing.store(false, Ordering::Release);
                 let (shared, before) = (shared.clone(), runtime.clock.monotonic().saturating_sub(OPEN_TIME));
                 let close_unused = move || shared.kept().is_some_and(|kept| kept.close_unused(before));

@@ -1,4 +1,4 @@
-//! Saves the units of a file that is gone from the shared directory to another directory.
+//! Saves the units of a file that is missing in the shared directory to another directory.
 
 use super::UnitService;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{Access, PosixTree, SharedFs};
 
 impl UnitService {
-    /// Writes the units of the file that have dirty bytes, with all that is held of them, to the file at `path` below `dir`.
+    /// Writes the units with dirty bytes, with all bytes of them that the node stores, to the file at `path` below `dir`.
     pub(super) async fn save(&self, request: UnitRequest) -> Result<UnitReply> {
         let UnitRequest::Save { inode, dir, path, generation } = request else {
             return Err(Errno::EINVAL.into());

@@ -12,7 +12,7 @@ use tameike_store::{RecordKind, table};
 const DONE: InodeId = InodeId(0x8000_0000_0000_0001);
 const DIRTY: InodeId = InodeId(0x8000_0000_0000_0002);
 
-/// The rooms as the agent puts them together.
+/// The checkers of the agent's components.
 struct All;
 
 impl Rooms for All {
@@ -30,8 +30,8 @@ impl Rooms for All {
 
 type Pairs = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// A stopped store with two files in its journal, changed by `change`; what a check says, and says again when it
-/// repairs; afterwards it says nothing more. Also what the journal then has.
+/// Applies `change` to the journal of a stopped store with two files. Returns the findings and the records after the repair.
+/// Asserts that the repair reports the same findings, and that a check after it finds nothing.
 fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>) {
     let home = tempfile::tempdir().unwrap();
     let machine = tameike_io::os::simulated::Simulation::shuffled(1);
@@ -71,45 +71,46 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
     machine.run(store.ledger.sync(true)).unwrap();
     drop((store, journal));
     machine.kill();
-    let look = |repair| check(home.path(), &All, repair, &mut |_, _| {}).unwrap();
-    let said = |report: &Report| {
+    let run_check = |repair| check(home.path(), &All, repair, &mut |_, _| {}).unwrap();
+    let messages = |report: &Report| {
         let worse = report.findings.iter().filter(|finding| finding.severity > Severity::Note);
         worse.map(|finding| format!("{} {}", finding.severity.as_str(), finding.words)).collect::<Vec<_>>()
     };
-    let first = said(&look(false));
-    assert_eq!(said(&look(true)), first);
-    assert_eq!(said(&look(true)), Vec::<String>::new());
+    let first = messages(&run_check(false));
+    assert_eq!(messages(&run_check(true)), first);
+    assert_eq!(messages(&run_check(true)), Vec::<String>::new());
     let store = open();
     let records = record::Journal::new(store.ledger.clone()).page(None, 10).unwrap();
     let dirty = store.extents.dirty_inodes(InodeId(0)).unwrap();
     assert_eq!(
         dirty.len(),
         usize::from(records.iter().any(|(inode, _)| *inode == DIRTY)),
-        "its bytes go with it"
+        "the repair removes dirty bytes exactly if it removes the record"
     );
     (first, records)
 }
 
 #[test]
-fn a_whole_journal_is_called_whole() {
+fn an_undamaged_journal_has_no_findings() {
     let (found, records) = found(Vec::new);
     assert_eq!((found, records.len()), (Vec::new(), 2));
 }
 
 #[test]
-fn a_damaged_record_is_lost_with_its_name_told_from_the_list_of_paths() {
+fn a_damaged_record_is_reported_with_its_path_from_the_path_index() {
     let (found, records) = found(|| vec![(file_key(DIRTY), Some(vec![1, 2, 3]))]);
     assert!(found[0].starts_with("lost the record of dir/dirty is damaged ("), "{found:?}");
     assert_eq!((found.len(), records.len()), (1, 1));
 }
 
 #[test]
-fn dirty_bytes_without_a_record_are_lost_and_do_not_stop_the_others() {
+fn dirty_bytes_without_a_record_are_lost_and_other_files_remain() {
     let (found, records) = found(|| vec![(file_key(DIRTY), None)]);
     assert!(
         found.iter().any(|found| {
-            found == "lost 5000 dirty bytes of dir/dirty have no record in the journal: nobody can bring them to their \
-                      place"
+            found
+                == "lost 5000 dirty bytes of dir/dirty have no record in the journal: they cannot be \
+                      flushed"
         }),
         "{found:?}"
     );
@@ -117,23 +118,23 @@ fn dirty_bytes_without_a_record_are_lost_and_do_not_stop_the_others() {
 }
 
 #[test]
-fn the_list_of_paths_follows_from_the_records() {
+fn the_path_index_is_rebuilt_from_the_records() {
     let (found, records) = found(|| {
         let stale = paths::key(b"other", DONE);
         vec![(paths::key(b"done", DONE), None), (stale, Some(Vec::new()))]
     });
     assert_eq!(
         found,
-        ["wrong 1 paths are missing in the list of paths, and 1 lead nowhere; it follows from the records"]
+        ["wrong the path index lacks 1 paths and has 1 stale ones; it can be rebuilt from the records"]
     );
     assert_eq!(records.len(), 2);
 }
 
 #[test]
-fn damaged_checksums_are_no_longer_vouched_for() {
+fn damaged_and_orphaned_checksums_are_reported() {
     let (found, records) = found(|| {
-        let alien = digest_key(InodeId(0x8000_0000_0000_0009), 0);
-        vec![(digest_key(DONE, 0), Some(vec![0; 3])), (alien, Some(vec![0; 3]))]
+        let orphan = digest_key(InodeId(0x8000_0000_0000_0009), 0);
+        vec![(digest_key(DONE, 0), Some(vec![0; 3])), (orphan, Some(vec![0; 3]))]
     });
     assert!(found[0].starts_with("lost 1 checksums of flushed units of done.new are damaged"), "{found:?}");
     assert_eq!(found[1..], ["wrong 1 checksums of flushed units belong to no file"]);
@@ -141,7 +142,7 @@ fn damaged_checksums_are_no_longer_vouched_for() {
 }
 
 #[test]
-fn keys_of_no_kind_are_cut_aside() {
+fn unknown_keys_are_reported_and_moved_aside() {
     let key = [&[table::prefix::CACHE][..], b"z?"].concat();
     let (found, _) = found(|| vec![(key, Some(vec![1]))]);
     assert_eq!(found, ["lost a record is lost: its key is damaged"]);

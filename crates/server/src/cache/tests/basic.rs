@@ -14,7 +14,7 @@ fn b3(content: &[u8]) -> String {
 }
 
 #[test]
-fn what_one_node_closes_another_reads_and_the_drain_proves() {
+fn another_node_reads_a_closed_file_and_the_drain_verifies_it() {
     let bed = Bed::new(1, 3);
     let content = bytes(1, 3 * UNIT + UNIT / 2);
     let (one, two, expected) = (bed.client(0), bed.client(1), content.clone());
@@ -23,9 +23,9 @@ fn what_one_node_closes_another_reads_and_the_drain_proves() {
         assert_eq!(two.read(b"file").await.expect("read"), expected);
         assert_eq!(two.size(b"file").await.expect("size"), expected.len() as u64);
     });
-    assert_eq!(bed.real("file"), b"", "nothing goes to the shared directory before a flush");
+    assert_eq!(bed.shared_content("file"), b"", "nothing goes to the shared directory before a flush");
     let receipt = bed.drain(true);
-    assert_eq!(bed.real("file"), content);
+    assert_eq!(bed.shared_content("file"), content);
     assert!(receipt.is_complete(), "{receipt:?}");
     let [file] = receipt.files.as_slice() else { panic!("{receipt:?}") };
     assert_eq!((file.path.as_str(), file.size), ("file", content.len() as u64));
@@ -35,7 +35,7 @@ fn what_one_node_closes_another_reads_and_the_drain_proves() {
 }
 
 #[test]
-fn whole_files_of_every_kind_of_size_have_the_checksum_of_b3sum() {
+fn receipts_of_whole_files_have_the_blake3_checksum() {
     let bed = Bed::new(2, 2);
     for size in [0, 1, 1024, UNIT - 1, UNIT, UNIT + 1, 2 * UNIT] {
         let (client, content) = (bed.client(0), bytes(size as u64, size));
@@ -45,13 +45,13 @@ fn whole_files_of_every_kind_of_size_have_the_checksum_of_b3sum() {
     for file in &receipt.files {
         assert_eq!(file.outcome, FileOutcome::Synced);
         assert_eq!(file.checksum, b3(&bytes(file.size, file.size as usize)), "{}", file.path);
-        assert_eq!(bed.real(&file.path), bytes(file.size, file.size as usize));
+        assert_eq!(bed.shared_content(&file.path), bytes(file.size, file.size as usize));
     }
     assert_eq!(receipt.files.len(), 7);
 }
 
 #[test]
-fn reads_fetch_once_and_keep() {
+fn a_unit_is_fetched_once_from_the_shared_file_system() {
     let bed = Bed::new(3, 2);
     let content = bytes(4, 2 * UNIT + 100);
     std::fs::write(bed.root.join("input"), &content).expect("write");
@@ -60,7 +60,7 @@ fn reads_fetch_once_and_keep() {
         let both = futures_util::future::join(one.read(b"input"), two.read(b"input")).await;
         assert_eq!((both.0.expect("read"), both.1.expect("read")), (expected.clone(), expected.clone()));
     });
-    // What is held needs the shared file system no more.
+    // Stored units are read without the shared file system.
     bed.control.set(super::faulty::Plan::From(0, Errno::EIO));
     let reads = bed.control.reads();
     let (one, expected) = (bed.client(0), bytes(4, 2 * UNIT + 100));
@@ -70,7 +70,7 @@ fn reads_fetch_once_and_keep() {
 }
 
 #[test]
-fn who_reads_on_in_a_file_opens_it_once_and_anew_after_it_was_changed() {
+fn a_sequential_read_opens_the_shared_file_once_and_again_after_a_change() {
     let bed = Bed::new(3, 1);
     let mut content = bytes(4, 5 * UNIT);
     std::fs::write(bed.root.join("file"), &content).expect("write");
@@ -80,11 +80,11 @@ fn who_reads_on_in_a_file_opens_it_once_and_anew_after_it_was_changed() {
         bed.control.opens() - before
     };
     assert_eq!(read(&content), 1);
-    // By another program, which the coordinator sees: all of it is another version.
+    // Another program changes the file, and the coordinator detects that: all units have a new generation.
     content[3 * UNIT] ^= 1;
     std::fs::write(bed.root.join("file"), &content).expect("write");
     assert_eq!(read(&content), 1);
-    // Nobody reads on: the file is closed, and its name can go.
+    // After the sequential read the node closes the shared file, so that it can be removed.
     let (runtime, client) = (bed.client(0).runtime, bed.client(0));
     bed.run(async move { runtime.sleep(Duration::from_secs(1)).await });
     assert_eq!(open_files(&bed.root), 0);
@@ -92,7 +92,7 @@ fn who_reads_on_in_a_file_opens_it_once_and_anew_after_it_was_changed() {
     bed.run(async move { client.unlink(b"file").await.expect("removed") });
 }
 
-/// Open files of this process below a directory, also those that have no name any more.
+/// Counts the open files of this process below a directory, unlinked ones included.
 fn open_files(dir: &std::path::Path) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
     let below = |path: std::path::PathBuf| path.starts_with(dir) && path != dir;
@@ -114,14 +114,14 @@ fn partial_writes_keep_the_bytes_around_them_and_only_dirty_bytes_are_written() 
     let (client, expected) = (bed.client(0), content.clone());
     bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), expected) });
     let receipt = bed.drain(true);
-    assert_eq!(bed.real("file"), content);
+    assert_eq!(bed.shared_content("file"), content);
     assert_eq!(receipt.files[0].written, 7);
     assert!(receipt.files[0].checksum.starts_with("units:"), "unit 2 was never written");
     assert_eq!(receipt.files[0].outcome, FileOutcome::Verified);
 }
 
 #[test]
-fn a_quiet_node_flushes_by_itself_and_a_busy_one_does_not() {
+fn an_idle_node_flushes_in_the_background_and_a_busy_one_does_not() {
     let bed = Bed::new(5, 2);
     bed.start_flushers();
     let busy = [bed.keep_busy(NodeId(0)), bed.keep_busy(NodeId(1))];
@@ -129,10 +129,10 @@ fn a_quiet_node_flushes_by_itself_and_a_busy_one_does_not() {
     let expected = content.clone();
     bed.run(async move { client.create(b"file", &content).await.expect("write") });
     bed.machine.rest(Duration::from_secs(20));
-    assert_eq!(bed.real("file"), b"");
+    assert_eq!(bed.shared_content("file"), b"");
     drop(busy);
     bed.machine.rest(Duration::from_secs(20));
-    assert_eq!(bed.real("file"), expected);
+    assert_eq!(bed.shared_content("file"), expected);
     let receipt = bed.drain(true);
     assert_eq!((receipt.files.len(), &receipt.files[0].outcome), (1, &FileOutcome::Verified));
     let client = bed.client(0);
@@ -140,7 +140,7 @@ fn a_quiet_node_flushes_by_itself_and_a_busy_one_does_not() {
 }
 
 #[test]
-fn a_change_by_others_is_seen_at_the_next_open() {
+fn a_change_by_another_program_is_visible_at_the_next_open() {
     let bed = Bed::new(6, 2);
     let path = bed.root.join("file");
     std::fs::write(&path, bytes(1, UNIT)).expect("write");
@@ -154,7 +154,7 @@ fn a_change_by_others_is_seen_at_the_next_open() {
 }
 
 #[test]
-fn dirty_data_survives_a_change_by_others_and_the_receipt_says_so() {
+fn dirty_data_survives_a_change_by_another_program_and_the_receipt_notes_it() {
     let bed = Bed::new(7, 2);
     let path = bed.root.join("file");
     std::fs::write(&path, bytes(1, 1000)).expect("write");
@@ -166,14 +166,14 @@ fn dirty_data_survives_a_change_by_others_and_the_receipt_says_so() {
     let (client, read) = (bed.client(1), expected.clone());
     bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), read) });
     let receipt = bed.drain(true);
-    assert_eq!(bed.real("file"), expected);
+    assert_eq!(bed.shared_content("file"), expected);
     assert!(receipt.files[0].note.contains("another program"), "{receipt:?}");
 }
 
-/// Another program replaced a file that the job had written and flushed, and the job went on with what it found there.
-/// The receipt compared it with what the job had written first, and called it missing; nothing could mend that.
+/// Regression: another program replaced a file that the job had written and flushed, and the job then wrote to the new content. The receipt
+/// compared the file with the old content and reported it missing for good.
 #[test]
-fn a_file_that_others_replaced_after_the_flush_is_theirs() {
+fn a_file_that_another_program_replaced_after_the_flush_has_the_new_content() {
     for dirty in [false, true] {
         let bed = Bed::new(7, 2);
         let client = bed.client(0);
@@ -192,33 +192,33 @@ fn a_file_that_others_replaced_after_the_flush_is_theirs() {
         let file = &receipt.files[0];
         assert!(receipt.is_complete() && file.note.contains("another program"), "{receipt:?}");
         assert_eq!(file.outcome, if dirty { FileOutcome::Verified } else { FileOutcome::Synced });
-        assert_eq!(bed.real("file"), expected);
+        assert_eq!(bed.shared_content("file"), expected);
     }
 }
 
 #[test]
-fn a_flush_that_ends_after_it_was_given_up_is_not_taken_for_a_change_by_others() {
+fn a_flush_that_completes_after_its_timeout_is_not_a_change_by_another_program() {
     let bed = Bed::new(7, 3);
     let client = bed.client(0);
     bed.run(async move { client.create(b"file", &bytes(1, 6 * UNIT)).await.expect("create") });
     let late = Duration::from_millis(100);
     for node in 0..3 {
-        bed.answer_late(NodeId(node), Some(late));
+        bed.delay_flush_replies(NodeId(node), Some(late));
         let (client, runtime) = (bed.client(0), bed.machine.runtime());
         bed.run(async move {
             client.write_back(b"file").await.expect_err("a node does not answer");
             runtime.sleep(2 * late).await;
         });
-        bed.answer_late(NodeId(node), None);
+        bed.delay_flush_replies(NodeId(node), None);
     }
     let receipt = bed.drain(true);
-    assert_eq!(bed.real("file"), bytes(1, 6 * UNIT));
+    assert_eq!(bed.shared_content("file"), bytes(1, 6 * UNIT));
     let file = &receipt.files[0];
     assert_eq!((&file.outcome, file.note.as_str()), (&FileOutcome::Verified, ""), "{receipt:?}");
 }
 
 #[test]
-fn truncation_cuts_dirty_and_clean_bytes_for_ever() {
+fn truncated_dirty_and_clean_bytes_do_not_reappear() {
     let bed = Bed::new(8, 3);
     let content = bytes(3, 3 * UNIT);
     std::fs::write(bed.root.join("file"), &content).expect("write");
@@ -226,7 +226,7 @@ fn truncation_cuts_dirty_and_clean_bytes_for_ever() {
     bed.run(async move {
         assert_eq!(client.read(b"file").await.expect("read"), full);
         client.write(b"file", 3 * UNIT as u64, b"tail").await.expect("write");
-        client.truncate(b"file", UNIT as u64 + 5).await.expect("cut");
+        client.truncate(b"file", UNIT as u64 + 5).await.expect("truncate");
         client.truncate(b"file", 2 * UNIT as u64).await.expect("grow");
         client.write(b"file", 2 * UNIT as u64 + 3, b"end").await.expect("write");
     });
@@ -236,12 +236,12 @@ fn truncation_cuts_dirty_and_clean_bytes_for_ever() {
     let (client, read) = (bed.client(2), expected.clone());
     bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), read) });
     let receipt = bed.drain(true);
-    assert_eq!(bed.real("file"), expected);
+    assert_eq!(bed.shared_content("file"), expected);
     assert!(receipt.is_complete(), "{receipt:?}");
 }
 
 #[test]
-fn renamed_files_and_directories_find_their_way() {
+fn renamed_files_and_directories_are_flushed_to_their_new_paths() {
     let bed = Bed::new(9, 3);
     std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
     let client = bed.client(0);
@@ -257,12 +257,15 @@ fn renamed_files_and_directories_find_their_way() {
     assert!(receipt.is_complete(), "{receipt:?}");
     let paths: Vec<_> = receipt.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(paths, ["c", "moved/a2"]);
-    assert_eq!((bed.real("c"), bed.real("moved/a2")), (b"content of b".to_vec(), b"content of a".to_vec()));
+    assert_eq!(
+        (bed.shared_content("c"), bed.shared_content("moved/a2")),
+        (b"content of b".to_vec(), b"content of a".to_vec())
+    );
 }
 
-/// Every record of the job was taken up when any directory was renamed.
+/// Regression: the rename of a directory read every record of the job.
 #[test]
-fn the_renaming_of_a_directory_costs_what_is_below_it() {
+fn the_rename_of_a_directory_reads_only_the_records_below_it() {
     let bed = Bed::new(17, 2);
     for dir in ["dir", "dir/sub", "dir.x", "dir0"] {
         std::fs::create_dir(bed.root.join(dir)).expect("mkdir");
@@ -289,14 +292,14 @@ fn the_renaming_of_a_directory_costs_what_is_below_it() {
     for (path, content) in
         [("moved/a", "dir/a"), ("dir0/sub/b", "dir/sub/b"), ("dir.x/c", "dir.x/c"), ("dir0/d", "dir0/d")]
     {
-        assert_eq!(bed.real(path), content.as_bytes());
+        assert_eq!(bed.shared_content(path), content.as_bytes());
         assert!(receipt.files.iter().any(|file| file.path == path), "{path}: {receipt:?}");
     }
     assert!(receipt.files.iter().any(|file| file.path == "dirt"));
 }
 
 #[test]
-fn a_rename_that_was_announced_but_never_happened_loses_nothing() {
+fn an_announced_rename_that_did_not_happen_loses_no_data() {
     let bed = Bed::new(10, 2);
     let client = bed.client(0);
     bed.run(async move {
@@ -304,10 +307,10 @@ fn a_rename_that_was_announced_but_never_happened_loses_nothing() {
         let inode = client.shared.stat(b"file").expect("stat").inode_id();
         let request =
             CacheRequest::Renamed { inode: Some(inode), from: b"file".to_vec(), to: b"gone".to_vec() };
-        client.ask(inode, request).await.expect("tell");
+        client.request(inode, request).await.expect("request");
     });
     assert!(bed.drain(true).is_complete());
-    assert_eq!(bed.real("file"), b"content");
+    assert_eq!(bed.shared_content("file"), b"content");
 }
 
 #[test]
@@ -318,13 +321,13 @@ fn removed_files_leave_no_data_and_no_receipt() {
         client.create(b"file", &bytes(1, 2 * UNIT)).await.expect("write");
         let file = client.open(b"file", true).await.expect("open");
         client.unlink(b"file").await.expect("unlink");
-        // Another node may still write what it has open.
-        client.put(file, 5, b"late").await.expect("write");
+        // Another node may still write through its open file.
+        client.write_uncommitted(file, 5, b"late").await.expect("write");
         client.close(file, 9).await.expect("close");
         let CacheReply::Progress { files, .. } =
-            client.ask(file.inode, CacheRequest::Progress).await.expect("progress")
+            client.request(file.inode, CacheRequest::Progress).await.expect("progress")
         else {
-            panic!("progress was asked for")
+            panic!("the reply is not Progress")
         };
         assert_eq!(files, 0);
     });
@@ -333,10 +336,10 @@ fn removed_files_leave_no_data_and_no_receipt() {
     assert!(!bed.root.join("file").exists());
 }
 
-/// A node that had found a file under its name, and told its coordinator after another node had removed it, was told of
-/// an empty file: what was in the pool was gone, and the number was taken for that of a new file.
+/// Regression: a node looked up a file, and another node removed it before the coordinator received the open. The coordinator took the
+/// inode number for that of a new file, and replied with an empty one.
 #[test]
-fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
+fn the_open_of_a_file_removed_after_its_lookup_fails_with_estale() {
     let bed = Bed::new(14, 2);
     let client = bed.client(0);
     bed.run(async move {
@@ -346,7 +349,7 @@ fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
         client.unlink(b"file").await.expect("unlink");
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
         let open = || {
-            client.ask(
+            client.request(
                 inode,
                 CacheRequest::Open {
                     inode,
@@ -358,30 +361,30 @@ fn a_file_that_is_removed_while_it_is_opened_is_stale_and_not_empty() {
                 },
             )
         };
-        assert_eq!(open().await.expect_err("it is gone").errno, Errno::ESTALE);
+        assert_eq!(open().await.expect_err("the file is removed").errno, Errno::ESTALE);
         client.rename(b"other", b"file").await.expect("rename");
         assert_eq!(open().await.expect_err("another file").errno, Errno::ESTALE);
         assert_eq!(client.read(b"file").await.expect("read"), b"other content");
     });
 }
 
-/// A removal whose end the coordinator could not log counted as under way for a minute: the next file with the number was
-/// written past the pool, and stood in no receipt.
+/// Regression: if the coordinator could not log a removal, it counted as in progress for a minute. The next file with the inode number was
+/// written directly to the shared file system, and was in no receipt.
 #[test]
-fn a_removal_that_could_not_be_logged_is_over_all_the_same() {
+fn a_removal_that_could_not_be_logged_still_ends() {
     let bed = Bed::new(15, 1);
     let (client, faults) = (bed.client(0), bed.device_faults(0));
     let state = bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
         let stat = client.shared.stat(b"file").expect("a file");
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
-        client.ask(inode, CacheRequest::Removing { inode }).await.expect("nobody has it open");
+        client.request(inode, CacheRequest::Removing { inode }).await.expect("the file is not open");
         faults.after(0);
-        let removed = client.ask(inode, CacheRequest::Removed { inode }).await;
-        assert_eq!(removed.expect_err("the log takes nothing").errno, Errno::EIO);
+        let removed = client.request(inode, CacheRequest::Removed { inode }).await;
+        assert_eq!(removed.expect_err("the log fails").errno, Errno::EIO);
         faults.none();
         client
-            .ask(
+            .request(
                 inode,
                 CacheRequest::Open {
                     inode,
@@ -410,11 +413,12 @@ fn appends_from_two_nodes_do_not_overlap() {
                 let file = client.open(b"log", true).await.expect("open");
                 let (inode, now) = (file.inode, tameike_core::Timestamp::default());
                 let request = CacheRequest::Reserve { inode, length: text.len() as u64, now };
-                let CacheReply::Reserved { offset, .. } = client.ask(inode, request).await.expect("reserve")
+                let CacheReply::Reserved { offset, .. } =
+                    client.request(inode, request).await.expect("reserve")
                 else {
-                    panic!("a reservation was asked for")
+                    panic!("the reply is not Reserved")
                 };
-                client.put(file, offset, text).await.expect("write");
+                client.write_uncommitted(file, offset, text).await.expect("write");
                 client.close(file, offset + text.len() as u64).await.expect("close");
             }
         }
@@ -422,14 +426,14 @@ fn appends_from_two_nodes_do_not_overlap() {
     let both = futures_util::future::join(append(0, b"one;"), append(1, b"two;"));
     bed.run(both);
     assert!(bed.drain(true).is_complete());
-    let text = String::from_utf8(bed.real("log")).expect("text");
+    let text = String::from_utf8(bed.shared_content("log")).expect("text");
     assert_eq!(text.matches("one;").count(), 5, "{text}");
     assert_eq!(text.matches("two;").count(), 5, "{text}");
     assert_eq!(text.len(), 6 + 10 * 4);
 }
 
 #[test]
-fn a_size_that_no_file_can_have_is_refused() {
+fn a_size_above_the_largest_file_size_is_refused() {
     let bed = Bed::new(13, 1);
     let client = bed.client(0);
     bed.run(async move {
@@ -441,7 +445,7 @@ fn a_size_that_no_file_can_have_is_refused() {
             CacheRequest::Reserve { inode, length: i64::MAX as u64, now },
             CacheRequest::Commit { inode, end: u64::MAX, sparse: false, now },
         ] {
-            let refused = client.ask(inode, request).await.err().map(|fault| fault.errno);
+            let refused = client.request(inode, request).await.err().map(|fault| fault.errno);
             assert_eq!(refused, Some(Errno::EFBIG));
         }
         assert_eq!(client.size(b"file").await, Ok(5));
@@ -462,14 +466,14 @@ fn writers_wait_for_the_flush_when_the_cache_is_full() {
     assert!(receipt.is_complete(), "{receipt:?}");
     assert_eq!(receipt.files.len(), 20);
     for count in 0..20 {
-        assert_eq!(bed.real(&format!("f{count}")), bytes(count, UNIT));
+        assert_eq!(bed.shared_content(&format!("f{count}")), bytes(count, UNIT));
     }
 }
 
-/// A write once waited at its home for the flush, with a frame of the home. When such writes held all frames, the messages
-/// of the flush stood behind further writes on the connection, and the job hung.
+/// Regression: a write waited at its home for the flush, and held a frame of the home. When such writes held all frames, the messages of
+/// the flush waited behind further writes on the connection, and the job hung.
 #[test]
-fn a_write_without_room_is_refused_and_holds_no_frame() {
+fn a_write_without_space_fails_with_enospc_and_holds_no_frame() {
     let bed = Bed::with_capacity(15, 1, 4 << 20);
     let client = bed.client(0);
     bed.run(async move {
@@ -477,24 +481,24 @@ fn a_write_without_room_is_refused_and_holds_no_frame() {
         let file = client.open(b"file", true).await.expect("open");
         let mut end = 0;
         let refused = loop {
-            match client.put_once(file, end, &bytes(end, UNIT)).await {
+            match client.send_write(file, end, &bytes(end, UNIT)).await {
                 Ok(()) => end += UNIT as u64,
                 Err(fault) => break fault,
             }
-            assert!(end < 20 * UNIT as u64, "more was taken than there is room for");
+            assert!(end < 20 * UNIT as u64, "the home accepted more than its capacity");
         };
         assert_eq!(refused.errno, Errno::ENOSPC, "{refused}");
         client.close(file, end).await.expect("close");
         let unit = UnitId { inode: file.inode, index: end / UNIT as u64 };
-        client.make_room(unit, 0).await.expect("the flush makes room");
-        client.put_once(file, end, &bytes(end, UNIT)).await.expect("there is room now");
+        client.wait_for_space(unit, 0).await.expect("the flush frees space");
+        client.send_write(file, end, &bytes(end, UNIT)).await.expect("space is available");
         client.close(file, end + UNIT as u64).await.expect("close");
     });
     assert!(bed.drain(true).is_complete());
 }
 
 #[test]
-fn a_full_cache_before_a_full_shared_file_system_is_enospc() {
+fn a_full_cache_with_a_full_shared_file_system_returns_enospc() {
     let bed = Bed::with_capacity(14, 1, 4 << 20);
     bed.control.set(super::faulty::Plan::From(0, Errno::ENOSPC));
     let client = bed.client(0);
@@ -505,19 +509,19 @@ fn a_full_cache_before_a_full_shared_file_system_is_enospc() {
                 Err(fault) => return (count, fault),
             }
         }
-        panic!("more was taken than there is room for")
+        panic!("the home accepted more than its capacity")
     });
     assert_eq!(written.1.errno, Errno::ENOSPC, "{}", written.1);
     bed.control.set(super::faulty::Plan::Good);
     let receipt = bed.drain(true);
     for count in 0..written.0 {
-        assert_eq!(bed.real(&format!("f{count}")), bytes(count, UNIT));
+        assert_eq!(bed.shared_content(&format!("f{count}")), bytes(count, UNIT));
     }
     assert!(receipt.is_complete(), "{receipt:?}");
 }
 
 #[test]
-fn a_time_set_by_the_program_stays() {
+fn an_mtime_set_by_a_program_is_kept() {
     let bed = Bed::new(15, 2);
     let client = bed.client(0);
     let mtime = tameike_core::Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
@@ -527,15 +531,15 @@ fn a_time_set_by_the_program_stays() {
         let to = tameike_core::attr::SetTime::To(mtime);
         let change = tameike_core::attr::AttrChange { mtime: Some(to), ..Default::default() };
         client.shared.change(b"file", &change).expect("utimens");
-        client.ask(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("tell");
+        client.request(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("request");
     });
     let receipt = bed.drain(true);
     assert_eq!(bed.shared.stat(b"file").expect("stat").mtime, mtime);
-    assert_eq!(receipt.files[0].note, "", "our own change of time is not one by others");
+    assert_eq!(receipt.files[0].note, "", "the job's own utimens is not a change by another program");
 }
 
 #[test]
-fn a_dead_node_and_a_file_changed_behind_our_back_are_told() {
+fn the_receipt_reports_a_failed_node_and_a_file_changed_by_another_program() {
     let bed = Bed::new(16, 3);
     let (client, content) = (bed.client(0), bytes(1, 3 * UNIT));
     let inode = bed.run(async move {
@@ -550,15 +554,15 @@ fn a_dead_node_and_a_file_changed_behind_our_back_are_told() {
     bed.stop(victim);
     let receipt = bed.drain(true);
     assert!(!receipt.is_complete());
-    let file = receipt.files.iter().find(|file| file.path == "file").expect("its coordinator lives");
+    let file = receipt.files.iter().find(|file| file.path == "file").expect("the coordinator runs");
     assert!(matches!(&file.outcome, FileOutcome::Missing(why) if why.contains("down")), "{file:?}");
     assert!(!receipt.faults.is_empty());
     bed.start(victim);
     let receipt = bed.drain(true);
-    let file = receipt.files.iter().find(|file| file.path == "file").expect("its coordinator lives");
+    let file = receipt.files.iter().find(|file| file.path == "file").expect("the coordinator runs");
     assert_eq!(file.checksum, b3(&bytes(1, 3 * UNIT)));
-    assert_eq!(bed.real("file"), bytes(1, 3 * UNIT));
-    let other = receipt.files.iter().find(|file| file.path == "other").expect("it was written");
+    assert_eq!(bed.shared_content("file"), bytes(1, 3 * UNIT));
+    let other = receipt.files.iter().find(|file| file.path == "other").expect("the receipt lists it");
     assert!(
         matches!(&other.outcome, FileOutcome::Missing(why) if why.contains("another program")),
         "{other:?}"

@@ -1,4 +1,4 @@
-//! Several nodes in one process, on real directories, and a client as simple as can be.
+//! A cluster in one process on real directories, with simulated stores and network, and a client without caches.
 
 use super::faulty::{Control, FaultyFs};
 use super::late::{Mount, Server};
@@ -35,7 +35,7 @@ use tameike_store::{ExtentStore, Ledger, RecordKind};
 
 pub(super) const QUIET: Duration = Duration::from_millis(50);
 
-/// A node that runs.
+/// A running node.
 struct Node {
     unit: Arc<UnitService>,
     cache: Arc<CacheService>,
@@ -46,15 +46,15 @@ struct Node {
 struct Net {
     runtime: Runtime,
     nodes: Mutex<Vec<Option<Arc<Node>>>>,
-    /// Nodes that seem dead to others, and do this long afterwards what they were asked to flush.
+    /// Nodes that do not answer flush requests, and execute them after this delay.
     late: Mutex<BTreeMap<NodeId, Duration>>,
-    /// How long a call is under way, and its answer.
+    /// One-way latency of a call.
     latency: Mutex<Duration>,
-    /// Nodes that are asked to flush this long after others.
+    /// Nodes that receive flush requests after this delay.
     slow: Mutex<BTreeMap<NodeId, Duration>>,
-    /// Nodes that were told that a round of flushes was good.
+    /// Nodes that received `MarkClean`, the confirmation of a flush round.
     rounds: Mutex<Vec<NodeId>>,
-    /// What nodes have in memory of units, in which version.
+    /// Units in the memory of nodes, with their generation.
     held: Mutex<BTreeMap<(NodeId, UnitId), Held>>,
 }
 
@@ -97,7 +97,7 @@ impl Rpc for NetRpc {
                 net.runtime.spawn(async move {
                     runtime.sleep(late).await;
                     let Request::Unit(request) = request else { return };
-                    node.unit.serve(request, payload, Target::Any).await.expect("a late flush");
+                    node.unit.serve(request, payload, Target::Any).await.expect("a delayed flush");
                 });
                 return Err(Fault::new(Errno::EHOSTDOWN, format!("{to} does not answer")));
             }
@@ -141,7 +141,7 @@ impl Net {
     }
 }
 
-/// What of a node survives the death of its agent.
+/// Media of a node, which survive a crash of its agent.
 struct StoreMedia {
     disk: MemoryDisk,
     logs: [MemoryLog; 2],
@@ -161,7 +161,7 @@ impl StoreMedia {
     }
 }
 
-/// All of it.
+/// The cluster, its shared file system and the faults to inject.
 pub(super) struct Bed {
     pub(super) machine: Simulation,
     pub(super) cluster: Arc<Cluster>,
@@ -170,7 +170,7 @@ pub(super) struct Bed {
     /// The shared file system without faults.
     pub(super) shared: Arc<dyn SharedFs>,
     capacity: u64,
-    /// The shared file system as each node has it.
+    /// The shared file system as each node sees it.
     trees: Vec<Arc<FaultyFs>>,
     mounts: Vec<Arc<Mount>>,
     net: Arc<Net>,
@@ -186,7 +186,7 @@ impl Bed {
         Self::with_capacity(seed, nodes, 12 << 20)
     }
 
-    /// `capacity` is that of the cache view on each node, in bytes.
+    /// `capacity`: bytes of the cache view on each node.
     pub(super) fn with_capacity(seed: u64, nodes: u32, capacity: u64) -> Self {
         let dirs = tempfile::tempdir().expect("a temporary directory");
         let root = dirs.path().join("shared");
@@ -233,9 +233,9 @@ impl Bed {
         bed
     }
 
-    /// Nodes that have a mount each of a shared file system which shows late what was done to it, as `shared` has another one. A
-    /// call takes a millisecond each way.
-    pub(super) fn late(seed: u64, nodes: u32) -> Self {
+    /// Creates nodes of which each has a mount of its own with stale attributes. `shared` is another such mount. The one-way latency is 1
+    /// ms.
+    pub(super) fn with_stale_mounts(seed: u64, nodes: u32) -> Self {
         let mut bed = Self::new(seed, nodes);
         bed.stop_all();
         let server = Server::new(bed.machine.runtime());
@@ -248,13 +248,12 @@ impl Bed {
         bed
     }
 
-    /// The mount of a node.
     pub(super) fn mount(&self, node: NodeId) -> Arc<Mount> {
         self.mounts[node.0 as usize].clone()
     }
 
-    /// What a node is asked to flush from now on it does `late`, and the asker never hears of it.
-    pub(super) fn answer_late(&self, node: NodeId, late: Option<Duration>) {
+    /// With `late`, the node does not answer flush requests, and executes them after that delay.
+    pub(super) fn delay_flush_replies(&self, node: NodeId, late: Option<Duration>) {
         let mut all = self.net.late.lock();
         match late {
             Some(late) => drop(all.insert(node, late)),
@@ -262,18 +261,18 @@ impl Bed {
         }
     }
 
-    /// What a node is asked to flush from now on reaches it so much later.
-    pub(super) fn flush_slowly(&self, node: NodeId, slow: Duration) {
+    /// Delays the flush requests that the node receives.
+    pub(super) fn delay_flushes(&self, node: NodeId, slow: Duration) {
         self.net.slow.lock().insert(node, slow);
     }
 
-    /// A node has bytes of a unit in memory, from its start on.
-    pub(super) fn hold(&self, node: NodeId, unit: UnitId, generation: Generation, bytes: Vec<u8>) {
+    /// Puts the first bytes of a unit into the node's memory.
+    pub(super) fn put_in_memory(&self, node: NodeId, unit: UnitId, generation: Generation, bytes: Vec<u8>) {
         self.net.held.lock().insert((node, unit), (generation, bytes));
     }
 
-    /// Nodes that were told that a round of flushes was good, since the last question.
-    pub(super) fn rounds(&self) -> Vec<NodeId> {
+    /// Returns the nodes that received the confirmation of a flush round since the last call.
+    pub(super) fn confirmed_nodes(&self) -> Vec<NodeId> {
         std::mem::take(&mut *self.net.rounds.lock())
     }
 
@@ -281,7 +280,7 @@ impl Bed {
         Arc::new(NetRpc { net: self.net.clone(), local })
     }
 
-    /// Starts a node on what its store holds.
+    /// Starts a node on the content of its store.
     pub(super) fn start(&self, id: NodeId) {
         let runtime = self.machine.runtime();
         let (ledger, extents) = self.open_store(&self.stores[id.0 as usize]);
@@ -336,19 +335,19 @@ impl Bed {
         self.machine.run(open).expect("the media are whole")
     }
 
-    /// Lets all nodes flush in the background.
+    /// Starts the background flushers of all nodes.
     pub(super) fn start_flushers(&self) {
         let nodes: Vec<_> = self.net.nodes.lock().iter().flatten().cloned().collect();
         nodes.iter().for_each(|node| node.cache.start_flusher());
     }
 
-    /// All agents die at once, and are started again on their stores.
+    /// Crashes all agents at once, and restarts them on their stores.
     pub(super) fn crash(&self) {
         self.stop_all();
         (0..self.cluster.nodes().len() as u32).for_each(|id| self.start(NodeId(id)));
     }
 
-    /// All machines lose power, and one its whole log; then their agents are started again.
+    /// Simulates power loss of all machines, in which `logless` loses its whole log; then restarts the agents.
     pub(super) fn lose_power(&self, logless: NodeId) {
         self.stop_all();
         self.stores[logless.0 as usize].logs.iter().for_each(|log| log.edit(Vec::clear));
@@ -362,18 +361,18 @@ impl Bed {
         drop(nodes);
     }
 
-    /// An agent dies for good.
+    /// Stops an agent for good.
     pub(super) fn stop(&self, id: NodeId) {
         let node = self.net.nodes.lock()[id.0 as usize].take();
         drop(node);
     }
 
-    /// A foreground request that never ends, until dropped.
+    /// A foreground request that ends when dropped.
     pub(super) fn keep_busy(&self, id: NodeId) -> crate::cache::Foreground {
         self.net.nodes.lock()[id.0 as usize].as_ref().expect("the node runs").activity.begin()
     }
 
-    /// Files that the coordinators have in memory.
+    /// Number of files in the coordinators' memory.
     pub(super) fn files_in_memory(&self) -> usize {
         self.net.nodes.lock().iter().flatten().map(|node| node.cache.base.files.count()).sum()
     }
@@ -384,7 +383,7 @@ impl Bed {
         nodes.iter().flatten().map(|node| node.cache.extents.space(View::Cache).dirty).sum()
     }
 
-    /// A client on a node.
+    /// A client on this node.
     pub(super) fn client(&self, node: u32) -> Client {
         Client {
             rpc: self.rpc(NodeId(node)),
@@ -399,7 +398,7 @@ impl Bed {
         }
     }
 
-    /// Has all nodes drain, and does not wait for it.
+    /// Starts a drain of all nodes, and does not wait for it.
     pub(super) fn begin_drain(&self) {
         for node in self.cluster.nodes() {
             let (client, id) = (self.client(node.id.0), node.id);
@@ -421,20 +420,20 @@ impl Bed {
         receipt
     }
 
-    /// What fails of the device, log and table of a node.
+    /// Fault injection for the device, log and table of a node.
     pub(super) fn device_faults(&self, node: u32) -> Faults {
         self.stores[node as usize].faults.clone()
     }
 
-    /// Turns a bit of each block on the nodes' devices with this content, of which there must be one at least.
+    /// Flips a bit in each block with this content on the nodes' devices. Panics if no device has one.
     pub(super) fn damage(&self, block: &[u8]) {
         let mut count = 0;
         for disk in self.stores.iter().map(|store| &store.disk) {
-            for place in (0..disk.size()).step_by(block.len()) {
+            for position in (0..disk.size()).step_by(block.len()) {
                 let mut found = vec![0; block.len()];
-                disk.look(place, &mut found);
+                disk.look(position, &mut found);
                 if found == block {
-                    disk.damage(place as usize + 1000);
+                    disk.damage(position as usize + 1000);
                     count += 1;
                 }
             }
@@ -442,12 +441,12 @@ impl Bed {
         assert!(count > 0, "no device holds this block");
     }
 
-    /// What the shared file holds.
-    pub(super) fn real(&self, path: &str) -> Vec<u8> {
+    /// Content of a file on the shared file system.
+    pub(super) fn shared_content(&self, path: &str) -> Vec<u8> {
         std::fs::read(self.root.join(path)).expect("a file on the shared directory")
     }
 
-    /// Runs a client's work to its end.
+    /// Runs a future to completion on the simulated machine.
     pub(super) fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         self.machine.run(work)
     }
@@ -455,14 +454,14 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // Nodes and network hold each other.
+        // The network and the nodes reference each other.
         self.machine.kill();
         let nodes = std::mem::take(&mut *self.net.nodes.lock());
         drop(nodes);
     }
 }
 
-/// Reads and writes as the cache view does, without any caching.
+/// Reads and writes as the cache view does, without caches.
 #[derive(Clone)]
 pub(super) struct Client {
     rpc: Arc<NetRpc>,
@@ -472,7 +471,7 @@ pub(super) struct Client {
     pub(super) runtime: Runtime,
 }
 
-/// A file as a client has opened it.
+/// An open file of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) inode: InodeId,
@@ -481,7 +480,7 @@ pub(super) struct Opened {
 }
 
 impl Client {
-    pub(super) async fn ask(&self, inode: InodeId, request: CacheRequest) -> Result<CacheReply> {
+    pub(super) async fn request(&self, inode: InodeId, request: CacheRequest) -> Result<CacheReply> {
         match self.rpc.call(self.cluster.inode_home(inode), Request::Cache(request), None, None).await?.reply
         {
             Reply::Cache(reply) => Ok(reply),
@@ -490,7 +489,7 @@ impl Client {
     }
 
     pub(super) async fn state(&self, inode: InodeId, request: CacheRequest) -> Result<CacheState> {
-        match self.ask(inode, request).await? {
+        match self.request(inode, request).await? {
             CacheReply::State(state) | CacheReply::Opened { state, .. } => Ok(state),
             other => panic!("a coordinator answered {other:?}"),
         }
@@ -505,11 +504,11 @@ impl Client {
         self.rpc.call(to, Request::Unit(request), payload, None).await
     }
 
-    /// Opens a file, for writing as well when `write`.
+    /// Opens a file for reading, or for reading and writing if `write`.
     pub(super) async fn open(&self, path: &[u8], write: bool) -> Result<Opened> {
         let stat = self.shared.stat(path)?;
         let (inode, path, stamp) = (stat.inode_id(), path.to_vec(), stat.stamp());
-        // Time passes between the look and the message.
+        // Let time pass between the stat and the message.
         self.runtime.block(|| ()).await;
         let mut state = self
             .state(
@@ -534,19 +533,19 @@ impl Client {
     }
 
     /// Writes bytes of an opened file without committing them.
-    pub(super) async fn put(&self, file: Opened, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) async fn write_uncommitted(&self, file: Opened, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
-            let place = offset + done as u64;
-            let unit = UnitId { inode: file.inode, index: place / UNIT_SIZE as u64 };
-            let count = (UNIT_SIZE - (place - unit.start()) as usize).min(bytes.len() - done);
+            let position = offset + done as u64;
+            let unit = UnitId { inode: file.inode, index: position / UNIT_SIZE as u64 };
+            let count = (UNIT_SIZE - (position - unit.start()) as usize).min(bytes.len() - done);
             let piece = &bytes[done..done + count];
             let mut attempt = 0;
-            while let Err(fault) = self.put_once(file, place, piece).await {
+            while let Err(fault) = self.send_write(file, position, piece).await {
                 if fault.errno != Errno::ENOSPC || attempt == SPACE_ATTEMPTS_MAX {
                     return Err(fault);
                 }
-                self.make_room(unit, attempt).await?;
+                self.wait_for_space(unit, attempt).await?;
                 attempt += 1;
             }
             done += count;
@@ -555,7 +554,7 @@ impl Client {
     }
 
     /// Sends one message with bytes of one unit of an opened file.
-    pub(super) async fn put_once(&self, file: Opened, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) async fn send_write(&self, file: Opened, offset: u64, bytes: &[u8]) -> Result<()> {
         let unit = UnitId { inode: file.inode, index: offset / UNIT_SIZE as u64 };
         let start = (offset - unit.start()) as u32;
         let mut frame = self.pool.take().await;
@@ -566,13 +565,13 @@ impl Client {
         self.unit(self.cluster.unit_home(Layout::Striped, unit), request, Some(payload)).await.map(drop)
     }
 
-    /// Waits until the home of a unit has room.
-    pub(super) async fn make_room(&self, unit: UnitId, attempt: u32) -> Result<()> {
+    /// Waits until the home of a unit has space.
+    pub(super) async fn wait_for_space(&self, unit: UnitId, attempt: u32) -> Result<()> {
         let home = self.cluster.unit_home(Layout::Striped, unit);
         self.unit(home, UnitRequest::WaitForSpace { attempt }, None).await.map(drop)
     }
 
-    /// Makes what was written up to `end` known and safe.
+    /// Persists the data up to `end` on the homes, and commits the size.
     pub(super) async fn close(&self, file: Opened, end: u64) -> Result<CacheState> {
         let inode = file.inode;
         for home in self.cluster.unit_homes(Layout::Striped, inode) {
@@ -584,11 +583,11 @@ impl Client {
     /// Opens, writes and closes.
     pub(super) async fn write(&self, path: &[u8], offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.open(path, true).await?;
-        self.put(file, offset, bytes).await?;
+        self.write_uncommitted(file, offset, bytes).await?;
         self.close(file, offset + bytes.len() as u64).await.map(|_| ())
     }
 
-    /// Makes a file and writes it.
+    /// Creates a file and writes it.
     pub(super) async fn create(&self, path: &[u8], bytes: &[u8]) -> Result<()> {
         self.shared.create(path, 0o644)?;
         self.write(path, 0, bytes).await
@@ -600,18 +599,18 @@ impl Client {
         self.read_from(file, path, Vec::new()).await
     }
 
-    /// Reads an opened file, of which others may have bytes in memory.
+    /// Reads an open file. `holders` may have its units in memory.
     pub(super) async fn read_from(&self, file: Opened, path: &[u8], holders: Vec<NodeId>) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(file.size as usize);
         while (content.len() as u64) < file.size {
-            let place = content.len() as u64;
-            let unit = UnitId { inode: file.inode, index: place / UNIT_SIZE as u64 };
-            let offset = (place - unit.start()) as u32;
-            let length = (file.size - place).min(UNIT_SIZE as u64 - u64::from(offset)) as u32;
+            let position = content.len() as u64;
+            let unit = UnitId { inode: file.inode, index: position / UNIT_SIZE as u64 };
+            let offset = (position - unit.start()) as u32;
+            let length = (file.size - position).min(UNIT_SIZE as u64 - u64::from(offset)) as u32;
             let backing = Backing::Shared { path: path.to_vec(), holders: holders.clone() };
             let request = UnitRequest::Read { unit, offset, length, generation: file.generation, backing };
             let answer = self.unit(self.cluster.unit_home(Layout::Striped, unit), request, None).await?;
-            let payload = answer.payload.expect("a read brings bytes");
+            let payload = answer.payload.expect("a read returns bytes");
             assert_eq!(payload.len(), length as usize);
             content.extend_from_slice(&payload);
         }
@@ -624,8 +623,7 @@ impl Client {
         self.state(inode, CacheRequest::Truncate { inode, size, now }).await
     }
 
-    /// The size as `stat` shows it.
-    /// Changes the space of bytes of a file.
+    /// Changes the space of a byte range of a file.
     pub(super) async fn change_space(
         &self,
         path: &[u8],
@@ -638,6 +636,7 @@ impl Client {
         self.state(inode, CacheRequest::Space { inode, change, start, end, grows, now }).await
     }
 
+    /// Size as `stat` returns it.
     pub(super) async fn size(&self, path: &[u8]) -> Result<u64> {
         let stat = self.shared.stat(path)?;
         let (inode, size, mtime) = (stat.inode_id(), stat.size, stat.mtime);
@@ -646,7 +645,7 @@ impl Client {
         Ok(state.newer.map_or(size, |(size, _)| size))
     }
 
-    /// Renames a file or directory, telling who must know.
+    /// Renames a file or directory, and sends the notifications of the cache view.
     pub(super) async fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let stat = self.shared.stat(from)?;
         let inode = (stat.kind == tameike_core::FileKind::File).then(|| stat.inode_id());
@@ -659,7 +658,7 @@ impl Client {
         }
         self.shared.rename(from, to, tameike_core::wire::meta::RenameMode::Replace)?;
         if let Some((stat, _pin)) = replaced {
-            self.ask(stat.inode_id(), CacheRequest::Removed { inode: stat.inode_id() }).await?;
+            self.request(stat.inode_id(), CacheRequest::Removed { inode: stat.inode_id() }).await?;
         }
         Ok(())
     }
@@ -667,12 +666,12 @@ impl Client {
     pub(super) async fn unlink(&self, path: &[u8]) -> Result<()> {
         let (stat, _pin) = self.shared.pin(path)?;
         self.shared.unlink(path)?;
-        self.ask(stat.inode_id(), CacheRequest::Removed { inode: stat.inode_id() }).await.map(|_| ())
+        self.request(stat.inode_id(), CacheRequest::Removed { inode: stat.inode_id() }).await.map(|_| ())
     }
 
     pub(super) async fn write_back(&self, path: &[u8]) -> Result<()> {
         let inode = self.shared.stat(path)?.inode_id();
-        self.ask(inode, CacheRequest::Writeback { inode }).await.map(|_| ())
+        self.request(inode, CacheRequest::Writeback { inode }).await.map(|_| ())
     }
 
     async fn drain(&self, node: NodeId, verify: bool) -> Result<Receipt> {
@@ -692,7 +691,7 @@ impl Client {
     }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that depend on position and seed.
 pub(super) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     (0..count as u64).map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 7919) >> 9) as u8).collect()
 }

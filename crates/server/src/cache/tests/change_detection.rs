@@ -1,4 +1,4 @@
-//! Signs of the job's own flushes that come late, and changes by others, on a file system that shows late what was done to it.
+//! Change detection on stale mounts: late attributes of the job's own flushes, and changes by other programs.
 
 use super::bed::{Bed, bytes};
 use super::faulty::Plan;
@@ -16,7 +16,7 @@ fn seen(bed: &Bed) -> Stamp {
     bed.shared.stat(FILE).expect("stat").stamp()
 }
 
-/// A file that the job has written and not flushed, and how it is shown.
+/// Creates a file that the job has written and not flushed. Returns its stamp from before the write.
 fn written(bed: &Bed, content: &[u8]) -> Stamp {
     bed.shared.create(FILE, 0o644).expect("create");
     let (before, client, content) = (seen(bed), bed.client(0), content.to_vec());
@@ -31,27 +31,27 @@ fn flush(bed: &Bed) {
     bed.run(async move { client.write_back(FILE).await.expect("flush") });
 }
 
-/// All nodes show the file so.
-fn remember(bed: &Bed, stamp: Stamp) {
-    bed.cluster.nodes().iter().for_each(|node| bed.mount(node.id).remember(stamp, u32::MAX));
+/// Lets all mounts show this stamp.
+fn show_stale(bed: &Bed, stamp: Stamp) {
+    bed.cluster.nodes().iter().for_each(|node| bed.mount(node.id).show_stale(stamp, u32::MAX));
 }
 
-fn forget(bed: &Bed) {
-    bed.cluster.nodes().iter().for_each(|node| bed.mount(node.id).forget());
+fn show_current(bed: &Bed) {
+    bed.cluster.nodes().iter().for_each(|node| bed.mount(node.id).show_current());
 }
 
-/// What nodes close from now on the server hears of later.
-fn close_late(bed: &Bed) {
-    bed.cluster.nodes().iter().for_each(|node| bed.mount(node.id).close_late());
+/// Delays the closes of all mounts until `release`.
+fn delay_closes(bed: &Bed) {
+    bed.cluster.nodes().iter().for_each(|node| bed.mount(node.id).delay_closes());
 }
 
-/// It hears of what was closed.
+/// Sends the delayed closes to the server.
 fn release(bed: &Bed) {
     let closed = bed.cluster.nodes().iter().map(|node| bed.mount(node.id).release()).sum::<usize>();
-    assert!(closed > 0, "nothing was held back");
+    assert!(closed > 0, "no close was delayed");
 }
 
-/// The version of the content, and the size, as a node finds them that opens the file.
+/// Generation and size of the file as an open on a node returns them.
 fn opened(bed: &Bed, node: u32) -> (Generation, u64) {
     let client = bed.client(node);
     let file = bed.run(async move { client.open(FILE, false).await.expect("open") });
@@ -78,34 +78,34 @@ fn read(bed: &Bed) -> Vec<u8> {
     bed.run(async move { client.read(FILE).await.expect("read") })
 }
 
-/// A home's close brings the time of its write after the flush has set the time of the file. That was taken for a change by others:
-/// what the homes had was dropped and read again.
+/// Regression: the close of a home sets the mtime of its write after the flush has set the mtime of the file. The coordinator took that for
+/// a change by another program, and the homes dropped and fetched their units.
 #[test]
-fn a_close_after_the_flush_is_not_a_change_by_others() {
-    let bed = Bed::late(60, 2);
+fn a_close_after_the_flush_is_not_a_change_by_another_program() {
+    let bed = Bed::with_stale_mounts(60, 2);
     let content = bytes(1, 2 * UNIT_SIZE);
     written(&bed, &content);
-    close_late(&bed);
+    delay_closes(&bed);
     flush(&bed);
     let (before, left) = (opened(&bed, 0), seen(&bed));
     release(&bed);
-    assert_ne!(seen(&bed).mtime, left.mtime, "the closes bring another time");
+    assert_ne!(seen(&bed).mtime, left.mtime, "the closes change the mtime");
     let reads = bed.control.reads();
     assert_eq!(opened(&bed, 1), before);
     assert_eq!(read(&bed), content);
-    assert_eq!(bed.control.reads(), reads, "nothing is read again");
+    assert_eq!(bed.control.reads(), reads, "no unit is fetched again");
     bed.machine.rest(Duration::from_secs(3600));
-    assert_eq!(opened(&bed, 0), before, "nor an hour later");
+    assert_eq!(opened(&bed, 0), before, "an hour later");
     assert_eq!(note(&bed), "");
 }
 
-/// The same, when nobody has looked before the drain is over, or for an hour.
+/// The same without a stat or open before the end of the drain, or for an hour.
 #[test]
-fn a_close_after_the_flush_is_not_noted_in_the_receipt() {
+fn a_close_after_the_flush_leaves_no_note_in_the_receipt() {
     for pause in [0, 3600] {
-        let bed = Bed::late(61, 2);
+        let bed = Bed::with_stale_mounts(61, 2);
         written(&bed, &bytes(1, UNIT_SIZE));
-        close_late(&bed);
+        delay_closes(&bed);
         let client = bed.client(0);
         bed.run(async move { client.write(FILE, UNIT_SIZE as u64, b"more").await.expect("write") });
         flush(&bed);
@@ -115,11 +115,10 @@ fn a_close_after_the_flush_is_not_noted_in_the_receipt() {
     }
 }
 
-/// What a mount remembers of the time before the flush was taken for the truth: the file got its old size, and its bytes were read
-/// again.
+/// Regression: the coordinator trusted stale attributes from before the flush. The file got its old size, and its units were fetched again.
 #[test]
-fn what_a_mount_remembers_is_not_a_change_by_others() {
-    let bed = Bed::late(62, 2);
+fn stale_attributes_are_not_a_change_by_another_program() {
+    let bed = Bed::with_stale_mounts(62, 2);
     let (content, length) = (bytes(2, 2 * UNIT_SIZE), 2 * UNIT_SIZE as u64);
     let before = written(&bed, &content);
     let began = bed.machine.runtime().now();
@@ -128,29 +127,29 @@ fn what_a_mount_remembers_is_not_a_change_by_others() {
     let amid = Timestamp { nanoseconds: began.nanoseconds + 2_000_000, ..began };
     let half = Stamp { size: UNIT_SIZE as u64, mtime: amid, ctime: amid, ..before };
     for old in [before, half, Stamp { size: UNIT_SIZE as u64, ..before }] {
-        remember(&bed, old);
+        show_stale(&bed, old);
         assert_eq!(size(&bed, 0), length, "{old:?}");
         assert_eq!(opened(&bed, 1), known, "{old:?}");
         assert_eq!(size(&bed, 1), length, "{old:?}");
         assert_eq!(note(&bed), "");
-        forget(&bed);
+        show_current(&bed);
         assert_eq!(opened(&bed, 1), known, "{old:?}");
         assert_eq!(read(&bed), content);
     }
-    remember(&bed, half);
+    show_stale(&bed, half);
     bed.machine.rest(Duration::from_secs(20));
-    assert_eq!(size(&bed, 1), UNIT_SIZE as u64, "nothing is remembered for so long");
+    assert_eq!(size(&bed, 1), UNIT_SIZE as u64, "attributes are not stale for so long");
     assert_ne!(opened(&bed, 1).0, known.0);
 }
 
-/// A change by others is noticed however soon or late after a flush it comes, and whatever it changes.
+/// Any change by another program is detected, however soon or late after a flush.
 #[test]
-fn a_change_by_others_after_a_flush_is_noticed() {
+fn a_change_by_another_program_after_a_flush_is_detected() {
     for (pause, length) in [(1, 4), (1, 9000), (9, 4), (3600, 4), (3600, 9000)] {
-        let bed = Bed::late(63, 2);
+        let bed = Bed::with_stale_mounts(63, 2);
         let content = bytes(3, 5000);
         written(&bed, &content);
-        close_late(&bed);
+        delay_closes(&bed);
         flush(&bed);
         let known = opened(&bed, 0);
         release(&bed);
@@ -164,18 +163,18 @@ fn a_change_by_others_after_a_flush_is_noticed() {
     }
 }
 
-/// S15c. It looks as what a mount remembers, until nothing is remembered any more.
+/// S15c. The truncate looks like stale attributes until the mount's attributes cannot be stale any more.
 #[test]
-fn a_cut_by_others_during_a_flush_is_noticed_later() {
-    let bed = Bed::late(64, 2);
+fn a_truncate_by_another_program_during_a_flush_is_detected_later() {
+    let bed = Bed::with_stale_mounts(64, 2);
     let content = bytes(5, 5000);
     written(&bed, &content);
     let began = bed.machine.runtime().now();
     flush(&bed);
     let known = opened(&bed, 0);
-    bed.shared.open(FILE, Access::Write).expect("open").truncate(100).expect("cut");
+    bed.shared.open(FILE, Access::Write).expect("open").truncate(100).expect("truncate");
     let amid = Timestamp { nanoseconds: began.nanoseconds + 2_000_000, ..began };
-    remember(&bed, Stamp { size: 100, mtime: amid, ctime: amid, ..seen(&bed) });
+    show_stale(&bed, Stamp { size: 100, mtime: amid, ctime: amid, ..seen(&bed) });
     assert_eq!(opened(&bed, 1).0, known.0);
     bed.machine.rest(Duration::from_secs(11));
     assert_eq!(opened(&bed, 1).1, 100);
@@ -184,18 +183,17 @@ fn a_cut_by_others_during_a_flush_is_noticed_later() {
 
 /// A file of two units of which a flush has written the first.
 fn half_flushed(seed: u64) -> Bed {
-    let bed = Bed::late(seed, 2);
+    let bed = Bed::with_stale_mounts(seed, 2);
     written(&bed, &bytes(6, 2 * UNIT_SIZE));
-    close_late(&bed);
+    delay_closes(&bed);
     bed.control.set(Plan::Write(UNIT_SIZE as u64, Errno::ENOSPC));
     assert!(!bed.drain(false).is_complete());
     bed
 }
 
-/// A new name or mode changes the time of last change of attributes: the late sign of a flush that has left something is one all
-/// the same.
+/// A rename or chmod changes the ctime. Late attributes of a partial flush are recognised all the same.
 #[test]
-fn a_new_name_or_mode_after_a_part_of_a_flush_is_not_a_change_by_others() {
+fn a_rename_or_chmod_after_a_partial_flush_is_not_a_change_by_another_program() {
     let chmod = AttrChange { mode: Some(0o600), ..AttrChange::default() };
     for renames in [false, true] {
         let bed = half_flushed(65);
@@ -213,9 +211,9 @@ fn a_new_name_or_mode_after_a_part_of_a_flush_is_not_a_change_by_others() {
     }
 }
 
-/// But what others write meanwhile is.
+/// A write by another program after a partial flush is a change.
 #[test]
-fn a_change_by_others_after_a_part_of_a_flush_is_noticed() {
+fn a_change_by_another_program_after_a_partial_flush_is_detected() {
     let bed = half_flushed(66);
     release(&bed);
     bed.machine.rest(Duration::from_secs(1));
@@ -223,14 +221,14 @@ fn a_change_by_others_after_a_part_of_a_flush_is_noticed() {
     assert_eq!(note(&bed), CHANGED);
 }
 
-/// After a flush that has written all, a late sign and a new mode together may be a change whose time was set back: the content is read
-/// again, and others are not blamed.
+/// After a complete flush, late attributes together with a chmod may hide a change whose mtime was set back. The content is fetched again,
+/// and the receipt notes no change by another program.
 #[test]
-fn a_new_mode_after_a_late_sign_has_the_content_read_again() {
-    let bed = Bed::late(67, 2);
+fn a_chmod_after_late_attributes_invalidates_the_content() {
+    let bed = Bed::with_stale_mounts(67, 2);
     let content = bytes(7, 5000);
     written(&bed, &content);
-    close_late(&bed);
+    delay_closes(&bed);
     flush(&bed);
     let known = opened(&bed, 0);
     release(&bed);
@@ -245,26 +243,26 @@ fn a_new_mode_after_a_late_sign_has_the_content_read_again() {
     assert_eq!(note(&bed), "");
 }
 
-/// A program sets the time on the shared file before its node tells the coordinator, whose mount shows that later: the flush then took
-/// it for a change by others.
+/// Regression: a program sets the mtime on the shared file before its node notifies the coordinator, whose mount shows it later. The flush
+/// took that for a change by another program.
 #[test]
-fn a_time_that_a_program_sets_and_that_shows_late_is_not_a_change_by_others() {
+fn an_mtime_set_by_a_program_and_visible_late_is_not_a_change_by_another_program() {
     for is_flushed in [false, true] {
-        let bed = Bed::late(68, 2);
+        let bed = Bed::with_stale_mounts(68, 2);
         let mut old = written(&bed, &bytes(9, 5000));
         if is_flushed {
             flush(&bed);
             old = seen(&bed);
         }
-        remember(&bed, old);
+        show_stale(&bed, old);
         let mtime = Timestamp { seconds: 1_000_000, nanoseconds: 7 };
         let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
         bed.shared.change(FILE, &change).expect("set");
         let (client, inode) = (bed.client(0), bed.shared.stat(FILE).expect("stat").inode_id());
-        bed.run(
-            async move { client.ask(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("tell") },
-        );
-        forget(&bed);
+        bed.run(async move {
+            client.request(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("request")
+        });
+        show_current(&bed);
         assert_eq!(note(&bed), "", "flushed before: {is_flushed}");
         assert_eq!(seen(&bed).mtime, mtime);
     }

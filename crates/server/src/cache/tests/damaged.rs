@@ -1,4 +1,4 @@
-//! Bits that turn on a node's device, below bytes that the shared file system has and below others.
+//! Bit errors on a node's device, in clean and in dirty bytes.
 
 use super::bed::{Bed, bytes};
 use tameike_core::Errno;
@@ -7,7 +7,7 @@ use tameike_core::receipt::FileOutcome;
 
 const SIZE: usize = UNIT_SIZE + 5 * BLOCK_SIZE;
 
-/// A bed whose nodes hold a file that was there before.
+/// Creates nodes that store the clean units of a file.
 fn read_once(seed: u64) -> (Bed, Vec<u8>) {
     let bed = Bed::new(seed, 2);
     let content = bytes(seed, SIZE);
@@ -22,7 +22,7 @@ fn block(content: &[u8], number: usize) -> &[u8] {
 }
 
 #[test]
-fn clean_bytes_that_rot_are_fetched_again() {
+fn damaged_clean_bytes_are_fetched_again() {
     let (bed, content) = read_once(61);
     for number in [3, 4, 9, UNIT_SIZE / BLOCK_SIZE + 1] {
         bed.damage(block(&content, number));
@@ -35,23 +35,23 @@ fn clean_bytes_that_rot_are_fetched_again() {
 }
 
 #[test]
-fn clean_bytes_that_rot_beside_dirty_ones_stop_neither_write_nor_flush() {
+fn damaged_clean_bytes_beside_dirty_ones_stop_neither_write_nor_flush() {
     let (bed, mut content) = read_once(62);
     let client = bed.client(0);
     bed.damage(block(&content, 3));
     bed.run(async move { client.write(b"file", 3 * BLOCK_SIZE as u64 + 100, &[7; 50]).await })
-        .expect("a write beside rot");
+        .expect("a write beside damaged bytes");
     bed.damage(block(&content, 8));
     content[3 * BLOCK_SIZE + 100..3 * BLOCK_SIZE + 150].fill(7);
     let receipt = bed.drain(true);
     assert!(receipt.is_complete(), "{receipt:?}");
-    assert_eq!(bed.real("file"), content);
+    assert_eq!(bed.shared_content("file"), content);
     let client = bed.client(1);
     assert_eq!(bed.run(async move { client.read(b"file").await }).expect("read"), content);
 }
 
 #[test]
-fn dirty_bytes_that_rot_are_said_to_be_lost() {
+fn damaged_dirty_bytes_are_reported_as_lost() {
     let (bed, content) = read_once(63);
     let client = bed.client(0);
     let start = 6 * BLOCK_SIZE as u64;
@@ -59,7 +59,7 @@ fn dirty_bytes_that_rot_are_said_to_be_lost() {
     bed.damage(&[9; BLOCK_SIZE]);
     bed.damage(block(&content, 7));
     let client = bed.client(0);
-    let fault = bed.run(async move { client.read(b"file").await }).expect_err("they are nowhere");
+    let fault = bed.run(async move { client.read(b"file").await }).expect_err("no copy exists");
     assert_eq!(fault.errno, Errno::EIO);
     let lost = format!("bytes {start} to {} of file are lost", start + BLOCK_SIZE as u64 - 1);
     assert!(fault.to_string().contains(&lost), "{fault}");
@@ -68,5 +68,5 @@ fn dirty_bytes_that_rot_are_said_to_be_lost() {
         matches!(&receipt.files[0].outcome, FileOutcome::Missing(why) if why.contains(&lost)),
         "{receipt:?}"
     );
-    assert_eq!(bed.real("file"), content, "nothing that has rotted is flushed");
+    assert_eq!(bed.shared_content("file"), content, "no damaged byte is flushed");
 }

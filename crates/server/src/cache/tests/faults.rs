@@ -1,5 +1,5 @@
-//! Every call to the shared file system fails once, and from some call on: nothing is lost, and no receipt
-//! claims what did not happen.
+//! Fault injection at each call to the shared file system, once or from that call on. No data is lost, and no receipt claims success for
+//! data that is not on the shared file system.
 
 use super::bed::{Bed, bytes};
 use super::faulty::Plan;
@@ -10,7 +10,7 @@ use tameike_core::wire::cache::CacheRequest;
 
 const UNIT: usize = UNIT_SIZE;
 
-/// Files as they are to be in the end.
+/// Prepares dirty files, and returns their expected content.
 fn prepare(bed: &Bed) -> Vec<(&'static str, Vec<u8>)> {
     let old = bytes(9, UNIT + UNIT / 2);
     std::fs::write(bed.root.join("old"), &old).expect("write");
@@ -20,7 +20,7 @@ fn prepare(bed: &Bed) -> Vec<(&'static str, Vec<u8>)> {
         client.create(b"dir/new", &bytes(1, 2 * UNIT + 10)).await.expect("write");
         client.create(b"small", b"small content").await.expect("write");
         client.write(b"old", UNIT as u64 - 3, b"middle").await.expect("write");
-        client.truncate(b"small", 5).await.expect("cut");
+        client.truncate(b"small", 5).await.expect("truncate");
         client.rename(b"small", b"dir/small").await.expect("rename");
     });
     let mut changed = old;
@@ -31,9 +31,9 @@ fn prepare(bed: &Bed) -> Vec<(&'static str, Vec<u8>)> {
 fn check(bed: &Bed, files: &[FileReceipt], expected: &[(&str, Vec<u8>)]) {
     for (path, content) in expected {
         let receipt = files.iter().find(|file| file.path == *path);
-        let receipt = receipt.unwrap_or_else(|| panic!("{path} is not told of: {files:?}"));
+        let receipt = receipt.unwrap_or_else(|| panic!("{path} is in no receipt: {files:?}"));
         if receipt.is_complete() {
-            assert!(bed.real(path) == *content, "{path} is told to be complete");
+            assert!(bed.shared_content(path) == *content, "{path} is reported as complete");
         }
     }
 }
@@ -47,13 +47,13 @@ fn fail_at_every_step(plan: impl Fn(u64) -> Plan, crash: bool, writers_end: bool
     loop {
         let bed = Bed::new(100 + step, 2);
         if writers_end {
-            bed.control.let_writers_end();
+            bed.control.allow_writers_to_finish();
         }
         let expected = prepare(&bed);
         bed.control.set(plan(step));
         let first = bed.drain(true);
         if bed.control.failed() == 0 {
-            assert!(step > 20, "the walk has met only {step} calls");
+            assert!(step > 20, "the test has seen only {step} calls");
             assert!(first.is_complete(), "{first:?}");
             return;
         }
@@ -66,7 +66,7 @@ fn fail_at_every_step(plan: impl Fn(u64) -> Plan, crash: bool, writers_end: bool
         assert!(second.is_complete(), "step {step}: {first:?} then {second:?}");
         assert_eq!(second.files.len(), expected.len());
         for (path, content) in &expected {
-            assert!(bed.real(path) == *content, "step {step}: {path}");
+            assert!(bed.shared_content(path) == *content, "step {step}: {path}");
         }
         step += 1;
     }
@@ -88,7 +88,7 @@ fn the_shared_directory_fills_up_and_the_agents_are_killed() {
 }
 
 #[test]
-fn agents_killed_in_the_midst_of_a_drain_end_it_in_their_next_life() {
+fn agents_killed_during_a_drain_complete_it_in_their_next_incarnation() {
     [false, true].into_iter().for_each(kill_at_every_step);
 }
 
@@ -96,7 +96,7 @@ fn kill_at_every_step(writers_end: bool) {
     for steps in (0..600).step_by(9) {
         let bed = Bed::new(1000 + steps, 3);
         if writers_end {
-            bed.control.let_writers_end();
+            bed.control.allow_writers_to_finish();
         }
         let expected = prepare(&bed);
         bed.begin_drain();
@@ -110,7 +110,7 @@ fn kill_at_every_step(writers_end: bool) {
         let receipt = bed.drain(true);
         assert!(receipt.is_complete(), "after {steps} steps: {receipt:?}");
         for (path, content) in &expected {
-            assert!(bed.real(path) == *content, "after {steps} steps: {path}");
+            assert!(bed.shared_content(path) == *content, "after {steps} steps: {path}");
             let file = receipt.files.iter().find(|file| file.path == *path).expect("a receipt");
             assert_eq!(
                 file.checksum,
@@ -122,32 +122,32 @@ fn kill_at_every_step(writers_end: bool) {
             return;
         }
     }
-    panic!("the drain takes more steps than this test walks");
+    panic!("the drain takes more steps than this test runs");
 }
 
-/// What a failed fsync had left in memory was cut; a flush that found nothing to write was taken for one after which the kernel can be
-/// trusted, and what was written next stayed in its memory for good.
+/// Regression: bytes that a failed fsync had left in kernel memory were truncated. The coordinator then took a flush with nothing to write
+/// for a successful fsync, trusted the kernel again, and later writes never reached the disk.
 #[test]
-fn a_flush_of_nothing_does_not_end_the_distrust_that_a_failed_fsync_began() {
+fn an_empty_flush_after_a_failed_fsync_does_not_restore_trust_in_the_kernel() {
     let bed = Bed::new(1300, 1);
     let client = bed.client(0);
     bed.run(async move { client.create(b"file", &bytes(1, 70_000)).await }).expect("write");
     bed.control.set(Plan::Fsync(Errno::EIO));
     assert!(!bed.drain(false).is_complete(), "an fsync fails");
     let client = bed.client(0);
-    bed.run(async move { client.truncate(b"file", 0).await }).expect("cut");
+    bed.run(async move { client.truncate(b"file", 0).await }).expect("truncate");
     assert!(bed.drain(false).is_complete(), "nothing is left");
     let client = bed.client(0);
     bed.run(async move { client.write(b"file", 45_900, &bytes(2, 5000)).await }).expect("write");
     let receipt = bed.drain(true);
     assert!(receipt.is_complete(), "{receipt:?}");
-    assert!(bed.real("file") == [vec![0; 45_900], bytes(2, 5000)].concat());
+    assert!(bed.shared_content("file") == [vec![0; 45_900], bytes(2, 5000)].concat());
 }
 
-/// A cut that failed took its version back: the next write got the same one, and who had learnt of it in between kept what it had read
-/// under it.
+/// Regression: a failed truncate reused its generation for the next write. Clients that had read under that generation kept the old
+/// content.
 #[test]
-fn the_version_of_a_cut_that_failed_does_not_come_again() {
+fn the_generation_of_a_failed_truncate_is_not_reused() {
     for step in 0.. {
         let bed = Bed::new(1100 + step, 2);
         let client = bed.client(0);
@@ -157,12 +157,12 @@ fn the_version_of_a_cut_that_failed_does_not_come_again() {
         let before = bed.run(async move { client.open(b"file", true).await }).expect("open");
         bed.control.set(Plan::Once(step, Errno::EIO));
         let (client, inode) = (bed.client(0), before.inode);
-        let cut = bed.run(async move {
+        let truncated = bed.run(async move {
             let now = client.runtime.now();
             client.state(inode, CacheRequest::Truncate { inode, size: 100, now }).await
         });
         bed.control.set(Plan::Good);
-        assert!(cut.is_err(), "step {step}");
+        assert!(truncated.is_err(), "step {step}");
         let client = bed.client(1);
         let after = bed.run(async move {
             client.write(b"file", 50, b"new").await.expect("write");
@@ -170,8 +170,8 @@ fn the_version_of_a_cut_that_failed_does_not_come_again() {
         });
         assert!(after.generation > before.generation.next(), "step {step}");
         if after.size == 100 {
-            // The shared file had been cut: whoever came next has finished that.
-            assert!(step > 0, "a cut asks the shared file system");
+            // The shared file is truncated already: the next open completes the truncate.
+            assert!(step > 0, "a truncate calls the shared file system");
             return;
         }
         assert_eq!(after.size, 5000, "step {step}");

@@ -1,4 +1,4 @@
-//! A shared file system that fails on purpose.
+//! A shared file system with fault injection.
 
 use super::late::Mount;
 use parking_lot::Mutex;
@@ -13,18 +13,18 @@ use tameike_io::shared::{
     TreeSpace, XattrMode,
 };
 
-/// Which call fails.
+/// Calls to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     /// None.
     Good,
-    /// Only the one after so many others.
+    /// The call after this number of others.
     Once(u64, Errno),
-    /// That one and all after it that change something.
+    /// The call after this number of others, and each later call that changes something.
     From(u64, Errno),
-    /// Only the next fsync of a file.
+    /// The next fsync of a file.
     Fsync(Errno),
-    /// Only the next write to this offset of a file.
+    /// The next write to this offset of a file.
     Write(u64, Errno),
 }
 
@@ -33,36 +33,36 @@ pub(super) struct Control {
     failed: Mutex<u64>,
     reads: Mutex<u64>,
     opens: Mutex<u64>,
-    /// Files of which an fsync has failed. As with ext4, what is written to one of them after that stays in memory
-    /// for good, and fsync says that it is safe, until the file's pages are dropped.
-    spoilt: Mutex<BTreeSet<InodeId>>,
-    /// How many fsyncs of a file have failed: each descriptor that was open then is told once.
+    /// Files with a failed fsync. As on ext4, later writes to such a file stay in memory, and fsync still succeeds, until its pages are
+    /// dropped.
+    lost_writes: Mutex<BTreeSet<InodeId>>,
+    /// Number of failed fsyncs of each file. Each descriptor that was open at a failure reports it once.
     errors: Mutex<BTreeMap<InodeId, u64>>,
-    /// Whether the last change of attributes shows the time of the last change of content.
-    joined_times: AtomicBool,
-    /// Whether who has written to a file ends it by the same open.
-    writers_end: AtomicBool,
+    /// The file system shows the mtime as ctime.
+    ctime_is_mtime: AtomicBool,
+    /// The descriptor that wrote a file may also set its size and time.
+    writers_finish: AtomicBool,
     syncs: Mutex<u64>,
 }
 
 impl Control {
-    /// From now on who has written to a file may give it its size and time by the same open.
-    pub(super) fn let_writers_end(&self) {
-        self.writers_end.store(true, Ordering::Relaxed);
+    /// Lets the descriptor that wrote a file also set its size and time.
+    pub(super) fn allow_writers_to_finish(&self) {
+        self.writers_finish.store(true, Ordering::Relaxed);
     }
 
-    /// Fsyncs of files so far.
+    /// Number of fsyncs of files so far.
     pub(super) fn syncs(&self) -> u64 {
         *self.syncs.lock()
     }
 
-    /// From now on both times of last change are that of the content.
-    pub(super) fn join_times(&self) {
-        self.joined_times.store(true, Ordering::Relaxed);
+    /// Shows the mtime of files as their ctime.
+    pub(super) fn show_ctime_as_mtime(&self) {
+        self.ctime_is_mtime.store(true, Ordering::Relaxed);
     }
 
     fn seen(&self, stat: FileStat) -> FileStat {
-        match self.joined_times.load(Ordering::Relaxed) {
+        match self.ctime_is_mtime.load(Ordering::Relaxed) {
             true => FileStat { ctime: stat.mtime, ..stat },
             false => stat,
         }
@@ -73,17 +73,17 @@ impl Control {
         *self.failed.lock() = 0;
     }
 
-    /// Calls that failed since the plan was set.
+    /// Number of calls that failed since the plan was set.
     pub(super) fn failed(&self) -> u64 {
         *self.failed.lock()
     }
 
-    /// Reads of file content so far.
+    /// Number of reads of file content so far.
     pub(super) fn reads(&self) -> u64 {
         *self.reads.lock()
     }
 
-    /// Opens of files for reading so far.
+    /// Number of opens for reading so far.
     pub(super) fn opens(&self) -> u64 {
         *self.opens.lock()
     }
@@ -123,8 +123,8 @@ impl Control {
 
     fn write(&self, offset: u64) -> Result<()> {
         let plan = *self.plan.lock();
-        if let Plan::Write(place, errno) = plan
-            && place == offset
+        if let Plan::Write(position, errno) = plan
+            && position == offset
         {
             *self.plan.lock() = Plan::Once(0, errno);
         }
@@ -132,7 +132,7 @@ impl Control {
     }
 }
 
-/// The wrapper.
+/// A shared file system that fails as its `Control` plans.
 pub(super) struct FaultyFs {
     pub(super) inner: Arc<dyn SharedFs>,
     pub(super) control: Arc<Control>,
@@ -146,26 +146,26 @@ impl FaultyFs {
             failed: Mutex::new(0),
             reads: Mutex::new(0),
             opens: Mutex::new(0),
-            spoilt: Mutex::default(),
+            lost_writes: Mutex::default(),
             errors: Mutex::default(),
-            joined_times: AtomicBool::default(),
-            writers_end: AtomicBool::default(),
+            ctime_is_mtime: AtomicBool::default(),
+            writers_finish: AtomicBool::default(),
             syncs: Mutex::default(),
         };
         Self { inner, control: Arc::new(control), mount: None }
     }
 
-    /// The same on another machine, of which this is the mount.
+    /// The same file system on another machine, through this mount.
     pub(super) fn mounted(&self, mount: Arc<Mount>) -> Self {
         Self { inner: self.inner.clone(), control: self.control.clone(), mount: Some(mount) }
     }
 
     fn wrap(&self, file: Arc<dyn SharedFile>) -> Result<Arc<dyn SharedFile>> {
         let inode = file.stat()?.inode_id();
-        let (control, told) = (self.control.clone(), Mutex::new(self.control.errors(inode)));
+        let (control, reported) = (self.control.clone(), Mutex::new(self.control.errors(inode)));
         let (unsynced, mount) = (Mutex::default(), self.mount.clone());
         let written = AtomicBool::new(false);
-        Ok(Arc::new(FaultyFile { inner: file, inode, unsynced, told, written, control, mount }))
+        Ok(Arc::new(FaultyFile { inner: file, inode, unsynced, reported, written, control, mount }))
     }
 
     fn seen(&self, stat: FileStat) -> FileStat {
@@ -183,11 +183,11 @@ impl FaultyFs {
 struct FaultyFile {
     inner: Arc<dyn SharedFile>,
     inode: InodeId,
-    /// What was there before each write since the last fsync: a failing one takes them back.
+    /// Previous content of each write since the last fsync; a failed fsync restores it.
     unsynced: Mutex<Vec<(u64, Vec<u8>)>>,
-    /// Errors of the file that this descriptor has been told, or that were before it.
-    told: Mutex<u64>,
-    /// Whether it was written to through this descriptor.
+    /// Errors of the file that this descriptor has reported, or that precede its open.
+    reported: Mutex<u64>,
+    /// The file was written through this descriptor.
     written: AtomicBool,
     control: Arc<Control>,
     mount: Option<Arc<Mount>>,
@@ -223,14 +223,14 @@ impl SharedFile for FaultyFile {
         self.inner.read_at(&mut buffer[..seen], offset)
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        if self.control.spoilt.lock().contains(&self.inode) {
+        if self.control.lost_writes.lock().contains(&self.inode) {
             return self.control.call(true);
         }
         let mut before = vec![0; bytes.len()];
         self.inner.read_at(&mut before, offset)?;
         self.unsynced.lock().push((offset, before));
         if let Err(fault) = self.control.write(offset) {
-            // As a full disk does: a part is written.
+            // A full disk also writes a part.
             let _ = self.inner.write_at(&bytes[..bytes.len() / 2], offset);
             return Err(fault);
         }
@@ -246,7 +246,7 @@ impl SharedFile for FaultyFile {
     fn truncate(&self, size: u64) -> Result<()> {
         self.control.call(true)?;
         self.wrote(0);
-        self.mount.iter().for_each(|mount| mount.was_cut(self.inode));
+        self.mount.iter().for_each(|mount| mount.truncated(self.inode));
         self.inner.truncate(size)
     }
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {
@@ -259,14 +259,14 @@ impl SharedFile for FaultyFile {
         self.inner.seek(what, offset)
     }
     fn sync(&self) -> Result<()> {
-        let told = std::mem::replace(&mut *self.told.lock(), self.control.errors(self.inode));
-        if told < self.control.errors(self.inode) {
+        let reported = std::mem::replace(&mut *self.reported.lock(), self.control.errors(self.inode));
+        if reported < self.control.errors(self.inode) {
             return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
         }
         if let Err(fault) = self.control.fsync() {
-            self.control.spoilt.lock().insert(self.inode);
+            self.control.lost_writes.lock().insert(self.inode);
             *self.control.errors.lock().entry(self.inode).or_default() += 1;
-            *self.told.lock() += 1;
+            *self.reported.lock() += 1;
             for (offset, before) in self.unsynced.lock().drain(..).rev() {
                 self.inner.write_at(&before, offset)?;
             }
@@ -282,7 +282,7 @@ impl SharedFile for FaultyFile {
     }
     fn forget_pages(&self) -> Result<()> {
         self.control.call(false)?;
-        self.control.spoilt.lock().remove(&self.inode);
+        self.control.lost_writes.lock().remove(&self.inode);
         self.inner.forget_pages()
     }
     fn change(&self, change: &AttrChange) -> Result<()> {
@@ -291,7 +291,7 @@ impl SharedFile for FaultyFile {
         self.inner.change(change)
     }
     fn writer_sets_times(&self) -> bool {
-        self.control.writers_end.load(Ordering::Relaxed)
+        self.control.writers_finish.load(Ordering::Relaxed)
     }
 }
 

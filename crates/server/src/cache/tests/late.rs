@@ -1,7 +1,7 @@
-//! A shared file system that shows late what was done to it, as Gfarm does.
+//! A shared file system with stale attributes, such as Gfarm.
 //!
-//! Each node has a mount of its own, which may go on showing what it has seen before. The time of a write comes to the file when
-//! who wrote closes it, as that of the last change of attributes, too: also after somebody has set another one.
+//! Each node has its own mount, which may show old attributes. A close by a writer sets mtime and ctime to the time of its last write, even
+//! after another client has set a different mtime.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use tameike_io::shared::FileStat;
 struct Times {
     mtime: Timestamp,
     ctime: Timestamp,
-    /// Of the last write, not shown before its close.
+    /// Time of the last write, not visible before the writer's close.
     written: Timestamp,
 }
 
-/// What all mounts share: the times of files.
+/// State that all mounts share: the times of files.
 pub(super) struct Server {
     runtime: Runtime,
     times: Mutex<BTreeMap<InodeId, Times>>,
@@ -38,45 +38,45 @@ impl Server {
     }
 }
 
-/// What a mount shows of a file in place of what it is.
+/// Stale attributes that a mount shows for a file.
 #[derive(Clone, Copy)]
-struct Old {
+struct Stale {
     stamp: Stamp,
-    /// So many questions for the end of the file bring nothing new.
-    looks: u32,
+    /// Number of revalidations of the end of the file until the mount shows the current attributes.
+    revalidations: u32,
 }
 
 /// A mount on one machine.
 pub(super) struct Mount {
     server: Arc<Server>,
-    old: Mutex<BTreeMap<InodeId, Old>>,
-    /// Files that this machine has written and closed, while closes are held back.
-    held_back: Mutex<Option<Vec<InodeId>>>,
+    stale: Mutex<BTreeMap<InodeId, Stale>>,
+    /// Files that this machine has written and closed, while closes are delayed.
+    delayed_closes: Mutex<Option<Vec<InodeId>>>,
 }
 
 impl Mount {
     pub(super) fn new(server: Arc<Server>) -> Arc<Self> {
-        Arc::new(Self { server, old: Mutex::default(), held_back: Mutex::default() })
+        Arc::new(Self { server, stale: Mutex::default(), delayed_closes: Mutex::default() })
     }
 
-    /// From now on the mount shows the file so, until it was asked for the end of the file `looks` times.
-    pub(super) fn remember(&self, stamp: Stamp, looks: u32) {
-        self.old.lock().insert(InodeId::cached(stamp.device, stamp.inode), Old { stamp, looks });
+    /// Shows these attributes of the file until its end has been revalidated `revalidations` times.
+    pub(super) fn show_stale(&self, stamp: Stamp, revalidations: u32) {
+        self.stale.lock().insert(InodeId::cached(stamp.device, stamp.inode), Stale { stamp, revalidations });
     }
 
-    /// What was remembered is forgotten.
-    pub(super) fn forget(&self) {
-        self.old.lock().clear();
+    /// Discards all stale attributes.
+    pub(super) fn show_current(&self) {
+        self.stale.lock().clear();
     }
 
-    /// From now on closes are held back.
-    pub(super) fn close_late(&self) {
-        *self.held_back.lock() = Some(Vec::new());
+    /// Delays the closes of this mount until `release`.
+    pub(super) fn delay_closes(&self) {
+        *self.delayed_closes.lock() = Some(Vec::new());
     }
 
-    /// Closes reach the server again; so many were held back.
+    /// Sends the delayed closes to the server, and returns their number.
     pub(super) fn release(&self) -> usize {
-        let closed = self.held_back.lock().take().unwrap_or_default();
+        let closed = self.delayed_closes.lock().take().unwrap_or_default();
         closed.iter().for_each(|&inode| self.closed(inode));
         closed.len()
     }
@@ -84,36 +84,36 @@ impl Mount {
     pub(super) fn seen(&self, mut stat: FileStat) -> FileStat {
         let times = self.server.with(stat.inode_id(), |times, _| *times);
         (stat.mtime, stat.ctime) = (times.mtime, times.ctime);
-        if let Some(Old { stamp, .. }) = self.old.lock().get(&stat.inode_id()) {
+        if let Some(Stale { stamp, .. }) = self.stale.lock().get(&stat.inode_id()) {
             (stat.size, stat.mtime, stat.ctime) = (stamp.size, stamp.mtime, stamp.ctime);
         }
         stat
     }
 
-    /// Where reads find the end of the file.
+    /// End of the file for reads, if it is stale.
     pub(super) fn end(&self, inode: InodeId) -> Option<u64> {
-        self.old.lock().get(&inode).map(|old| old.stamp.size)
+        self.stale.lock().get(&inode).map(|old| old.stamp.size)
     }
 
     pub(super) fn revalidate(&self, inode: InodeId) {
-        let mut all = self.old.lock();
+        let mut all = self.stale.lock();
         let Some(old) = all.get_mut(&inode) else { return };
-        old.looks -= 1;
-        if old.looks == 0 {
+        old.revalidations -= 1;
+        if old.revalidations == 0 {
             all.remove(&inode);
         }
     }
 
-    /// Bytes up to `end` were written here: the mount knows that the file has them.
+    /// Records a write up to `end` through this mount, which extends its stale size.
     pub(super) fn wrote(&self, inode: InodeId, end: u64) {
         self.server.with(inode, |times, now| times.written = now);
-        if let Some(old) = self.old.lock().get_mut(&inode) {
+        if let Some(old) = self.stale.lock().get_mut(&inode) {
             old.stamp.size = old.stamp.size.max(end);
         }
     }
 
-    pub(super) fn was_cut(&self, inode: InodeId) {
-        self.old.lock().remove(&inode);
+    pub(super) fn truncated(&self, inode: InodeId) {
+        self.stale.lock().remove(&inode);
     }
 
     pub(super) fn changed(&self, inode: InodeId, change: &AttrChange) {
@@ -127,10 +127,10 @@ impl Mount {
         });
     }
 
-    /// Who has written the file closes it.
+    /// Processes a writer's close of the file.
     pub(super) fn closed(&self, inode: InodeId) {
-        match &mut *self.held_back.lock() {
-            Some(held_back) => held_back.push(inode),
+        match &mut *self.delayed_closes.lock() {
+            Some(delayed_closes) => delayed_closes.push(inode),
             None => self.server.with(inode, |times, _| {
                 (times.mtime, times.ctime) = (times.written, times.written);
             }),

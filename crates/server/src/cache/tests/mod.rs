@@ -1,4 +1,4 @@
-//! Tests of unit service and coordinator together, on real directories.
+//! Tests of the unit service and the coordinator together, on real directories.
 
 mod basic;
 mod bed;

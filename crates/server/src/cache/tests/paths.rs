@@ -1,4 +1,4 @@
-//! Files that are not, or not any more, at the path by which they are asked for.
+//! Files that are not, or no longer, at the path of a request.
 
 use super::bed::Bed;
 use super::faulty::Plan;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::{Errno, NodeId, Timestamp};
 
-/// A node that had a file open, and wrote to it for the first time after another node had renamed it, was told that it
-/// was gone: its coordinator looked for it only at the path that this node knew.
+/// Regression: a node had a file open, and another node renamed it. The first write failed with ENOENT, because the coordinator looked it
+/// up only at the path that the node sent.
 #[test]
-fn who_knows_a_file_by_an_old_path_writes_to_it() {
+fn a_node_with_the_old_path_of_a_renamed_file_can_write() {
     let bed = Bed::new(31, 2);
     let client = bed.client(0);
     bed.run(async move {
@@ -21,19 +21,19 @@ fn who_knows_a_file_by_an_old_path_writes_to_it() {
         client.rename(b"old", b"new").await.expect("rename");
         let stamp = tameike_core::wire::cache::Stamp { ctime: before, ..stat.stamp() };
         client
-            .ask(inode, CacheRequest::Dirty { inode, path, stamp, writes: true, reach: 1 })
+            .request(inode, CacheRequest::Dirty { inode, path, stamp, writes: true, reach: 1 })
             .await
-            .expect("it is there");
+            .expect("the file exists");
         let CacheReply::Located { path } =
-            client.ask(inode, CacheRequest::Locate { inode }).await.expect("found")
+            client.request(inode, CacheRequest::Locate { inode }).await.expect("found")
         else {
-            panic!("a path was asked for")
+            panic!("the reply is not Located")
         };
         assert_eq!(path, b"new");
     });
 }
 
-/// An append of a node that still had it open made a removed file one that the shared file system lacked something of.
+/// Regression: an append through an open file made a removed file dirty.
 #[test]
 fn an_append_to_a_removed_file_leaves_nothing_to_flush() {
     let bed = Bed::new(33, 2);
@@ -43,35 +43,35 @@ fn an_append_to_a_removed_file_leaves_nothing_to_flush() {
         let inode = client.open(b"file", true).await.expect("open").inode;
         client.unlink(b"file").await.expect("unlink");
         let reserve =
-            || client.ask(inode, CacheRequest::Reserve { inode, length: 5, now: Timestamp::default() });
+            || client.request(inode, CacheRequest::Reserve { inode, length: 5, now: Timestamp::default() });
         for expected in [7, 12] {
-            let CacheReply::Reserved { offset, state } = reserve().await.expect("a place") else {
-                panic!("a reservation was asked for")
+            let CacheReply::Reserved { offset, state } = reserve().await.expect("an offset") else {
+                panic!("the reply is not Reserved")
             };
             assert_eq!((offset, state.newer), (expected, None));
         }
         let CacheReply::Progress { files, .. } =
-            client.ask(inode, CacheRequest::Progress).await.expect("progress")
+            client.request(inode, CacheRequest::Progress).await.expect("progress")
         else {
-            panic!("progress was asked for")
+            panic!("the reply is not Progress")
         };
         assert_eq!(files, 0);
     });
 }
 
-/// The end of a removal waited for a flush of the file. Who opened it meanwhile was not told of the removal, and of nothing
-/// after it: its reads failed with ESTALE.
+/// Regression: the end of a removal waited for a flush of the file. A client that opened the file meanwhile received no notification of the
+/// removal, and its reads failed with ESTALE.
 #[test]
-fn who_opens_a_file_while_its_removal_ends_hears_of_it() {
+fn the_open_of_a_file_reports_a_removal_in_progress() {
     let bed = Bed::new(34, 1);
-    bed.flush_slowly(NodeId(0), Duration::from_secs(1));
+    bed.delay_flushes(NodeId(0), Duration::from_secs(1));
     let client = bed.client(0);
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
         let stat = client.shared.stat(b"file").expect("a file");
         let (inode, stamp) = (stat.inode_id(), stat.stamp());
-        client.ask(inode, CacheRequest::Removing { inode }).await.expect("nobody has it open");
-        let flush = client.ask(inode, CacheRequest::Writeback { inode });
+        client.request(inode, CacheRequest::Removing { inode }).await.expect("the file is not open");
+        let flush = client.request(inode, CacheRequest::Writeback { inode });
         let remove = async {
             client.runtime.sleep(Duration::from_millis(100)).await;
             client.unlink(b"file").await.expect("unlink");
@@ -93,7 +93,7 @@ fn who_opens_a_file_while_its_removal_ends_hears_of_it() {
                 .await
         };
         let (_, (), opened) = join3(flush, remove, open).await;
-        assert!(opened.expect("it is there until the flush ends").removing);
+        assert!(opened.expect("the file exists until the flush ends").removing);
         let again = CacheRequest::Open {
             inode,
             path: b"file".to_vec(),
@@ -102,23 +102,24 @@ fn who_opens_a_file_while_its_removal_ends_hears_of_it() {
             holds: true,
             made: false,
         };
-        assert_eq!(client.ask(inode, again).await.expect_err("it is gone").errno, Errno::ESTALE);
+        assert_eq!(client.request(inode, again).await.expect_err("the file is removed").errno, Errno::ESTALE);
     });
 }
 
-/// A file that was renamed just while its coordinator looked at its paths, one after the other, was at none of them.
+/// Regression: a file renamed while its coordinator stats its paths, one after the other, was at none of them.
 #[test]
-fn a_file_on_its_way_to_another_path_is_not_gone() {
+fn a_file_that_is_being_renamed_is_found() {
     let bed = Bed::new(32, 2);
     let (client, control) = (bed.client(0), bed.control.clone());
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
         let inode = client.shared.stat(b"file").expect("a file").inode_id();
         control.set(Plan::Once(0, Errno::ENOENT));
-        client.ask(inode, CacheRequest::Locate { inode }).await.expect("it is there again");
+        client.request(inode, CacheRequest::Locate { inode }).await.expect("the file exists again");
         assert_eq!(control.failed(), 1);
         client.unlink(b"file").await.expect("unlink");
-        let gone = client.ask(inode, CacheRequest::Locate { inode }).await.expect_err("it is gone");
+        let gone =
+            client.request(inode, CacheRequest::Locate { inode }).await.expect_err("the file is removed");
         assert_eq!(gone.errno, Errno::ESTALE);
     });
 }

@@ -1,10 +1,10 @@
-//! What a loss of power takes of a coordinator's records.
+//! Loss of a coordinator's records by power loss.
 
 use super::bed::{Bed, bytes};
 use tameike_core::limits::UNIT_SIZE;
 
-/// Dirty bytes of a removed file, whose record had gone with its coordinator's power, stayed on other nodes when the file had been
-/// opened since: the next file with its number was given them.
+/// Regression: a coordinator lost the record of a removed file. Other nodes, where the file had been opened since, kept its dirty bytes.
+/// The next file with the inode number contained them.
 #[test]
 fn a_removed_file_without_a_record_leaves_no_bytes() {
     for is_opened in [false, true] {
@@ -15,7 +15,7 @@ fn a_removed_file_without_a_record_leaves_no_bytes() {
             client.open(b"file", false).await
         });
         bed.lose_power(bed.cluster.inode_home(opened.expect("a file").inode));
-        assert!(bed.dirty_bytes() > 0, "the other node has lost nothing");
+        assert!(bed.dirty_bytes() > 0, "the other node keeps its dirty bytes");
         let removed = bed.run(async move {
             if is_opened {
                 remover.open(b"file", false).await?;

@@ -1,5 +1,4 @@
-//! Random work on a few files, with flushes, crashes and changes of names in between, against a model in
-//! memory.
+//! Random operations on a few files, with flushes, crashes and renames, against a model in memory.
 
 use super::bed::{Bed, bytes};
 use proptest::prelude::*;
@@ -22,7 +21,7 @@ enum Step {
 
 const NAMES: [&str; 3] = ["a", "dir/b", "c"];
 
-/// Offsets around the edges of units, where mistakes live.
+/// Offsets near the edges of units.
 fn offset() -> impl Strategy<Value = u64> {
     (0..3_u64, -40_i64..40).prop_map(|(unit, near)| (unit * UNIT_SIZE as u64).saturating_add_signed(near))
 }
@@ -53,7 +52,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let bed = Bed::new(seed, 3);
         if seed.is_multiple_of(2) {
-            bed.control.let_writers_end();
+            bed.control.allow_writers_to_finish();
         }
         std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
         bed.start_flushers();
@@ -77,7 +76,7 @@ impl World {
                 let (name, data) = (self.ensure(file), bytes(self.count, length));
                 let (client, sent) = (self.bed.client(node), data.clone());
                 let flusher = self.bed.client(0);
-                // A flush of the same file at the same time.
+                // Run a flush of the same file concurrently.
                 let work = async move {
                     let write = client.write(name.as_bytes(), offset, &sent);
                     let flush = flusher.write_back(name.as_bytes());
@@ -86,15 +85,15 @@ impl World {
                     flushed.expect("flush");
                 };
                 self.bed.run(work);
-                let content = self.model.get_mut(name).expect("it was made");
+                let content = self.model.get_mut(name).expect("the file exists");
                 let end = offset as usize + length;
                 content.resize(content.len().max(end), 0);
                 content[offset as usize..end].copy_from_slice(&data);
             }
             Step::Truncate { node, file, size } => {
                 let (name, client) = (self.ensure(file), self.bed.client(node));
-                self.bed.run(async move { client.truncate(name.as_bytes(), size).await.expect("cut") });
-                self.model.get_mut(name).expect("it was made").resize(size as usize, 0);
+                self.bed.run(async move { client.truncate(name.as_bytes(), size).await.expect("truncate") });
+                self.model.get_mut(name).expect("the file exists").resize(size as usize, 0);
             }
             Step::Read { node, file } => self.compare(node, NAMES[file]),
             Step::Flush { file } => {
@@ -105,7 +104,7 @@ impl World {
                 let (old, new, client) = (self.ensure(from), NAMES[to], self.bed.client(2));
                 self.bed
                     .run(async move { client.rename(old.as_bytes(), new.as_bytes()).await.expect("rename") });
-                let content = self.model.remove(old).expect("it was made");
+                let content = self.model.remove(old).expect("the file exists");
                 self.model.insert(new, content);
             }
             Step::Rename { .. } => {}
@@ -116,7 +115,7 @@ impl World {
             }
             Step::Rest { milliseconds } => self.bed.machine.rest(Duration::from_millis(milliseconds)),
             Step::Crash => {
-                // In the midst of whatever goes on in the background.
+                // Crash during background work.
                 self.bed.machine.steps(self.bed.machine.draw(40));
                 self.bed.crash();
                 self.bed.start_flushers();
@@ -142,7 +141,7 @@ impl World {
         let receipt = self.bed.drain(true);
         assert!(receipt.is_complete(), "{receipt:?}");
         for (name, expected) in &self.model {
-            assert!(self.bed.real(name) == *expected, "{name} on the shared directory");
+            assert!(self.bed.shared_content(name) == *expected, "{name} on the shared directory");
             let file = receipt.files.iter().find(|file| file.path == *name).expect("a receipt");
             assert_eq!(file.size, expected.len() as u64);
             if !file.checksum.starts_with("units:") {

@@ -1,4 +1,4 @@
-//! Files that are mostly holes, and receipts of more units than one request names.
+//! Sparse files, and receipts with more units than one request lists.
 
 use super::bed::{Bed, bytes};
 use super::faulty::Plan;
@@ -8,13 +8,12 @@ use tameike_core::receipt::{FileOutcome, Receipt};
 use tameike_core::wire::unit::SpaceChange;
 
 const UNIT: u64 = UNIT_SIZE as u64;
-/// As large as files of all usual file systems may be.
+/// Near the maximum file size of the usual file systems.
 const FAR: u64 = 15 << 40;
 
-/// After a drain that was cut off, the receipt of a sparse file had every unit of its size in memory, and read
-/// all of its holes.
+/// Regression: after an interrupted drain, the receipt of a sparse file held all units of its size in memory, and read its holes.
 #[test]
-fn holes_cost_a_receipt_neither_memory_nor_time() {
+fn holes_cost_no_memory_and_no_reads_in_a_receipt() {
     let mut checksum = None;
     for step in 0.. {
         let bed = Bed::new(300 + step, 2);
@@ -40,7 +39,7 @@ fn holes_cost_a_receipt_neither_memory_nor_time() {
     }
 }
 
-/// Drains with a failure of one call, and again after the agents died.
+/// Drains with one failing call, and again after a crash of the agents.
 fn drain_with_failure(bed: &Bed, step: u64) -> (Receipt, bool) {
     bed.control.set(Plan::Once(step, Errno::EIO));
     bed.drain(false);
@@ -71,23 +70,23 @@ fn a_receipt_of_many_units_is_made_in_parts() {
     assert_eq!(receipt.files[0].checksum, expected.finalize().to_hex().to_string());
 }
 
-/// Content as the job sees it, then a drain after the agents have died, whose receipt must be true.
+/// Checks the content that the job reads, then crashes the agents, drains, and checks the shared file and the receipt.
 fn assert_content(bed: &Bed, expected: &[u8], what: &str) {
     let client = bed.client(1);
     let seen = bed.run(async move { client.read(b"file").await }).expect("read");
-    assert!(seen == expected, "{what}: as the job sees it");
+    assert!(seen == expected, "{what}: as the job reads it");
     bed.crash();
     let receipt = bed.drain(true);
     assert_eq!(receipt.files[0].outcome, FileOutcome::Verified, "{what}: {receipt:?}");
-    assert!(bed.real("file") == expected, "{what}: on the shared file system");
+    assert!(bed.shared_content("file") == expected, "{what}: on the shared file system");
     let client = bed.client(0);
     let seen = bed.run(async move { client.read(b"file").await }).expect("read");
-    assert!(seen == expected, "{what}: after all");
+    assert!(seen == expected, "{what}: after the drain");
 }
 
-/// What was flushed, what is dirty and what is held of both must all read as zeros, whenever agents die.
+/// Punched and zeroed ranges of flushed, dirty and cached data read as zeros, whenever agents crash.
 #[test]
-fn punched_and_zeroed_bytes_do_not_come_back() {
+fn punched_and_zeroed_bytes_do_not_reappear() {
     for (number, change) in (0..).zip([SpaceChange::Punch, SpaceChange::Zero]) {
         for step in 0.. {
             let bed = Bed::new(700 + 100 * number + step, 2);
@@ -127,9 +126,9 @@ fn punched_and_zeroed_bytes_do_not_come_back() {
     }
 }
 
-/// Space set aside makes a file longer for the job at once, on the shared file system with the flush.
+/// Preallocation extends the file at once for the job, and with the flush on the shared file system.
 #[test]
-fn space_that_is_set_aside_makes_a_file_grow() {
+fn preallocation_extends_a_file() {
     let bed = Bed::new(900, 2);
     let client = bed.client(0);
     bed.run(async move {

@@ -1,4 +1,4 @@
-//! Times of shared files: what they say of changes by others, and those that programs set during a flush.
+//! Timestamps of shared files: change detection, and timestamps that programs set during a flush.
 
 use super::bed::{Bed, Client, bytes};
 use super::faulty::Plan;
@@ -16,15 +16,15 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanoseconds: 7 }
 }
 
-/// Sets the time as the cache view does: on the shared file, then with the coordinator.
-/// Before and between these go that many others' steps.
+/// Sets the mtime as the cache view does: on the shared file, then with the coordinator. `pauses` are scheduler steps before and between
+/// these.
 async fn set_mtime(client: &Client, runtime: &Runtime, mtime: Timestamp, pauses: [u64; 2]) -> Result<()> {
     pause(runtime, pauses[0]).await;
     let inode = client.shared.stat(FILE)?.inode_id();
     let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
     client.shared.change(FILE, &change)?;
     pause(runtime, pauses[1]).await;
-    client.ask(inode, CacheRequest::SetMtime { inode, mtime }).await.map(drop)
+    client.request(inode, CacheRequest::SetMtime { inode, mtime }).await.map(drop)
 }
 
 async fn pause(runtime: &Runtime, steps: u64) {
@@ -33,8 +33,8 @@ async fn pause(runtime: &Runtime, steps: u64) {
     }
 }
 
-/// The time as `stat` shows it.
-async fn shown(client: &Client, runtime: &Runtime) -> Result<Timestamp> {
+/// The mtime that `stat` returns.
+async fn shown_mtime(client: &Client, runtime: &Runtime) -> Result<Timestamp> {
     let Stamp { size, mtime, .. } = client.shared.stat(FILE)?.stamp();
     let inode = client.shared.stat(FILE)?.inode_id();
     runtime.block(|| ()).await;
@@ -42,7 +42,7 @@ async fn shown(client: &Client, runtime: &Runtime) -> Result<Timestamp> {
     Ok(state.newer.map_or(mtime, |(_, mtime)| mtime))
 }
 
-/// Opens the file with the attributes that it shows, both times of last change being `joined` or not.
+/// Opens the file with the attributes of the shared file; if `joined`, with the mtime as ctime.
 async fn generation(client: &Client, joined: bool) -> Result<Generation> {
     let stat = client.shared.stat(FILE)?;
     let (inode, path, stamp) = (stat.inode_id(), FILE.to_vec(), stat.stamp());
@@ -51,10 +51,10 @@ async fn generation(client: &Client, joined: bool) -> Result<Generation> {
     client.state(inode, open).await.map(|state| state.generation)
 }
 
-/// Gfarm shows the time of the last change of content as that of attributes, too, from some time after the last close of a
-/// file that several nodes have written: what the job itself had written was taken for changed by others, and read again.
+/// Regression: some time after the last close of a file with several writers, Gfarm shows the mtime as ctime. The coordinator took the
+/// job's own writes for changes by another program, and the homes fetched them again.
 #[test]
-fn a_file_system_that_joins_both_times_has_not_changed_the_content() {
+fn a_ctime_that_becomes_the_mtime_is_not_a_change() {
     let bed = Bed::new(41, 2);
     let client = bed.client(0);
     let control = bed.control.clone();
@@ -62,16 +62,20 @@ fn a_file_system_that_joins_both_times_has_not_changed_the_content() {
         client.create(FILE, b"content").await.expect("write");
         client.write_back(FILE).await.expect("flush");
         let before = generation(&client, false).await.expect("open");
-        control.join_times();
-        assert_eq!(generation(&client, true).await.expect("open"), before, "it is as it was");
-        assert_eq!(generation(&client, true).await.expect("open"), before, "and it stays so");
+        control.show_ctime_as_mtime();
+        assert_eq!(generation(&client, true).await.expect("open"), before, "the generation stays");
+        assert_eq!(
+            generation(&client, true).await.expect("open"),
+            before,
+            "the generation stays at the next open"
+        );
     });
 }
 
-/// S15d. Gfarm shows a file that was just made with another time than once it is on its servers: that was taken for a change by
-/// others.
+/// S15d. Gfarm shows a new file with another mtime than later, when the file is on its servers. The coordinator took that for a change by
+/// another program.
 #[test]
-fn a_file_system_that_shows_another_time_once_a_file_is_made_has_not_changed_it() {
+fn a_late_mtime_of_a_new_file_is_not_a_change() {
     let bed = Bed::new(43, 2);
     let client = bed.client(0);
     bed.run(async move {
@@ -85,19 +89,19 @@ fn a_file_system_that_shows_another_time_once_a_file_is_made_has_not_changed_it(
             client.state(inode, open).await.expect("open").generation
         };
         let made = open(earlier, true).await;
-        assert_eq!(open(stamp.mtime, false).await, made, "it is as it was made");
+        assert_eq!(open(stamp.mtime, false).await, made, "the generation stays");
         let file = client.shared.open(FILE, Access::Write).expect("open");
         file.write_at(b"by others", 0).expect("write");
         let changed = client.shared.stat(FILE).expect("stat").stamp();
         let (path, asked) = (FILE.to_vec(), Vec::new());
         let open = CacheRequest::Open { inode, path, stamp: changed, asked, holds: true, made: false };
-        assert_ne!(client.state(inode, open).await.expect("open").generation, made, "it has a size now");
+        assert_ne!(client.state(inode, open).await.expect("open").generation, made, "the size has changed");
     });
 }
 
-/// What was changed and had its time set back has a later time of last change of attributes.
+/// A change whose mtime was set back has a later ctime.
 #[test]
-fn a_time_that_was_set_back_hides_no_change() {
+fn an_mtime_that_was_set_back_hides_no_change() {
     let bed = Bed::new(42, 2);
     let client = bed.client(0);
     bed.run(async move {
@@ -113,9 +117,9 @@ fn a_time_that_was_set_back_hides_no_change() {
     });
 }
 
-/// A file of two units of which the second finds no room, so that a flush writes the first, and a time and a size that the shared
-/// file shows after that: what the receipt then says of it.
-fn note_after(size: Option<u64>, shown: impl FnOnce(Timestamp) -> Timestamp) -> String {
+/// Flushes the first of two units, as the second gets ENOSPC. Then sets the shared file's size and mtime.
+/// Returns the note in the receipt of the next drain.
+fn note_after(size: Option<u64>, shown_mtime: impl FnOnce(Timestamp) -> Timestamp) -> String {
     let bed = Bed::new(43, 2);
     let (client, began) = (bed.client(0), bed.machine.runtime().now());
     bed.run(async move { client.create(FILE, &bytes(1, 2 * UNIT_SIZE)).await.expect("write") });
@@ -124,36 +128,37 @@ fn note_after(size: Option<u64>, shown: impl FnOnce(Timestamp) -> Timestamp) -> 
     if let Some(size) = size {
         bed.shared.open(FILE, Access::Write).expect("open").truncate(size).expect("grow");
     }
-    let time = AttrChange { mtime: Some(SetTime::To(shown(began))), ..AttrChange::default() };
+    let time = AttrChange { mtime: Some(SetTime::To(shown_mtime(began))), ..AttrChange::default() };
     bed.shared.change(FILE, &time).expect("set");
     let receipt = bed.drain(false);
     assert!(receipt.is_complete(), "{receipt:?}");
     receipt.files[0].note.clone()
 }
 
-/// Gfarm shows the time of a write only when all nodes that wrote have closed the file: the flush's own writes were taken for
+/// Regression: Gfarm shows the mtime of a write after all writers have closed the file. The coordinator took the flush's own writes for
 /// those of another program.
 #[test]
-fn the_time_of_a_flush_that_is_shown_late_is_not_a_change_by_others() {
+fn an_mtime_of_a_flush_that_is_visible_late_is_not_a_change_by_another_program() {
     assert_eq!(note_after(None, |began| began), "");
     let later = |began: Timestamp| Timestamp { seconds: began.seconds + 3600, ..began };
     assert_eq!(note_after(None, later), CHANGED);
 }
 
-/// So it does with the size: a file whose end another node had flushed was taken for changed, and what the job had was read again.
+/// Regression: the same with the size. The coordinator took a size from another node's flush for a change, and the homes fetched their
+/// units again.
 #[test]
-fn an_end_of_a_flush_that_is_shown_late_is_not_a_change_by_others() {
+fn a_size_of_a_flush_that_is_visible_late_is_not_a_change_by_another_program() {
     assert_eq!(note_after(Some(2 * UNIT_SIZE as u64), |began| began), "");
     assert_eq!(note_after(Some(3 * UNIT_SIZE as u64), |began| began), CHANGED, "the job wrote less");
 }
 
-/// A copy that had its time set just as the flusher came by once showed the time of its last write ever after.
+/// Regression: a program set the mtime of a copied file during its flush, and the file kept the mtime of its last write.
 #[test]
-fn a_time_that_a_program_sets_during_a_flush_stays() {
+fn an_mtime_that_a_program_sets_during_a_flush_is_kept() {
     for seed in 0..400 {
         let bed = Bed::new(seed, 2);
         if seed % 2 == 1 {
-            bed.control.let_writers_end();
+            bed.control.allow_writers_to_finish();
         }
         let (one, two, runtime) = (bed.client(0), bed.client(1), bed.machine.runtime());
         let pauses = [bed.machine.draw(40), bed.machine.draw(12)];
@@ -163,31 +168,42 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
             let flush = async move { other.write_back(FILE).await };
             let set = async {
                 set_mtime(&one, &runtime, at(1_000_000), pauses).await.expect("set");
-                assert_eq!(shown(&one, &runtime).await.expect("look"), at(1_000_000), "seed {seed}: at once");
+                assert_eq!(
+                    shown_mtime(&one, &runtime).await.expect("look"),
+                    at(1_000_000),
+                    "seed {seed}: at once"
+                );
             };
             futures_util::future::join(flush, set).await.0.expect("flush");
-            assert_eq!(shown(&two, &runtime).await.expect("look"), at(1_000_000), "seed {seed}: later");
+            assert_eq!(shown_mtime(&two, &runtime).await.expect("look"), at(1_000_000), "seed {seed}: later");
         });
         let receipt = bed.drain(true);
         assert!(receipt.is_complete(), "seed {seed}: {receipt:?}");
-        assert_eq!(receipt.files[0].note, "", "seed {seed}: our own change of time is not one by others");
+        assert_eq!(
+            receipt.files[0].note, "",
+            "seed {seed}: the job's own utimens is not a change by another program"
+        );
         let mtime = bed.shared.stat(FILE).expect("stat").mtime;
         assert_eq!(mtime, at(1_000_000), "seed {seed}: on the shared file system");
         let (client, runtime) = (bed.client(0), bed.machine.runtime());
         bed.run(async move {
             client.open(FILE, false).await.expect("open");
-            assert_eq!(shown(&client, &runtime).await.expect("look"), at(1_000_000), "seed {seed}: after");
+            assert_eq!(
+                shown_mtime(&client, &runtime).await.expect("look"),
+                at(1_000_000),
+                "seed {seed}: after"
+            );
         });
     }
 }
 
-/// Where who writes ends a file, one fsync makes its bytes, its size and its time safe.
+/// If the writer may finish a file, one fsync persists its bytes, size and mtime.
 #[test]
-fn a_file_of_one_node_is_ended_by_the_open_that_has_written_it() {
+fn a_file_of_one_node_is_finished_by_the_descriptor_that_wrote_it() {
     for (writers_end, syncs) in [(false, 2), (true, 1)] {
         let bed = Bed::new(44, 2);
         if writers_end {
-            bed.control.let_writers_end();
+            bed.control.allow_writers_to_finish();
         }
         let (client, runtime) = (bed.client(0), bed.machine.runtime());
         bed.run(async move {
@@ -199,8 +215,8 @@ fn a_file_of_one_node_is_ended_by_the_open_that_has_written_it() {
         assert_eq!(bed.control.syncs(), syncs);
         let stat = bed.shared.stat(FILE).expect("a file");
         assert_eq!((stat.size, stat.mtime), (70_000, at(1_000_000)));
-        assert!(bed.real("file") == bytes(1, 70_000));
-        // The job knows it as it was left.
+        assert!(bed.shared_content("file") == bytes(1, 70_000));
+        // The coordinator has the final size and mtime of the file.
         let client = bed.client(1);
         bed.run(async move {
             client.write(FILE, 70_000, b"more").await.expect("write");

@@ -197,9 +197,9 @@ fn a_cancelled_open_is_not_counted() {
             let entry = super::client::name(ROOT, "late");
             let home = world.cluster.entry_home(ROOT, entry.offset(), false);
             let undone = vec![client.opener(5).open];
-            let given_up =
+            let cancelled =
                 MetaRequest::Close { node: client.node, opens: Vec::new(), undone, asked: Vec::new() };
-            client.ask(home, given_up).await.unwrap();
+            client.request(home, cancelled).await.unwrap();
             let late = client.create_as(ROOT, "late", new(FILE), true, Some(client.opener(5))).await;
             assert_eq!(errno(late), Errno::ESTALE);
             assert_eq!(errno(client.lookup(ROOT, "late").await), Errno::ENOENT);

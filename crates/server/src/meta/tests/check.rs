@@ -55,7 +55,7 @@ pub(super) fn check(world: &World) {
             names.push((node, offset, Name { dir, target: decode(&value).unwrap() }));
         }
     }
-    check_places(world, &names, &children);
+    check_locations(world, &names, &children);
     let names: Vec<_> = names.into_iter().map(|(.., name)| name).collect();
     check_links(&inodes, &names);
     check_tree(&inodes);
@@ -73,7 +73,7 @@ pub(super) fn check(world: &World) {
     }
 }
 
-fn check_places(
+fn check_locations(
     world: &World,
     names: &[(usize, DirOffset, Name)],
     children: &BTreeMap<(InodeId, usize), DirectoryRecord>,

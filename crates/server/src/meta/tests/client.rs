@@ -31,7 +31,7 @@ impl Client {
         self.world.machine.runtime_of(0).sleep(std::time::Duration::from_millis(1)).await;
     }
 
-    pub(super) async fn ask(&self, node: NodeId, request: MetaRequest) -> Result<MetaReply> {
+    pub(super) async fn request(&self, node: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match self.world.clone().deliver(self.node, node, Request::Meta(request)).await? {
             Reply::Meta(reply) => Ok(reply),
             other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ impl Client {
     }
 
     /// Sends a request to the home of an entry. Assumes that directories are not sharded until a reply says otherwise.
-    pub(super) async fn ask_home(
+    pub(super) async fn request_at_home(
         &self,
         entry: &EntryName,
         request: impl Fn(bool) -> MetaRequest,
@@ -47,7 +47,7 @@ impl Client {
         let mut sharded = false;
         loop {
             let home = self.world.cluster.entry_home(entry.dir, entry.offset(), sharded);
-            match self.ask(home, request(sharded)).await? {
+            match self.request(home, request(sharded)).await? {
                 MetaReply::Width { sharded: actual } => {
                     assert_ne!(actual, sharded, "the reply repeats the sender's value");
                     sharded = actual;
@@ -60,7 +60,7 @@ impl Client {
     pub(super) async fn lookup(&self, dir: InodeId, entry: &str) -> Result<Target> {
         let entry = name(dir, entry);
         let request = |sharded| MetaRequest::Lookup { entry: entry.clone(), sharded, view: false };
-        match self.ask_home(&entry, request).await? {
+        match self.request_at_home(&entry, request).await? {
             MetaReply::Entry { target, .. } => Ok(target),
             other => panic!("{other:?}"),
         }
@@ -80,7 +80,7 @@ impl Client {
             let (entry, new) = (entry.clone(), new.clone());
             MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, sharded, now })
         };
-        match self.ask_home(&entry, request).await? {
+        match self.request_at_home(&entry, request).await? {
             MetaReply::Entry { target, node, created, .. } => Ok((target, node, created)),
             other => panic!("{other:?}"),
         }
@@ -93,7 +93,7 @@ impl Client {
     pub(super) async fn names(&self, entry: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.now();
         let request = |sharded| MetaRequest::Names { operation: operation.clone(), sharded, now };
-        match self.ask_home(entry, request).await? {
+        match self.request_at_home(entry, request).await? {
             MetaReply::Done | MetaReply::DirChanged(_) => Ok(()),
             other => panic!("{other:?}"),
         }
@@ -125,7 +125,7 @@ impl Client {
     }
 
     pub(super) async fn on_inode(&self, inode: InodeId, request: MetaRequest) -> Result<MetaReply> {
-        self.ask(self.world.cluster.inode_home(inode), request).await
+        self.request(self.world.cluster.inode_home(inode), request).await
     }
 
     pub(super) async fn change(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
@@ -186,7 +186,7 @@ impl Client {
     }
 
     async fn part(&self, node: NodeId, dir: InodeId) -> Result<DirStat> {
-        match self.ask(node, MetaRequest::DirStat { dir }).await? {
+        match self.request(node, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => Ok(stat),
             other => panic!("{other:?}"),
         }
@@ -228,7 +228,7 @@ impl Client {
             let mut after = DirOffset::START;
             loop {
                 let request = MetaRequest::ReadDir { dir, after, limit, sharded };
-                match self.ask(node, request).await? {
+                match self.request(node, request).await? {
                     MetaReply::Entries { entries, end } => {
                         after = entries.last().map_or(after, |entry| entry.offset);
                         all.extend(entries);

@@ -188,7 +188,7 @@ fn a_synced_operation_is_not_lost() {
         client.create(setup.dirs[0], "made", FileKind::File).await.unwrap();
         for node in 0..NODES {
             let sync = tameike_core::wire::meta::MetaRequest::Sync { durable: false };
-            assert_eq!(client.ask(NodeId(node as u32), sync).await, Ok(MetaReply::Done));
+            assert_eq!(client.request(NodeId(node as u32), sync).await, Ok(MetaReply::Done));
         }
         listing(&client, &setup).await
     });

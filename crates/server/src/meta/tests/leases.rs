@@ -21,7 +21,7 @@ impl Client {
     async fn view(&self, dir: InodeId, entry: &str) -> Option<(InodeId, bool)> {
         let entry = name(dir, entry);
         let request = |sharded| MetaRequest::Lookup { entry: entry.clone(), sharded, view: true };
-        match self.ask_home(&entry, request).await {
+        match self.request_at_home(&entry, request).await {
             Ok(MetaReply::Entry { target, lease, .. }) => Some((target.inode, lease)),
             _ => None,
         }

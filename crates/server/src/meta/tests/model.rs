@@ -333,7 +333,7 @@ fn expected(model: &Model) -> BTreeSet<(Path, FileKindName, u32)> {
 
 async fn sync(client: &Client) {
     for &node in client.world.cluster.device_nodes() {
-        client.ask(node, MetaRequest::Sync { durable: false }).await.unwrap();
+        client.request(node, MetaRequest::Sync { durable: false }).await.unwrap();
     }
 }
 
