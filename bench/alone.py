@@ -4,7 +4,7 @@
     bench/alone.py DIRECTORY NAME [--mib 256] [--agents 4] [--fabric auto]
 
 DIRECTORY is where the shared directory lies: the faster, the more is seen of the cost. NAME is of the run, as DATE-NAME. In turn,
-beginning with the one and with the other, a job that asks other nodes and one that does not (--no-holders). The shared file system's pages are
+beginning with the one and with the other, a job that asks other nodes and one that does not (--no-peer-reads). The shared file system's pages are
 dropped before each (which needs root). One process on each node reads and compares its file in calls of 1 MiB, as hot.py's do.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hot, picture
 
-WAYS = {"with holders": [], "without": ["--no-holders"]}
+WAYS = {"with holders": [], "without": ["--no-peer-reads"]}
 
 
 def measure(options):

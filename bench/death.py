@@ -51,7 +51,7 @@ def measure(options):
     with tempfile.TemporaryDirectory(dir=options.directory) as shared:
         for repetition in range(options.repetitions):
             for fabric in options.fabrics.split(","):
-                command = ["tameike", "run", "--local", "3", "--no-holders", "--keep-going", "--shared", shared, "--fabric", fabric, "--",
+                command = ["tameike", "run", "--local", "3", "--no-peer-reads", "--keep-going", "--shared", shared, "--fabric", fabric, "--",
                            "python3", "-c", PROGRAM]
                 # A job that has lost a node ends with a failure of its own, though its program did not.
                 done = subprocess.run(command, capture_output=True, text=True)

@@ -234,7 +234,7 @@ fn job_record(job: JobId) -> JobRecord {
             memory: 4,
             fabric: FabricChoice::Auto,
             connections: None,
-            no_holders: false,
+            no_peer_reads: false,
             coherent_mmap: true,
             cores: None,
             no_ring: false,

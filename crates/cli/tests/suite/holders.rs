@@ -33,7 +33,7 @@ print(subprocess.check_output(stat, text=True))
 #[test]
 fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
     let fabrics = ["auto", "tcp", "ofi:tcp", "ofi:shm"].map(|fabric| ["--fabric", fabric]);
-    for how in fabrics.iter().map(|fabric| &fabric[..]).chain([&["--no-holders"][..]]) {
+    for how in fabrics.iter().map(|fabric| &fabric[..]).chain([&["--no-peer-reads"][..]]) {
         let site = Site::new();
         let content: Vec<u8> =
             (0..SIZE as u32 / 4 + 1).flat_map(|word| word.wrapping_mul(31).to_le_bytes()).collect();
@@ -57,7 +57,7 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
         let by_libfabric = how.iter().any(|word| word.starts_with("ofi"));
         assert_eq!(said.contains("libfabric_read_bytes="), by_libfabric, "{said}");
         assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{said}");
-        assert!(how != ["--no-holders"] || value("held_requested") == 0, "{said}");
+        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{said}");
         let rows = said.lines().filter(|line| line.contains(" localhost ")).count();
         assert_eq!(rows, NODES as usize, "{said}");
         site.assert_clean();

@@ -59,7 +59,7 @@ print(damaged)
 program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
 print(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
 "#;
-    for said in run_with(&["--no-holders"], program) {
+    for said in run_with(&["--no-peer-reads"], program) {
         let words: Vec<_> = said.split_whitespace().collect();
         assert_eq!(words, ["7", "right", "short", "short", "short", "short", "short", "short", "short"]);
     }

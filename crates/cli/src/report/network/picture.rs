@@ -1,5 +1,5 @@
-//! The picture: a panel per figure over the sizes of messages, a line per fabric. Both axes are logarithmic. Written as SVG by hand:
-//! lines and text are all it needs.
+//! The picture of network measurements: a panel per quantity over message sizes, a line per fabric, logarithmic axes. It is
+//! written as SVG directly, because it needs only lines and text.
 
 use super::{Network, Outcome, Quantity, median, name};
 use crate::settings::size::show;
@@ -13,10 +13,10 @@ const BOTTOM: f64 = 40.0;
 const HEAD: f64 = 62.0;
 const COLUMNS: usize = 3;
 const LEGEND_STEP: f64 = 300.0;
-/// Of Okabe and Ito: told apart also by who does not see all colours.
+/// The palette of Okabe and Ito, which colour-blind readers can distinguish.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// The picture of what was measured.
+/// Draws the measurements.
 pub fn picture(network: &Network) -> String {
     let rows = Quantity::ALL.len().div_ceil(COLUMNS);
     let (width, height) = (COLUMNS as f64 * PANEL_WIDTH, HEAD + rows as f64 * PANEL_HEIGHT);
@@ -24,8 +24,8 @@ pub fn picture(network: &Network) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\">Network between two agents, by size of message; medians, latency with what 90 \
-         of 100 did not exceed (thin)</text>\n"
+         <text x=\"16\" y=\"24\" font-size=\"15\">Network between two agents, by message size; medians, latency with the 90th \
+         percentile (thin)</text>\n"
     );
     for (place, series) in network.series.iter().enumerate() {
         let (x, colour) = (16.0 + place as f64 * LEGEND_STEP, COLOURS[place % COLOURS.len()]);
@@ -51,7 +51,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// From a value to its place on the page, by equal ratios.
+/// A logarithmic axis: maps a value to its position on the page.
 struct Axis {
     low: f64,
     high: f64,
@@ -66,7 +66,7 @@ impl Axis {
     }
 }
 
-/// Whole decades that hold all values; none for none.
+/// Returns the decades that include all values; none without values.
 fn decades(values: impl Iterator<Item = f64> + Clone) -> Option<(i32, i32)> {
     let (low, high) = (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max));
     let first = low.log10().floor() as i32;
