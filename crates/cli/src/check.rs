@@ -115,9 +115,7 @@ fn summary(dir: &Path, report: &Report) -> String {
     };
     if !report.repaired {
         let repair = format!("tameike check --repair {}", dir.display());
-        return format!(
-            "the store is DAMAGED: {what}; nothing was changed. To repair it: {repair}"
-        );
+        return format!("the store is DAMAGED: {what}; nothing was changed. To repair it: {repair}");
     }
     match &report.lost_and_found {
         None => format!("the store was damaged and is repaired: {what}"),

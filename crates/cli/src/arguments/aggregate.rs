@@ -26,10 +26,8 @@ pub enum AggregateAction {
     )]
     Verify(VerifyArguments),
     /// Reclaim the space of replaced and removed files of a container
-    #[command(
-        after_help = "No program may write to the container at the same time; readers reopen it.\n\n\
-        Exit code: 0 if it is compacted, 71 if not: then the container is unchanged."
-    )]
+    #[command(after_help = "No program may write to the container at the same time; readers reopen it.\n\n\
+        Exit code: 0 if it is compacted, 71 if not: then the container is unchanged.")]
     Compact(CompactArguments),
     /// Mount a container read-only until it is unmounted
     #[command(
@@ -37,6 +35,7 @@ pub enum AggregateAction {
         namespaces do not keep it alive: after a second, access there and to open files fails with ENOTCONN. Files that other processes add to the \
         container later are not visible.\n\n\
         Exit code: 0 if it was unmounted, 71 if it could not be mounted.\n\n\
+        Example: tameike agg mount results.tmk /mnt &"
     )]
     Mount(MountArguments),
 }
@@ -149,6 +148,7 @@ pub struct CatArguments {
     Existing files are not replaced; existing directories receive new files. Times and links are preserved. Owners are preserved in containers, and by root. \
     Containers receive all permissions and extended attributes. Files receive permissions less the umask, and `user.` attributes, unless --same-permissions is given.\n\n\
     Exit code: 0 if everything was copied; 75 if not, or if the writer of a container was interrupted; 4 if a container is damaged and files may be missing; 71 if nothing could be copied.\n\n\
+    Examples:\n  \
       tameike agg cp results.tmk:run-7/log .\n  \
       tameike agg cp -r run-8 notes.txt results.tmk:\n  \
       tameike agg cp -r results.tmk:run-7 archive.tmk:2026"

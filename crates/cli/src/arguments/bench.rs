@@ -74,9 +74,11 @@ the job. The figures are those of the OSU micro-benchmarks:
   both ways  both nodes do so at the same time (osu_bibw)
   put        the second node puts bytes into frames of the first (osu_put_bw)
   get        the first node gets bytes from a frame of the second (osu_get_bw)
+
 Bandwidths are medians of the repetitions; MB/s are 10^6 bytes per second. The
 receiver compares the data with what was sent: a difference ends the measurement
 with an error. Programs of the job continue, and share network and cores with it.
+
 Examples:
   tameike bench net                               two nodes on this machine, auto and tcp
   tameike bench net --job demo --nodes 0,3 --out net.svg

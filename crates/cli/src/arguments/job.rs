@@ -136,8 +136,8 @@ pub(super) fn parse_variable(text: &str) -> Result<(String, OsString), String> {
 
 /// Below the options in `tameike run --help`.
 pub(super) const RUN_LONG_HELP: &str = "\
-CMD runs on node 0 with the directory, terminal, input, output, signals and exit
-code of this command. These variables name the views:
+CMD runs on node 0 as if started directly: same directory, terminal, input,
+output, signals and exit code. These variables name the views:
 
   TAMEIKE_SHARED      the tree that all nodes of the job share
   TAMEIKE_NODE_LOCAL  the node's own tree
@@ -156,6 +156,7 @@ whether the file was synced, or read back and compared (--verify). A checksum
 that begins with units: covers the 1 MiB units that the job wrote, of a file that
 it did not write completely. Files that were created and stayed empty are in DIR
 from the start; the receipt does not list them.
+
 Ctrl-C and SIGTERM go to CMD. When CMD has exited, the job drains for at most the
 grace time. The rest stays in journals; `tameike recover` drains it. A second
 Ctrl-C within two seconds, or during the drain, ends the job at once and leaves
@@ -203,6 +204,7 @@ pub(super) const WARM_LONG_HELP: &str = "\
 One node lists the directories, and each node of the job reads its part of the
 files: each byte once, without those that the job has already. Programs then read
 from the nodes. Holes are not read, and symbolic links are not followed.
+
 Loading evicts older data that no program has used since. Files that do not fit
 the cache area (see `tameike status`) are skipped and reported. Programs have
 priority over loading. Ctrl-C stops the loading; data that is loaded stays.
@@ -226,7 +228,7 @@ these that has the data. One line per node, with sums since the node started:
   requested, delivered, hit rate
                    pages of 4 KiB that other nodes requested from this node's
                    memory, and those that it had and sent
-                   sent             bytes sent to readers on other nodes, from device or memory
+  sent             bytes sent to readers on other nodes, from device or memory
 
   from peers, from shared dir
                    bytes that this node, as the home, lacked and read from the
@@ -238,10 +240,10 @@ With --files or PATH, one line per file:
   requests, delivered, hit rate
                    requests to nodes that may cache it, and those that had it;
                    each node updates its counts at its next open or close
-                   in memory        bytes in memory of all nodes together
-                   on devices       bytes on the devices of its homes; >= if a home has more than
+  in memory        bytes in memory of all nodes together
+  on devices       bytes on the devices of its homes; >= if a home has more than
                    the 1,024 units that were counted
-                   cache holders    nodes that may have it in memory, with (requests/delivered)
+  cache holders    nodes that may have it in memory, with (requests/delivered)
 
 With --files, files of the shared view are listed by inode number:
 find \"$TAMEIKE_SHARED\" -inum NUMBER finds the path.
@@ -299,6 +301,7 @@ what is lost, so that `tameike recover` can drain the rest. Copies of what was
 detached go to DIR/lost+found: file data at its offsets in a file named after the
 inode number, records in hexadecimal in `records`, a description in `lost.txt`.
 All later receipts of the job report losses of the cache view, and are incomplete.
+
 The check covers this store only, not the parts of files that other nodes store.
 
 Exit code: 0 if nothing is wrong; 1 if everything wrong has been repaired; 4 if

@@ -34,6 +34,7 @@ use tameike_core::{JobId, Layout};
     cache       a directory of the shared file system:              ($TAMEIKE_CACHE)\n              \
     reads are cached, writes are buffered and drained, with a receipt\n\n\
     It needs no root and only this one program on the nodes, and leaves nothing behind.",
+    after_help = "Start here:\n  \
     tameike doctor                        what this machine supports, and how to fix the rest\n  \
     tameike run -- sh -c 'df -h \"$TAMEIKE_SHARED\"'\n  \
     tameike run --local 4 --shared results -- ./workflow.sh",
@@ -294,9 +295,7 @@ pub struct RecoverArguments {
 
 /// `tameike doctor`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit code: 0 if `tameike run` works here, 71 if a prerequisite is missing."
-)]
+#[command(after_help = "Exit code: 0 if `tameike run` works here, 71 if a prerequisite is missing.")]
 pub struct DoctorArguments {
     /// Print JSON, for programs
     #[arg(long)]

@@ -37,10 +37,7 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "tameike: {}", storms::line(&storm))?;
     }
     if receipt.files.iter().any(|file| file.checksum.starts_with(PARTS)) {
-        writeln!(
-            out,
-            "({PARTS} BLAKE3 of the 1 MiB units that the job wrote, not of the whole file)"
-        )?;
+        writeln!(out, "({PARTS} BLAKE3 of the 1 MiB units that the job wrote, not of the whole file)")?;
     }
     for fault in &receipt.faults {
         writeln!(out, "problem: {}", printable(&fault.to_string()))?;

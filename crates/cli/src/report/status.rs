@@ -18,7 +18,8 @@ pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
     table(&rows, [true, false, true, true, true, true, true, false, false], out)?;
-    let storms = status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);
+    let storms =
+        status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);
     storms::merge(storms).iter().try_for_each(|storm| writeln!(out, "{}", storms::line(storm)))
 }
 

@@ -82,7 +82,8 @@ mod tests {
         let merged = merge([storm(1000, 0, 1_000_000), storm(500, 0, 4_000_000)].iter());
         assert_eq!(merged, [storm(1500, 0, 2_000_000)]);
         assert!(
-            line(&merged[0]).ends_with("packing 1500 of them (--aggregate=auto) would save 3.0 s of file creation"),
+            line(&merged[0])
+                .ends_with("packing 1500 of them (--aggregate=auto) would save 3.0 s of file creation"),
             "{}",
             line(&merged[0])
         );

@@ -199,8 +199,7 @@ fn shared_dir(path: &Path) -> Result<PathBuf> {
     let doing = || format!("shared directory {}", path.display());
     let real = path.canonicalize().map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
-            let message =
-                format!("{} does not exist; create it first: mkdir -p {}", doing(), path.display());
+            let message = format!("{} does not exist; create it first: mkdir -p {}", doing(), path.display());
             Fault::new(Errno::ENOENT, message)
         }
         _ => Fault::from_os(doing(), &error),
@@ -253,7 +252,8 @@ mod tests {
         assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 16384 nodes"));
         assert!(with(|o| o.memory = Some(1)).contains("at least 48.0 MiB"));
         assert!(
-            with(|o| o.shared = Some("/no/such/dir".into())).contains("create it first: mkdir -p /no/such/dir")
+            with(|o| o.shared = Some("/no/such/dir".into()))
+                .contains("create it first: mkdir -p /no/such/dir")
         );
         assert!(with(|o| o.shared = Some("/etc/hostname".into())).contains("not a directory"));
     }

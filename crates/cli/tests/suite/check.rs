@@ -102,7 +102,7 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
     assert_eq!(whole.status.code(), Some(0), "{}", shown(&whole));
     let told = shown(&whole);
     assert!(
-        told.contains("tameike: the store is whole") && told.contains("`tameike recover` drains them"),
+        told.contains("tameike: the store is whole") && told.contains("`tameike recover` drains it"),
         "{told}"
     );
 

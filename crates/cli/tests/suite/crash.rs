@@ -193,7 +193,7 @@ impl Round {
         }
         let again = self.site.tameike(&arguments[..3]).output().expect("it starts");
         assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
-        assert!(String::from_utf8_lossy(&again.stderr).contains("has left nothing"), "{}", shown(&again));
+        assert!(String::from_utf8_lossy(&again.stderr).contains("has no leftovers"), "{}", shown(&again));
     }
 
     /// A file that a receipt calls synced or verified is on the shared directory as its writer was promised, and

@@ -75,7 +75,7 @@ fn check_recovery(site: &Site, place: &JobPlace) {
     assert!(line("open").contains(&told), "{said}");
     assert!(!said.contains("drain complete"), "{said}");
     place.assert_gone();
-    assert!(tameike(site, &["recover", "--job", &place.job], 0).contains("has left nothing"));
+    assert!(tameike(site, &["recover", "--job", &place.job], 0).contains("has no leftovers"));
     site.assert_clean();
 }
 

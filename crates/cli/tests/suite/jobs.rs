@@ -126,7 +126,7 @@ fn a_drain_that_takes_too_long_is_cut_off() {
     run.signal("TERM");
     let output = run.finish();
     assert_code(&output, 75);
-    assert!(err(&output).contains("was not done when the time was over"), "{}", err(&output));
+    assert!(err(&output).contains("did not finish in time"), "{}", err(&output));
     // It said `0 of 0 files`, and named none.
     let told = err(&output);
     assert!(told.contains("from-node-0") && told.contains("1 of 1 file not on the shared"), "{told}");

@@ -213,7 +213,7 @@ fn a_job_of_another_tmpdir_is_found_by_its_stores() {
         assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("cut off: {job}")));
         let run = killed.elsewhere(&["run", "--", "true"], 0);
         assert!(is_there || run.contains(&format!("recover --job {job}")), "{run}");
-        assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has left nothing"));
+        assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has no leftovers"));
         let said = killed.recover_elsewhere(&["--job", job]);
         assert!(said.contains(&format!("job {job} was cut off and left")) && said.contains(left), "{said}");
     }

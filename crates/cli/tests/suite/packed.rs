@@ -185,7 +185,8 @@ fn storms_are_told_and_packed() {
     let site = Site::new();
     let script = r#"mkdir "$TAMEIKE_CACHE/d"; cd "$TAMEIKE_CACHE/d"; for i in $(seq 200); do echo $i > f$i; done; tameike status"#;
     let output = site.job(1, &[], script).output().expect("it starts");
-    let told = "many files were made fast in d: packed (--aggregate=auto), 200 of them would save";
+    let told =
+        "many files were created within seconds in d: packing 200 of them (--aggregate=auto) would save";
     let said = shown(&output);
     // Once by `tameike status`, and in the receipt where it is worth a word.
     assert!(output.status.success() && [1, 2].contains(&said.matches(told).count()), "{said}");

@@ -202,11 +202,11 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
 
     let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).output().expect("a try");
     let said = String::from_utf8_lossy(&ambiguous.stderr);
-    assert!(!ambiguous.status.success() && said.contains("say which with --job"), "{said}");
+    assert!(!ambiguous.status.success() && said.contains("choose one with --job"), "{said}");
     let foreign =
         daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
     let said = String::from_utf8_lossy(&foreign.stderr);
-    assert!(!foreign.status.success() && said.contains("there is no job"), "{said}");
+    assert!(!foreign.status.success() && said.contains("this user has no job"), "{said}");
     // Beside a job, its views are entered from outside.
     let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
     let beside = |user: &User<'_>, job: &str| {

@@ -1,4 +1,4 @@
-//! One command on one node, whichever way it is started.
+//! One command on one node, started by this process or by the driver.
 
 use super::labels;
 use crate::client::connection::Connection;
@@ -14,25 +14,25 @@ use std::thread::JoinHandle;
 use tameike_core::{Fault, Result};
 use tameike_io::os::process::{ProcessId, start_thread};
 
-/// How commands are started.
+/// The process that starts a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By this process.
+    /// This process.
     Directly,
-    /// By the job's driver.
+    /// The job's driver.
     ByDriver,
 }
 
-/// Where a command's input and output go.
+/// Input and output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdio {
-    /// To this process's.
+    /// Those of this process.
     Own,
-    /// Nothing in; lines with the node's number out.
+    /// No input; output lines with the node's number.
     Labelled,
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Task {
     running: Running,
     shares_terminal: bool,
@@ -53,23 +53,23 @@ pub struct Signaller {
 enum Target {
     Process(ProcessId),
     Driver(Connection),
-    Nobody,
+    None,
 }
 
 impl Signaller {
-    /// Whether the command gets the terminal's Ctrl-C by itself.
+    /// Returns true if the terminal sends Ctrl-C to the command too.
     pub fn shares_terminal(&self) -> bool {
         self.shares_terminal
     }
 
-    /// Sends a signal; a command that has ended needs none.
+    /// Sends a signal; ignored if the command has exited.
     pub fn signal(&self, number: i32) {
         match &self.target {
             Target::Process(process) => drop(process.signal(number)),
             Target::Driver(connection) => {
-                drop(connection.tell(&ClientRequest::Signal { signal: number }, &[]));
+                drop(connection.send(&ClientRequest::Signal { signal: number }, &[]));
             }
-            Target::Nobody => {}
+            Target::None => {}
         }
     }
 }
@@ -110,16 +110,16 @@ impl Task {
         Ok(Self { running, shares_terminal, copiers })
     }
 
-    /// Signals the command from another thread.
+    /// Returns a handle that signals the command from another thread.
     pub fn signaller(&self) -> Signaller {
         let target = match &self.running {
-            Running::Child(child) => ProcessId::now(child.id()).map_or(Target::Nobody, Target::Process),
-            Running::Driver(connection) => connection.sender().map_or(Target::Nobody, Target::Driver),
+            Running::Child(child) => ProcessId::now(child.id()).map_or(Target::None, Target::Process),
+            Running::Driver(connection) => connection.sender().map_or(Target::None, Target::Driver),
         };
         Signaller { target, shares_terminal: self.shares_terminal }
     }
 
-    /// Waits for the command and for the last of its output; returns its exit code.
+    /// Waits for the command and the end of its output; returns its exit code.
     pub fn wait(self) -> Result<u8> {
         let code = match self.running {
             Running::Child(mut child) => {
