@@ -79,11 +79,11 @@ impl Driver {
         let deadline = monotonic() + Duration::from_secs(limit_s);
         self.record.write(self.job_dir.path())?;
         self.start_agents()?;
-        let ready = self.await_start(START_ID, deadline, "be ready")?;
+        let ready = self.await_start(START_ID, deadline, "become ready")?;
         let nodes = self.collect_nodes(ready)?;
         self.record.write(self.job_dir.path())?;
         let join = self.ask(&AgentRequest::Join { nodes }, None);
-        for (node, reply) in self.await_start(join, deadline, "join the others")?.answers {
+        for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
                 let messages =
                     damage.iter().map(|what| format!("the journal of node {node} is damaged: {what}"));

@@ -346,7 +346,7 @@ impl Mounted {
         let mut line = String::new();
         let mut said = BufReader::new(server.0.stderr.take().expect("a pipe"));
         said.read_line(&mut line).expect("it says so");
-        assert!(line.contains("is shown at"), "{line}");
+        assert!(line.contains("is mounted at"), "{line}");
         server
     }
 
@@ -543,7 +543,7 @@ fn what_cannot_be_done_is_told() {
     refused(&[path("ls"), &tree.source()], "this is no container");
     refused(&[path("create"), &tree.source(), tree.base.path()], "not an empty directory");
     for inside in [tree.source(), tree.source().join("new"), tree.source().join("results/new")] {
-        refused(&[path("create"), &tree.source(), &inside], "which is to be packed");
+        refused(&[path("create"), &tree.source(), &inside], "the directory to pack");
         assert!(inside == tree.source() || !inside.exists());
     }
     refused(&[path("create"), path("--block-size=100K"), &tree.source(), &tree.container()], "power of two");

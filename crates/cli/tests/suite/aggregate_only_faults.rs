@@ -261,7 +261,7 @@ fn what_lies_beside_the_container_is_named() {
         let said = shown(&output);
         let name = |name: &str| place.container().join(name).display().to_string();
         for stray in ["made", "stray"].map(name) {
-            assert!(said.contains(&format!("{stray}: it lies beside the container")), "{said}");
+            assert!(said.contains(&format!("{stray}: beside the container")), "{said}");
         }
         assert!(said.contains("2 paths are not packed") && !said.contains(".data:"), "{said}");
     }

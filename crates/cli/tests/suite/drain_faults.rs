@@ -271,7 +271,7 @@ fn a_damaged_table_is_told_and_nothing_wrong_is_claimed() {
     // Looking into the journal has moved the log into the table.
     scene.site.tameike(&["status"]).output().expect("it starts");
     let swept = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
-    assert!(shown(&swept).contains("was cut off"), "{}", shown(&swept));
+    assert!(shown(&swept).contains("was interrupted"), "{}", shown(&swept));
     damage(&scene.store_file("table"), 4096, 512);
     // Whether any file needs nothing of this node is chance: all have parts on both.
     scene.check_damaged("it is set aside");

@@ -73,14 +73,14 @@ fn an_incomplete_drain_leaves_a_journal_that_recover_finishes() {
     assert!(err(&output).contains("tameike recover --job half"), "{}", err(&output));
     let again = place.run("--job other", "true");
     assert_code(&again, 0);
-    assert!(err(&again).contains("job half was cut off and left 5 B of 1 file not"), "{}", err(&again));
+    assert!(err(&again).contains("job half was interrupted and left 5 B of 1 file not"), "{}", err(&again));
     let taken = place.run("--job half", "true");
     assert_code(&taken, 71);
     let still = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
     assert_code(&still, 75);
     place.untell("fail-drain");
     let status = place.tameike(&["status"]).output().expect("starts");
-    let words = "job half was cut off and left 5 B of 1 file not on the shared file system";
+    let words = "job half was interrupted and left 5 B of 1 file not on the shared file system";
     assert!(out(&status).contains(words), "{}", out(&status));
     let recovered = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
     assert_code(&recovered, 0);
@@ -196,7 +196,7 @@ fn the_death_of_an_agent_is_told_and_its_journal_recovered() {
     let script = format!("{} {kill} sleep 1000", dirty(&place, 1));
     let output = place.run("--local 2 --job dead", &script);
     assert_code(&output, 75);
-    assert!(err(&output).contains("the agent of node 1 on localhost died"), "{}", err(&output));
+    assert!(err(&output).contains("the agent of node 1 on localhost failed"), "{}", err(&output));
     assert_code(&place.tameike(&["recover", "--job", "dead"]).output().expect("starts"), 0);
     assert!(place.shared("from-node-1").exists());
     place.assert_clean();
@@ -239,13 +239,13 @@ fn starts_that_fail_say_why_and_leave_nothing() {
     std::fs::write(&config, "start-limit = 1\nlocal = 3\n").expect("written");
     let output = place.run(&format!("--config {}", config.display()), "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("nodes [2] did not be ready within 1 s"), "{}", err(&output));
+    assert!(err(&output).contains("nodes [2] did not become ready within 1 s"), "{}", err(&output));
     place.untell("hang-start-2");
     let too_much = place.run("--capacity 900T", "true");
     assert_code(&too_much, 2);
     let output = place.tameike(&["run", "--capacity", "9000T", "--", "true"]).output().expect("starts");
     assert_code(&output, 71);
-    assert!(err(&output).contains("--capacity asks for"), "{}", err(&output));
+    assert!(err(&output).contains("--capacity requests"), "{}", err(&output));
     assert_code(&place.run("", "true"), 0);
     place.assert_clean();
 }

@@ -75,7 +75,7 @@ fn a_driver_that_is_killed_leaves_a_journal_and_nothing_else() {
     // The start of another job sweeps, and names what it keeps.
     let next = site.job(1, &[], "true").output().expect("a job");
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
-    if said(&next).contains(&format!("job {} was cut off", place.job)) {
+    if said(&next).contains(&format!("job {} was interrupted", place.job)) {
         assert!(said(&next).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&next));
         let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
@@ -217,7 +217,7 @@ fn a_full_device_is_told_and_loses_nothing() {
     let refused = ["--job", &place.job, "--device", device, "--capacity", "100M"];
     let output = mounts.inside(&site.job(1, &refused, "true")).output().expect("a job");
     assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
-    assert!(said(&output).contains("ask for less"), "{}", shown(&output));
+    assert!(said(&output).contains("request less"), "{}", shown(&output));
     // Somebody else fills the device while the job runs.
     let options = ["--job", &place.job, "--device", device, "--capacity", "32M"];
     let script = format!(

@@ -138,7 +138,7 @@ fn what_was_only_in_memory_is_told_as_lost() {
         fs::write(path, state.to_string()).expect("ours");
     }
     let said = killed.next_job();
-    assert!(said.contains(&format!("job {} was cut off and lost data", killed.place.job)), "{said}");
+    assert!(said.contains(&format!("job {} was interrupted and lost data", killed.place.job)), "{said}");
     let shared = killed.site.shared();
     let shared = shared.to_str().expect("plain path");
     let named = ["node 0", "node 1", "is lost", "restarted", "nothing can be recovered", shared];
@@ -157,7 +157,7 @@ fn a_part_that_is_lost_is_never_forgotten() {
         killed.check_recovery(
             &[],
             INCOMPLETE,
-            &["drain INCOMPLETE", "is lost", "something else has removed it"],
+            &["drain INCOMPLETE", "is lost", "another program has removed it"],
         );
     }
     killed.check_recovery(&["--discard"], INCOMPLETE, &["are removed"]);
@@ -176,7 +176,7 @@ fn a_job_whose_directory_is_gone_is_recovered_from_memory() {
     let device = killed.shown_path(&killed.devices()[0]);
     let recover = format!("tameike recover --job {}", killed.place.job);
     assert!(
-        said.contains(&device) && said.contains("was cut off and left") && said.contains(&recover),
+        said.contains(&device) && said.contains("was interrupted and left") && said.contains(&recover),
         "{said}"
     );
     killed.check_recovery(&[], INCOMPLETE, &["2 nodes back", "drain INCOMPLETE"]);
@@ -192,7 +192,7 @@ fn a_store_that_is_missed_when_its_jobs_directory_is_gone_is_named() {
     fs::remove_dir_all(&killed.place.dir).expect("ours");
     fs::remove_dir_all(&killed.devices()[1]).expect("ours");
     killed.mounts.must(&format!("mount -o remount,size=64m {}", killed.site.shared().display()));
-    killed.check_recovery(&[], INCOMPLETE, &["no store of node 1 is in /dev/shm", "is not known"]);
+    killed.check_recovery(&[], INCOMPLETE, &["no store of node 1 in /dev/shm", "is unknown"]);
     killed.assert_gone();
 }
 
@@ -208,14 +208,14 @@ fn a_job_of_another_tmpdir_is_found_by_its_stores() {
         let left = " of 1 file not on the shared file system";
         let status = killed.elsewhere(&["status"], 0);
         assert!(status.contains(left), "{status}");
-        assert!(status.contains(&format!("job {job} was cut off and left")), "{status}");
+        assert!(status.contains(&format!("job {job} was interrupted and left")), "{status}");
         assert!(killed.elsewhere(&["status", "--job", job], 0).contains(job));
-        assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("cut off: {job}")));
+        assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("interrupted jobs: {job}")));
         let run = killed.elsewhere(&["run", "--", "true"], 0);
         assert!(is_there || run.contains(&format!("recover --job {job}")), "{run}");
         assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has no leftovers"));
         let said = killed.recover_elsewhere(&["--job", job]);
-        assert!(said.contains(&format!("job {job} was cut off and left")) && said.contains(left), "{said}");
+        assert!(said.contains(&format!("job {job} was interrupted and left")) && said.contains(left), "{said}");
     }
 }
 

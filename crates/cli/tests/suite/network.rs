@@ -31,7 +31,7 @@ fn agents_of_a_running_job_measure_with_each_other() {
     let drawn = fs::read_to_string(&picture).expect("a picture");
     assert_eq!(drawn.matches("<circle").count(), 3 * 5, "{drawn}");
     assert_eq!(said.matches(r#""quantity": "both-ways""#).count(), 1, "{said}");
-    assert!(said.contains("the job has no node 3: it has 3, from 0 on"), "{said}");
+    assert!(said.contains("the job has no node 3: it has nodes 0 to 2"), "{said}");
     site.assert_clean();
 }
 

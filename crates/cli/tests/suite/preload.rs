@@ -422,7 +422,7 @@ fn without_a_ring_nothing_is_preloaded() {
     let output = site.job(1, &["--no-ring"], script).output().expect("a job");
     assert!(output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("takes no preloaded programs"),
+        String::from_utf8_lossy(&output.stderr).contains("does not support preloaded programs"),
         "{}",
         shown(&output)
     );

@@ -93,7 +93,7 @@ fn where_no_mount_is_allowed_the_job_says_what_to_do() {
         assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(part) && said.contains("fusermount3"), "{allows:?}: {said}");
-        assert!(said.contains("`tameike doctor` says what mends it"), "{allows:?}: {said}");
+        assert!(said.contains("`tameike doctor` prints how to fix it"), "{allows:?}: {said}");
         assert_no_device(&job);
         host.assert_clean();
     }
@@ -122,10 +122,10 @@ fn the_doctor_names_the_mend() {
         (Allows::Everything, "namespaces", true, "ok", ""),
         (Allows::Everything, "mounts", true, "ok", ""),
         (Allows::NoDevice, "FUSE device", false, "missing", "chmod 666 /dev/fuse"),
-        (Allows::NoDevice, "mounts", false, "missing", "mend the FUSE device"),
+        (Allows::NoDevice, "mounts", false, "missing", "fix the FUSE device"),
         (Allows::NoNamespaces, "FUSE device", true, "ok", ""),
         (Allows::NoNamespaces, "namespaces", true, "slow", "sysctl -w user.max_user_namespaces"),
-        (Allows::NoNamespaces, "mounts", true, "slow", "mend the namespaces"),
+        (Allows::NoNamespaces, "mounts", true, "slow", "fix the namespaces"),
         (Allows::Nothing, "namespaces", false, "slow", "sysctl -w user.max_user_namespaces"),
         (Allows::Nothing, "mounts", false, "missing", "apt install fuse3"),
         (Allows::Nothing, "fusermount3", false, "slow", "apt install fuse3"),
@@ -220,7 +220,7 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     // A name that is taken is refused, and the job that has it goes on.
     let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
     let said = String::from_utf8_lossy(&taken.stderr);
-    assert!(taken.status.code() == Some(71) && said.contains("there is a job named"), "{said}");
+    assert!(taken.status.code() == Some(71) && said.contains("a job named"), "{said}");
 
     second.end();
     other.end();

@@ -101,7 +101,7 @@ fn a_full_disk_is_told_once() {
         .expect("it runs");
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("; and so for 2") && said.contains(" more paths"), "{said}");
+    assert!(said.contains("; the same for 2") && said.contains(" more paths"), "{said}");
     assert_eq!(said.lines().count(), 3, "{said}");
 }
 
