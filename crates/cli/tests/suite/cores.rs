@@ -2,8 +2,8 @@
 
 use crate::support::{Site, shown, succeed};
 
-/// Prints the cores that `status` tells, and those on which the agent's threads and this program may run. Threads of FUSE by io_uring
-/// have a core each.
+/// Prints the cores that `status` reports, and the affinity of the agent's threads and of this program. Threads of FUSE by
+/// io_uring are bound to one core each.
 const PROGRAM: &str = r#"
 import glob, json, os, subprocess
 
@@ -48,7 +48,7 @@ fn agents_stay_on_their_cores() {
 }
 
 #[test]
-fn cores_that_the_host_does_not_give_are_refused() {
+fn cores_that_are_not_available_are_refused() {
     let site = Site::new();
     let output = site.job(2, &["--cores", "0,1023"], "echo runs").output().expect("starts");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));

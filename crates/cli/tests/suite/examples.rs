@@ -1,4 +1,4 @@
-//! The examples in C: each is built as its README says, and run.
+//! The examples in C: each is built according to its README, and run.
 
 use crate::kit::Kit;
 use crate::support::{Site, succeed};

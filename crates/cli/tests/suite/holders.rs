@@ -1,4 +1,4 @@
-//! Nodes that read the same file of the shared directory, and have parts of it in memory for each other.
+//! The peer cache: nodes that read the same file of the shared directory serve parts of it to each other from memory.
 
 use crate::support::{Site, succeed};
 use std::fs;
@@ -7,7 +7,7 @@ use tameike_core::limits::UNIT_SIZE;
 const NODES: u32 = 4;
 const SIZE: usize = 24 * UNIT_SIZE + 777;
 
-/// Has each node read the file twice, then prints sums of counters, and the table for people.
+/// Has each node read the file twice, then prints sums of counters, and the table.
 const PROGRAM: &str = r#"
 import collections, json, os, subprocess, sys
 
@@ -31,7 +31,7 @@ print(subprocess.check_output(stat, text=True))
 "#;
 
 #[test]
-fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
+fn a_file_that_all_nodes_read_is_read_from_the_shared_directory_once() {
     let fabrics = ["auto", "tcp", "ofi:tcp", "ofi:shm"].map(|fabric| ["--fabric", fabric]);
     for how in fabrics.iter().map(|fabric| &fabric[..]).chain([&["--no-peer-reads"][..]]) {
         let site = Site::new();
@@ -48,8 +48,8 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
             start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {said}"))
         };
         assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{said}");
-        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have kept it: {said}");
-        // What a kernel reads ahead twice is asked for twice.
+        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {said}");
+        // The kernel may read ahead some pages twice.
         let brought = value("read_home_bytes") + value("read_other_memory_bytes");
         let wanted = u64::from(NODES) * SIZE as u64;
         assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {said}");
@@ -64,9 +64,9 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
     }
 }
 
-/// A data set that is loaded first: each byte is read of the shared directory once, then or later.
+/// A data set that is loaded first: each byte is read from the shared directory once in total.
 #[test]
-fn a_tree_that_is_loaded_is_read_of_the_shared_directory_once() {
+fn a_loaded_tree_is_read_from_the_shared_directory_once() {
     let site = Site::new();
     let tree = site.shared().join("tree");
     fs::create_dir_all(tree.join("a/b")).expect("directories");
@@ -136,9 +136,9 @@ print(head.split()[0], row.split()[0])
     site.assert_clean();
 }
 
-/// What has no room is told and is not counted; holes take none, and any name will do.
+/// Files that do not fit are reported and not counted; holes need no space, and names may have any bytes.
 #[test]
-fn what_does_not_fit_is_told_and_holes_and_odd_names_are_no_matter() {
+fn files_that_do_not_fit_are_reported_and_holes_and_odd_names_work() {
     use std::os::unix::ffi::OsStrExt;
     let site = Site::new();
     let odd = std::ffi::OsStr::from_bytes(b"odd \xff name");

@@ -69,7 +69,7 @@ fn an_incomplete_drain_leaves_a_journal_that_recover_finishes() {
     place.tell("fail-drain");
     let output = place.run("--local 2 --job half", &dirty(&place, 1));
     assert_code(&output, 75);
-    assert!(err(&output).contains("MISSING: told to fail"), "{}", err(&output));
+    assert!(err(&output).contains("MISSING: requested failure"), "{}", err(&output));
     assert!(err(&output).contains("tameike recover --job half"), "{}", err(&output));
     let again = place.run("--job other", "true");
     assert_code(&again, 0);
@@ -224,14 +224,14 @@ fn starts_that_fail_say_why_and_leave_nothing() {
     place.tell("fail-start-1");
     let output = place.run("--local 3", "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("node 1 on localhost: told to fail"), "{}", err(&output));
+    assert!(err(&output).contains("node 1 on localhost: requested failure"), "{}", err(&output));
     place.assert_clean();
     // What is wrong with several nodes was told as often.
     place.tell("fail-start-0");
     let output = place.run("--local 2", "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("nodes 0, 1 on localhost: told to fail"), "{}", err(&output));
-    assert_eq!(err(&output).matches("told to fail").count(), 1, "{}", err(&output));
+    assert!(err(&output).contains("nodes 0, 1 on localhost: requested failure"), "{}", err(&output));
+    assert_eq!(err(&output).matches("requested failure").count(), 1, "{}", err(&output));
     place.untell("fail-start-0");
     place.untell("fail-start-1");
     place.tell("hang-start-2");
