@@ -1,6 +1,6 @@
 //! `tameike agg cp`: copies between containers and files.
 
-use super::{codec, inner, keeps, of_path, open, tell, tell_damage, threads, tree};
+use super::{codec, inner, keeps, of_path, open, report_damage, report_tally, threads, tree};
 use crate::arguments::CopyArguments;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -46,8 +46,7 @@ pub fn copy(arguments: &CopyArguments) -> Result<u8> {
     let sources: Vec<_> = arguments.sources.iter().map(|source| Place::of(source)).collect();
     let into = Place::of(&arguments.into);
     if sources.iter().chain([&into]).all(|place| matches!(place, Place::File(_))) {
-        let message =
-            "none of the paths is in a container: use CONTAINER:PATH with an existing container";
+        let message = "none of the paths is in a container: use CONTAINER:PATH with an existing container";
         return Err(Fault::new(Errno::EINVAL, message));
     }
     let mut code = 0;
@@ -58,7 +57,7 @@ pub fn copy(arguments: &CopyArguments) -> Result<u8> {
         Place::Inside { container, path } => copy_in(&sources, (&container, &path), arguments, &tally)
             .map_err(|fault| of_path(&arguments.into, &fault))?,
     }
-    let copied = tell(&tally, "copied");
+    let copied = report_tally(&tally, "copied");
     Ok(if code == 0 { copied } else { code })
 }
 
@@ -73,7 +72,7 @@ fn trees(places: Vec<Place>, code: &mut u8) -> Result<Vec<Source>> {
                 Some(tree) => (tree.clone(), path),
                 None => {
                     let opened = open(&container)?;
-                    *code = tell_damage(&container, &opened, *code)?;
+                    *code = report_damage(&container, &opened, *code)?;
                     let tree: Arc<dyn SharedFs> = Arc::new(ContainerTree::new(opened, (user(), group())));
                     containers.insert(container, tree.clone());
                     (tree, path)

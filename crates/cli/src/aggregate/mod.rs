@@ -63,7 +63,7 @@ fn open(path: &Path) -> Result<Container> {
     let tree = tree(path)?;
     let container = Container::open(tree).map_err(|fault| of_path(path, &fault))?;
     if !container.has_index() {
-        warn_of_end(path);
+        warn_of_missing_index(path);
     }
     let outside = container.count_outside();
     if outside > 0 {
@@ -77,7 +77,7 @@ fn open(path: &Path) -> Result<Container> {
 }
 
 /// Reports parts of a container whose files are unknown because of damage. Returns the exit code, or `code` without damage.
-fn tell_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
+fn report_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
     let path = path.display();
     for damage in container.damage() {
         say(format_args!("{path}: {}, at {}: {}", damage.lane, damage.address, damage.why));
@@ -97,7 +97,7 @@ fn tell_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
     Ok(exit::DAMAGED)
 }
 
-fn warn_of_end(path: &Path) {
+fn warn_of_missing_index(path: &Path) {
     say(format_args!(
         "{}: no index. Its writer may not have finished: only files that it had written exist",
         path.display()
@@ -146,7 +146,7 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
     let tally = Tally::default();
     tameike_container::pack(&*source, tree(&arguments.container)?, &options, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
-    Ok(tell(&tally, "packed"))
+    Ok(report_tally(&tally, "packed"))
 }
 
 /// Refuses a container inside the source tree, which would be packed into itself without end.
@@ -160,7 +160,11 @@ fn refuse_within(source: &Path, container: &Path) -> Result<()> {
     if !is_within {
         return Ok(());
     }
-    let message = format!("{}: the container is inside {}, the directory to pack", container.display(), source.display());
+    let message = format!(
+        "{}: the container is inside {}, the directory to pack",
+        container.display(),
+        source.display()
+    );
     Err(Fault::new(Errno::EINVAL, message))
 }
 
@@ -198,15 +202,15 @@ fn compact(arguments: &CompactArguments) -> Result<u8> {
     let fs = tree(&arguments.container)?;
     let done = tameike_container::compact(&fs, codec(arguments.compress), threads(), &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
-    let code = tell(&tally, "kept");
+    let code = report_tally(&tally, "kept");
     say(format_args!("its size is now {} instead of {}", show(done.after), show(done.before)));
     Ok(code)
 }
 
 /// Prints a summary. Returns the exit code.
-fn tell(tally: &Tally, done: &str) -> u8 {
+fn report_tally(tally: &Tally, done: &str) -> u8 {
     let faults = tally.faults();
-    tell_faults(&faults);
+    report_faults(&faults);
     let files = tally.files();
     say(format_args!("{done} {files} {}, {}", plural(files as usize, "path"), show(tally.bytes())));
     let losses = tally.losses();
@@ -220,7 +224,7 @@ fn tell(tally: &Tally, done: &str) -> u8 {
 }
 
 /// Prints faults. A full file system is reported once, not for each path.
-fn tell_faults(faults: &[Fault]) {
+fn report_faults(faults: &[Fault]) {
     let is_full = |fault: &&Fault| matches!(fault.errno, Errno::ENOSPC | Errno::EDQUOT);
     faults.iter().filter(|fault| !is_full(fault)).for_each(|fault| say(format_args!("{fault}")));
     let full: Vec<_> = faults.iter().filter(is_full).collect();
@@ -278,7 +282,7 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
     let tally = Tally::default();
     let keeps = keeps(arguments.same_permissions);
     tameike_container::extract(&container, entries, &*tree(&arguments.into)?, threads(), keeps, &tally);
-    tell_damage(&arguments.container, &container, tell(&tally, "extracted"))
+    report_damage(&arguments.container, &container, report_tally(&tally, "extracted"))
 }
 
 fn export(arguments: &ExportArguments) -> Result<u8> {
@@ -294,8 +298,9 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
     match arguments.archive.as_ref().filter(|archive| archive.as_os_str() != "-") {
         Some(archive) => {
             let made = std::fs::File::create_new(archive);
-            let file =
-                made.map_err(|error| Fault::new(Errno::EIO, format!("creating {}: {error}", archive.display())))?;
+            let file = made.map_err(|error| {
+                Fault::new(Errno::EIO, format!("creating {}: {error}", archive.display()))
+            })?;
             let out = BufWriter::with_capacity(CAT_SIZE, file);
             tameike_container::export(&container, out, format, threads(), &tally)?;
         }
@@ -304,7 +309,7 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
             tameike_container::export(&container, out, format, threads(), &tally)?;
         }
     }
-    tell_damage(&arguments.container, &container, tell(&tally, "exported"))
+    report_damage(&arguments.container, &container, report_tally(&tally, "exported"))
 }
 
 /// Returns the entries at these paths and below them.
@@ -332,7 +337,7 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     let found = tameike_container::verify(&fs, threads(), arguments.rebuild, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
     if !found.has_index {
-        warn_of_end(&arguments.container);
+        warn_of_missing_index(&arguments.container);
     }
     let mut out = std::io::stdout().lock();
     let mut print =

@@ -1,6 +1,6 @@
 //! `tameike run --aggregate-only`: packs files that an unchanged program has below a directory, without agents and mounts.
 
-use super::{codec, tell_faults, tree};
+use super::{codec, report_faults, tree};
 use crate::arguments::{AggregateOnly, RunArguments};
 use crate::exit;
 use crate::node::preload;
@@ -87,13 +87,13 @@ fn with_spool(spool: Spool, container: &Path, arguments: &RunArguments) -> u8 {
         Err(code) => code,
     };
     let code = match spool.finish() {
-        Ok(packed) => tell(&packed, container, code),
+        Ok(packed) => report_packed(&packed, container, code),
         Err(fault) => {
             say(format_args!("{fault}"));
             exit::DRAIN_INCOMPLETE
         }
     };
-    match tell_strays(container) {
+    match report_strays(container) {
         Ok(0) => code,
         Ok(_) => exit::DRAIN_INCOMPLETE,
         Err(fault) => {
@@ -104,7 +104,7 @@ fn with_spool(spool: Spool, container: &Path, arguments: &RunArguments) -> u8 {
 }
 
 /// Reports files that programs wrote beside the container without the library. Returns their number.
-fn tell_strays(container: &Path) -> Result<usize> {
+fn report_strays(container: &Path) -> Result<usize> {
     let strays = Listing::of(&*tree(container)?)?.strays;
     for name in strays.iter().take(STRAYS_NAMED_MAX) {
         let path = container.join(OsStr::from_bytes(name));
@@ -157,8 +157,8 @@ fn await_child(mut child: Child) -> u8 {
     child.wait().map_or(exit::FAILED, exit::of_status)
 }
 
-fn tell(packed: &Packed, container: &Path, code: u8) -> u8 {
-    tell_faults(&packed.faults);
+fn report_packed(packed: &Packed, container: &Path, code: u8) -> u8 {
+    report_faults(&packed.faults);
     say(format_args!(
         "packed {} {}, {}, into {}",
         packed.files,

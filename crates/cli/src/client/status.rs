@@ -130,7 +130,7 @@ fn show<A: AgentControl>(arguments: &StatusArguments, table: Table) -> u8 {
 
 fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
     let today = Base::open(&base::path())?;
-    let roots = stores::roots(&today, &stores::said(&arguments.device)?)?;
+    let roots = stores::roots(&today, &stores::search_dirs(&arguments.device)?)?;
     let found = stores::find(&roots);
     let wanted = |job: &JobId| arguments.job.job.as_ref().is_none_or(|wanted| wanted == job);
     let mut known = Vec::new();
@@ -143,10 +143,10 @@ fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
             } else {
                 JobRecord::read(&dir)?
             };
-            known.extend(record.map(|record| look::<A>(&dir, &record)));
+            known.extend(record.map(|record| state_of::<A>(&dir, &record)));
         }
     }
-    let orphans = orphans::look_into::<A>(&roots).into_iter();
+    let orphans = orphans::examine::<A>(&roots).into_iter();
     for orphan in orphans.filter(|orphan| wanted(&orphan.job)) {
         known.extend(orphan.describe().map(|state| Known::CutOff { state, job: orphan.job }));
     }
@@ -158,10 +158,10 @@ fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
     }
 }
 
-fn look<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
+fn state_of<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
     let job = record.plan.job.clone();
     if !record.driver_is_alive() {
-        return Known::CutOff { state: janitor::look_into::<A>(&job, dir).describe(), job };
+        return Known::CutOff { state: janitor::examine::<A>(&job, dir).describe(), job };
     }
     match ask(dir) {
         Ok(status) => Known::Running(status),

@@ -177,10 +177,7 @@ fn huge_pages() -> Check {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let reserved = read(FREE_HUGE_PAGES).trim().parse::<u64>().unwrap_or(0);
     if reserved > 0 {
-        return Check::ok(
-            name,
-            format!("{reserved} of 2 MiB are free, for agents whose frames fit them"),
-        );
+        return Check::ok(name, format!("{reserved} of 2 MiB are free, for agents whose frames fit them"));
     }
     let switch = read(SHMEM_HUGE_PAGES);
     if ["[always]", "[within_size]", "[advise]", "[force]"].iter().any(|given| switch.contains(given)) {
@@ -257,7 +254,7 @@ fn ssh() -> Check {
 
 fn leftovers(said: &[PathBuf]) -> Check {
     let name = "leftovers";
-    match dead_jobs(said) {
+    match crashed_jobs(said) {
         Ok(jobs) if jobs.is_empty() => Check::ok(name, "none"),
         Ok(jobs) => {
             let devices: String = said.iter().map(|dir| format!(" --device {}", dir.display())).collect();
@@ -272,14 +269,14 @@ fn leftovers(said: &[PathBuf]) -> Check {
 }
 
 /// Returns crashed jobs, found by their directories or, if they had another TMPDIR, by their stores.
-fn dead_jobs(said: &[PathBuf]) -> Result<BTreeSet<String>> {
+fn crashed_jobs(said: &[PathBuf]) -> Result<BTreeSet<String>> {
     let today = Base::open(&base::path())?;
-    let found = stores::find(&stores::roots(&today, &stores::said(said)?)?);
-    let mut dead: BTreeSet<_> = stores::alone(&found).into_keys().map(String::from).collect();
+    let found = stores::find(&stores::roots(&today, &stores::search_dirs(said)?)?);
+    let mut dead: BTreeSet<_> = stores::orphaned(&found).into_keys().map(String::from).collect();
     for base in stores::bases(&today, &found) {
         let lock = base.lock()?;
-        let is_dead = |job: &JobId| matches!(JobDir::take_dead(&base, &lock, job), Ok(Some(_)));
-        dead.extend(base.jobs()?.into_iter().filter(is_dead).map(String::from));
+        let has_crashed = |job: &JobId| matches!(JobDir::lock_ended(&base, &lock, job), Ok(Some(_)));
+        dead.extend(base.jobs()?.into_iter().filter(has_crashed).map(String::from));
     }
     Ok(dead)
 }

@@ -27,7 +27,7 @@ const REQUEST_SIZE_MAX: usize = 16 << 20;
 pub type RemoteSignal = dyn Fn(NodeId, String, i32) + Send + Sync;
 
 /// The job, for the threads of connections.
-pub struct JobDoor {
+pub struct ClientContext {
     /// The job's directory.
     pub job_dir: PathBuf,
     /// The job's record.
@@ -42,8 +42,8 @@ pub struct JobDoor {
 ///
 /// # Errors
 /// The socket cannot be created.
-pub fn listen(door: JobDoor) -> Result<()> {
-    let path = control_socket(&door.job_dir);
+pub fn listen(context: ClientContext) -> Result<()> {
+    let path = control_socket(&context.job_dir);
     let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
     // A recovered job has the socket of its failed driver.
     match std::fs::remove_file(&path) {
@@ -51,11 +51,11 @@ pub fn listen(door: JobDoor) -> Result<()> {
         _ => {}
     }
     let listener = UnixListener::bind(&path).map_err(failed)?;
-    let door = Arc::new(door);
+    let context = Arc::new(context);
     start_thread("clients", move || {
         for socket in listener.incoming().flatten() {
-            let door = door.clone();
-            if let Err(fault) = start_thread("client", move || serve(&socket, door)) {
+            let context = context.clone();
+            if let Err(fault) = start_thread("client", move || serve(&socket, context)) {
                 log::warn!("{fault}");
             }
         }
@@ -64,16 +64,16 @@ pub fn listen(door: JobDoor) -> Result<()> {
 }
 
 /// Serves one connection: a request, and its replies.
-fn serve(socket: &UnixStream, door: Arc<JobDoor>) {
+fn serve(socket: &UnixStream, context: Arc<ClientContext>) {
     if socket::peer_user(socket).ok() != Some(user()) {
         return;
     }
     let Ok(mut reader) = LineReader::new(socket) else { return };
     let outcome = match reader.next_request() {
-        Ok(Some(ClientRequest::Launch(launch))) => run_launched(launch, reader, socket, door),
+        Ok(Some(ClientRequest::Launch(launch))) => run_launched(launch, reader, socket, context),
         Ok(Some(request)) => {
             let (reply, replies) = channel();
-            if door.events.send(Event::Client { request, reply }).is_ok() {
+            if context.events.send(Event::Client { request, reply }).is_ok() {
                 replies.iter().try_for_each(|reply| write(socket, &reply))
             } else {
                 Ok(())
@@ -92,16 +92,16 @@ fn run_launched(
     launch: Launch,
     mut reader: LineReader,
     socket: &UnixStream,
-    door: Arc<JobDoor>,
+    context: Arc<ClientContext>,
 ) -> Result<()> {
-    let (mut child, name, is_remote) = match start_launched(&launch, std::mem::take(&mut reader.files), &door)
-    {
-        Ok(started) => started,
-        Err(fault) => return write(socket, &DriverReply::Failed(fault)),
-    };
+    let (mut child, name, is_remote) =
+        match start_launched(&launch, std::mem::take(&mut reader.files), &context) {
+            Ok(started) => started,
+            Err(fault) => return write(socket, &DriverReply::Failed(fault)),
+        };
     let process = ProcessId::now(child.id());
     let signal = move |number: i32| match process {
-        _ if is_remote => (door.remote_signal)(NodeId(launch.node), name.clone(), number),
+        _ if is_remote => (context.remote_signal)(NodeId(launch.node), name.clone(), number),
         // It may have exited.
         Some(process) => drop(process.signal(number)),
         None => {}
@@ -127,9 +127,9 @@ fn run_launched(
 fn start_launched(
     launch: &Launch,
     files: Vec<OwnedFd>,
-    door: &JobDoor,
+    context: &ClientContext,
 ) -> Result<(std::process::Child, String, bool)> {
-    let mut prepared = launch::prepare(&door.record, &door.job_dir, launch, false)?;
+    let mut prepared = launch::prepare(&context.record, &context.job_dir, launch, false)?;
     let [input, output, errors] = <[OwnedFd; 3]>::try_from(files)
         .map_err(|_| Fault::new(Errno::EPROTO, "a launch needs input, output and error"))?;
     prepared.command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));

@@ -113,7 +113,7 @@ impl Driver {
                         ));
                     });
                 }
-                Notice::AgentLost(node) => show.beside(|| self.tell_lost(node)),
+                Notice::AgentLost(node) => show.beside(|| self.report_lost_agent(node)),
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)
@@ -164,7 +164,7 @@ impl Driver {
     }
 
     /// Reports a failed agent and the consequences to the user.
-    pub(super) fn tell_lost(&self, node: u32) {
+    pub(super) fn report_lost_agent(&self, node: u32) {
         let host = &self.record.plan.nodes[node as usize].host;
         let how = self.lost.get(&node).map_or("", String::as_str);
         crate::report::say(format_args!(

@@ -108,11 +108,11 @@ fn report_lost(base: &Base, kept: &Kept) -> u8 {
 fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base, Kept)>, u8)> {
     report::receipt::check_place(arguments.receipt.as_deref())?;
     let today = Base::open(&base::path())?;
-    let said = stores::said(&arguments.device)?;
+    let said = stores::search_dirs(&arguments.device)?;
     let roots = stores::roots(&today, &said)?;
     let wanted = arguments.job.as_ref();
     let mut code = 0;
-    for (job, alone) in stores::alone(&stores::find(&roots)) {
+    for (job, alone) in stores::orphaned(&stores::find(&roots)) {
         if wanted.is_some_and(|wanted| *wanted != job) || !can_adopt::<A>(&alone) {
             continue;
         }
@@ -159,7 +159,7 @@ fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept
 fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<Ended> {
     let busy = || Fault::new(Errno::EBUSY, "another process recovers it now");
     let lock = base.lock()?;
-    let job_dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
+    let job_dir = JobDir::lock_ended(base, &lock, job)?.ok_or_else(busy)?;
     let none = || {
         let message = format!(
             "its record is not on this host: run `tameike recover --job {job}` where the job was started"
@@ -174,7 +174,7 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     drop(lock);
     let mut driver =
         Driver::start(Starting { base: base.clone(), job_dir, record, mode: AgentMode::Recover })?;
-    driver.open_door()?;
+    driver.open_socket()?;
     let nodes = driver.links.len();
     report::say(format_args!("job {job}: {nodes} {} back", report::plural(nodes, "node")));
     let verify = arguments.verify || driver.record.plan.verify;

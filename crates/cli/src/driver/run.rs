@@ -73,7 +73,7 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;
     let record = JobRecord::new(plan)?;
     let driver = Driver::start(Starting { base, job_dir, record, mode: AgentMode::Serve })?;
-    driver.open_door()?;
+    driver.open_socket()?;
     let seconds = (monotonic() - begin).as_secs_f32();
     let (job, nodes) = (&driver.record.plan.job, driver.links.len());
     report::say(format_args!("job {job}: {nodes} {} ready in {seconds:.2} s", report::plural(nodes, "node")));
@@ -139,9 +139,9 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
 
 impl Driver {
     /// Opens the job's socket for other commands.
-    pub(super) fn open_door(&self) -> Result<()> {
+    pub(super) fn open_socket(&self) -> Result<()> {
         let sender = self.sender.clone();
-        super::clients::listen(super::clients::JobDoor {
+        super::clients::listen(super::clients::ClientContext {
             job_dir: self.job_dir.path().to_owned(),
             record: self.record.clone(),
             events: self.sender.clone(),
@@ -201,7 +201,7 @@ impl Driver {
                     }
                 }
                 Notice::AgentLost(node) => {
-                    self.tell_lost(node);
+                    self.report_lost_agent(node);
                     command.agent_lost = true;
                     if !self.record.plan.keep_going && command.kill_at.is_none() {
                         report::say(format_args!(

@@ -69,7 +69,7 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
             Notice::Down { verify, reply } => {
                 asked = Some((verify || driver.record.plan.verify, Some(reply)));
             }
-            Notice::AgentLost(node) => driver.tell_lost(node),
+            Notice::AgentLost(node) => driver.report_lost_agent(node),
             Notice::Gathered
             | Notice::AgentEnded
             | Notice::Progress(_)

@@ -119,14 +119,14 @@ impl Belongings {
     }
 
     /// Cleans up after a failed start, which has produced no dirty data.
-    pub(super) fn put_away_unused(self) {
+    pub(super) fn clean_up_unused(self) {
         let left = if self.is_new { Ok(Left::default()) } else { Err(Fault::io("the start failed")) };
-        self.put_away(&left, false);
+        self.clean_up(&left, false);
     }
 
     /// Cleans up after the agent has stopped. The device directory stays if it has dirty data or its state is unknown, or if it
     /// has names of files and other nodes may have dirty data (`keep`).
-    pub(super) fn put_away(self, left: &Result<Left>, keep: bool) {
+    pub(super) fn clean_up(self, left: &Result<Left>, keep: bool) {
         self.unmount();
         leftovers::sweep(&self.job, Some(NodeId(self.node)));
         if !matches!(left, Ok(left) if left.is_needless(keep)) {

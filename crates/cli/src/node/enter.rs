@@ -90,8 +90,9 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
         Isolation::None => {}
     }
     if let Some(dir) = &arguments.cwd {
-        std::env::set_current_dir(dir)
-            .map_err(|error| Fault::from_os(format_args!("changing to directory {}", dir.display()), &error))?;
+        std::env::set_current_dir(dir).map_err(|error| {
+            Fault::from_os(format_args!("changing to directory {}", dir.display()), &error)
+        })?;
     }
     let (program, rest) = arguments.command.split_first().ok_or_else(|| Fault::from(Errno::EINVAL))?;
     let mut command = Command::new(program);

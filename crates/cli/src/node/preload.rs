@@ -30,7 +30,10 @@ pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'stati
     }
     if !socket.exists() {
         let log = node_dir(job_dir, node).join("agent.log");
-        let message = format!("the agent does not support preloaded programs; its log has the reason: {}", log.display());
+        let message = format!(
+            "the agent does not support preloaded programs; its log has the reason: {}",
+            log.display()
+        );
         return Err(Fault::new(Errno::EOPNOTSUPP, message));
     }
     Ok(vec![(RING_VARIABLE, socket.into()), with(&find(LIBRARY, "--preload")?)?])
@@ -79,7 +82,8 @@ fn find_beside(program: &Path, name: &str, option: &str) -> Result<PathBuf> {
 /// Appends the library to the value of the loader's variable.
 fn preloaded(before: Option<OsString>, library: &Path) -> Result<OsString> {
     if library.as_os_str().as_bytes().iter().any(separates) {
-        let message = format!("{} cannot be preloaded: its path contains a colon or a space", library.display());
+        let message =
+            format!("{} cannot be preloaded: its path contains a colon or a space", library.display());
         return Err(Fault::new(Errno::EINVAL, message));
     }
     let before = before.unwrap_or_default();

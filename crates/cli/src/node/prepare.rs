@@ -46,7 +46,7 @@ pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A
     match start_in::<A>(node_start, &mut belongings) {
         Ok((agent, record)) => Ok(PreparedNode { agent, record, belongings, grace_ms: node_start.grace_ms }),
         Err(fault) => {
-            belongings.put_away_unused();
+            belongings.clean_up_unused();
             Err(fault)
         }
     }

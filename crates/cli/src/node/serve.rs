@@ -27,9 +27,9 @@ struct Serving<A> {
 /// Serves until the driver stops the agent or exits. Returns the exit code.
 pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
     // Batch systems signal every process of a job, but only the driver decides what agents do then.
-    if let Err(fault) =
-        signal::watch_ending(|arrived| log::info!("ignoring signal {}: the driver handles it", arrived.signal))
-    {
+    if let Err(fault) = signal::watch_ending(|arrived| {
+        log::info!("ignoring signal {}: the driver handles it", arrived.signal)
+    }) {
         log::warn!("{fault}");
     }
     let ready = AgentReply::Ready { node: node.record, address: node.agent.address() };
@@ -40,8 +40,8 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
         belongings: parking_lot::Mutex::new(Some(node.belongings)),
         broken_off: parking_lot::Mutex::default(),
     });
-    tell(0, ready);
-    let order = obey(&serving).unwrap_or_else(|| {
+    reply(0, ready);
+    let order = execute_commands(&serving).unwrap_or_else(|| {
         log::warn!("the driver has exited: stopping, dirty data stays in the journal");
         serving.agent.cut_off();
         StopOrder { id: None, grace_ms, keep: true }
@@ -59,12 +59,12 @@ struct StopOrder {
 }
 
 /// Executes commands until `Stop`; `None` if the driver has exited.
-fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
+fn execute_commands<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
     for line in std::io::stdin().lock().lines() {
         let command: AgentCommand = match serde_json::from_str(&line.ok()?) {
             Ok(command) => command,
             Err(error) => {
-                tell(0, AgentReply::Failed(Fault::io(format!("invalid command: {error}"))));
+                reply(0, AgentReply::Failed(Fault::io(format!("invalid command: {error}"))));
                 continue;
             }
         };
@@ -74,13 +74,13 @@ fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
         let at_work = serving.clone();
         let id = command.id;
         let started = start_thread("command", move || {
-            tell(
+            reply(
                 command.id,
                 at_work.carry_out(command.id, command.request).unwrap_or_else(AgentReply::Failed),
             );
         });
         if let Err(fault) = started {
-            tell(id, AgentReply::Failed(fault));
+            reply(id, AgentReply::Failed(fault));
         }
     }
     None
@@ -94,7 +94,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Joined { damage: self.agent.damage() }
             }
             AgentRequest::Drain { verify } => {
-                let mut progress = |progress| tell(id, AgentReply::Progress(progress));
+                let mut progress = |progress| reply(id, AgentReply::Progress(progress));
                 AgentReply::Receipt(self.agent.drain(verify, &mut progress))
             }
             AgentRequest::Undrained => AgentReply::Receipt(self.agent.undrained()),
@@ -103,7 +103,7 @@ impl<A: AgentControl> Serving<A> {
             AgentRequest::Warm { paths } => {
                 self.broken_off.lock().insert(id, false);
                 let mut progress = |so_far| {
-                    tell(id, AgentReply::Warming(so_far));
+                    reply(id, AgentReply::Warming(so_far));
                     if self.broken_off.lock().get(&id) == Some(&true) {
                         return ControlFlow::Break(());
                     }
@@ -140,19 +140,19 @@ fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     if let Some(belongings) = &belongings {
         belongings.end_programs();
     }
-    let mut stopping = || order.id.into_iter().for_each(|id| tell(id, AgentReply::Stopping));
+    let mut stopping = || order.id.into_iter().for_each(|id| reply(id, AgentReply::Stopping));
     let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
     if let Some(belongings) = belongings {
-        belongings.put_away(&left, order.keep);
+        belongings.clean_up(&left, order.keep);
     }
     if let Some(id) = order.id {
-        tell(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
+        reply(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
     }
     if left.is_ok() { 0 } else { crate::exit::FAILED }
 }
 
-/// Replies to the driver. If it has exited, the other pipe closes too, and `obey` handles that.
-fn tell(id: u64, reply: AgentReply) {
+/// Replies to the driver. If it has exited, the other pipe closes too, and `execute_commands` handles that.
+fn reply(id: u64, reply: AgentReply) {
     if let Err(fault) = answer(&AgentAnswer { id, reply }) {
         log::warn!("{fault}");
     }

@@ -82,7 +82,10 @@ impl Base {
         };
         let found = path.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
         if found.is_dir() && found.uid() == process::user() && found.mode() & 0o077 != 0 {
-            return Err(refused(&format!("{} is accessible to other users; it must have mode 0700", path.display())));
+            return Err(refused(&format!(
+                "{} is accessible to other users; it must have mode 0700",
+                path.display()
+            )));
         }
         owned::is_own_dir(path).map_err(|fault| refused(&fault.message))?;
         Ok(Self { path: path.to_owned() })
@@ -194,7 +197,7 @@ impl JobDir {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn take_dead(base: &Base, _lock: &BaseLock, job: &JobId) -> Result<Option<Self>> {
+    pub fn lock_ended(base: &Base, _lock: &BaseLock, job: &JobId) -> Result<Option<Self>> {
         let path = base.job_path(job);
         let lock = open_dir(&path)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -310,10 +313,10 @@ mod tests {
         let agent = JobDir::open(&base, &job, JobDirUse::Join).expect("there");
         drop(driver);
         let lock = base.lock().expect("ours");
-        assert!(JobDir::take_dead(&base, &lock, &job).expect("opened").is_none());
+        assert!(JobDir::lock_ended(&base, &lock, &job).expect("opened").is_none());
         drop(agent);
         assert_eq!(base.jobs().expect("read"), std::slice::from_ref(&job));
-        let dead = JobDir::take_dead(&base, &lock, &job).expect("opened").expect("dead");
+        let dead = JobDir::lock_ended(&base, &lock, &job).expect("opened").expect("dead");
         dead.revive().expect("ours");
         drop(lock);
         JobDir::open(&base, &job, JobDirUse::Join).expect("shared again");

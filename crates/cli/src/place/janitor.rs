@@ -94,25 +94,25 @@ pub fn sweep<A: AgentControl>(base: &Base, only: Option<&JobId>) -> Result<Vec<K
     let lock = base.lock()?;
     let mut kept = Vec::new();
     for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
-        let Some(dir) = JobDir::take_dead(base, &lock, &job)? else { continue };
+        let Some(dir) = JobDir::lock_ended(base, &lock, &job)? else { continue };
         kept.extend(sweep_job::<A>(&job, dir.path()));
     }
     Ok(kept)
 }
 
 /// State of a job without running processes on this host.
-struct Looked {
+struct Examined {
     kept: Kept,
     /// Nodes that could be examined, with their dirty data.
     nodes: Vec<(u32, Left)>,
 }
 
 /// Examines a job without running processes on this host, and changes nothing.
-pub fn look_into<A: AgentControl>(job: &JobId, dir: &Path) -> Kept {
-    look_into_job::<A>(job, dir).kept
+pub fn examine<A: AgentControl>(job: &JobId, dir: &Path) -> Kept {
+    examine_job::<A>(job, dir).kept
 }
 
-fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
+fn examine_job<A: AgentControl>(job: &JobId, dir: &Path) -> Examined {
     // Ignore an unreadable record; nodes' directories may have another one.
     let record = JobRecord::read_anywhere(dir).ok().flatten();
     let known = JobRecord::read(dir).ok().flatten();
@@ -135,7 +135,7 @@ fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
             Ok(lost) => kept.lost.extend(lost),
             Err(fault) => kept.faults.push(fault.to_string()),
         }
-        match look_into_node::<A>(dir, node) {
+        match examine_node::<A>(dir, node) {
             Ok(left) => {
                 kept.left += left;
                 nodes.push((node, left));
@@ -143,7 +143,7 @@ fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
             Err(fault) => kept.faults.push(fault.to_string()),
         }
     }
-    Looked { kept, nodes }
+    Examined { kept, nodes }
 }
 
 /// Removes one job without running processes on this host, except what must be kept.
@@ -151,7 +151,7 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     let mut faults = Vec::new();
     unmount_below(dir, &mut faults);
     leftovers::sweep(job, None);
-    let Looked { mut kept, nodes } = look_into_job::<A>(job, dir);
+    let Examined { mut kept, nodes } = examine_job::<A>(job, dir);
     kept.faults.splice(0..0, faults);
     // One node's dirty data may need the names that another node's journal knows.
     let keep = !kept.lost.is_empty() || nodes.iter().any(|(_, left)| !left.is_nothing());
@@ -191,7 +191,7 @@ pub(super) fn device_option(root: &Path) -> String {
     if root == Path::new(RAM_DIR) { String::new() } else { format!(" --device {}", root.display()) }
 }
 
-fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
+fn examine_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
     let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) else {
         return Ok(Left::default());
     };
@@ -209,7 +209,7 @@ fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
 /// # Errors
 /// A part could not be examined or removed; it still exists.
 pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Result<Left> {
-    let left = look_into_node::<A>(dir, node)?;
+    let left = examine_node::<A>(dir, node)?;
     if left.is_needless(others) {
         discard_node(dir, node)?;
     }
@@ -276,7 +276,7 @@ pub fn remove_device(dir: &Path) -> Result<()> {
 pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
     let lock = base.lock()?;
     let busy = || Fault::new(Errno::EBUSY, "a process of the job still runs");
-    let dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
+    let dir = JobDir::lock_ended(base, &lock, job)?.ok_or_else(busy)?;
     nodes_in(dir.path()).into_iter().try_for_each(|node| discard_node(dir.path(), node))?;
     remove_job_dir(dir.path())
 }

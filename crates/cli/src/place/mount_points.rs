@@ -73,7 +73,7 @@ pub fn strays(job_dir: &Path) -> Vec<String> {
         }
     }
     found
-    }
+}
 
 /// Removes the mount points of a job with their README files.
 ///

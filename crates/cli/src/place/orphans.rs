@@ -44,7 +44,10 @@ impl Orphan {
     fn removed(&self) -> impl Iterator<Item = String> {
         let message = |device: &PathBuf| {
             let device = device.display();
-            format!("removed {device} of job {}, whose directory is missing: it had no data to drain", self.job)
+            format!(
+                "removed {device} of job {}, whose directory is missing: it had no data to drain",
+                self.job
+            )
         };
         self.needless.iter().map(message)
     }
@@ -54,7 +57,7 @@ impl Orphan {
 /// stay, and stores whose job directory may only be invisible here. Returns messages for the user.
 pub fn sweep<A: AgentControl>(roots: &[PathBuf]) -> Vec<String> {
     let mut messages = Vec::new();
-    for mut orphan in look_into::<A>(roots) {
+    for mut orphan in examine::<A>(roots) {
         for device in std::mem::take(&mut orphan.needless) {
             match janitor::remove_device(&device) {
                 Ok(()) => orphan.needless.push(device),
@@ -71,19 +74,19 @@ pub fn sweep<A: AgentControl>(roots: &[PathBuf]) -> Vec<String> {
 
 /// Examines the jobs of which only stores are found, without those whose stores another process has open. The examination of a
 /// store moves its log into its table, and keeps all data.
-pub fn look_into<A: AgentControl>(roots: &[PathBuf]) -> Vec<Orphan> {
+pub fn examine<A: AgentControl>(roots: &[PathBuf]) -> Vec<Orphan> {
     let stores = stores::find(roots);
     let mut found = Vec::new();
-    for (job, stores) in stores::alone(&stores) {
-        let looked: Vec<_> = stores.into_iter().map(|store| (store, look_into_store::<A>(store))).collect();
-        if looked.iter().any(|(_, left)| left.as_ref().is_err_and(|fault| fault.errno == Errno::EBUSY)) {
+    for (job, stores) in stores::orphaned(&stores) {
+        let examined: Vec<_> = stores.into_iter().map(|store| (store, examine_store::<A>(store))).collect();
+        if examined.iter().any(|(_, left)| left.as_ref().is_err_and(|fault| fault.errno == Errno::EBUSY)) {
             continue;
         }
         // One node's dirty data may need the names that another node's journal knows.
-        let others = looked.iter().any(|(_, left)| !left.as_ref().is_ok_and(|left| left.is_nothing()));
+        let others = examined.iter().any(|(_, left)| !left.as_ref().is_ok_and(|left| left.is_nothing()));
         let (needless, kept, left, faults) = Default::default();
         let mut orphan = Orphan { job, needless, kept, left, faults };
-        for (store, left) in looked {
+        for (store, left) in examined {
             match left {
                 Ok(left) if left.is_needless(others) && store.owner.is_gone() => {
                     orphan.needless.push(store.dir.clone());
@@ -101,6 +104,6 @@ pub fn look_into<A: AgentControl>(roots: &[PathBuf]) -> Vec<Orphan> {
     found
 }
 
-fn look_into_store<A: AgentControl>(store: &Store) -> Result<Left> {
+fn examine_store<A: AgentControl>(store: &Store) -> Result<Left> {
     if store.is_unused() { Ok(Left::default()) } else { A::inspect(&store.dir) }
 }

@@ -270,7 +270,9 @@ impl DeviceOwner {
     /// The record has no valid node directory.
     pub fn node(&self) -> Result<u32> {
         let name = self.node_dir.file_name().and_then(|name| name.to_str());
-        let none = || Fault::new(Errno::EINVAL, format!("{} is not the directory of a node", self.node_dir.display()));
+        let none = || {
+            Fault::new(Errno::EINVAL, format!("{} is not the directory of a node", self.node_dir.display()))
+        };
         name.and_then(node_of_dir).ok_or_else(none)
     }
 

@@ -29,7 +29,7 @@ pub struct Store {
 
 impl Store {
     /// Returns true if its agent has exited, and the node's directory is not visible here.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_orphaned(&self) -> bool {
         !self.owner.is_alive() && !self.owner.node_dir.exists()
     }
 
@@ -49,7 +49,7 @@ impl Store {
 ///
 /// # Errors
 /// The configuration cannot be read, or a directory is missing.
-pub fn said(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub fn search_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut dirs = given.to_vec();
     if let Some(path) = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty())
         && let Some(DeviceChoice::Directory(dir)) = config::read(Path::new(&path))?.device()
@@ -117,9 +117,9 @@ pub fn bases(today: &Base, stores: &[Store]) -> Vec<Base> {
 }
 
 /// Returns the stores whose jobs have no directory that is visible here, by job.
-pub fn alone(stores: &[Store]) -> BTreeMap<JobId, Vec<&Store>> {
+pub fn orphaned(stores: &[Store]) -> BTreeMap<JobId, Vec<&Store>> {
     let mut jobs = BTreeMap::<_, Vec<_>>::new();
-    for store in stores.iter().filter(|store| store.is_alone()) {
+    for store in stores.iter().filter(|store| store.is_orphaned()) {
         jobs.entry(store.owner.job.clone()).or_default().push(store);
     }
     jobs
@@ -169,7 +169,7 @@ fn take_or_make(base: &Base, lock: &BaseLock, owner: &DeviceOwner) -> Result<Job
     } else {
         make_private_dir(&dir)?;
     }
-    JobDir::take_dead(base, lock, job)?.ok_or_else(|| refused(&format!("job {job} still runs")))
+    JobDir::lock_ended(base, lock, job)?.ok_or_else(|| refused(&format!("job {job} still runs")))
 }
 
 fn node_state(store: &Store) -> Result<NodeState> {

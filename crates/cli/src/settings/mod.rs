@@ -101,7 +101,6 @@ pub struct JobPlan {
     pub base_dir: PathBuf,
 }
 
-/// What is packed.
 fn aggregate(options: &JobOptions) -> Aggregate {
     let Aggregate { choice, size_max, .. } = Aggregate::default();
     Aggregate {
@@ -112,7 +111,7 @@ fn aggregate(options: &JobOptions) -> Aggregate {
 }
 
 impl JobPlan {
-    /// Makes the plan.
+    /// Builds the plan.
     ///
     /// # Errors
     /// Errors of options, configuration or hostfile.

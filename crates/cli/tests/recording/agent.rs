@@ -58,10 +58,10 @@ impl AgentControl for Recording {
             stopped: Mutex::new(Some(receiver)),
         };
         let node = agent.start.node.0;
-        if agent.told(&format!("fail-start-{node}")) {
+        if agent.is_requested(&format!("fail-start-{node}")) {
             return Err(Fault::io("requested failure"));
         }
-        if agent.told(&format!("hang-start-{node}")) {
+        if agent.is_requested(&format!("hang-start-{node}")) {
             std::thread::park();
         }
         Ok(agent)

@@ -218,7 +218,10 @@ fn a_failed_link_gives_errors_in_time_and_recovers() {
     let document = fs::read(&receipt).expect("a receipt");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     assert_eq!(document["complete"], true, "{document:#}");
-    assert!(!document.to_string().contains("another program"), "the job's flushes reported as changes: {document:#}");
+    assert!(
+        !document.to_string().contains("another program"),
+        "the job's flushes reported as changes: {document:#}"
+    );
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();
     succeed(Command::new("sh").args(["-euc", &format!("{checked} {}", shared.display())]));

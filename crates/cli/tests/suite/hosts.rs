@@ -69,12 +69,12 @@ fn signals_reach_commands_on_other_hosts() {
 #[test]
 fn journals_on_other_hosts_are_recovered() {
     let (place, options) = two_hosts();
-    place.tell("fail-drain");
+    place.request("fail-drain");
     let script =
         format!("echo data > {}/tameike-$(id -u)-$TAMEIKE_JOB-0/dirty", place.path("disk").display());
     let options = format!("{options} --job away");
     assert_code(&with_ssh(&place, place.run_command(&options, &script)).output().expect("starts"), 75);
-    place.untell("fail-drain");
+    place.withdraw("fail-drain");
     // The job's record has the ssh command.
     let output = place.tameike(&["recover", "--job", "away"]).output().expect("starts");
     assert_code(&output, 0);

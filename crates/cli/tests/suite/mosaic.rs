@@ -1,16 +1,16 @@
-//! The mosaic of `examples/workflow`, a workflow of unchanged programs, whose files are packed: every byte of what it leaves, the
-//! intermediate files too, is what it leaves in a plain directory.
+//! The mosaic of `examples/workflow`, a workflow of unchanged programs, with packed files: all files, intermediate ones too,
+//! equal those of a plain directory.
 
 use crate::support::{Site, binary, preload, processes_naming, succeed};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Few enough for a test; some of their files are larger than what a job packs, most are not.
+/// Few enough for a test; some of their files exceed `--aggregate-max`, most do not.
 const TILES: u32 = 9;
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workflow");
 
-/// Makes the tiles in a directory's `input`, and of them the mosaic in its `output`, with what is between in its `work`.
+/// Creates the tiles in `input` of a directory, and from them the mosaic in `output`, with intermediate files in `work`.
 fn script(dir: &str) -> String {
     format!(
         "export PYTHONDONTWRITEBYTECODE=1; umask 022; {EXAMPLE}/prepare.py {dir} --tiles {TILES}
@@ -24,7 +24,7 @@ fn made_directly(site: &Site) {
     assert!(said.contains("nothing failed or missing"), "{said}");
 }
 
-/// The same files with the same bytes, and pixels that are not blank.
+/// The files are equal, and pixels are not blank.
 fn assert_as_direct(site: &Site, made: &Path) {
     succeed(Command::new("diff").arg("-r").arg(site.plain()).arg(made));
     let compare = format!("{EXAMPLE}/compare.py");
@@ -36,7 +36,7 @@ fn assert_as_direct(site: &Site, made: &Path) {
     assert!(said.contains("the mosaics are the same"), "{said}");
 }
 
-/// The container's files in a directory.
+/// Extracts the container's files into a directory.
 fn extracted(container: &Path, into: &Path) {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(container));
     succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(container).arg(into));
@@ -60,7 +60,7 @@ fn a_mosaic_without_agents_is_the_same() {
     let made = site.disk().join("made");
     extracted(&container, &made);
     assert_as_direct(&site, &made);
-    // A later run makes it once more, of the tiles that are packed, over what is there.
+    // A later run creates it again from packed tiles, over the existing files.
     let again = format!("TAMEIKE_CACHE={0} TAMEIKE_SHARED={0}/work {EXAMPLE}/mosaic.py", container.display());
     run(&["env", "PYTHONDONTWRITEBYTECODE=1", "sh", "-euc", &again]);
     fs::remove_dir_all(&made).expect("ours");
@@ -91,7 +91,7 @@ fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
         fs::read_dir(site.shared().join("work/mosaic/differences")).expect("a directory").next().is_none(),
         "small files are not packed"
     );
-    // A later job compares what it finds, and makes it once more over what is there.
+    // A later job compares the files, and creates them again over the existing ones.
     let later = format!(
         r#"export PYTHONDONTWRITEBYTECODE=1; diff -r {plain} $TAMEIKE_CACHE
            TAMEIKE_SHARED=$TAMEIKE_CACHE/work {EXAMPLE}/mosaic.py; tameike exec --node 1 -- diff -r {plain} $TAMEIKE_CACHE"#,

@@ -1,9 +1,9 @@
-//! Agents of one host with devices in memory, which read what lies on each other's devices by themselves.
+//! Agents of one host with devices in memory, which read each other's devices directly.
 
 use crate::support::{Site, succeed};
 use std::fs;
 
-/// Runs a Python program on node 0 of a job of two nodes, through the kernel and with the library; what it said.
+/// Runs a Python program on node 0 of a job of two nodes, through the kernel and with the library; returns the outputs.
 fn run(program: &str) -> [String; 2] {
     run_with(&[], program)
 }
@@ -20,8 +20,8 @@ fn run_with(more: &[&str], program: &str) -> [String; 2] {
     })
 }
 
-/// The device of the other node is at fault: nothing wrong is read, and the reader is told. The writer has it all in memory still,
-/// for who asks there.
+/// The device of the other node is damaged: the reader gets an error, and no wrong data. The writer still has the data in
+/// memory.
 #[test]
 fn damage_on_the_device_of_a_neighbour_is_an_error() {
     let program = r#"
@@ -65,10 +65,10 @@ print(subprocess.run(program, check=True, capture_output=True, text=True).stdout
     }
 }
 
-/// What one node rewrites and removes while another reads it moves about on the devices: the reader gets bytes of the file, from
-/// their place in it, whatever has come to where they were.
+/// Data that one node rewrites and removes while another reads it changes its extent locations: the reader gets bytes of the
+/// file from the right offset, whatever has replaced the old extents.
 #[test]
-fn what_is_rewritten_while_a_neighbour_reads_it_is_never_read_as_something_else() {
+fn data_that_is_rewritten_during_a_direct_read_is_never_read_wrong() {
     let program = r#"
 import os, subprocess, sys, time
 
@@ -118,10 +118,10 @@ sys.exit(reader.wait())
     }
 }
 
-/// Records of no particular size, read by several threads of a program that closes all descriptors it does not know of in between:
-/// those of devices stay with the library, which reads by them.
+/// Several threads read records of odd sizes in a program that closes all unknown descriptors in between: the library keeps
+/// its descriptors of devices.
 #[test]
-fn a_program_reads_records_on_devices_whatever_descriptors_it_closes() {
+fn reads_on_devices_work_after_a_program_closes_all_descriptors() {
     let program = r#"
 import os, subprocess, sys, threading
 

@@ -1,4 +1,4 @@
-//! `tameike bench net`: agents of real jobs measure with each other.
+//! `tameike bench net`: agents of real jobs measure their network.
 
 use crate::support::{Site, shown, succeed};
 use std::fs;
@@ -24,7 +24,7 @@ fn agents_of_a_running_job_measure_with_each_other() {
         let figures = line.trim().strip_prefix(size).unwrap_or_else(|| panic!("{size} in {said}"));
         let figures: Vec<f64> =
             figures.split_whitespace().map(|one| one.parse().expect("a figure")).collect();
-        // Two times, and rates, of which that of single bytes may be nothing but for its rounding.
+        // Two times, and rates; the rate of single bytes may round to zero.
         let told = if size == "1 B" { &figures[..2] } else { &figures };
         assert!(figures.len() == 6 && told.iter().all(|figure| *figure > 0.0), "{line}");
     }
@@ -36,7 +36,7 @@ fn agents_of_a_running_job_measure_with_each_other() {
 }
 
 #[test]
-fn without_a_job_one_of_two_nodes_is_started_for_each_fabric() {
+fn without_a_running_job_one_is_started_for_each_fabric() {
     let site = Site::new();
     let mut command =
         site.tameike(&["bench", "net", "--fabric", "tcp,auto", "--sizes", "1,64KiB", "--time", "5"]);

@@ -1,12 +1,12 @@
-//! Programs of several nodes that work on the same files at the same time: git, HDF5, and MPI-IO.
+//! Programs of several nodes that use the same files at the same time: git, HDF5, and MPI-IO.
 
 use crate::support::{Site, is_soak};
 
-/// Debian's interpreter, which has the modules that `scripts/install-deps.sh test` installs.
+/// Debian's interpreter, for which `scripts/install-deps.sh test` installs modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs a script in both views that nodes share, in a job of two nodes. `$view` is the view, `$marks` a directory
-/// beside the views that all nodes see.
+/// Runs a script in both shared views, in a job of two nodes. `$view` is the view, `$marks` a directory outside of the views
+/// that all nodes see.
 fn run(script: &str) {
     let site = Site::new();
     site.run(
@@ -27,8 +27,8 @@ fn run(script: &str) {
     site.assert_clean();
 }
 
-/// Both nodes push to one bare repository, each to a branch of its own and both to the same one, as fast as they can;
-/// who is late takes over what the other has pushed, and tries again.
+/// Both nodes push to one bare repository, each to its own branch and both to a common one, as fast as they can; the loser
+/// merges and retries.
 #[test]
 fn two_nodes_push_to_one_repository() {
     let commits = if is_soak() { 60 } else { 5 };
@@ -102,8 +102,8 @@ fn hdf5_files_are_shared_with_its_locks_on() {
     ));
 }
 
-/// Four ranks on two nodes write interleaved records, which no border of pages or units divides, into one file, with
-/// collective and with independent calls, and read what the others have written. By both of Open MPI's ways to files.
+/// Four ranks on two nodes write interleaved unaligned records into one file, with collective and independent calls, and read
+/// those of other ranks; with both MPI-IO implementations of Open MPI.
 #[test]
 fn mpi_ranks_write_interleaved_records_into_one_file() {
     let rounds = if is_soak() { 400 } else { 12 };

@@ -1,11 +1,11 @@
-//! Names that preloaded programs look up without asking: they are found as whoever changes them has left them.
+//! Names that preloaded programs look up without requests are never stale.
 
 use crate::support::{Site, preload, shown};
 use std::fs;
 use std::process::Output;
 
-/// What programs of both doors have: attributes but for the device, or the name of an error; and steps that one of them does
-/// at the word of another.
+/// Code of programs of both frontends: attributes without the device, or the name of an error; and steps that one program runs
+/// on request of another.
 const DOORS: &str = r#"
 import errno, os, shutil, subprocess, sys
 
@@ -50,7 +50,7 @@ if sys.argv[0] == "door":
     sys.exit()
 "#;
 
-/// Runs a program of doors on some nodes; its output ends with the state of the job.
+/// Runs a program with this code on some nodes; its output ends with the state of the job.
 fn run(site: &Site, nodes: u32, program: &str) -> Output {
     let file = site.shared().with_file_name("program.py");
     fs::write(&file, format!("{DOORS}{program}")).expect("a program");
@@ -62,9 +62,9 @@ fn run(site: &Site, nodes: u32, program: &str) -> Output {
 
 /// S31b. S1a. S23b
 ///
-/// Each step is done by a program of either door, between looks of another that was shown the name before.
+/// A program of either frontend runs each step, between lookups of another that has cached the name.
 #[test]
-fn what_is_done_on_a_node_is_seen_by_who_was_shown_the_name() {
+fn changes_on_a_node_are_seen_by_programs_that_cached_the_name() {
     let site = Site::new();
     let output = run(
         &site,
@@ -124,9 +124,9 @@ os.rmdir("dir")
     site.assert_clean();
 }
 
-/// Each look at a file that a program of the node had just made was a request.
+/// Each stat of a file that a program of the node had just created was a request.
 #[test]
-fn files_that_a_node_has_made_are_looked_at_without_asking() {
+fn files_that_a_node_has_created_are_looked_up_without_requests() {
     let site = Site::new();
     let output = run(
         &site,
@@ -147,7 +147,7 @@ here.end()
 
 /// S8a. S12a
 #[test]
-fn what_another_node_does_is_seen_by_who_was_shown_the_name() {
+fn changes_of_another_node_are_seen_by_programs_that_cached_the_name() {
     let site = Site::new();
     let output = run(
         &site,

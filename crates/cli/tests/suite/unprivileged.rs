@@ -1,4 +1,4 @@
-//! Jobs of plain users: without root, beside each other, and where the host forbids this or that.
+//! Jobs of unprivileged users: without root, concurrent, and on hosts with restrictions.
 
 mod user;
 
@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use user::{Allows, Host, User};
 
-/// Users that every Debian has.
+/// Users of every Debian system.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 const SYS: u32 = 3;
 
-/// What a job of two nodes must be able to do, whatever its paths are.
+/// Runs a job of two nodes that must work with any paths.
 const EVERYTHING: &str = r#"
     me=$(id -u):$(id -g)
     for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do
@@ -57,7 +57,7 @@ fn everything_works(allows: Allows, paths: &str) {
     host.assert_clean();
 }
 
-/// Nothing of the job is in memory any more.
+/// No device of the job is left in memory.
 fn assert_no_device(job: &str) {
     let names = fs::read_dir("/dev/shm").expect("/dev/shm").flatten().map(|entry| entry.file_name());
     let of_job = |name: &std::ffi::OsString| {
@@ -74,17 +74,17 @@ fn assert_no_device(job: &str) {
 }
 
 #[test]
-fn a_plain_user_has_a_job_in_namespaces() {
+fn an_unprivileged_user_runs_a_job_in_namespaces() {
     everything_works(Allows::Everything, "same paths");
 }
 
 #[test]
-fn fusermount3_mounts_where_namespaces_are_refused() {
+fn fusermount3_mounts_if_namespaces_are_refused() {
     everything_works(Allows::NoNamespaces, "other paths");
 }
 
 #[test]
-fn where_no_mount_is_allowed_the_job_says_what_to_do() {
+fn the_job_prints_advice_if_mounts_are_refused() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let job = format!("none-{}", std::process::id());
@@ -99,7 +99,7 @@ fn where_no_mount_is_allowed_the_job_says_what_to_do() {
     }
 }
 
-/// What the doctor says about `name`: the finding and the mend.
+/// The doctor's check `name`: outcome, finding and advice.
 fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
     let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
     let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
@@ -114,7 +114,7 @@ fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, Stri
 }
 
 #[test]
-fn the_doctor_names_the_mend() {
+fn the_doctor_prints_how_to_fix_problems() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let cases = [
@@ -138,7 +138,7 @@ fn the_doctor_names_the_mend() {
     host.assert_clean();
 }
 
-/// A job that waits for a word of the test.
+/// A job that waits for a line of the test.
 struct Waiting {
     child: Child,
     input: Option<ChildStdin>,
@@ -161,7 +161,7 @@ impl Waiting {
         line.trim_end().to_owned()
     }
 
-    /// Lets the job end, well.
+    /// Ends the job, which must succeed.
     fn end(mut self) {
         writeln!(self.input.as_mut().expect("open until the end"), "go").expect("it waits");
         assert_eq!(self.line(), "done");
@@ -171,13 +171,13 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // Only after a failed assertion does it still run: its script ends when there is nothing to read.
+        // It runs only after a failed assertion: its script ends at the end of its input.
         self.input.take();
         let _ = self.child.wait();
     }
 }
 
-/// Two users at once with jobs of one name, and two jobs of one user, on one host with one `/tmp`.
+/// Two users with jobs of the same name, and two jobs of one user, on one host with one `/tmp`.
 #[test]
 fn jobs_of_several_users_and_of_one_do_not_collide() {
     let host = Host::new();
@@ -207,7 +207,7 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
         daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
     let said = String::from_utf8_lossy(&foreign.stderr);
     assert!(!foreign.status.success() && said.contains("this user has no job"), "{said}");
-    // Beside a job, its views are entered from outside.
+    // From outside the job, `exec` enters its views.
     let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
     let beside = |user: &User<'_>, job: &str| {
         succeed(
@@ -217,7 +217,7 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     assert_eq!(beside(&nobody, &names[0]), "first\n");
     assert_eq!(beside(&nobody, &names[1]), "second\n");
     assert_eq!(beside(&daemon, &names[0]), "other\n");
-    // A name that is taken is refused, and the job that has it goes on.
+    // The name of a running job is refused, and that job continues.
     let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
     let said = String::from_utf8_lossy(&taken.stderr);
     assert!(taken.status.code() == Some(71) && said.contains("a job named"), "{said}");
@@ -232,7 +232,7 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     host.assert_clean();
 }
 
-/// What a user does in a directory of a project, whose group is not the user's own.
+/// Work of a user in a directory of a project, whose group is not the user's primary group.
 const PROJECT: &str = r#"
     cd "$TAMEIKE_CACHE"
     test "$(cat theirs)" = theirs; test "$(cat closed)" = closed; echo more >> theirs
@@ -321,9 +321,9 @@ fn a_member_of_a_project_works_in_its_directory() {
     }
 }
 
-/// A job that was cut off and is recovered outside of its namespace leaves large files to the group of their directory, too.
+/// Large files have the group of their directory also if an interrupted job is recovered outside of its namespace.
 #[test]
-fn recovered_files_are_of_their_projects_group() {
+fn recovered_files_have_the_group_of_their_project() {
     const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
@@ -352,7 +352,7 @@ fn recovered_files_are_of_their_projects_group() {
 
 /// S44b, S44c.
 #[test]
-fn files_of_others_show_as_the_users_own() {
+fn files_of_other_users_appear_as_the_users_own() {
     const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
@@ -383,7 +383,7 @@ fn files_of_others_show_as_the_users_own() {
 
 /// S43a, S43b, S43c, S43d, S43e. S44d.
 #[test]
-fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
+fn packed_files_are_private_until_their_user_opens_the_container() {
     let host = Host::new();
     let (packer, other) = (host.user(SYS), host.user(DAEMON));
     let shared = packer.shared();
@@ -416,7 +416,7 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     assert!(read.status.success(), "{}", shown(&read));
     assert_eq!(String::from_utf8_lossy(&read.stdout), "65534\nall\nown\nall\n");
     assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
-    // A container that nobody has vouched for shows nothing, and keeps no job from starting.
+    // An untrusted container is ignored, and does not prevent the start of a job.
     let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#);
     assert!(ignored.status.success(), "{}", shown(&ignored));
     assert!(shown(&ignored).contains("--packed-by-others"), "{}", shown(&ignored));
@@ -424,7 +424,7 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
 }
 
 #[test]
-fn a_directory_of_another_user_in_place_of_ours_is_refused() {
+fn a_directory_of_another_user_with_our_name_is_refused() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let job = format!("base-{}", std::process::id());
@@ -442,14 +442,14 @@ fn a_directory_of_another_user_in_place_of_ours_is_refused() {
     fs::rename(user.base(), &elsewhere).expect("moved");
     symlink(&elsewhere, user.base()).expect("a link");
     refused("is a symbolic link");
-    assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "something was put there");
+    assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "a file was created there");
     fs::remove_file(user.base()).expect("a link");
     assert_no_device(&job);
     host.assert_clean();
 }
 
 #[test]
-fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
+fn a_device_directory_of_another_user_with_our_name_is_refused() {
     /// Removes the directory also when an assertion fails.
     struct Foreign<'a>(&'a Path);
     impl Drop for Foreign<'_> {
@@ -472,9 +472,9 @@ fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
     host.assert_clean();
 }
 
-/// In a user namespace all users that have no number there show as nobody.
+/// In a user namespace, unmapped users appear as `nobody`.
 #[test]
-fn nobody_takes_no_directory_of_an_unknown_user_for_his_own() {
+fn user_nobody_does_not_own_directories_of_unmapped_users() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let container = user.shared().join(".tameike-packed");

@@ -129,7 +129,6 @@ impl Task {
             Running::Driver(connection) => wait_for_driver(connection),
         };
         for copier in self.copiers {
-            // A copier that panicked has printed what it could.
             let _ = copier.join();
         }
         code
@@ -146,7 +145,7 @@ fn wait_for_driver(mut connection: Connection) -> Result<u8> {
 
 type Pipes = Option<(PipeReader, PipeReader)>;
 
-/// Input, output and error for a command, and what is to be read here.
+/// Returns input, output and error for a command, and the pipes to read here.
 fn files(stdio: Stdio) -> Result<([OwnedFd; 3], Pipes)> {
     let failed = |error| Fault::from_os("preparing the command's input and output", &error);
     match stdio {
