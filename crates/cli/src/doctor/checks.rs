@@ -30,7 +30,7 @@ const RAM_MIN: u64 = 1 << 30;
 const FILES_MIN: u64 = 4096;
 
 /// Runs all checks, the most important first.
-pub fn all(said: &[PathBuf]) -> Vec<Check> {
+pub fn all(devices: &[PathBuf]) -> Vec<Check> {
     let probe = probe::in_child()
         .unwrap_or_else(|fault| Probe { isolation: Err(fault.to_string()), mount: Err(fault.to_string()) });
     let mut checks = vec![fuse_device(), namespaces(&probe), mounts(&probe), fuse_helper(&probe)];
@@ -42,7 +42,7 @@ pub fn all(said: &[PathBuf]) -> Vec<Check> {
         locked_memory(),
         huge_pages(),
     ]);
-    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers(said)]);
+    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers(devices)]);
     checks
 }
 
@@ -252,12 +252,12 @@ fn ssh() -> Check {
     }
 }
 
-fn leftovers(said: &[PathBuf]) -> Check {
+fn leftovers(devices: &[PathBuf]) -> Check {
     let name = "leftovers";
-    match crashed_jobs(said) {
+    match crashed_jobs(devices) {
         Ok(jobs) if jobs.is_empty() => Check::ok(name, "none"),
         Ok(jobs) => {
-            let devices: String = said.iter().map(|dir| format!(" --device {}", dir.display())).collect();
+            let devices: String = devices.iter().map(|dir| format!(" --device {}", dir.display())).collect();
             Check::slow(
                 name,
                 format!("of interrupted jobs: {}", jobs.into_iter().collect::<Vec<_>>().join(", ")),
@@ -269,9 +269,9 @@ fn leftovers(said: &[PathBuf]) -> Check {
 }
 
 /// Returns crashed jobs, found by their directories or, if they had another TMPDIR, by their stores.
-fn crashed_jobs(said: &[PathBuf]) -> Result<BTreeSet<String>> {
+fn crashed_jobs(devices: &[PathBuf]) -> Result<BTreeSet<String>> {
     let today = Base::open(&base::path())?;
-    let found = stores::find(&stores::roots(&today, &stores::search_dirs(said)?)?);
+    let found = stores::find(&stores::roots(&today, &stores::search_dirs(devices)?)?);
     let mut dead: BTreeSet<_> = stores::orphaned(&found).into_keys().map(String::from).collect();
     for base in stores::bases(&today, &found) {
         let lock = base.lock()?;

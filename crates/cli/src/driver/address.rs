@@ -12,8 +12,8 @@ const DISCARD_PORT: u16 = 9;
 /// # Errors
 /// A host has no address that other nodes can reach.
 pub fn listen_addresses(nodes: &[HostSpec]) -> Result<Vec<IpAddr>> {
-    let alone = nodes.iter().all(|node| node.is_here() && node.address.is_none());
-    if alone {
+    let all_here = nodes.iter().all(|node| node.is_here() && node.address.is_none());
+    if all_here {
         return Ok(vec![Ipv4Addr::LOCALHOST.into(); nodes.len()]);
     }
     let (mut resolved, mut unknown) = (Vec::with_capacity(nodes.len()), Vec::new());

@@ -59,11 +59,11 @@ impl AgentLink {
         let mut line = serde_json::to_vec(start).map_err(|error| Fault::io(error.to_string()))?;
         line.push(b'\n');
         link.write(&line);
-        let (say, said) = mpsc::channel();
-        start_thread("agent-errors", move || say.send(last_lines(errors)))?;
+        let (lines_sender, lines) = mpsc::channel();
+        start_thread("agent-errors", move || lines_sender.send(last_lines(errors)))?;
         start_thread("agent-answers", move || {
             read_replies(node, output, &events);
-            let how = exit_cause(&mut child, &said);
+            let how = exit_cause(&mut child, &lines);
             // The driver may have exited.
             let _ = events.send(Event::AgentGone { node, how });
         })?;
@@ -138,11 +138,11 @@ fn last_lines(errors: Option<impl Read>) -> Vec<String> {
 
 /// Waits for the process, whose output is closed, and describes its exit. Its standard error may stay open in a process that
 /// it left behind, like a shared connection of ssh.
-fn exit_cause(child: &mut Child, said: &Receiver<Vec<String>>) -> String {
+fn exit_cause(child: &mut Child, lines: &Receiver<Vec<String>>) -> String {
     let status = match child.wait() {
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
     };
-    let words = said.recv_timeout(LINES_WAIT).unwrap_or_default();
+    let words = lines.recv_timeout(LINES_WAIT).unwrap_or_default();
     if words.is_empty() { status } else { format!("{status}; its last messages: {}", words.join(" | ")) }
 }

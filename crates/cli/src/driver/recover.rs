@@ -108,15 +108,15 @@ fn report_lost(base: &Base, kept: &Kept) -> u8 {
 fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base, Kept)>, u8)> {
     report::receipt::check_place(arguments.receipt.as_deref())?;
     let today = Base::open(&base::path())?;
-    let said = stores::search_dirs(&arguments.device)?;
-    let roots = stores::roots(&today, &said)?;
+    let dirs = stores::search_dirs(&arguments.device)?;
+    let roots = stores::roots(&today, &dirs)?;
     let wanted = arguments.job.as_ref();
     let mut code = 0;
-    for (job, alone) in stores::orphaned(&stores::find(&roots)) {
-        if wanted.is_some_and(|wanted| *wanted != job) || !can_adopt::<A>(&alone) {
+    for (job, orphaned) in stores::orphaned(&stores::find(&roots)) {
+        if wanted.is_some_and(|wanted| *wanted != job) || !can_adopt::<A>(&orphaned) {
             continue;
         }
-        if let Err(fault) = today.lock().and_then(|lock| stores::adopt(&today, &lock, &alone)) {
+        if let Err(fault) = today.lock().and_then(|lock| stores::adopt(&today, &lock, &orphaned)) {
             report::say(format_args!("job {job}: {fault}"));
             code = exit::FAILED;
         }

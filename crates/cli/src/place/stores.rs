@@ -63,14 +63,14 @@ pub fn search_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     dirs.into_iter().map(absolute).collect()
 }
 
-/// Returns the directories that may contain stores: memory, the directories `said`, and the device directories of known
+/// Returns the directories that may contain stores: memory, the directories `dirs`, and the device directories of known
 /// jobs.
 ///
 /// # Errors
 /// The directory for jobs cannot be read.
-pub fn roots(base: &Base, said: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub fn roots(base: &Base, dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut roots = vec![PathBuf::from(RAM_DIR)];
-    roots.extend(said.iter().cloned());
+    roots.extend(dirs.iter().cloned());
     // `janitor::sweep` reports an unreadable record.
     let records =
         base.jobs()?.into_iter().filter_map(|job| JobRecord::read_anywhere(&base.job_path(&job)).ok()?);

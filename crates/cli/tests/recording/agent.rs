@@ -81,7 +81,7 @@ impl AgentControl for Recording {
         if self.is_requested("slow-drain") {
             let receiver = self.stopped.lock().take();
             let _ = receiver.map(|receiver| receiver.recv());
-            return Receipt { faults: vec!["told to stop".into()], ..Receipt::default() };
+            return Receipt { faults: vec!["text to stop".into()], ..Receipt::default() };
         }
         let (Some(dirty), Some(shared)) = (self.dirty(), &self.start.shared_dir) else {
             return Receipt::default();
@@ -116,7 +116,7 @@ impl AgentControl for Recording {
             size: bytes.len() as u64,
             written: 0,
             checksum: String::new(),
-            outcome: FileOutcome::Missing("told to be slow".into()),
+            outcome: FileOutcome::Missing("text to be slow".into()),
             note: String::new(),
         };
         Receipt { files: vec![file], ..Receipt::default() }

@@ -328,8 +328,8 @@ fn a_zip_archive_has_the_files_and_unsupported_types_are_reported() {
     let archive = tree.base.path().join("archive.zip");
     let output = agg(&[path("export"), &tree.container(), &archive]);
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("fifo") && told.contains("zip"), "{told}");
+    let shown_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(shown_text.contains("fifo") && shown_text.contains("zip"), "{shown_text}");
     let piped = agg(&[path("export"), path("--format=zip"), &tree.container()]);
     assert!(piped.stdout == fs::read(&archive).expect("read"));
     succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source()).arg("fifo"));
@@ -344,8 +344,8 @@ impl Mounted {
         server.args(["agg", "mount"]).args([container, at]).stderr(Stdio::piped());
         let mut server = Self(server.spawn().expect("it starts"));
         let mut line = String::new();
-        let mut said = BufReader::new(server.0.stderr.take().expect("a pipe"));
-        said.read_line(&mut line).expect("the mount message");
+        let mut messages = BufReader::new(server.0.stderr.take().expect("a pipe"));
+        messages.read_line(&mut line).expect("the mount message");
         assert!(line.contains("is mounted at"), "{line}");
         server
     }
@@ -414,8 +414,11 @@ fn damage_is_reported_and_all_other_files_are_extracted() {
     file.write_all_at(&[0xff; 3], at + 100).expect("damaged");
     let verified = agg(&[path("verify"), &tree.container()]);
     assert_eq!(verified.status.code(), Some(DAMAGED), "{}", shown(&verified));
-    let told = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(told.contains("DAMAGED  results/rank-3.out: ") && told.matches("DAMAGED").count() == 1, "{told}");
+    let shown_text = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(
+        shown_text.contains("DAMAGED  results/rank-3.out: ") && shown_text.matches("DAMAGED").count() == 1,
+        "{shown_text}"
+    );
     let into = tree.base.path().join("back");
     let extracted = agg(&[path("extract"), &tree.container(), &into]);
     assert_eq!(extracted.status.code(), Some(INCOMPLETE), "{}", shown(&extracted));

@@ -79,7 +79,7 @@ os.setxattr("source/d", "system.posix_acl_default", acl)'
 #[test]
 fn programs_of_other_users_are_extracted_with_their_capabilities() {
     let base = tempfile::tempdir().expect("a directory");
-    let said = script(
+    let text = script(
         base.path(),
         r#"test "$(id -u)" = 0 || { echo skipped; exit; }
            cd "$2"; mkdir source; echo program > source/program; chmod 555 source/program; chown 12001:12002 source/program
@@ -87,19 +87,19 @@ fn programs_of_other_users_are_extracted_with_their_capabilities() {
            "$1" agg create source container; "$1" agg extract -p container out; "$1" agg extract container safe
            stat -c "%u:%g %a" out/program safe/program; python3 -c 'import os; print(os.listxattr("out/program"), os.listxattr("safe/program"))'"#,
     );
-    let told = "12001:12002 555\n12001:12002 555\n['security.capability'] []";
-    assert!(said.ends_with(&format!("{told}\n")) || said.contains("skipped"), "{said}");
+    let found = "12001:12002 555\n12001:12002 555\n['security.capability'] []";
+    assert!(text.ends_with(&format!("{found}\n")) || text.contains("skipped"), "{text}");
 }
 
 #[test]
 fn error_messages_escape_control_characters_of_names() {
     let base = tempfile::tempdir().expect("a directory");
-    let said = script(
+    let text = script(
         base.path(),
         r#"cd "$2"; mkdir source; touch "$(printf 'source/x\033]0;title\007')"; "$1" agg create source container
            "$1" agg extract container out; "$1" agg extract container out 2>&1 || test $? = 75
            "$1" agg cat container "$(printf 'y\033[2J')" 2>&1 || test $? = 71"#,
     );
-    assert!(said.contains("title") && said.contains("[2J"), "{said}");
-    assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+    assert!(text.contains("title") && text.contains("[2J"), "{text}");
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
 }

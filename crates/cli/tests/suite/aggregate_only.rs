@@ -235,17 +235,17 @@ os.mkdir("dir")
 with open("dir/file", "wb") as file:
     file.write(b"x" * 5000)
     inside = os.fstat(file.fileno())
-def told(stat):
+def text(stat):
     return stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, stat.st_nlink, stat.st_uid
 before, directory = os.stat("dir/file"), os.stat("dir")
 subprocess.run(["until-packed", "dir/file"], check=True)
 packed = os.stat("dir/file")
-assert told(before) == told(packed) and before.st_mtime_ns == packed.st_mtime_ns == packed.st_ctime_ns
+assert text(before) == text(packed) and before.st_mtime_ns == packed.st_mtime_ns == packed.st_ctime_ns
 assert (inside.st_dev, inside.st_ino) == (packed.st_dev, packed.st_ino)
 assert os.stat("dir").st_mtime_ns == directory.st_mtime_ns
 with open("dir/file", "rb") as file:
-    assert told(os.fstat(file.fileno())) == told(packed) and len(file.read()) == 5000
-assert told(os.stat("dir/file")) == told(packed) and os.stat("dir").st_mtime_ns == directory.st_mtime_ns
+    assert text(os.fstat(file.fileno())) == text(packed) and len(file.read()) == 5000
+assert text(os.stat("dir/file")) == text(packed) and os.stat("dir").st_mtime_ns == directory.st_mtime_ns
 assert os.path.realpath("dir/../dir/file") == os.getcwd() + "/dir/file"
 os.chdir("dir")
 assert os.getcwd() == start + "/dir" and os.path.samefile("file", "../dir/file")
@@ -287,8 +287,8 @@ PYTHON
 {TOLD}"#
     ));
     let extracted = place.base.path().join("extracted");
-    let told = succeed(Command::new("bash").args(["-euc", TOLD]).current_dir(extracted));
-    assert_same(&told, &place.plainly(TOLD));
+    let text = succeed(Command::new("bash").args(["-euc", TOLD]).current_dir(extracted));
+    assert_same(&text, &place.plainly(TOLD));
     assert_runs_again(&place, TOLD);
     assert_runs_again(&place, "python3 -c 'import os; os.removexattr(\"dir\", \"user.dir\")'");
     assert_runs_again(&place, TOLD);

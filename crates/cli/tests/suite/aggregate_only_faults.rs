@@ -205,10 +205,10 @@ fn a_full_file_system_keeps_the_rest_in_the_spool() {
     let run = |script: &str| mounts.inside(&place.script(script)).output().expect("it starts");
     let output = run(script);
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("kept in") && said.contains("ENOSPC"), "{said}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("kept in") && text.contains("ENOSPC"), "{text}");
     // Files that are reported as packed are in the container.
-    assert!(!said.contains("packed 40 files"), "{said}");
+    assert!(!text.contains("packed 40 files"), "{text}");
     let sum = String::from_utf8_lossy(&output.stdout).into_owned();
     mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
     let output = run("md5sum file-*");
@@ -232,9 +232,9 @@ fn files_packed_before_the_file_system_was_full_stay_packed() {
     let run = |program: &str| {
         let output =
             mounts.inside(&place.script(&format!("python3 -c \"{program}\""))).output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let packed =
-            said.split_once("packed ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
+            text.split_once("packed ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
         (output.status.code(), packed.unwrap_or_else(|| panic!("{}", shown(&output))))
     };
     let (status, first) = run(program);
@@ -258,12 +258,12 @@ fn files_beside_the_container_are_reported() {
     let later = place.run(&["true"]).output().expect("it starts");
     for output in [first, later] {
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-        let said = shown(&output);
+        let text = shown(&output);
         let name = |name: &str| place.container().join(name).display().to_string();
         for stray in ["made", "stray"].map(name) {
-            assert!(said.contains(&format!("{stray}: beside the container")), "{said}");
+            assert!(text.contains(&format!("{stray}: beside the container")), "{text}");
         }
-        assert!(said.contains("2 paths are not packed") && !said.contains(".data:"), "{said}");
+        assert!(text.contains("2 paths are not packed") && !text.contains(".data:"), "{text}");
     }
     // The advice of the message works.
     fs::rename(place.container().join("stray"), place.base.path().join("stray")).expect("ours");
@@ -285,9 +285,9 @@ fn a_small_spool_is_enough_for_many_files() {
     let words: Vec<_> =
         String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect();
     assert_eq!(words, ["100", "100", "1000000"]);
-    let output = mounts.inside(&place.script("head -c 20000000 /dev/zero > large || echo told")).output();
+    let output = mounts.inside(&place.script("head -c 20000000 /dev/zero > large || echo failed")).output();
     let output = output.expect("it starts");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "told\n", "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "failed\n", "{}", shown(&output));
 }
 
 /// Other users can create directories beside a spool, with any name that they can predict.

@@ -24,9 +24,9 @@ fn run_in_all_views(options: &[&str]) -> String {
     );
     let output = site.job(2, options, &inner).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let parts: Vec<&str> = said.split("---\n").collect();
-    assert_eq!(parts.len(), 4, "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = text.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{text}");
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }

@@ -100,10 +100,10 @@ fn damage_is_reported_and_repaired_and_the_rest_is_recovered() {
     let Some(killed) = Killed::new("check") else { return };
     let whole = killed.check(&[]);
     assert_eq!(whole.status.code(), Some(0), "{}", shown(&whole));
-    let told = shown(&whole);
+    let text = shown(&whole);
     assert!(
-        told.contains("tameike: the store is whole") && told.contains("`tameike recover` drains it"),
-        "{told}"
+        text.contains("tameike: the store is whole") && text.contains("`tameike recover` drains it"),
+        "{text}"
     );
 
     // Bytes 8192 to 12287 of the third file.
@@ -130,15 +130,15 @@ fn damage_is_reported_and_repaired_and_the_rest_is_recovered() {
     fs::set_permissions(&killed.store, fs::Permissions::from_mode(0o777)).expect("ours");
     let refused = killed.check(&["--repair"]);
     fs::set_permissions(&killed.store, mode).expect("ours");
-    let told = shown(&refused);
-    assert_eq!(refused.status.code(), Some(FAILED), "{told}");
-    assert!(told.contains("is repaired by its owner"), "{told}");
+    let text = shown(&refused);
+    assert_eq!(refused.status.code(), Some(FAILED), "{text}");
+    assert!(text.contains("is repaired by its owner"), "{text}");
     assert!(!killed.store.join("lost+found").exists());
 
     let repaired = killed.check(&["--repair"]);
-    let told = shown(&repaired);
-    assert_eq!(repaired.status.code(), Some(REPAIRED), "{told}");
-    assert!(told.contains("LOST   extents  bytes 8192 to 12287 of 3 are lost"), "{told}");
+    let text = shown(&repaired);
+    assert_eq!(repaired.status.code(), Some(REPAIRED), "{text}");
+    assert!(text.contains("LOST   extents  bytes 8192 to 12287 of 3 are lost"), "{text}");
     assert!(killed.store.join("lost+found/lost.txt").is_file());
     let again = killed.check(&[]);
     assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
@@ -150,9 +150,9 @@ fn damage_is_reported_and_repaired_and_the_rest_is_recovered() {
 
     killed.mounts.must(&format!("mount -o remount,size=64m {}", killed.site.shared().display()));
     let recovered = killed.mounts.tameike(&killed.site, &["recover", "--job", &killed.place.job, "--verify"]);
-    let told = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(INCOMPLETE), "{told}");
-    assert!(told.contains("bytes 8192 to 12287 of 3 are lost"), "{told}");
+    let text = shown(&recovered);
+    assert_eq!(recovered.status.code(), Some(INCOMPLETE), "{text}");
+    assert!(text.contains("bytes 8192 to 12287 of 3 are lost"), "{text}");
     for file in 1..=FILES {
         let (mut drained, mut expected) = (killed.drained(file), killed.expected(file));
         if file == 3 {

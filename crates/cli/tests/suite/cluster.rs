@@ -33,7 +33,7 @@ fn worker(cluster: &Cluster, task: &str) -> String {
 #[test]
 fn three_hosts_have_the_same_views() {
     let cluster = Cluster::new(&["", "", ""]);
-    let said = cluster.run(
+    let words = cluster.run(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                mkdir "$view/dir"
                for k in 0 1 2; do
@@ -53,8 +53,8 @@ fn three_hosts_have_the_same_views() {
            tameike status"#,
     );
     for node in 0..3 {
-        assert!(said.contains(&format!("[{node}] own")), "{said}");
-        assert!(said.contains(&format!("10.213.0.{}/24", node + 1)), "{said}");
+        assert!(words.contains(&format!("[{node}] own")), "{words}");
+        assert!(words.contains(&format!("10.213.0.{}/24", node + 1)), "{words}");
     }
     let dir = cluster.shared().join("dir");
     succeed(Command::new("sha256sum").args(["--quiet", "-c", "sums"]).current_dir(&dir));
@@ -67,7 +67,7 @@ struct Watched {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    said: Vec<String>,
+    words: Vec<String>,
 }
 
 impl Watched {
@@ -75,7 +75,7 @@ impl Watched {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, input, output, said: Vec::new() }
+        Self { child, input, output, words: Vec::new() }
     }
 
     /// Sends a line to the job.
@@ -96,8 +96,8 @@ impl Watched {
         if self.output.read_line(&mut line).expect("text") == 0 {
             return None;
         }
-        self.said.push(line.trim_end().to_owned());
-        self.said.last().cloned()
+        self.words.push(line.trim_end().to_owned());
+        self.words.last().cloned()
     }
 
     /// Waits until each of `nodes` has printed `count` more lines that begin with `word`.
@@ -105,7 +105,7 @@ impl Watched {
         let mut counts = vec![0; nodes.len()];
         while counts.iter().any(|&seen| seen < count) {
             let line = self.line();
-            assert!(line.is_some(), "it ended before {word}: {:#?}", self.said);
+            assert!(line.is_some(), "it ended before {word}: {:#?}", self.words);
             let line = line.unwrap_or_default();
             for (&node, seen) in nodes.iter().zip(&mut counts) {
                 *seen += usize::from(line.starts_with(&format!("[{node}] {word}")));
@@ -117,7 +117,7 @@ impl Watched {
     fn end(mut self) -> (Vec<String>, Option<i32>) {
         while self.line().is_some() {}
         let status = self.child.wait().expect("our child");
-        (std::mem::take(&mut self.said), status.code())
+        (std::mem::take(&mut self.words), status.code())
     }
 }
 
@@ -143,7 +143,7 @@ fn a_job_from_a_login_node_behaves_like_a_local_one() {
         while :; do sleep 0.1; done"#;
     let mut job = Watched::start(&mut cluster.job(&[], script));
     assert_eq!(job.line().as_deref(), Some("ready on node 0 of 2"));
-    let said = succeed(&mut cluster.tameike(&[
+    let words = succeed(&mut cluster.tameike(&[
         "exec",
         "--job",
         cluster.job_name(),
@@ -153,7 +153,7 @@ fn a_job_from_a_login_node_behaves_like_a_local_one() {
         "-c",
         "hostname -I; exit 0",
     ]));
-    assert!(said.contains("[0] 10.213.0.1") && said.contains("[1] 10.213.0.2"), "{said}");
+    assert!(words.contains("[0] 10.213.0.1") && words.contains("[1] 10.213.0.2"), "{words}");
     let code = cluster
         .tameike(&["exec", "--job", cluster.job_name(), "--node", "1", "--", "sh", "-c", "exit 9"])
         .status();
@@ -161,23 +161,23 @@ fn a_job_from_a_login_node_behaves_like_a_local_one() {
     job.say("hello");
     assert_eq!(job.line().as_deref(), Some("waiting"));
     job.signal("-TERM");
-    let (said, code) = job.end();
-    assert_eq!(code, Some(17), "{said:#?}");
+    let (words, code) = job.end();
+    assert_eq!(code, Some(17), "{words:#?}");
     assert_eq!(fs::read_to_string(cluster.shared().join("word")).expect("a word"), "hello\n");
     assert_eq!(fs::read_to_string(cluster.shared().join("ended")).expect("the end"), "ended\n");
     cluster.assert_clean();
 }
 
 /// Checks the calls of workers: only the documented error, only within the documented time.
-fn assert_documented(said: &[String]) {
-    assert!(!said.iter().any(|line| line.contains("WRONG")), "wrong bytes: {said:#?}");
-    for line in said.iter().filter(|line| line.contains("] failed ")) {
+fn assert_documented(words: &[String]) {
+    assert!(!words.iter().any(|line| line.contains("WRONG")), "wrong bytes: {words:#?}");
+    for line in words.iter().filter(|line| line.contains("] failed ")) {
         assert!(line.contains("] failed EHOSTDOWN "), "an undocumented error: {line}");
     }
-    let calls = said.iter().filter(|line| line.contains("] failed ") || line.contains("] slow "));
+    let calls = words.iter().filter(|line| line.contains("] failed ") || line.contains("] slow "));
     for line in calls {
         let seconds = line.rsplit(' ').next().and_then(|last| last.parse::<f64>().ok());
-        assert!(seconds.is_some_and(|seconds| seconds < CALL_LIMIT_SECONDS), "too slow: {line}\n{said:#?}");
+        assert!(seconds.is_some_and(|seconds| seconds < CALL_LIMIT_SECONDS), "too slow: {line}\n{words:#?}");
     }
 }
 
@@ -200,7 +200,7 @@ fn a_failed_link_gives_errors_in_time_and_recovers() {
     succeed(Command::new("sleep").arg("2"));
     cluster.heal(2);
     job.until(&[0, 1, 2], "whole", 2);
-    assert!(!job.said.iter().any(|line| line.contains("] failed ")), "{:#?}", job.said);
+    assert!(!job.words.iter().any(|line| line.contains("] failed ")), "{:#?}", job.words);
     let rounds = if std::env::var_os("TAMEIKE_SOAK").is_some() { 12 } else { 1 };
     for round in 0..rounds {
         let host = (2 + round) % 3;
@@ -210,17 +210,17 @@ fn a_failed_link_gives_errors_in_time_and_recovers() {
         job.until(&[0, 1, 2], "whole", 2);
     }
     fs::write(account.join("stop"), "").expect("the file that stops the workers");
-    let (said, code) = job.end();
-    assert_documented(&said);
-    assert_eq!(code, Some(0), "{said:#?}");
-    assert_eq!(said.iter().filter(|line| line.contains("] checked ")).count(), 3, "{said:#?}");
+    let (words, code) = job.end();
+    assert_documented(&words);
+    assert_eq!(code, Some(0), "{words:#?}");
+    assert_eq!(words.iter().filter(|line| line.contains("] checked ")).count(), 3, "{words:#?}");
 
     let document = fs::read(&receipt).expect("a receipt");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     assert_eq!(document["complete"], true, "{document:#}");
     assert!(
         !document.to_string().contains("another program"),
-        "the job's flushes reported as changes: {document:#}"
+        "the job's flushes found as changes: {document:#}"
     );
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();
@@ -243,8 +243,8 @@ fn a_link_failure_during_the_drain_is_reported_and_recovered() {
     fs::write(account.join("stop"), "").expect("the file that stops the workers");
     while job.line().is_some_and(|line| line != "over") {}
     job.say("end");
-    let (said, code) = job.end();
-    assert_eq!(code, Some(75), "{said:#?}");
+    let (words, code) = job.end();
+    assert_eq!(code, Some(75), "{words:#?}");
     let document = fs::read(&receipt).expect("a receipt");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     assert_eq!(document["complete"], false, "{document:#}");
@@ -253,10 +253,10 @@ fn a_link_failure_during_the_drain_is_reported_and_recovered() {
     let recovered =
         cluster.tameike(&["recover", "--job", cluster.job_name(), "--verify"]).output().expect("a recovery");
     // A file that a worker was writing has only its temporary name, which the receipt lists.
-    let said = String::from_utf8_lossy(&recovered.stderr).into_owned();
-    let cut_off: Vec<_> = said.lines().filter(|line| line.contains("CUT OFF")).collect();
-    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{said}");
-    let code = code_of_recovery(&said);
+    let words = String::from_utf8_lossy(&recovered.stderr).into_owned();
+    let cut_off: Vec<_> = words.lines().filter(|line| line.contains("CUT OFF")).collect();
+    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{words}");
+    let code = code_of_recovery(&words);
     assert_eq!(recovered.status.code(), Some(code), "{}\n{document:#}", shown(&recovered));
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();
@@ -268,7 +268,7 @@ fn a_link_failure_during_the_drain_is_reported_and_recovered() {
 #[test]
 fn a_host_without_a_device_uses_its_groups() {
     let cluster = Cluster::new(&["group=1", "group=2", "device=no group=2 slots=4"]);
-    let said = cluster.run(
+    let words = cluster.run(
         r#"tameike exec --node 2 -- sh -euc '
                seq 1 1000000 > "$TAMEIKE_NODE_LOCAL/own"
                mkdir "$TAMEIKE_NODE_LOCAL/dir"; mv "$TAMEIKE_NODE_LOCAL/own" "$TAMEIKE_NODE_LOCAL/dir/own"
@@ -284,7 +284,7 @@ fn a_host_without_a_device_uses_its_groups() {
            tameike exec --node 2 -- sh -euc 'cmp "$TAMEIKE_SHARED/near" "$TAMEIKE_NODE_LOCAL/dir/own"; df "$TAMEIKE_NODE_LOCAL" >&2'
            tameike status --json"#,
     );
-    let status: serde_json::Value = serde_json::from_str(&said).expect(&said);
+    let status: serde_json::Value = serde_json::from_str(&words).expect(&words);
     let text = status.to_string();
     let nodes = status.pointer("/0/running/nodes").expect(&text);
     let used = |node: usize, view: usize| {

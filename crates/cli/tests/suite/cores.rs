@@ -24,7 +24,7 @@ def numbers(cores):
 [agent] = agents(json.loads(subprocess.check_output(["tameike", "status", "--json"])))
 threads = glob.glob(f"/proc/{agent['pid']}/task/*/status")
 assert len(threads) > 8, threads
-print("told", agent["cores"])
+print("found", agent["cores"])
 used = set.union(*(numbers(allowed(thread)) for thread in threads))
 print("agent", "there" if used == numbers(agent["cores"]) else used)
 print("program", allowed("/proc/self/status"))
@@ -42,8 +42,8 @@ fn agents_stay_on_their_cores() {
     let all = tameike_io::os::process::own_cores().expect("Linux tells");
     let one = all.iter().last().expect("a core").to_string();
     let bound = cores_of(&site, &["--cores", &one]);
-    assert_eq!(bound, format!("told {one}\nagent there\nprogram {all}\n"));
-    assert_eq!(cores_of(&site, &[]), format!("told {all}\nagent there\nprogram {all}\n"));
+    assert_eq!(bound, format!("found {one}\nagent there\nprogram {all}\n"));
+    assert_eq!(cores_of(&site, &[]), format!("found {all}\nagent there\nprogram {all}\n"));
     site.assert_clean();
 }
 
@@ -52,7 +52,7 @@ fn cores_that_are_not_available_are_refused() {
     let site = Site::new();
     let output = site.job(2, &["--cores", "0,1023"], "echo runs").output().expect("starts");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("1023 is not among them") && said.contains("nodes 0, 1"), "{said}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("1023 is not among them") && text.contains("nodes 0, 1"), "{text}");
     site.assert_clean();
 }

@@ -54,7 +54,7 @@ struct Round {
 impl Round {
     fn new(seed: u64) -> Self {
         let site = Site::new();
-        let logs = site.base().join("said");
+        let logs = site.base().join("messages");
         fs::create_dir(&logs).expect("a directory");
         let place = JobPlace::new(&site, &format!("crash-{seed:x}"));
         Self { seed, chance: Chance::new(seed), site, place, logs }
@@ -135,13 +135,16 @@ impl Round {
     /// Checks the reports of the job. Returns true if it was interrupted.
     fn check_end_of_job(&self, output: &Output, killed: bool, promises: &[Promises]) -> bool {
         let code = output.status.code();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let messages = String::from_utf8_lossy(&output.stderr);
         let cut_off = match code {
             Some(0) => false,
             Some(AGENT_LOST) if killed => false,
             Some(INCOMPLETE) if killed => {
-                assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
-                assert!(said.contains("drain INCOMPLETE"), "{said}");
+                assert!(
+                    messages.contains(&format!("tameike recover --job {}", self.place.job)),
+                    "{messages}"
+                );
+                assert!(messages.contains("drain INCOMPLETE"), "{messages}");
                 assert!(self.status().contains(&self.place.job), "status does not name the job");
                 true
             }
@@ -179,7 +182,9 @@ impl Round {
             assert!(!hit || blow == 1 || output.status.code() != Some(0) || !self.place.dir.exists());
         }
         // Agents exit after their driver was killed: until then the job cannot be recovered.
-        let is_held = |said: &str| said.contains("is still running") || said.contains("is locked by another");
+        let is_held = |messages: &str| {
+            messages.contains("is still running") || messages.contains("is locked by another")
+        };
         let output = wait_for("the end of the agents of the first recovery", || {
             let output = self.site.tameike(&arguments).output().expect("it starts");
             let held = output.status.code() == Some(FAILED) && is_held(&shown(&output));

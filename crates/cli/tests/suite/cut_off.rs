@@ -65,15 +65,18 @@ fn check_recovery(site: &Site, place: &JobPlace) {
     let words = "1 file open for writing";
     let status = tameike(site, &["status", "--job", &place.job], 0);
     assert!(status.contains(words), "{status}");
-    let said = tameike(site, &["recover", "--job", &place.job], INCOMPLETE);
-    assert!(said.contains(words) && said.contains("1 of 2 files cut off while written"), "{said}");
-    let line = |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-    assert!(line("closed").contains("synced"), "{said}");
+    let messages = tameike(site, &["recover", "--job", &place.job], INCOMPLETE);
+    assert!(
+        messages.contains(words) && messages.contains("1 of 2 files cut off while written"),
+        "{messages}"
+    );
+    let line = |name: &str| messages.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    assert!(line("closed").contains("synced"), "{messages}");
     let size = fs::metadata(site.shared().join("open")).expect("there").len();
-    let told =
+    let text =
         format!("CUT OFF: a program had it open for writing when it was cut off; the first {size} bytes");
-    assert!(line("open").contains(&told), "{said}");
-    assert!(!said.contains("drain complete"), "{said}");
+    assert!(line("open").contains(&text), "{messages}");
+    assert!(!messages.contains("drain complete"), "{messages}");
     place.assert_gone();
     assert!(tameike(site, &["recover", "--job", &place.job], 0).contains("has no leftovers"));
     site.assert_clean();
@@ -107,8 +110,8 @@ fn closed_or_unlocked_files_are_not_reported_as_cut_off() {
         kill_all(&site, &place, job);
         let status = tameike(&site, &["status", "--job", &place.job], 0);
         assert!(!status.contains("open for writing"), "{status}");
-        let said = tameike(&site, &["recover", "--job", &place.job], 0);
-        assert!(!said.contains("CUT OFF"), "{said}");
+        let messages = tameike(&site, &["recover", "--job", &place.job], 0);
+        assert!(!messages.contains("CUT OFF"), "{messages}");
         place.assert_gone();
     }
 }

@@ -63,9 +63,9 @@ impl Scene {
     /// The job must have ended with a receipt that lists files missing for this reason. Returns their number.
     fn check_incomplete(&self, output: &Output, reason: &str) -> usize {
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("drain INCOMPLETE"), "{said}");
-        assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(words.contains("drain INCOMPLETE"), "{words}");
+        assert!(words.contains(&format!("tameike recover --job {}", self.place.job)), "{words}");
         let receipt: Value =
             serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
         assert_eq!(receipt["complete"], Value::Bool(false));
@@ -215,9 +215,9 @@ impl Scene {
     fn check_damaged(&self, part: &str) -> usize {
         for _ in 0..2 {
             let output = self.recover(&["--verify"]);
-            let told = shown(&output);
-            assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
-            assert!(told.contains(part) && !told.contains("panicked"), "{told}");
+            let text = shown(&output);
+            assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+            assert!(text.contains(part) && !text.contains("panicked"), "{text}");
             self.verified().iter().for_each(|name| self.check_file(name));
         }
         let right = (1..=FILES).filter(|name| self.is_right(&name.to_string())).count();
@@ -287,15 +287,15 @@ fn damaged_file_data_is_never_drained() {
         extents.display()
     ));
     let output = scene.recover(&["--verify"]);
-    let told = shown(&output);
+    let text = shown(&output);
     if output.status.code() == Some(0) {
         // The damaged block may belong to a file that was drained before.
         (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
     } else {
-        assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
-        assert!(told.contains("checksum"), "{told}");
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+        assert!(text.contains("checksum"), "{text}");
         scene.verified().iter().for_each(|name| scene.check_file(name));
-        assert!(scene.verified().len() >= FILES as usize - 2, "{told}");
+        assert!(scene.verified().len() >= FILES as usize - 2, "{text}");
         scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job, "--discard"]);
     }
     scene.place.assert_gone();

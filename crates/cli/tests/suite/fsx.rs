@@ -22,8 +22,8 @@ fn script(site: &Site, seed: u64, body: &str) -> String {
            on() {{ node=$1; shift; tameike exec --node $node -- "$@"; }}
            fsx() {{
                node=$1; name=$2; shift 2
-               on $node $program -P $marks "$@" > $marks/said-$name 2>&1 || {{ echo "$name: $*" >&2; tail -n 60 $marks/said-$name >&2; exit 1; }}
-               grep -q A-OK $marks/said-$name
+               on $node $program -P $marks "$@" > $marks/text-$name 2>&1 || {{ echo "$name: $*" >&2; tail -n 60 $marks/text-$name >&2; exit 1; }}
+               grep -q A-OK $marks/text-$name
            }}
            {body}"#,
         marks = site.plain().display(),

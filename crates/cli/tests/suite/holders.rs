@@ -42,24 +42,24 @@ fn a_file_that_all_nodes_read_is_read_from_the_shared_directory_once() {
         let program = site.plain().join("program.py");
         fs::write(&program, PROGRAM).expect("the program");
         let script = format!("python3 {} {}", program.display(), site.plain().join("same").display());
-        let said = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
+        let words = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
         let value = |name: &str| {
-            let start = said.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {said}"))
+            let start = words.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {words}"))
         };
-        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{said}");
-        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {said}");
+        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{words}");
+        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {words}");
         // The kernel may read ahead some pages twice.
         let brought = value("read_home_bytes") + value("read_other_memory_bytes");
         let wanted = u64::from(NODES) * SIZE as u64;
-        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {said}");
-        assert!(value("held_delivered") <= value("held_requested"), "{said}");
+        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {words}");
+        assert!(value("held_delivered") <= value("held_requested"), "{words}");
         let by_libfabric = how.iter().any(|word| word.starts_with("ofi"));
-        assert_eq!(said.contains("libfabric_read_bytes="), by_libfabric, "{said}");
-        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{said}");
-        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{said}");
-        let rows = said.lines().filter(|line| line.contains(" localhost ")).count();
-        assert_eq!(rows, NODES as usize, "{said}");
+        assert_eq!(words.contains("libfabric_read_bytes="), by_libfabric, "{words}");
+        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{words}");
+        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{words}");
+        let rows = words.lines().filter(|line| line.contains(" localhost ")).count();
+        assert_eq!(rows, NODES as usize, "{words}");
         site.assert_clean();
     }
 }
@@ -117,8 +117,8 @@ print(head.split()[0], row.split()[0])
         site.plain().join("program.py").display(),
         site.shared().join("tree").display()
     );
-    let said = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
-    let lines: Vec<_> = said.lines().collect();
+    let words = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
+    let lines: Vec<_> = words.lines().collect();
     assert_eq!(
         lines,
         [
@@ -156,15 +156,15 @@ fn files_that_do_not_fit_are_reported_and_holes_and_odd_names_work() {
         loaded() { tameike cache stat --json | grep -A1 loaded_shared_bytes | grep -o '[0-9]*$' | awk '{ sum += $1 } END { print sum }'; }
         warm odd*; loaded
         warm sparse; loaded
-        said=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
-        echo "$said" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
+        words=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
+        echo "$words" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
         # What has no room is not read either, but for what was being read at that moment.
         test $(loaded) -le $((27 << 20))"#;
     let options = ["--memory", "64MiB", "--capacity", "cache=8M,shared=8M,node-local=8M"];
-    let said = succeed(&mut site.job(2, &options, script));
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{said}");
-    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{said}");
-    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{said}");
+    let words = succeed(&mut site.job(2, &options, script));
+    let lines: Vec<_> = words.lines().collect();
+    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{words}");
+    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{words}");
+    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{words}");
     site.assert_clean();
 }

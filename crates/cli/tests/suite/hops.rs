@@ -48,8 +48,8 @@ fn small_files_of_the_cache_view_are_created_without_hops() {
     fs::write(site.plain().join("make.py"), PROGRAM).expect("the program");
     let program = site.plain().join("make.py");
     let script = format!(r#"cd "$TAMEIKE_CACHE"; python3 {} {FILES}"#, program.display());
-    let said = succeed(&mut site.job(1, &["--memory", "64MiB"], &script));
-    let woken: u32 = said.trim().strip_prefix("woken ").and_then(|count| count.parse().ok()).expect(&said);
+    let text = succeed(&mut site.job(1, &["--memory", "64MiB"], &script));
+    let woken: u32 = text.trim().strip_prefix("woken ").and_then(|count| count.parse().ok()).expect(&text);
     println!("{woken} wake-ups for {FILES} files");
     assert!(woken < WAKE_UPS_MAX * FILES, "{woken} wake-ups for {FILES} files");
     assert_eq!(fs::read(site.shared().join("file-0")).expect("a drained file"), [b'x'; 3000]);

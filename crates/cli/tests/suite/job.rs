@@ -25,10 +25,10 @@ fn a_file_that_the_job_has_touched_is_not_reported_as_changed_by_another_program
         touch 1 2 3; touch -d 2001-02-03 4 5 6; cat 1 4 > both"#;
     let output = site.job(2, &options, script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let told = fs::read_to_string(&receipt).expect("a receipt");
+    let found = fs::read_to_string(&receipt).expect("a receipt");
     fs::remove_file(&receipt).expect("a receipt");
-    assert!(told.contains("both"), "{told}");
-    assert!(!told.contains("another program"), "{told}");
+    assert!(found.contains("both"), "{found}");
+    assert!(!found.contains("another program"), "{found}");
     site.assert_clean();
 }
 
@@ -58,7 +58,7 @@ fn the_job_has_the_exit_code_and_output_of_its_command() {
 #[test]
 fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() {
     let site = Site::new();
-    let said = site.run(
+    let text = site.run(
         3,
         r#"for v in JOB NODE NODES SHARED NODE_LOCAL CACHE; do eval "test -n \"\$TAMEIKE_$v\""; done
            here=$TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL
@@ -69,7 +69,7 @@ fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() 
             .as_str(),
     );
     for node in 0..3 {
-        assert!(said.contains(&format!("[{node}] {node}/3 ")), "{said}");
+        assert!(text.contains(&format!("[{node}] {node}/3 ")), "{text}");
     }
     site.assert_clean();
 }

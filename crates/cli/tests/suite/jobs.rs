@@ -128,8 +128,8 @@ fn a_drain_that_takes_too_long_is_aborted() {
     assert_code(&output, 75);
     assert!(err(&output).contains("did not finish in time"), "{}", err(&output));
     // It reported `0 of 0 files`, and listed none.
-    let told = err(&output);
-    assert!(told.contains("from-node-0") && told.contains("1 of 1 file not on the shared"), "{told}");
+    let text = err(&output);
+    assert!(text.contains("from-node-0") && text.contains("1 of 1 file not on the shared"), "{text}");
     place.withdraw("slow-drain");
     assert_code(&place.tameike(&["recover", "--job", "slow"]).output().expect("starts"), 0);
     assert!(place.shared("from-node-0").exists());
@@ -412,9 +412,9 @@ fn a_full_directory_for_jobs_is_reported_once() {
     assert_eq!(err(&output).matches("set TMPDIR to another directory").count(), 1, "{}", err(&output));
     let output = tameike("doctor");
     assert_code(&output, 71);
-    let told = out(&output);
-    assert!(told.contains("MISSING  job directory") && told.contains("set TMPDIR"), "{told}");
-    assert!(told.contains("`tameike run` cannot work here yet"), "{told}");
+    let text = out(&output);
+    assert!(text.contains("MISSING  job directory") && text.contains("set TMPDIR"), "{text}");
+    assert!(text.contains("`tameike run` cannot work here yet"), "{text}");
 }
 
 #[test]

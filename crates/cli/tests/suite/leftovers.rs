@@ -35,7 +35,7 @@ fn file_is_whole(site: &Site) -> bool {
     fs::read(site.shared().join("file")).is_ok_and(|bytes| bytes.len() == 5_000_000)
 }
 
-fn said(output: &Output) -> String {
+fn words(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -75,8 +75,8 @@ fn a_driver_that_is_killed_leaves_a_journal_and_nothing_else() {
     // The start of another job removes leftovers, and reports what it keeps.
     let next = site.job(1, &[], "true").output().expect("a job");
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
-    if said(&next).contains(&format!("job {} was interrupted", place.job)) {
-        assert!(said(&next).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&next));
+    if words(&next).contains(&format!("job {} was interrupted", place.job)) {
+        assert!(words(&next).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&next));
         let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     }
@@ -108,7 +108,7 @@ fn a_job_that_is_asked_to_end_drains_first() {
         let job = start_waiting(&site, &place, &["--grace", "10"]);
         assert!(signal(job.program(), name));
         let output = job.output();
-        assert!(said(&output).contains("drain complete"), "{name}: {}", shown(&output));
+        assert!(words(&output).contains("drain complete"), "{name}: {}", shown(&output));
         assert_ne!(output.status.code(), Some(0), "{name}: {}", shown(&output));
         assert!(file_is_whole(&site));
         place.assert_gone();
@@ -134,7 +134,7 @@ fn a_second_interrupt_ends_at_once_and_leaves_a_journal() {
     assert!(signal(driver, "INT"));
     let output = job.output();
     assert_eq!(output.status.code(), Some(INTERRUPTED), "{}", shown(&output));
-    assert!(said(&output).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&output));
+    assert!(words(&output).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&output));
     // The agents exit shortly after their driver.
     await_quiet(&site);
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
@@ -198,7 +198,7 @@ fn a_crashed_agent_without_a_cache_view_leaves_nothing() {
     assert!(place.kill_agent(1));
     let output = job.output();
     assert_eq!(output.status.code(), Some(70), "{}", shown(&output));
-    assert!(said(&output).contains("the agent of node 1"), "{}", shown(&output));
+    assert!(words(&output).contains("the agent of node 1"), "{}", shown(&output));
     place.assert_gone();
     site.assert_clean();
 }
@@ -217,7 +217,7 @@ fn a_full_device_returns_enospc_and_loses_nothing() {
     let refused = ["--job", &place.job, "--device", device, "--capacity", "100M"];
     let output = mounts.inside(&site.job(1, &refused, "true")).output().expect("a job");
     assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
-    assert!(said(&output).contains("request less"), "{}", shown(&output));
+    assert!(words(&output).contains("request less"), "{}", shown(&output));
     // Another program fills the device while the job runs.
     let options = ["--job", &place.job, "--device", device, "--capacity", "32M"];
     let script = format!(
@@ -231,7 +231,7 @@ fn a_full_device_returns_enospc_and_loses_nothing() {
     );
     let output = mounts.inside(&site.job(1, &options, &script)).output().expect("a job");
     assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-    assert!(said(&output).contains("No space left"), "{}", shown(&output));
+    assert!(words(&output).contains("No space left"), "{}", shown(&output));
     let (expected, found) = (fs::read(site.base().join("expected")), fs::read(site.shared().join("file")));
     assert!(expected.expect("written") == found.expect("drained"), "{}", shown(&output));
     for name in ["expected", "device"] {
@@ -296,8 +296,8 @@ fn a_running_job_of_another_tmpdir_is_found_if_there_is_no_other() {
     for (site, place) in [&site, &other].into_iter().zip(&places) {
         crate::support::succeed(&mut site.tameike(&["up", "--job", &place.job, "--memory", "64MiB"]));
     }
-    let said = crate::support::succeed(&mut site.tameike(&["exec", "--", "sh", "-c", "echo $TAMEIKE_JOB"]));
-    assert_eq!(said.trim(), places[0].job);
+    let words = crate::support::succeed(&mut site.tameike(&["exec", "--", "sh", "-c", "echo $TAMEIKE_JOB"]));
+    assert_eq!(words.trim(), places[0].job);
     let named = ["--job", &places[1].job];
     assert!(
         crate::support::succeed(&mut site.tameike(&[&["status"], &named[..]].concat())).contains(named[1])
@@ -326,7 +326,7 @@ fn files_below_a_mount_point_survive_every_end_of_the_job() {
             output = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         }
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{end}: {}", shown(&output));
-        assert!(said(&output).contains("wrote stray to"), "{end}: {}", shown(&output));
+        assert!(words(&output).contains("wrote stray to"), "{end}: {}", shown(&output));
         assert!(file_is_whole(&site), "{end}: {}", shown(&output));
         assert_eq!(fs::read(cache.join("stray")).expect("kept"), b"kept");
         fs::remove_file(cache.join("stray")).expect("there");
@@ -363,8 +363,8 @@ fn invalid_input_is_refused() {
         let arguments = [&["run"], *options, &["--", "true"]].concat();
         let output = site.tameike(&arguments).output().expect("it starts");
         assert_eq!(output.status.code(), Some(*code), "{options:?}: {}", shown(&output));
-        assert!(said(&output).contains(part), "{options:?}: {}", shown(&output));
-        assert!(!said(&output).contains("panicked"), "{options:?}: {}", shown(&output));
+        assert!(words(&output).contains(part), "{options:?}: {}", shown(&output));
+        assert!(!words(&output).contains("panicked"), "{options:?}: {}", shown(&output));
     }
     fs::remove_file(file).expect("removed");
     site.assert_clean();
@@ -381,8 +381,8 @@ fn a_shared_directory_that_cannot_be_written_refuses_files() {
     let script = r#"! echo x > "$TAMEIKE_CACHE/file" && ls "$TAMEIKE_CACHE""#;
     let output = mounts.inside(&site.job(1, &["--job", &place.job], script)).output().expect("a job");
     assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-    assert!(said(&output).contains("Read-only file system"), "{}", shown(&output));
-    assert!(said(&output).contains("nothing was written in the cache view"), "{}", shown(&output));
+    assert!(words(&output).contains("Read-only file system"), "{}", shown(&output));
+    assert!(words(&output).contains("nothing was written in the cache view"), "{}", shown(&output));
     place.assert_gone();
 }
 
@@ -396,14 +396,14 @@ fn damaged_records_are_reported_and_do_not_affect_other_jobs() {
     await_quiet(&site);
     fs::write(place.dir.join("job.json"), b"{\"plan\": \xFF").expect("written");
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
-    assert!(!said(&recovered).contains("panicked"), "{}", shown(&recovered));
+    assert!(!words(&recovered).contains("panicked"), "{}", shown(&recovered));
     let next = site.job(1, &[], "true").output().expect("a job");
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
     if place.dir.exists() {
         assert!(matches!(recovered.status.code(), Some(FAILED | INCOMPLETE)), "{}", shown(&recovered));
         let given_up =
             site.tameike(&["recover", "--job", &place.job, "--discard"]).output().expect("it starts");
-        assert!(said(&given_up).contains("are removed"), "{}", shown(&given_up));
+        assert!(words(&given_up).contains("are removed"), "{}", shown(&given_up));
     }
     place.assert_gone();
     assert!(Path::new("/dev/shm").exists());
@@ -455,11 +455,11 @@ fn a_device_directory_of_another_user_is_not_used() {
                 copy(&kept, &record);
                 let output = limited(&mut site.tameike(arguments)).output().expect("timeout is installed");
                 // The files are neither opened nor used: the job's data counts as lost.
-                let said = said(&output);
-                assert_ne!(output.status.code(), Some(124), "{arguments:?}, {name} as a {what}: {said}");
+                let words = words(&output);
+                assert_ne!(output.status.code(), Some(124), "{arguments:?}, {name} as a {what}: {words}");
                 assert!(
-                    said.contains("belongs to another user (UID 65533)"),
-                    "{arguments:?}, {name} as a {what}: {said}"
+                    words.contains("belongs to another user (UID 65533)"),
+                    "{arguments:?}, {name} as a {what}: {words}"
                 );
             }
             assert_eq!(fs::read(&precious).expect("there"), b"precious", "{name} as a {what}");

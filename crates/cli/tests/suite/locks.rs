@@ -22,9 +22,9 @@ fn script(site: &Site, body: &str) -> String {
 
 fn run(nodes: u32, body: &str) -> String {
     let site = Site::new();
-    let said = site.run(nodes, &script(&site, body));
+    let text = site.run(nodes, &script(&site, body));
     site.assert_clean();
-    said
+    text
 }
 
 /// S21a.
@@ -130,10 +130,10 @@ fn a_deadlock_fails_one_of_two_waiters() {
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for pair in 1 2 3 4 5 6; do
                # Files of several directories have several homes.
                mkdir $view/a$pair $view/b$pair; one=$view/a$pair/file; two=$view/b$pair/file; : > $one; : > $two
-               on 0 deadlock $one $two $marks/a $marks/b $marks/said & first=$!
-               on 1 deadlock $two $one $marks/b $marks/a $marks/said & second=$!
+               on 0 deadlock $one $two $marks/a $marks/b $marks/text & first=$!
+               on 1 deadlock $two $one $marks/b $marks/a $marks/text & second=$!
                wait $first; wait $second
-               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               grep -qx locked $marks/text; grep -qx EDEADLK $marks/text; test $(wc -l < $marks/text) = 2
                rm $marks/*
            done; done"#,
     );
@@ -146,10 +146,10 @@ fn a_deadlock_of_two_upgrades_fails_one() {
         2,
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                file=$view/upgraded; : > $file
-               on 0 upgrade $file $marks/a $marks/b $marks/said & first=$!
-               on 1 upgrade $file $marks/b $marks/a $marks/said & second=$!
+               on 0 upgrade $file $marks/a $marks/b $marks/text & first=$!
+               on 1 upgrade $file $marks/b $marks/a $marks/text & second=$!
                wait $first; wait $second
-               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               grep -qx locked $marks/text; grep -qx EDEADLK $marks/text; test $(wc -l < $marks/text) = 2
                rm $marks/*
            done"#,
     );
@@ -167,11 +167,11 @@ fn locks_of_a_killed_agent_are_released() {
         until_there $marks/ready
         on 0 excluded posix "${names%%,*}"
         kill -KILL $(python3 -c "import json; print(json.load(open('$STATE'))['record']['pid'])")
-        on 0 lock_each $names > $marks/said
-        sort $marks/said | uniq -c >&2
-        test $(wc -l < $marks/said) = 24
-        test $(grep -cx locked $marks/said) -ge 8
-        test $(grep -cx EHOSTDOWN $marks/said) -ge 1
+        on 0 lock_each $names > $marks/text
+        sort $marks/text | uniq -c >&2
+        test $(wc -l < $marks/text) = 24
+        test $(grep -cx locked $marks/text) -ge 8
+        test $(grep -cx EHOSTDOWN $marks/text) -ge 1
         touch $marks/passed"#
         .replace("$STATE", state.to_str().expect("plain path"));
     let options = ["--job", &place.job, "--keep-going"];

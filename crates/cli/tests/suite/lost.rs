@@ -105,10 +105,10 @@ impl Killed {
     fn recover_elsewhere(&self, more: &[&str]) -> String {
         let shared = self.site.shared();
         self.mounts.must(&format!("mount -o remount,size=64m {}", shared.display()));
-        let said = self.elsewhere(&[&["recover"], more].concat(), 0);
+        let text = self.elsewhere(&[&["recover"], more].concat(), 0);
         self.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", shared.display()));
         self.assert_gone();
-        said
+        text
     }
 
     fn check_recovery(&self, more: &[&str], code: i32, parts: &[&str]) {
@@ -137,8 +137,8 @@ fn data_that_was_only_in_memory_is_reported_as_lost() {
         state["boot_id"] = json!("of another start");
         fs::write(path, state.to_string()).expect("ours");
     }
-    let said = killed.next_job();
-    assert!(said.contains(&format!("job {} was interrupted and lost data", killed.place.job)), "{said}");
+    let text = killed.next_job();
+    assert!(text.contains(&format!("job {} was interrupted and lost data", killed.place.job)), "{text}");
     let shared = killed.site.shared();
     let shared = shared.to_str().expect("plain path");
     let named = ["node 0", "node 1", "is lost", "restarted", "nothing can be recovered", shared];
@@ -169,19 +169,19 @@ fn lost_parts_are_always_reported() {
 #[test]
 fn a_job_without_a_directory_is_recovered_from_memory() {
     let Some(killed) = Killed::new("orphan", WRITES) else { return };
-    let said = killed.next_job();
-    assert!(said.contains(" of 1 file not on the shared file system"), "{said}");
+    let text = killed.next_job();
+    assert!(text.contains(" of 1 file not on the shared file system"), "{text}");
     fs::remove_dir_all(&killed.place.dir).expect("ours");
-    let said = killed.next_job();
+    let text = killed.next_job();
     let device = killed.shown_path(&killed.devices()[0]);
     let recover = format!("tameike recover --job {}", killed.place.job);
     assert!(
-        said.contains(&device) && said.contains("was interrupted and left") && said.contains(&recover),
-        "{said}"
+        text.contains(&device) && text.contains("was interrupted and left") && text.contains(&recover),
+        "{text}"
     );
     killed.check_recovery(&[], INCOMPLETE, &["2 nodes back", "drain INCOMPLETE"]);
-    let said = killed.recover_elsewhere(&[]);
-    assert!(said.contains("drain complete: 1 file"), "{said}");
+    let text = killed.recover_elsewhere(&[]);
+    assert!(text.contains("drain complete: 1 file"), "{text}");
     killed.check_recovery(&[], 0, &["nothing to recover"]);
 }
 
@@ -214,10 +214,10 @@ fn a_job_of_another_tmpdir_is_found_by_its_stores() {
         let run = killed.elsewhere(&["run", "--", "true"], 0);
         assert!(is_there || run.contains(&format!("recover --job {job}")), "{run}");
         assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has no leftovers"));
-        let said = killed.recover_elsewhere(&["--job", job]);
+        let text = killed.recover_elsewhere(&["--job", job]);
         assert!(
-            said.contains(&format!("job {job} was interrupted and left")) && said.contains(left),
-            "{said}"
+            text.contains(&format!("job {job} was interrupted and left")) && text.contains(left),
+            "{text}"
         );
     }
 }
@@ -312,16 +312,16 @@ fn only_stores_without_dirty_data_and_job_are_removed() {
     fs::create_dir(decoy(4)).expect("made");
     symlink(&devices[1], decoy(5)).expect("a link");
     fs::remove_dir_all(&killed.place.dir).expect("ours");
-    let said = killed.next_job();
+    let text = killed.next_job();
     for device in &devices {
-        assert!(!device.exists(), "{said}");
+        assert!(!device.exists(), "{text}");
         assert!(
-            said.contains(&format!("{} of job {}", killed.shown_path(device), killed.place.job)),
-            "{said}"
+            text.contains(&format!("{} of job {}", killed.shown_path(device), killed.place.job)),
+            "{text}"
         );
     }
     for number in 1..=5 {
-        assert!(decoy(number).symlink_metadata().is_ok(), "decoy {number}: {said}");
+        assert!(decoy(number).symlink_metadata().is_ok(), "decoy {number}: {text}");
     }
     (1..=4).for_each(|number| fs::remove_dir_all(decoy(number)).expect("ours"));
     fs::remove_file(decoy(5)).expect("ours");
@@ -334,7 +334,7 @@ fn endpoint_files_of_killed_agents_are_removed() {
     let wrote = r#"echo data > "$TAMEIKE_SHARED/file""#;
     let Some(killed) = Killed::with(Site::new(), "endpoint", wrote, &["--fabric", "ofi:shm"]) else { return };
     assert_eq!(killed.endpoints(), 2, "one of each node");
-    let said = killed.next_job();
-    assert_eq!(killed.endpoints(), 0, "{said}");
+    let text = killed.next_job();
+    assert_eq!(killed.endpoints(), 0, "{text}");
     killed.assert_gone();
 }

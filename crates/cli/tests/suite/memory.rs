@@ -23,7 +23,7 @@ for pid, resident in sorted(agents(json.load(sys.stdin))):
     status = dict(line.split(':', 1) for line in open(f'/proc/{pid}/status'))
     peak = int(status['VmHWM'].split()[0]) * 1024
     assert 0 < resident <= peak, (resident, peak)
-    print('peak', peak // 1048576, 'MiB, told', resident // 1048576, 'MiB')
+    print('peak', peak // 1048576, 'MiB, reported', resident // 1048576, 'MiB')
 "; }
 "#;
 
@@ -31,13 +31,13 @@ for pid, resident in sorted(agents(json.load(sys.stdin))):
 fn assert_bounded(script: &str) {
     let site = Site::new();
     let options = ["--capacity", "shared=256M,cache=256M,node-local=64M", "--memory", "64M"];
-    let said = succeed(&mut site.job(2, &options, &format!("{PEAKS}{script}\npeaks")));
+    let text = succeed(&mut site.job(2, &options, &format!("{PEAKS}{script}\npeaks")));
     let peaks: Vec<u64> =
-        said.lines().filter_map(|line| line.strip_prefix("peak ")?.split(' ').next()?.parse().ok()).collect();
-    assert_eq!(peaks.len(), 2, "{said}");
+        text.lines().filter_map(|line| line.strip_prefix("peak ")?.split(' ').next()?.parse().ok()).collect();
+    assert_eq!(peaks.len(), 2, "{text}");
     let bound = FRAMES_MIB + ALLOWANCE_MIB;
-    assert!(peaks.iter().all(|&peak| peak > 0 && peak <= bound), "more than {bound} MiB:\n{said}");
-    println!("{said}");
+    assert!(peaks.iter().all(|&peak| peak > 0 && peak <= bound), "more than {bound} MiB:\n{text}");
+    println!("{text}");
     site.assert_clean();
 }
 
@@ -88,8 +88,8 @@ fn a_view_is_served_while_writes_wait_for_frames() {
     fs::write(&program, include_str!("memory/pressure.py")).expect("the program");
     let script = format!("python3 {}", program.display());
     let options = ["--capacity", "shared=512M,cache=512M,node-local=64M", "--memory", "128M"];
-    let said = succeed(&mut site.job(2, &options, &script));
-    assert_eq!(said.matches("read while").count(), 2, "{said}");
+    let text = succeed(&mut site.job(2, &options, &script));
+    assert_eq!(text.matches("read while").count(), 2, "{text}");
     site.assert_clean();
 }
 

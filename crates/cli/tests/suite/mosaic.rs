@@ -20,8 +20,8 @@ fn script(dir: &str) -> String {
 
 fn made_directly(site: &Site) {
     let script = script(&site.plain().display().to_string());
-    let said = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
-    assert!(said.contains("nothing failed or missing"), "{said}");
+    let text = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
+    assert!(text.contains("nothing failed or missing"), "{text}");
 }
 
 /// The files are equal, and pixels are not blank.
@@ -32,8 +32,8 @@ fn assert_as_direct(site: &Site, made: &Path) {
     compare
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .args(["plain/output".as_ref(), made.join("output").as_path()]);
-    let said = succeed(compare.current_dir(site.plain().parent().expect("it has one")));
-    assert!(said.contains("the mosaics are the same"), "{said}");
+    let text = succeed(compare.current_dir(site.plain().parent().expect("it has one")));
+    assert!(text.contains("the mosaics are the same"), "{text}");
 }
 
 /// Extracts the container's files into a directory.
@@ -54,8 +54,8 @@ fn a_mosaic_without_agents_is_the_same() {
         command.arg("run").arg("--aggregate-only").arg(&container).arg("--spool").arg(site.base());
         succeed(command.arg("--").args(words))
     };
-    let said = run(&["sh", "-euc", &script(&container.display().to_string())]);
-    assert!(said.contains("nothing failed or missing"), "{said}");
+    let text = run(&["sh", "-euc", &script(&container.display().to_string())]);
+    assert!(text.contains("nothing failed or missing"), "{text}");
     assert!(fs::read_dir(site.base()).expect("a directory").next().is_none(), "the spool is left");
     let made = site.disk().join("made");
     extracted(&container, &made);
@@ -75,8 +75,8 @@ fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
     let site = Site::new();
     made_directly(&site);
     let options = ["--aggregate", "--verify"];
-    let said = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
-    assert!(said.contains("on 2 nodes") && said.contains("nothing failed or missing"), "{said}");
+    let text = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
+    assert!(text.contains("on 2 nodes") && text.contains("nothing failed or missing"), "{text}");
     site.assert_clean();
     let container = site.shared().join(".tameike-packed");
     let taken_out = |into: &Path| {

@@ -14,9 +14,9 @@ fn run_with(more: &[&str], program: &str) -> [String; 2] {
         let site = Site::new();
         let path = site.plain().join("program.py");
         fs::write(&path, program).expect("the program");
-        let said = succeed(&mut site.job(2, options, &format!("python3 {}", path.display())));
+        let messages = succeed(&mut site.job(2, options, &format!("python3 {}", path.display())));
         site.assert_clean();
-        said
+        messages
     })
 }
 
@@ -59,8 +59,8 @@ print(damaged)
 program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
 print(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
 "#;
-    for said in run_with(&["--no-peer-reads"], program) {
-        let words: Vec<_> = said.split_whitespace().collect();
+    for messages in run_with(&["--no-peer-reads"], program) {
+        let words: Vec<_> = messages.split_whitespace().collect();
         assert_eq!(words, ["7", "right", "short", "short", "short", "short", "short", "short", "short"]);
     }
 }
@@ -109,12 +109,12 @@ while time.monotonic() < until and reader.poll() is None:
 open(path + ".end", "w").close()
 sys.exit(reader.wait())
 "#;
-    for said in run(program) {
-        let words: Vec<_> = said.split_whitespace().collect();
-        assert!(words.len() == 3 && words[0] == "read", "{said}");
+    for messages in run(program) {
+        let words: Vec<_> = messages.split_whitespace().collect();
+        assert!(words.len() == 3 && words[0] == "read", "{messages}");
         let (count, changed) = (words[1], words[2]);
         println!("{count} units were read");
-        assert!(count.parse::<u32>().is_ok_and(|count| count > 0) && changed == "True", "{said}");
+        assert!(count.parse::<u32>().is_ok_and(|count| count > 0) && changed == "True", "{messages}");
     }
 }
 
@@ -155,5 +155,5 @@ with open(path, "wb", buffering=0) as file:
 program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
 print(subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout)
 "#;
-    assert_eq!(run(program).map(|said| said.trim().to_owned()), ["0 devices", "2 devices"]);
+    assert_eq!(run(program).map(|messages| messages.trim().to_owned()), ["0 devices", "2 devices"]);
 }

@@ -67,9 +67,9 @@ fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
     let mut calls = site.tameike(&arguments);
     let calls = calls.arg(&program).arg(site.shared()).output().expect("it starts");
     assert!(calls.status.success(), "{}", shown(&calls));
-    let said = String::from_utf8_lossy(&calls.stdout).into_owned();
+    let text = String::from_utf8_lossy(&calls.stdout).into_owned();
     let mut met = BTreeMap::<String, usize>::new();
-    for line in said.lines() {
+    for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [call, name, number, outcome, seconds] = words[..] else { panic!("{line}") };
         let part = match parts.get(name) {
@@ -83,7 +83,7 @@ fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
             (Part::Bytes, "create" | "open" | "write" | "stat" | "rename" | "unlink") => "ok",
             (Part::Bytes | Part::All, _) => "EHOSTDOWN",
         };
-        assert_eq!(outcome, expected, "{line}: {part:?}\n{said}");
+        assert_eq!(outcome, expected, "{line}: {part:?}\n{text}");
         assert!(seconds.parse::<f64>().expect("a number") < 5.0, "{line}");
         *met.entry(format!("{part:?} {call}")).or_default() += 1;
     }
@@ -97,8 +97,12 @@ fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
     fs::remove_file(&wrote).expect("it is there");
     assert_ne!(running.output().status.code(), Some(0));
     let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
-    let told = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&told)), "{told}");
+    let shown_text = shown(&recovered);
+    assert_eq!(
+        recovered.status.code(),
+        Some(crate::support::victims::code_of_recovery(&shown_text)),
+        "{shown_text}"
+    );
     check_shared(&site, &parts);
     place.assert_gone();
 }

@@ -90,8 +90,9 @@ fn the_receipt_has_checksums_of_packed_files() {
     succeed(&mut site.job(2, &options, script));
     let receipt: Value = serde_json::from_slice(&fs::read(receipt).expect("read")).expect("JSON");
     let files = receipt["files"].as_array().expect("files");
-    let told: Vec<_> = files.iter().map(|file| (file["path"].as_str(), file["outcome"].as_str())).collect();
-    assert_eq!(told, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
+    let shown_text: Vec<_> =
+        files.iter().map(|file| (file["path"].as_str(), file["outcome"].as_str())).collect();
+    assert_eq!(shown_text, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
     // As `b3sum` prints it.
     let sum = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
     assert_eq!(files[0]["checksum"], sum);
@@ -147,9 +148,9 @@ fn a_large_file_whose_directory_was_removed_is_recovered() {
     );
     let output =
         site.job(2, &["--job", &job, "--aggregate", "--verify"], &script).output().expect("it starts");
-    let said = shown(&output);
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{said}");
-    assert!(said.contains("d/2: ") && said.contains("ENOENT"), "{said}");
+    let text = shown(&output);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+    assert!(text.contains("d/2: ") && text.contains("ENOENT"), "{text}");
     let recover = || site.tameike(&["recover", "--job", &job]).output().expect("it starts");
     let again = recover();
     assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
@@ -186,17 +187,21 @@ fn storms_are_reported_and_packed() {
     let site = Site::new();
     let script = r#"mkdir "$TAMEIKE_CACHE/d"; cd "$TAMEIKE_CACHE/d"; for i in $(seq 200); do echo $i > f$i; done; tameike status"#;
     let output = site.job(1, &[], script).output().expect("it starts");
-    let told =
+    let shown_text =
         "many files were created within seconds in d: packing 200 of them (--aggregate=auto) would save";
-    let said = shown(&output);
+    let text = shown(&output);
     // Once in `tameike status`, and in the receipt if the gain is large enough.
-    assert!(output.status.success() && [1, 2].contains(&said.matches(told).count()), "{said}");
-    assert_eq!(said.matches("would save less than 0.1 s").count(), 2 - said.matches(told).count(), "{said}");
+    assert!(output.status.success() && [1, 2].contains(&text.matches(shown_text).count()), "{text}");
+    assert_eq!(
+        text.matches("would save less than 0.1 s").count(),
+        2 - text.matches(shown_text).count(),
+        "{text}"
+    );
     assert_eq!(plain_files(&site).len(), 200);
     let script = script.replace("/d\"", "/e\"");
     let output = site.job(1, &["--aggregate=auto"], &script).output().expect("it starts");
-    let said = shown(&output);
-    assert!(output.status.success() && said.contains("; 72 are packed"), "{said}");
+    let text = shown(&output);
+    assert!(output.status.success() && text.contains("; 72 are packed"), "{text}");
     assert_eq!(plain_files(&site).len(), 328);
 }
 
@@ -277,8 +282,8 @@ fn a_container_directory_of_another_user_is_refused() {
         }
         let script = r#"umask 077; echo secret > "$TAMEIKE_CACHE/private""#;
         let output = site.job(1, &["--aggregate"], script).output().expect("it starts");
-        let said = shown(&output);
-        assert!(!output.status.success() && said.contains(".tameike-packed"), "{said}");
+        let text = shown(&output);
+        assert!(!output.status.success() && text.contains(".tameike-packed"), "{text}");
         assert_eq!(crate::support::files_below(&elsewhere), Vec::<PathBuf>::new());
         if !is_link {
             assert_eq!(crate::support::files_below(&container(&site)), Vec::<PathBuf>::new());

@@ -68,11 +68,11 @@ fn a_job_that_does_not_pack_reads_packed_files_of_another() {
     );
     let program = site.plain().join("beside.py");
     fs::write(&program, BESIDE).expect("written");
-    let said = site.plain().join("said");
+    let words = site.plain().join("words");
     let beside_job = format!("beside-{}", std::process::id());
-    let script = format!("python3 {} {} {}", program.display(), site.plain().display(), said.display());
+    let script = format!("python3 {} {} {}", program.display(), site.plain().display(), words.display());
     let beside = Background::start(&mut site.job(2, &["--verify", "--job", &beside_job], &script));
-    wait_for("looks at packed files", || said.exists().then_some(()));
+    wait_for("looks at packed files", || words.exists().then_some(()));
     // Files of the other job exist after their flush.
     let script = r#"cd "$TAMEIKE_CACHE"; echo later > d/later; mv d/first d/renamed; rm d/old
         until test "$(cat both/plain)" = plain; do sleep 0.05; done"#;
@@ -174,7 +174,7 @@ fn external_content_is_readable_in_the_container_until_it_is_promoted() {
 /// What the second job does.
 const BESIDE: &str = r#"
 import errno, os, sys, time
-plain, said = sys.argv[1:]
+plain, words = sys.argv[1:]
 os.chdir(os.environ["TAMEIKE_CACHE"])
 assert open("d/old").read() == "old\n"
 
@@ -195,7 +195,7 @@ open("both/gone", "w").write("x")
 os.rename("both/gone", "both/away")
 os.unlink("both/away")
 open("both/plain", "w").write("plain\n")
-open(said, "w")
+open(words, "w")
 while not os.path.exists(f"{plain}/more"): time.sleep(0.05)
 for _ in range(2000):
     if sorted(os.listdir("d")) == ["kept", "later", "renamed"]: break

@@ -69,8 +69,8 @@ impl Scene {
     /// The job has ended with a receipt that lists missing files; returns the names of the complete ones.
     fn check_incomplete(&self, output: &Output) -> BTreeSet<String> {
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(&format!("tameike recover --job {}", self.place.job)), "{text}");
         let receipt: Value =
             serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
         assert_eq!(receipt["complete"], Value::Bool(false));
@@ -78,7 +78,7 @@ impl Scene {
         for file in receipt["files"].as_array().expect("files") {
             let path = file["path"].as_str().expect("a path");
             if file["outcome"]["missing"].is_string() {
-                assert!(said.contains(path), "{path} is not named: {said}");
+                assert!(text.contains(path), "{path} is not named: {text}");
                 missing += 1;
             } else {
                 there.insert(path.to_owned());
@@ -347,9 +347,9 @@ fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> Str
     let output = running.output();
     println!("the job has ended with {}", output.status);
     let recovered = site.tameike(&["recover", "--job", job]).output().expect("it starts");
-    let said = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&said)), "{said}");
-    format!("{}\n{said}", shown(&output))
+    let text = shown(&recovered);
+    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&text)), "{text}");
+    format!("{}\n{text}", shown(&output))
 }
 
 /// S38a. A directory is renamed at the same time: each file exists once, under the old name or the new one.
@@ -370,13 +370,13 @@ while True:
             ready.display()
         );
         let pause = chance.below(400);
-        let said = kill_packer(&site, &job, &script, || {
+        let text = kill_packer(&site, &job, &script, || {
             wait_for("files", || ready.exists().then_some(()));
             crate::support::victims::let_pass_ms(pause);
         });
         let script = r#"cd "$TAMEIKE_CACHE"; ls -A | wc -l; cd ?/sub; ls -A | wc -l; for i in $(seq 300); do seq $i | cmp - $i; done"#;
         let found = succeed(&mut site.job(2, &["--aggregate"], script));
-        assert_eq!(found, "1\n300\n", "after {pause} ms: {said}");
+        assert_eq!(found, "1\n300\n", "after {pause} ms: {text}");
         let container = site.shared().join(".tameike-packed");
         let listed = succeed(Command::new(binary()).args(["agg", "ls", "-r"]).arg(&container));
         assert_eq!(listed.lines().filter(|line| line.contains("/sub/")).count(), 300, "{listed}");
@@ -425,7 +425,7 @@ fn promoted_files_exist_once_whenever_the_packer_crashes() {
         );
         let (after, moved) = (chance.below(LARGE as u64 / 2), site.shared().join("d"));
         let plain = || fs::read_dir(&moved).map_or(0, Iterator::count) as u64;
-        let said = kill_packer(&site, &job, &script, || {
+        let text = kill_packer(&site, &job, &script, || {
             wait_for("files that are moved out", || (plain() > after).then_some(()));
             crate::support::victims::let_pass_ms(chance.below(3));
         });
@@ -433,8 +433,8 @@ fn promoted_files_exist_once_whenever_the_packer_crashes() {
         let script = r#"cd "$TAMEIKE_CACHE"; cksum d/*; mkdir e; for i in d/*; do mv $i e/; done; ls -A d; rm -r e; ls -A"#;
         let found = succeed(&mut site.job(2, &["--aggregate"], script));
         let expected = fs::read_to_string(&sums).expect("sums");
-        assert_eq!(found, format!("{expected}d\n"), "after {after} files: {said}");
-        assert_eq!(fs::read_dir(&moved).expect("a directory").count(), 0, "{said}");
+        assert_eq!(found, format!("{expected}d\n"), "after {after} files: {text}");
+        assert_eq!(fs::read_dir(&moved).expect("a directory").count(), 0, "{text}");
         site.assert_clean();
     }
 }
@@ -457,7 +457,7 @@ fn packed_files_return_errors_without_the_packer() {
         Background::start(&mut site.job(3, &["--job", &job, "--aggregate", "--keep-going"], &script));
     wait_for("files", || wrote.exists().then_some(()));
     assert!(place.kill_agent(0));
-    let said = site
+    let text = site
         .tameike(&[
             "exec",
             "--job",
@@ -470,7 +470,7 @@ fn packed_files_return_errors_without_the_packer() {
         ])
         .output()
         .expect("it starts");
-    assert!(said.status.success(), "{}", shown(&said));
+    assert!(text.status.success(), "{}", shown(&text));
     fs::remove_file(&wrote).expect("it is there");
     assert_ne!(running.output().status.code(), Some(0));
     let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");

@@ -16,9 +16,9 @@ fn in_job(site: &Site, options: &[&str], node: u32, script: &str) -> String {
         r#"mkdir -p "$TAMEIKE_CACHE/work"; cd "$TAMEIKE_CACHE/work"; tameike exec --node {node} -- bash -eu {}"#,
         file.display()
     );
-    let said = succeed(&mut site.job(2, options, &go));
+    let text = succeed(&mut site.job(2, options, &go));
     site.assert_clean();
-    said
+    text
 }
 
 /// The same in `work` of a plain directory.

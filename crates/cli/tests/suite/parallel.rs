@@ -48,8 +48,8 @@ fn two_nodes_push_to_one_repository() {
                 git add .
                 git commit --quiet --message="node $TAMEIKE_NODE, $i"
                 tries=0
-                until git push --quiet origin HEAD:main 2>$0-said-$TAMEIKE_NODE; do
-                    grep -qE 'fetch first|non-fast-forward|cannot lock ref|failed to update ref|incorrect old value|reference already exists' $0-said-$TAMEIKE_NODE || {{ cat $0-said-$TAMEIKE_NODE >&2; exit 1; }}
+                until git push --quiet origin HEAD:main 2>$0-text-$TAMEIKE_NODE; do
+                    grep -qE 'fetch first|non-fast-forward|cannot lock ref|failed to update ref|incorrect old value|reference already exists' $0-text-$TAMEIKE_NODE || {{ cat $0-text-$TAMEIKE_NODE >&2; exit 1; }}
                     tries=$((tries + 1)); test $tries -lt 500
                     git pull --quiet --rebase origin main
                 done
@@ -112,12 +112,12 @@ fn mpi_ranks_write_interleaved_records_into_one_file() {
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         # An allocation of Slurm has other names for its hosts.
         slurm="SLURM_JOBID=1 SLURM_NODELIST=host[1-2] SLURM_TASKS_PER_NODE=2(x2) SLURM_NNODES=2"
-        # Nodes of one machine: they are told apart, but have only its loopback between them.
+        # Nodes of one machine: they are found apart, but have only its loopback between them.
         for io in ompio romio321; do
             on 0 env $slurm mpirun --mca io $io --mca plm rsh --mca plm_rsh_agent {agent} --mca ras ^slurm --leave-session-attached \
                 --mca btl tcp,self --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo \
-                --host node-0:2,node-1:2 {PYTHON} {records} $view/$io {rounds} > $marks/said-$io
-            grep -qx 'exact on 4 ranks' $marks/said-$io || {{ cat $marks/said-$io; exit 1; }}
+                --host node-0:2,node-1:2 {PYTHON} {records} $view/$io {rounds} > $marks/text-$io
+            grep -qx 'exact on 4 ranks' $marks/text-$io || {{ cat $marks/text-$io; exit 1; }}
             rm $view/$io-*
         done
         "#,

@@ -26,32 +26,31 @@ type Outcomes = BTreeMap<String, String>;
 fn suite(site: &Site) -> String {
     let programs = site.plain().join("programs");
     fs::create_dir(&programs).expect("a directory");
-    fs::create_dir(said(site)).expect("a directory");
+    fs::create_dir(messages(site)).expect("a directory");
     let mount = programs.join("mount");
-    let tried =
-        "for try in $(seq 50); do said=$(/bin/mount --internal-only \"$@\" 2>&1) && exit; sleep 0.1; done";
-    fs::write(&mount, format!("#!/bin/sh\n{tried}\necho \"$said\" >&2; exit 1\n")).expect("a program");
+    let tried = "for try in $(seq 50); do messages=$(/bin/mount --internal-only \"$@\" 2>&1) && exit; sleep 0.1; done";
+    fs::write(&mount, format!("#!/bin/sh\n{tried}\necho \"$messages\" >&2; exit 1\n")).expect("a program");
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).expect("ours");
     format!(
-        r#"said={said}
-           sed 's/^allow_remount = false/allow_remount = true/' {config} > $said/erofs.toml
+        r#"messages={messages}
+           sed 's/^allow_remount = false/allow_remount = true/' {config} > $messages/erofs.toml
            pjdfstest() {{ NO_COLOR=1 RUST_BACKTRACE=0 PATH={programs}:$PATH {program} -s {elsewhere} "$@" 2>&1 || true; }}
            suite() {{
                mkdir "$2"; chmod 755 "$2"
-               (cd /; pjdfstest -c {config} -p "$2"; pjdfstest -c $said/erofs.toml -p "$2" erofs) > "$1"
+               (cd /; pjdfstest -c {config} -p "$2"; pjdfstest -c $messages/erofs.toml -p "$2" erofs) > "$1"
            }}
         "#,
         programs = programs.display(),
         program = crate::suites::program("pjdfstest"),
         config = crate::suites::file("pjdfstest.toml"),
         elsewhere = site.plain().display(),
-        said = said(site).display(),
+        messages = messages(site).display(),
     )
 }
 
 /// The directory of the suite's output.
-fn said(site: &Site) -> PathBuf {
-    site.plain().join("said")
+fn messages(site: &Site) -> PathBuf {
+    site.plain().join("messages")
 }
 
 /// A site that other users can enter, for cases about permissions.
@@ -63,15 +62,15 @@ fn open_site() -> Site {
 }
 
 /// Parses the suite's output: the cases that did not pass. If a case ran twice, the second outcome counts.
-fn read(said: &str) -> Outcomes {
+fn read(messages: &str) -> Outcomes {
     let mut outcomes = Outcomes::new();
-    for line in said.lines() {
+    for line in messages.lines() {
         let words: Vec<_> = line.split_whitespace().collect();
         if let [name, outcome @ ("ok" | "skipped" | "FAILED")] = words.as_slice() {
             outcomes.insert((*name).to_owned(), (*outcome).to_owned());
         }
     }
-    assert_eq!(outcomes.len(), CASES, "not the whole suite: {said}");
+    assert_eq!(outcomes.len(), CASES, "not the whole suite: {messages}");
     outcomes.retain(|_, outcome| outcome != "ok");
     outcomes
 }
@@ -97,11 +96,11 @@ fn expected(place: &str) -> Outcomes {
 fn assert_as_listed(site: &Site, places: &[&str]) {
     let mut wrong = String::new();
     for place in places {
-        let said = fs::read_to_string(said(site).join(place)).expect("what pjdfstest said");
-        let (outcomes, listed) = (read(&said), expected(place));
+        let messages = fs::read_to_string(messages(site).join(place)).expect("what pjdfstest messages");
+        let (outcomes, listed) = (read(&messages), expected(place));
         if outcomes != listed {
             let passed = |line: &&str| !line.ends_with(" ok");
-            let rest: Vec<_> = said.lines().filter(passed).collect();
+            let rest: Vec<_> = messages.lines().filter(passed).collect();
             wrong += &format!("{place}:\n{outcomes:#?}, but listed are {listed:#?}:\n{}\n", rest.join("\n"));
         }
     }
@@ -129,7 +128,7 @@ fn run_in_views((job, options): (&str, &[&str]), nodes: u32, is_on_disk: bool, v
         r#"dir=$TAMEIKE_SHARED; while [ "$dir" != / ]; do chmod a+x "$dir"; dir=$(dirname "$dir"); done"#,
     );
     for (place, view) in views {
-        script.push_str(&format!("\nsuite $said/{place} $TAMEIKE_{view}/p &"));
+        script.push_str(&format!("\nsuite $messages/{place} $TAMEIKE_{view}/p &"));
     }
     script.push_str("\nwait");
     let disk = site.disk();
@@ -174,7 +173,7 @@ fn ext4_and_xfs_pass_the_same_suite() {
     for (place, make, size) in [("ext4", "mkfs.ext4 -q", "100M"), ("xfs", "mkfs.xfs -q", "320M")] {
         script.push_str(&format!(
             "cd {disks}; mkdir {place}; truncate -s {size} {place}.image; {make} {place}.image; \
-             mount -o loop {place}.image {place}; suite $said/{place} $PWD/{place}/p &\n",
+             mount -o loop {place}.image {place}; suite $messages/{place} $PWD/{place}/p &\n",
             disks = disks.display(),
         ));
     }

@@ -39,9 +39,9 @@ fn compare(script: &str) {
     );
     let output = job(&site, 1, &[], &inner).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let parts: Vec<&str> = said.split("---\n").collect();
-    assert_eq!(parts.len(), 4, "{said}");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = messages.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{messages}");
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
@@ -266,16 +266,16 @@ fn a_program_that_changed_nothing_gets_no_errors_of_other_writers() {
 import errno, os
 writer = os.open("f", os.O_RDWR | os.O_CREAT, 0o600)
 others = [os.open("f", os.O_RDWR) for _ in range(3)]
-told = []
+found = []
 try:
     for _ in range(60): os.write(writer, bytes(1 << 20))
-except OSError as error: told.append(error.errno)
+except OSError as error: found.append(error.errno)
 for other in others:
     os.read(other, 10)
     os.close(other)
 try: os.close(writer)
-except OSError as error: told.append(error.errno)
-assert told and set(told) == {errno.ENOSPC}, told
+except OSError as error: found.append(error.errno)
+assert found and set(found) == {errno.ENOSPC}, found
 print("SEEN")'"#;
     let output = job(&site, 1, &["--capacity", "shared=16M"], script).output().expect("a job");
     let seen = String::from_utf8_lossy(&output.stdout).contains("SEEN");
@@ -403,9 +403,9 @@ fn a_command_on_another_node_reaches_that_nodes_agent() {
         for node in 0 1; do tameike exec --node $node -- bash -c 'cat $TAMEIKE_NODE_LOCAL/node'; done"#;
     let output = job(&site, 2, &[], script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{said}");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = messages.lines().collect();
+    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{messages}");
     assert_eq!(lines[2..], ["0", "1"]);
     site.assert_clean();
 }
@@ -416,8 +416,8 @@ fn preload_without_a_ring_is_refused() {
     let site = Site::new();
     let output = job(&site, 1, &["--no-ring"], "echo ran").output().expect("a job");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("--preload") && said.contains("--no-ring"), "{said}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("--preload") && messages.contains("--no-ring"), "{messages}");
     let script = r#"test -z "$TAMEIKE_RING"; ! tameike exec --preload -- echo ran"#;
     let output = site.job(1, &["--no-ring"], script).output().expect("a job");
     assert!(output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
@@ -452,9 +452,9 @@ fn user_0_without_capabilities_has_the_same_permissions_as_in_the_kernel() {
     for options in [&[][..], &["--preload"]] {
         let output = site.job(1, options, script).output().expect("a job");
         assert!(output.status.success(), "{}", shown(&output));
-        let said = String::from_utf8_lossy(&output.stdout);
+        let messages = String::from_utf8_lossy(&output.stdout);
         let expected = "own\n".repeat(6) + "secret\n";
-        assert_eq!(said, expected, "{options:?}: {}", shown(&output));
+        assert_eq!(messages, expected, "{options:?}: {}", shown(&output));
         fs::remove_file(site.shared().join("file")).expect("drained");
         fs::remove_dir(site.shared().join("dir")).expect("drained");
     }

@@ -18,7 +18,7 @@ def look(path):
             found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
 
 class Door:
-    """A process that does what it is told, preloaded or not."""
+    """A process that does what it is shown_text, preloaded or not."""
     def __init__(self, preloaded, before=()):
         hidden = () if preloaded else ("LD_PRELOAD", "TAMEIKE_RING")
         env = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -43,10 +43,10 @@ if sys.argv[0] == "door":
     kept = {}
     for line in sys.stdin:
         try:
-            said = eval(eval(line))
+            words = eval(eval(line))
         except OSError as error:
-            said = errno.errorcode[error.errno]
-        print(repr(said) if isinstance(said, (tuple, str, int)) else None, flush=True)
+            words = errno.errorcode[error.errno]
+        print(repr(words) if isinstance(words, (tuple, str, int)) else None, flush=True)
     sys.exit()
 "#;
 
@@ -107,8 +107,8 @@ for round in range(4):
     for step in steps:
         for _ in range(3):
             agree(round, step)
-        said = doors[round % 2](step)
-        assert not isinstance(said, str), (step, said)
+        words = doors[round % 2](step)
+        assert not isinstance(words, str), (step, words)
         agree(round, "after", step)
     os.unlink("dir/file")
 for door in (*doors, here, there):
@@ -176,8 +176,8 @@ for setup, step in steps:
     eval(setup)
     for _ in range(5):
         before = look("dir/file")
-    said = far(step)
-    assert not isinstance(said, str), (step, said)
+    words = far(step)
+    assert not isinstance(words, str), (step, words)
     found = look("dir/file")
     assert found != before, step
     expected = far("look('dir/file')")

@@ -44,8 +44,8 @@ fn nodes_that_replace_each_others_files_lose_and_mix_nothing() {
         let script =
             format!("tameike exec --all -- python3 {worker} 4; tameike exec --all -- python3 {worker} 0");
         // It would exit with 75 if the shared directory lacked anything.
-        let told = succeed(&mut cluster.job(options, &script));
-        assert_eq!(told.matches("no file lost or mixed").count(), 4, "{told}");
+        let text = succeed(&mut cluster.job(options, &script));
+        assert_eq!(text.matches("no file lost or mixed").count(), 4, "{text}");
         cluster.assert_clean();
     }
 }

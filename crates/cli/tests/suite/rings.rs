@@ -36,10 +36,10 @@ fn rings(memory: &str) -> u32 {
     let program = site.plain().join("requests.py");
     fs::write(&program, include_str!("rings/requests.py")).expect("the program");
     let script = format!("python3 {}", program.display());
-    let said = succeed(&mut site.job(2, &["--memory", memory], &script));
+    let text = succeed(&mut site.job(2, &["--memory", memory], &script));
     site.assert_clean();
-    let count = said.lines().find_map(|line| line.strip_prefix("rings ")?.parse().ok());
-    count.unwrap_or_else(|| unreachable!("the program says it: {said}"))
+    let count = text.lines().find_map(|line| line.strip_prefix("rings ")?.parse().ok());
+    count.unwrap_or_else(|| unreachable!("the program says it: {text}"))
 }
 
 /// Returns true if the doctor reports missing rings as a problem.

@@ -140,7 +140,7 @@ fn attributes_of_directories_are_seen_within_the_limit() {
     run(r#"for view in $both; do
                cd $view; mkdir dir
                for round in 1 2 3 4 5; do
-                   stat dir > $marks/said
+                   stat dir > $marks/words
                    on 1 sh -c "chmod 7$round$round dir; mkdir dir/$round; touch -d 2001-02-03T04:05:0$round dir"
                    test $view = $TAMEIKE_SHARED || sleep 0.2
                    test $(stat -c %a dir) = 7$round$round
@@ -162,7 +162,7 @@ fn attributes_of_files_are_seen_within_the_limit() {
     run(r#"for view in $both; do
                cd $view; echo one > file; ln -s there link
                for round in 1 2 3 4 5; do
-                   stat file link > $marks/said
+                   stat file link > $marks/words
                    on 1 sh -c "chmod 6$round$round file; echo more >> file; ln -snf there-$round link; ln file name-$round"
                    test "$(stat -c '%a %s %h' file)" = "6$round$round $((4 + 5 * round)) $((1 + round))"
                    test "$(readlink link)" = there-$round
@@ -204,9 +204,9 @@ fn sizes_and_times_are_correct_before_the_flush() {
     run(r#"cd $TAMEIKE_CACHE
            for size in 1 5000 1048577 7000000; do
                head -c $size /dev/urandom > file
-               sum=$(sha256sum < file); said=$(stat -c '%s %y' file)
-               test "${said%% *}" = $size
-               test "$(on 1 stat -c '%s %y' file)" = "$said"
+               sum=$(sha256sum < file); words=$(stat -c '%s %y' file)
+               test "${words%% *}" = $size
+               test "$(on 1 stat -c '%s %y' file)" = "$words"
                test "$(on 1 sha256sum < file)" = "$sum"
                on 1 sh -c 'echo more >> file'
                test $(stat -c %s file) = $((size + 5))
@@ -263,18 +263,18 @@ fn calls_that_need_a_failed_agent_return_an_error() {
     let body = format!(
         r#"names=; for k in $(seq 1 24); do mkdir $TAMEIKE_SHARED/$k; names=$names,$TAMEIKE_SHARED/$k/file; done
            kill -KILL $(python3 -c "import json; print(json.load(open('{dir}/node-1/node.json'))['record']['pid'])")
-           nodes 0 use_each ${{names#,}} > $marks/said
-           test $(wc -l < $marks/said) = 24
-           test $(grep -cx done $marks/said) -ge 3
-           test $(grep -cx EHOSTDOWN $marks/said) -ge 3
-           ! grep -vxE 'done|EHOSTDOWN' $marks/said
+           nodes 0 use_each ${{names#,}} > $marks/words
+           test $(wc -l < $marks/words) = 24
+           test $(grep -cx done $marks/words) -ge 3
+           test $(grep -cx EHOSTDOWN $marks/words) -ge 3
+           ! grep -vxE 'done|EHOSTDOWN' $marks/words
            touch $marks/passed"#,
         dir = place.dir.display(),
     );
     let options = ["--job", &place.job, "--keep-going"];
     let output = site.job(2, &options, &script(&site, &body)).output().expect("a job");
-    let said = fs::read_to_string(site.plain().join("said")).unwrap_or_default();
-    assert!(site.plain().join("passed").exists(), "{said}{}", shown(&output));
+    let words = fs::read_to_string(site.plain().join("words")).unwrap_or_default();
+    assert!(site.plain().join("passed").exists(), "{words}{}", shown(&output));
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     site.assert_clean();

@@ -47,9 +47,9 @@ fn everything_works(allows: Allows, paths: &str) {
     let output = user.job(allows, &job, EVERYTHING).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains(paths), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("drain complete: 3 files"), "{said}");
-    assert!(said.contains("all synced, read back and equal"), "{said}");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("drain complete: 3 files"), "{words}");
+    assert!(words.contains("all synced, read back and equal"), "{words}");
     user.assert_shared("from-0", "from 0\n");
     user.assert_shared("from-1", "from 1\n");
     user.assert_shared("both", "from 0\nfrom 1\n");
@@ -91,9 +91,9 @@ fn the_job_prints_advice_if_mounts_are_refused() {
     for (allows, part) in [(Allows::NoDevice, "/dev/fuse"), (Allows::Nothing, "namespace")] {
         let output = user.job(allows, &job, "exit 0").output().expect("a try");
         assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(part) && said.contains("fusermount3"), "{allows:?}: {said}");
-        assert!(said.contains("`tameike doctor` prints how to fix it"), "{allows:?}: {said}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(words.contains(part) && words.contains("fusermount3"), "{allows:?}: {words}");
+        assert!(words.contains("`tameike doctor` prints how to fix it"), "{allows:?}: {words}");
         assert_no_device(&job);
         host.assert_clean();
     }
@@ -201,12 +201,12 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     assert!(status.contains(&names[0]) && !status.contains(&names[1]), "{status}");
 
     let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).output().expect("a try");
-    let said = String::from_utf8_lossy(&ambiguous.stderr);
-    assert!(!ambiguous.status.success() && said.contains("choose one with --job"), "{said}");
+    let words = String::from_utf8_lossy(&ambiguous.stderr);
+    assert!(!ambiguous.status.success() && words.contains("choose one with --job"), "{words}");
     let foreign =
         daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
-    let said = String::from_utf8_lossy(&foreign.stderr);
-    assert!(!foreign.status.success() && said.contains("this user has no job"), "{said}");
+    let words = String::from_utf8_lossy(&foreign.stderr);
+    assert!(!foreign.status.success() && words.contains("this user has no job"), "{words}");
     // From outside the job, `exec` enters its views.
     let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
     let beside = |user: &User<'_>, job: &str| {
@@ -219,8 +219,8 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     assert_eq!(beside(&daemon, &names[0]), "other\n");
     // The name of a running job is refused, and that job continues.
     let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
-    let said = String::from_utf8_lossy(&taken.stderr);
-    assert!(taken.status.code() == Some(71) && said.contains("a job named"), "{said}");
+    let words = String::from_utf8_lossy(&taken.stderr);
+    assert!(taken.status.code() == Some(71) && words.contains("a job named"), "{words}");
 
     second.end();
     other.end();
@@ -372,8 +372,8 @@ fn files_of_other_users_appear_as_the_users_own() {
     let output = user.job(Allows::Everything, &job, &script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1:1 770\n1:1 644\n");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.matches("Invalid argument").count(), 3, "{said}");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(words.matches("Invalid argument").count(), 3, "{words}");
     let found =
         succeed(Command::new("stat").args(["-c", "%u:%g %a", "odd", "read"]).current_dir(user.shared()));
     assert_eq!(found, format!("0:{GROUP} 470\n0:{GROUP} 644\n"));
@@ -402,9 +402,9 @@ fn packed_files_are_private_until_their_user_opens_the_container() {
     assert_eq!((mode(&container), mode(&shared.join("large"))), (0o700, 0o600));
     let refused = |name: &str, options: &[&str], parts: [&str; 2]| {
         let refused = run(&other, name, options, "exit 0");
-        let said = shown(&refused);
-        assert_eq!(refused.status.code(), Some(71), "{said}");
-        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let words = shown(&refused);
+        assert_eq!(refused.status.code(), Some(71), "{words}");
+        assert!(parts.iter().all(|part| words.contains(part)), "{words}");
     };
     let not_own = ["belongs to another user", "packed files would not be private there"];
     refused("closed", &["--packed-by-others"], ["which you may not read", "ask who packed them"]);
@@ -430,10 +430,10 @@ fn a_directory_of_another_user_with_our_name_is_refused() {
     let job = format!("base-{}", std::process::id());
     let refused = |part: &str| {
         let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let words = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-        assert!(said.contains(part) && said.contains("set TMPDIR"), "{said}");
-        assert!(said.contains(user.base().to_str().expect("plain path")), "{said}");
+        assert!(words.contains(part) && words.contains("set TMPDIR"), "{words}");
+        assert!(words.contains(user.base().to_str().expect("plain path")), "{words}");
     };
     let elsewhere = host.tmp().join("elsewhere");
     fs::create_dir(user.base()).expect("a directory");
@@ -465,9 +465,9 @@ fn a_device_directory_of_another_user_with_our_name_is_refused() {
     let _foreign = Foreign(Path::new(&path));
     fs::write(Path::new(&path).join("precious"), "theirs").expect("a file");
     let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-    assert!(said.contains(&path) && said.contains("node 1"), "{said}");
+    assert!(words.contains(&path) && words.contains("node 1"), "{words}");
     assert_eq!(fs::read_to_string(Path::new(&path).join("precious")).expect("still there"), "theirs");
     host.assert_clean();
 }
@@ -486,9 +486,9 @@ fn user_nobody_does_not_own_directories_of_unmapped_users() {
     let shared = shared.to_str().expect("plain path");
     let arguments = ["run", "--shared", shared, "--job", &job, "--aggregate", "--", "true"];
     let refused = user.tameike(Allows::Everything, &arguments).output().expect("a try");
-    let said = shown(&refused);
-    assert_eq!(refused.status.code(), Some(71), "{said}");
-    assert!(said.contains("belongs to another user"), "{said}");
+    let words = shown(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{words}");
+    assert!(words.contains("belongs to another user"), "{words}");
     fs::remove_dir(&container).expect("it is empty");
     host.assert_clean();
 }

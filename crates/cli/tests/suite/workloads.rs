@@ -89,9 +89,9 @@ fn a_git_repository_stays_intact() {
     let site = run_everywhere(script);
     let drained = site.shared().join("work");
     for repository in ["repo", "clone"] {
-        let said =
+        let words =
             succeed(Command::new("git").args(["fsck", "--full"]).current_dir(drained.join(repository)));
-        assert!(!said.contains("error"), "{said}");
+        assert!(!words.contains("error"), "{words}");
     }
     let head = |dir: &Path| fs::read_to_string(dir.join("work/head")).expect("the head");
     assert_eq!(head(&site.shared()), head(&site.plain()));
@@ -162,9 +162,9 @@ fn a_c_project_builds() {
     run_in_views(
         r#"
         on 0 'tar -xf /usr/src/binutils/binutils-*.tar.xz --wildcards "binutils-*/libiberty" "binutils-*/include" "binutils-*/config*" "binutils-*/install-sh" "binutils-*/ltmain.sh" "binutils-*/move-if-change"'
-        on 1 'mkdir build; cd build; ../binutils-*/libiberty/configure --quiet >said 2>&1 || { tail said; exit 1; }'
-        on 0 'cd build; make -s -j2 >said 2>&1 || { tail said; exit 1; }'
-        on 1 'cd build; make -s check >said 2>&1 || { tail said; exit 1; }; ! grep FAIL said; grep -q PASS said; stat -c %y libiberty.a > built; make -s >said 2>&1; stat -c %y libiberty.a | cmp - built'
+        on 1 'mkdir build; cd build; ../binutils-*/libiberty/configure --quiet >words 2>&1 || { tail words; exit 1; }'
+        on 0 'cd build; make -s -j2 >words 2>&1 || { tail words; exit 1; }'
+        on 1 'cd build; make -s check >words 2>&1 || { tail words; exit 1; }; ! grep FAIL words; grep -q PASS words; stat -c %y libiberty.a > built; make -s >words 2>&1; stat -c %y libiberty.a | cmp - built'
         on 0 'cd build; make -s clean; test ! -e libiberty.a; cd ..; rm -r build binutils-*; test -z "$(ls -A)"'"#,
     );
 }
@@ -174,10 +174,10 @@ fn an_sqlite_database_stays_intact() {
     let site = run_everywhere(
         r#"
         for mode in delete wal; do
-            on 0 "sqlite3 $mode.db 'pragma journal_mode=$mode; create table t(a integer primary key, b text); begin; with recursive c(x) as (select 1 union all select x+1 from c where x<20000) insert into t select x, hex(zeroblob(x%50)) from c; commit; create index i on t(b); delete from t where a%3=0; vacuum; pragma integrity_check;' > $mode.said"
-            on 1 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' > $mode.said"
+            on 0 "sqlite3 $mode.db 'pragma journal_mode=$mode; create table t(a integer primary key, b text); begin; with recursive c(x) as (select 1 union all select x+1 from c where x<20000) insert into t select x, hex(zeroblob(x%50)) from c; commit; create index i on t(b); delete from t where a%3=0; vacuum; pragma integrity_check;' > $mode.words"
+            on 1 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' > $mode.words"
             on 1 "sqlite3 $mode.db 'update t set b=b||a where a%5=0;'"
-            on 0 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' >> $mode.said; grep -q ok $mode.said"
+            on 0 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' >> $mode.words; grep -q ok $mode.words"
         done
         sqlite3 wal.db 'pragma journal_mode=delete;' > /dev/null"#,
     );
@@ -361,9 +361,9 @@ bs=4k
 size=4m
 filename=mapped
 END
-        on 1 'fio --minimal job.fio > said || { cat said; exit 1; }'
-        on 0 'fio --minimal --verify_only job.fio > said || { cat said; exit 1; }'
-        rm -f said"#,
+        on 1 'fio --minimal job.fio > words || { cat words; exit 1; }'
+        on 0 'fio --minimal --verify_only job.fio > words || { cat words; exit 1; }'
+        rm -f words"#,
     );
 }
 

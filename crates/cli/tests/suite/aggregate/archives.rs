@@ -175,10 +175,10 @@ for info in sorted(zipfile.ZipFile('a.zip').infolist(), key=lambda info: info.fi
     site.pack();
     let exported = agg(&[path("export"), &site.at("container"), &site.at("b.zip")]);
     assert_eq!(exported.status.code(), Some(INCOMPLETE), "{}", shown(&exported));
-    let said = String::from_utf8_lossy(&exported.stderr).into_owned();
+    let words = String::from_utf8_lossy(&exported.stderr).into_owned();
     assert!(
-        said.contains("exported 6 paths") && said.contains("exported 3 paths with another time"),
-        "{said}"
+        words.contains("exported 6 paths") && words.contains("exported 3 paths with another time"),
+        "{words}"
     );
     let read = site.python(&read.replace("a.zip", "b.zip"));
     assert!(read.contains("1969 (1980, 1, 1, 0, 0, 0) None"), "{read}");

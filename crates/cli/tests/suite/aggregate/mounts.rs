@@ -25,8 +25,8 @@ impl Namespace {
             .stdout(Stdio::piped())
             .spawn()
             .expect("unshare is installed");
-        let said = BufReader::new(holder.stdout.take().expect("a pipe"));
-        assert!(said.lines().any(|line| line.is_ok_and(|line| line == "ready")), "it has the mount");
+        let text = BufReader::new(holder.stdout.take().expect("a pipe"));
+        assert!(text.lines().any(|line| line.is_ok_and(|line| line == "ready")), "it has the mount");
         Self(holder)
     }
 }

@@ -64,8 +64,8 @@ fn a_path_that_is_too_long_is_skipped_and_reported_shortened() {
     let container = base.path().join("container");
     let packed = agg(&[path("create"), &base.path().join("source"), &container]);
     assert_eq!(packed.status.code(), Some(INCOMPLETE), "{}", shown(&packed));
-    let said = String::from_utf8_lossy(&packed.stderr).into_owned();
-    assert!(said.contains("bytes)") && said.lines().all(|line| line.len() < 500), "{said}");
+    let messages = String::from_utf8_lossy(&packed.stderr).into_owned();
+    assert!(messages.contains("bytes)") && messages.lines().all(|line| line.len() < 500), "{messages}");
     let listed = agg(&[path("ls"), path("-r"), path("-0"), &container]);
     let paths: Vec<_> = listed.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
     assert_eq!(paths.iter().filter(|path| path.ends_with(b"file")).count(), 17);
@@ -100,9 +100,9 @@ fn a_full_disk_is_reported_once() {
         .output()
         .expect("it runs");
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("; the same for 2") && said.contains(" more paths"), "{said}");
-    assert_eq!(said.lines().count(), 3, "{said}");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(messages.contains("; the same for 2") && messages.contains(" more paths"), "{messages}");
+    assert_eq!(messages.lines().count(), 3, "{messages}");
 }
 
 #[test]

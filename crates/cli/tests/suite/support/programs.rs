@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
 const WRITER_F: &str = "program writer
   use mpi
   implicit none
-  integer :: rank, ierr, step, i, told
+  integer :: rank, ierr, step, i, found
   character(len=200) :: dir, path
   call MPI_Init(ierr)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
@@ -176,8 +176,8 @@ const WRITER_F: &str = "program writer
     write (20) (i * rank + step, i = 1, 5000)
     close (20)
     open (unit=21, file=path, form='unformatted', access='stream', status='old', action='read')
-    read (21) told
-    if (told /= rank + step) call MPI_Abort(MPI_COMM_WORLD, 5, ierr)
+    read (21) found
+    if (found /= rank + step) call MPI_Abort(MPI_COMM_WORLD, 5, ierr)
     close (21)
   end do
   call MPI_Finalize(ierr)

@@ -50,8 +50,8 @@ fn pause_noise() -> u16 {
 }
 
 /// Returns the expected exit code of a recovery that has drained all journals; it differs if files were cut off during writes.
-pub fn code_of_recovery(said: &str) -> i32 {
-    if said.contains("  CUT OFF: ") && !said.contains("  MISSING: ") { 75 } else { 0 }
+pub fn code_of_recovery(words: &str) -> i32 {
+    if words.contains("  CUT OFF: ") && !words.contains("  MISSING: ") { 75 } else { 0 }
 }
 
 /// Waits until `ready` returns a value.
