@@ -14,7 +14,6 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
 use tameike_io::shared::{SharedFs, join, split};
 
-/// The meaning of an argument.
 enum Place {
     /// A path in a container.
     Inside { container: PathBuf, path: Vec<u8> },

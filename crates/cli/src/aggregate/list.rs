@@ -62,7 +62,6 @@ pub(super) fn is_dir(entry: &IndexEntry) -> bool {
     entry.node.is_some_and(|node| node.kind == FileKind::Directory)
 }
 
-/// Format of names.
 #[derive(Clone, Copy)]
 enum Style {
     /// Unquoted, lines end with NUL.
@@ -80,7 +79,6 @@ impl Style {
     }
 }
 
-/// Returns the line of an entry.
 fn line(container: &Container, entry: &IndexEntry, is_long: bool, style: Style) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let brief = if is_long { container.brief(entry)? } else { None };

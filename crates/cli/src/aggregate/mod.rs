@@ -28,10 +28,8 @@ use tameike_io::shared::{PosixTree, SharedFs};
 
 /// Default number of threads.
 const THREADS_MAX: usize = 16;
-/// Bytes per read of `cat`.
 const CAT_SIZE: usize = 1 << 20;
 
-/// Executes a subcommand. Returns the exit code.
 pub fn aggregate(action: &AggregateAction) -> u8 {
     let done = match action {
         AggregateAction::Create(arguments) => create(arguments),

@@ -17,24 +17,19 @@ use tameike_agent::control::AgentControl;
 use tameike_agent::files::{FileAsked, FilesAsked};
 use tameike_core::{Errno, Fault, JobId, Result, View};
 
-/// State of one job.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Known {
-    /// The job runs.
     Running(JobStatus),
     /// The job was interrupted; `recover` finishes it.
     CutOff {
-        /// The job.
         job: JobId,
         /// Its leftovers and the command that recovers it, as `recover` prints them.
         state: String,
     },
     /// Its driver does not reply.
     Failed {
-        /// The job.
         job: JobId,
-        /// The reason.
         fault: String,
     },
 }

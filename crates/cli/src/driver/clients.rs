@@ -28,9 +28,7 @@ pub type RemoteSignal = dyn Fn(NodeId, String, i32) + Send + Sync;
 
 /// The job, for the threads of connections.
 pub struct ClientContext {
-    /// The job's directory.
     pub job_dir: PathBuf,
-    /// The job's record.
     pub record: JobRecord,
     /// Sends events to the driver's loop.
     pub events: Sender<Event>,

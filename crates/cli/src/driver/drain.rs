@@ -19,9 +19,7 @@ pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
 /// Time for agents to list undrained files after an aborted drain.
 const NAMES_LIMIT: Duration = Duration::from_secs(2);
 
-/// The outcome of a drain.
 pub struct Drained {
-    /// The merged receipt.
     pub receipt: Receipt,
     /// Everything is on the shared file system.
     pub is_complete: bool,

@@ -11,38 +11,27 @@ use tameike_io::os::signal::Arrived;
 /// Identifies a request to the agents; 0 is the start.
 pub type GatherId = u64;
 
-/// An event.
 pub enum Event {
-    /// An agent sent a reply.
     Agent {
-        /// The node.
         node: u32,
-        /// The reply.
         answer: AgentAnswer,
     },
     /// An agent's process has exited.
     AgentGone {
-        /// The node.
         node: u32,
-        /// The cause, as text.
         how: String,
     },
-    /// A signal arrived.
     Signal(Arrived),
     /// The job's command exited with this code.
     CommandEnded(u8),
     /// A client signals the command that it launched on another host.
     SignalCommand {
-        /// The node.
         node: u32,
         /// The name of the launched command.
         command: String,
-        /// The signal's number.
         signal: i32,
     },
-    /// A client sent a request.
     Client {
-        /// The request.
         request: ClientRequest,
         /// Receives the replies; dropped after the last.
         reply: Sender<DriverReply>,
@@ -51,7 +40,6 @@ pub enum Event {
 
 /// An event that a phase must handle.
 pub enum Notice {
-    /// A signal arrived.
     Signal(Arrived),
     /// The job's command exited with this code.
     CommandEnded(u8),
@@ -67,10 +55,8 @@ pub enum Notice {
     Down {
         /// Read every file back and compare it.
         verify: bool,
-        /// Receives the receipt.
         reply: Sender<DriverReply>,
     },
-    /// The deadline has passed.
     TimedOut,
 }
 

@@ -15,16 +15,13 @@ pub struct Gather {
     pub question: Option<AgentRequest>,
     /// Nodes that have not replied.
     pub waiting: BTreeSet<u32>,
-    /// The last reply of each.
     pub answers: BTreeMap<u32, AgentReply>,
-    /// The progress of each.
     pub progress: BTreeMap<u32, Progress>,
     /// The client that sent the request, if any.
     pub client: Option<Sender<DriverReply>>,
 }
 
 impl Gather {
-    /// Returns the total progress.
     pub fn total_progress(&self) -> Progress {
         self.progress.values().fold(Progress::default(), |sum, one| Progress {
             files_left: sum.files_left + one.files_left,

@@ -70,7 +70,6 @@ impl AgentLink {
         Ok(link)
     }
 
-    /// The node's number.
     pub fn node(&self) -> u32 {
         self.node
     }

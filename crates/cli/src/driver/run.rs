@@ -26,7 +26,7 @@ use tameike_io::os::process::{ProcessId, monotonic, start_thread};
 use tameike_packer::CONTAINER;
 
 /// A second Ctrl-C within this time ends the job at once.
-const SECOND_SIGNAL: Duration = Duration::from_secs(2);
+const REPEAT: Duration = Duration::from_secs(2);
 
 /// Runs the command as a job. Returns the exit code.
 pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
@@ -80,7 +80,6 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     Ok(driver)
 }
 
-/// The outcome of a job.
 pub(super) struct Ended {
     /// Everything is on the shared file system, and the receipt reports no fault.
     pub(super) is_complete: bool,
@@ -88,7 +87,6 @@ pub(super) struct Ended {
     pub(super) is_kept: bool,
 }
 
-/// The running command.
 struct Command {
     process: Option<ProcessId>,
     name: String,
@@ -97,7 +95,6 @@ struct Command {
     asked: Option<Duration>,
     /// Time at which the driver kills the command.
     kill_at: Option<Duration>,
-    /// Deadline of the drain.
     drain_until: Option<Duration>,
     /// An agent has failed.
     agent_lost: bool,
@@ -186,10 +183,7 @@ impl Driver {
                 }
                 Notice::Signal(arrived) => {
                     let now = monotonic();
-                    if command
-                        .asked
-                        .is_some_and(|asked| arrived.signal != SIGINT || now - asked < SECOND_SIGNAL)
-                    {
+                    if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < REPEAT) {
                         return None;
                     }
                     command.asked = Some(now);
@@ -204,9 +198,7 @@ impl Driver {
                     self.report_lost_agent(node);
                     command.agent_lost = true;
                     if !self.record.plan.keep_going && command.kill_at.is_none() {
-                        report::say(format_args!(
-                            "terminating the command (use --keep-going to let it continue)"
-                        ));
+                        report::say(format_args!("terminating the command (--keep-going lets it continue)"));
                         self.ask_command_to_end(command, Some(SIGTERM));
                     }
                 }

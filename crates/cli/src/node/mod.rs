@@ -51,7 +51,6 @@ fn not_a_start(error: &serde_json::Error) -> Fault {
     Fault::new(Errno::EPROTO, format!("`tameike agent` must be started by a driver: {error}"))
 }
 
-/// Writes one line to the driver.
 fn answer(answer: &AgentAnswer) -> Result<()> {
     let failed = |error| Fault::from_os("replying to the driver", &error);
     let mut line = serde_json::to_vec(answer).map_err(|error| failed(error.into()))?;

@@ -22,7 +22,6 @@ use tameike_io::os::{mount, namespace, owned};
 
 /// A node whose agent has started.
 pub struct PreparedNode<A> {
-    /// The agent.
     pub agent: A,
     /// The record of its process.
     pub record: NodeRecord,

@@ -49,7 +49,6 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
     stop(&serving, &order)
 }
 
-/// Parameters of the stop.
 struct StopOrder {
     /// The command to reply to; `None` if the driver has exited.
     id: Option<u64>,

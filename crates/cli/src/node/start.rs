@@ -4,7 +4,6 @@ use crate::place::record::JobRecord;
 use serde::{Deserialize, Serialize};
 use tameike_agent::control::AgentStart;
 
-/// Parameters of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStart {
     /// Parameters of the agent. The node computes its capacity from the plan in the record and `sharers`.
@@ -15,7 +14,6 @@ pub struct NodeStart {
     pub record: JobRecord,
     /// Time in milliseconds for a flush after the driver has exited.
     pub grace_ms: u64,
-    /// The log level.
     pub log_level: String,
     /// The driver is on this host: it has removed leftovers of other jobs, and removes the job's directory at the end.
     pub driver_is_here: bool,

@@ -49,7 +49,6 @@ impl DrainProgress {
         }
     }
 
-    /// Removes the display.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -84,7 +83,6 @@ impl WarmProgress {
         }
     }
 
-    /// Removes the display.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -115,7 +113,6 @@ impl BenchProgress {
         }
     }
 
-    /// Removes the display.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -150,7 +147,6 @@ impl CheckProgress {
         }
     }
 
-    /// Removes the display.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

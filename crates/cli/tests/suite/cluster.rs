@@ -78,7 +78,6 @@ impl Watched {
         Self { child, input, output, words: Vec::new() }
     }
 
-    /// Sends a line to the job.
     fn say(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it waits");

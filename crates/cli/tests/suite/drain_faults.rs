@@ -102,7 +102,6 @@ impl Scene {
         self.mounts.tameike(&self.site, &[&arguments, options].concat())
     }
 
-    /// Recovery must complete the job.
     fn check_recovery(&self) {
         let output = self.recover(&["--verify"]);
         assert_eq!(output.status.code(), Some(0), "{}", shown(&output));

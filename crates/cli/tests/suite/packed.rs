@@ -26,7 +26,6 @@ fn plain_files(site: &Site) -> Vec<PathBuf> {
     files
 }
 
-/// Verifies the container.
 fn verify(site: &Site) -> String {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(container(site)))
 }

@@ -31,7 +31,6 @@ impl Packing {
         Self { running, job }
     }
 
-    /// Runs another script in the job.
     fn exec(&self, site: &Site, script: &str) -> String {
         succeed(&mut site.tameike(&["exec", "--job", &self.job, "--node", "1", "--", "sh", "-euc", script]))
     }

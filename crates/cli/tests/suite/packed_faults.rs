@@ -89,7 +89,6 @@ impl Scene {
         there
     }
 
-    /// Recovery completes the job.
     fn recover(&self) {
         let output = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--verify"]);
         assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
@@ -112,7 +111,6 @@ impl Scene {
         }
     }
 
-    /// The container is not damaged.
     fn check_undamaged(&self) {
         let verified = self.mounts.shell(&format!("{} agg verify {}", binary(), self.container().display()));
         assert!(verified.status.success(), "{}", shown(&verified));

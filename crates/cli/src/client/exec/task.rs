@@ -17,13 +17,10 @@ use tameike_io::os::process::{ProcessId, start_thread};
 /// The process that starts a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// This process.
     Directly,
-    /// The job's driver.
     ByDriver,
 }
 
-/// Input and output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdio {
     /// Those of this process.
@@ -32,7 +29,6 @@ pub enum Stdio {
     Labelled,
 }
 
-/// A running command.
 pub struct Task {
     running: Running,
     shares_terminal: bool,
@@ -75,7 +71,6 @@ impl Signaller {
 }
 
 impl Task {
-    /// Starts a command.
     pub fn start(
         way: Way,
         record: &JobRecord,

@@ -12,7 +12,6 @@ use std::io::Write;
 use tameike_core::JobId;
 use tameike_core::wire::measure::{Outcome, Quantity, Repetition};
 
-/// All measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// One series per pair of nodes and fabric.
@@ -22,19 +21,15 @@ pub struct Network {
 /// Measurements between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Series {
-    /// Their job.
     pub job: JobId,
     /// The transport between its agents.
     pub fabric: String,
     /// The node that measured, and its peer.
     pub nodes: [u32; 2],
-    /// Their hosts.
     pub hosts: [String; 2],
-    /// The outcomes.
     pub outcomes: Vec<Outcome>,
 }
 
-/// Returns the name of a quantity.
 pub fn name(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Latency => "latency",

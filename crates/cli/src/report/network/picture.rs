@@ -16,7 +16,6 @@ const LEGEND_STEP: f64 = 300.0;
 /// The palette of Okabe and Ito, which colour-blind readers can distinguish.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// Draws the measurements.
 pub fn picture(network: &Network) -> String {
     let rows = Quantity::ALL.len().div_ceil(COLUMNS);
     let (width, height) = (COLUMNS as f64 * PANEL_WIDTH, HEAD + rows as f64 * PANEL_HEIGHT);

@@ -142,7 +142,6 @@ impl Cluster {
         path
     }
 
-    /// The shared directory.
     pub fn shared(&self) -> PathBuf {
         self.site.shared()
     }

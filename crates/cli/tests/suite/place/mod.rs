@@ -11,7 +11,6 @@ use tempfile::TempDir;
 /// The directories of a test. When dropped, it checks that no process of it is left.
 pub struct Place {
     dir: TempDir,
-    /// The program.
     pub program: PathBuf,
 }
 
@@ -143,7 +142,6 @@ impl Drop for Place {
     }
 }
 
-/// A running job.
 pub struct Started {
     pub child: Child,
 }
@@ -156,7 +154,6 @@ impl Started {
         assert_eq!(String::from_utf8_lossy(&bytes), expected);
     }
 
-    /// Signals the driver.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.expect("kill is installed").success());

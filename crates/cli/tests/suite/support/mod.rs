@@ -29,7 +29,6 @@ pub struct Site {
 }
 
 impl Site {
-    /// New, empty directories.
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("tk").expect("a temporary directory");
         for name in ["shared", "tmp", "plain", "disk"] {
@@ -38,7 +37,6 @@ impl Site {
         Self { dir }
     }
 
-    /// The shared directory.
     pub fn shared(&self) -> PathBuf {
         self.dir.path().join("shared")
     }
@@ -110,7 +108,6 @@ impl Site {
     }
 }
 
-/// Path of the binary under test.
 pub fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_tameike")
 }
@@ -144,7 +141,6 @@ pub fn processes_naming(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Everything below a directory.
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     entries

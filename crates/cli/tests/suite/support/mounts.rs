@@ -29,7 +29,6 @@ impl Mounts {
         Some(Self { holder })
     }
 
-    /// The command, in the namespace.
     pub fn inside(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.args(["--mount", "--target", &self.holder.id().to_string(), "--"]);

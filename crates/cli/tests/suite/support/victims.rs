@@ -22,7 +22,6 @@ impl Chance {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -95,12 +94,10 @@ impl Background {
         wait_for("the program", || fs::read_to_string(&path).ok()?.split_whitespace().next()?.parse().ok())
     }
 
-    /// Returns true if it still runs.
     pub fn runs(&mut self) -> bool {
         self.0.as_mut().expect("it runs").try_wait().expect("a child").is_none()
     }
 
-    /// Waits for its end.
     pub fn output(mut self) -> Output {
         self.0.take().expect("it runs").wait_with_output().expect("a child")
     }
@@ -145,9 +142,7 @@ pub fn end_programs(base: &str) {
 
 /// One job of a site, by its directories.
 pub struct JobPlace {
-    /// Its directory.
     pub dir: PathBuf,
-    /// Its name.
     pub job: String,
 }
 

@@ -70,7 +70,6 @@ const WITHOUT_LEFTOVERS: &str = r#"
     if grep fuse.tameike /proc/self/mounts; then echo "mounts are left" >&2; exit 99; fi
     exit $code"#;
 
-/// A host of a test.
 pub struct Host {
     dir: TempDir,
 }
@@ -126,7 +125,6 @@ impl Host {
     }
 }
 
-/// An unprivileged user.
 pub struct User<'a> {
     host: &'a Host,
     id: u32,
@@ -135,18 +133,15 @@ pub struct User<'a> {
 }
 
 impl User<'_> {
-    /// Adds the user to a group.
     pub fn in_group(mut self, group: u32) -> Self {
         self.groups.push(group);
         self
     }
 
-    /// The user's shared directory.
     pub fn shared(&self) -> PathBuf {
         self.host.path(&format!("shared-{}", self.id))
     }
 
-    /// The user's directory for jobs.
     pub fn base(&self) -> PathBuf {
         self.host.tmp().join(format!("tameike-{}", self.id))
     }
