@@ -92,7 +92,7 @@ pub struct JobOptions {
     pub config: Option<PathBuf>,
 }
 
-/// Where nodes keep data.
+/// The devices of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
 pub enum DeviceChoice {

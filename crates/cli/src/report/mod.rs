@@ -26,7 +26,7 @@ pub fn plural(count: usize, noun: &str) -> String {
     if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
-/// Prints rows in columns; `right` says which are aligned to the right.
+/// Prints rows in columns; `right` selects those that are aligned to the right.
 pub fn table<const COLUMNS: usize>(
     rows: &[[String; COLUMNS]],
     right: [bool; COLUMNS],

@@ -30,7 +30,7 @@ impl DrainProgress {
         let files =
             format!("{} {} left", progress.files_left, super::plural(progress.files_left as usize, "file"));
         if self.terminal {
-            let style = ProgressStyle::with_template(TEMPLATE).expect("the template is right");
+            let style = ProgressStyle::with_template(TEMPLATE).expect("the template is valid");
             let bar = self.bar.get_or_insert_with(|| ProgressBar::new(total).with_style(style));
             bar.set_length(total);
             bar.set_position(progress.bytes_flushed);
@@ -73,7 +73,7 @@ impl WarmProgress {
     pub fn update(&mut self, so_far: &Warmed) {
         let files = format!("{} {}", so_far.files, super::plural(so_far.files as usize, "file"));
         if self.terminal {
-            let style = ProgressStyle::with_template(WARM_TEMPLATE).expect("the template is right");
+            let style = ProgressStyle::with_template(WARM_TEMPLATE).expect("the template is valid");
             let bar = self.bar.get_or_insert_with(|| ProgressBar::no_length().with_style(style));
             bar.set_position(so_far.bytes);
             bar.set_message(files);
@@ -100,7 +100,7 @@ pub struct BenchProgress {
 impl BenchProgress {
     /// `count` is the number of measurements.
     pub fn new(count: u64) -> Self {
-        let style = ProgressStyle::with_template(BENCH_TEMPLATE).expect("the template is right");
+        let style = ProgressStyle::with_template(BENCH_TEMPLATE).expect("the template is valid");
         let is_shown = std::io::stderr().is_terminal();
         Self { bar: is_shown.then(|| ProgressBar::new(count).with_style(style)) }
     }
@@ -137,7 +137,7 @@ impl CheckProgress {
 
     pub fn update(&mut self, done: u64, all: u64) {
         if self.terminal && all > 0 {
-            let style = ProgressStyle::with_template(CHECK_TEMPLATE).expect("the template is right");
+            let style = ProgressStyle::with_template(CHECK_TEMPLATE).expect("the template is valid");
             let bar = self.bar.get_or_insert_with(|| ProgressBar::new(all).with_style(style));
             bar.set_length(all);
             bar.set_position(done);

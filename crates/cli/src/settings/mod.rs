@@ -20,7 +20,7 @@ use tameike_core::limits::NODES_MAX;
 use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
 use tameike_io::os::process;
 
-/// Seconds that a drain may take after the job was asked to end.
+/// Seconds that a drain may take after the request to end the job.
 const GRACE_S: u64 = 20;
 /// Seconds in which agents must be ready.
 const START_LIMIT_S: u64 = 60;
@@ -89,7 +89,7 @@ pub struct JobPlan {
     pub verify: bool,
     /// The command continues when an agent fails.
     pub keep_going: bool,
-    /// Seconds that a drain may take after the job was asked to end.
+    /// Seconds that a drain may take after the request to end the job.
     pub grace_s: u64,
     /// Seconds in which agents must be ready.
     pub start_limit_s: u64,

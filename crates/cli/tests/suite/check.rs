@@ -84,7 +84,7 @@ impl Killed {
             file.read_exact_at(&mut block, place).expect("read");
             block == bytes
         });
-        let place = found.expect("the device holds what was written");
+        let place = found.expect("the device has the data");
         file.write_all_at(&[bytes[7] ^ 1], place + 7).expect("written");
     }
 

@@ -78,7 +78,7 @@ impl Watched {
         Self { child, input, output, words: Vec::new() }
     }
 
-    fn say(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it waits");
     }
@@ -157,7 +157,7 @@ fn a_job_from_a_login_node_behaves_like_a_local_one() {
         .tameike(&["exec", "--job", cluster.job_name(), "--node", "1", "--", "sh", "-c", "exit 9"])
         .status();
     assert_eq!(code.expect("it starts").code(), Some(9));
-    job.say("hello");
+    job.send_line("hello");
     assert_eq!(job.line().as_deref(), Some("waiting"));
     job.signal("-TERM");
     let (words, code) = job.end();
@@ -241,7 +241,7 @@ fn a_link_failure_during_the_drain_is_reported_and_recovered() {
     cluster.cut(2);
     fs::write(account.join("stop"), "").expect("the file that stops the workers");
     while job.line().is_some_and(|line| line != "over") {}
-    job.say("end");
+    job.send_line("end");
     let (words, code) = job.end();
     assert_eq!(code, Some(75), "{words:#?}");
     let document = fs::read(&receipt).expect("a receipt");

@@ -24,7 +24,7 @@ def numbers(cores):
 [agent] = agents(json.loads(subprocess.check_output(["tameike", "status", "--json"])))
 threads = glob.glob(f"/proc/{agent['pid']}/task/*/status")
 assert len(threads) > 8, threads
-print("found", agent["cores"])
+print("status", agent["cores"])
 used = set.union(*(numbers(allowed(thread)) for thread in threads))
 print("agent", "there" if used == numbers(agent["cores"]) else used)
 print("program", allowed("/proc/self/status"))
@@ -39,11 +39,11 @@ fn cores_of(site: &Site, options: &[&str]) -> String {
 #[test]
 fn agents_stay_on_their_cores() {
     let site = Site::new();
-    let all = tameike_io::os::process::own_cores().expect("Linux tells");
+    let all = tameike_io::os::process::own_cores().expect("Linux reports it");
     let one = all.iter().last().expect("a core").to_string();
     let bound = cores_of(&site, &["--cores", &one]);
-    assert_eq!(bound, format!("found {one}\nagent there\nprogram {all}\n"));
-    assert_eq!(cores_of(&site, &[]), format!("found {all}\nagent there\nprogram {all}\n"));
+    assert_eq!(bound, format!("status {one}\nagent there\nprogram {all}\n"));
+    assert_eq!(cores_of(&site, &[]), format!("status {all}\nagent there\nprogram {all}\n"));
     site.assert_clean();
 }
 

@@ -166,22 +166,22 @@ fn fail_fsync(kind: Kind, seed: u64) {
     let disk_dir = scene.site.base().join("disk");
     fs::create_dir(&disk_dir).expect("a directory");
     let mut chance = Chance::new(seed);
-    let room_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
+    let space_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
     // Half of the files of the job exist before.
     let dirs = (disk_dir.as_path(), &*scene.site.shared());
-    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, room_kib) else { return };
+    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, space_kib) else { return };
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "fsync");
     scene.check_status();
     assert!(missing >= FILES as usize / 2 - 1, "the disk had space: {}", shown(&output));
     let synced = scene.files_that_are("synced");
-    println!("{room_kib} KiB of space: {missing} missing, {} synced", synced.len());
+    println!("{space_kib} KiB of space: {missing} missing, {} synced", synced.len());
     // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
     if chance.below(2) == 0 {
         disk.forget();
         synced.iter().for_each(|name| scene.check_file(name));
     }
-    disk.give_room();
+    disk.give_space();
     let verify: &[&str] = if chance.below(2) == 0 { &["--verify"] } else { &[] };
     let recovered = scene.recover(verify);
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
@@ -261,7 +261,7 @@ fn a_damaged_log_is_reported_and_the_rest_is_recovered() {
     let Some(scene) = Scene::cut_off("log") else { return };
     damage(&scene.store_file("log.0"), 100, 2_000);
     let right = scene.check_damaged("of the log are missing or broken");
-    assert!(right > 2, "{right} files are right");
+    assert!(right > 2, "{right} files are correct");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_job_that_does_not_pack_reads_packed_files_of_another() {
     let beside_job = format!("beside-{}", std::process::id());
     let script = format!("python3 {} {} {}", program.display(), site.plain().display(), words.display());
     let beside = Background::start(&mut site.job(2, &["--verify", "--job", &beside_job], &script));
-    wait_for("looks at packed files", || words.exists().then_some(()));
+    wait_for("the reader of packed files", || words.exists().then_some(()));
     // Files of the other job exist after their flush.
     let script = r#"cd "$TAMEIKE_CACHE"; echo later > d/later; mv d/first d/renamed; rm d/old
         until test "$(cat both/plain)" = plain; do sleep 0.05; done"#;

@@ -227,23 +227,23 @@ fn fail_fsync(kind: Kind, seed: u64) {
     let mut chance = Chance::new(seed);
     let dirs = (disk_dir.as_path(), &*scene.site.shared());
     let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, 0, 0) else { return };
-    disk.give_room();
+    disk.give_space();
     scene.pack_old();
     // Metadata of the file system has its space before: only packed data is lost. With little space, names are lost too.
     scene.must(r#"mkdir "$TAMEIKE_CACHE/new""#);
-    let room_kib = if chance.below(2) == 0 { chance.below(60) } else { chance.below(2_000) };
-    println!("{room_kib} KiB of space");
-    disk.take_room(room_kib as u32);
+    let space_kib = if chance.below(2) == 0 { chance.below(60) } else { chance.below(2_000) };
+    println!("{space_kib} KiB of space");
+    disk.limit_space(space_kib as u32);
     let end = "for i in 1 2 3; do mv old/$i old/moved-$i; done; rm old/4";
     let output = scene.write(60_000, end);
     let there = scene.check_incomplete(&output);
     // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
     let forgets = kind.has_journal() && chance.below(2) == 0;
     if forgets {
-        disk.forget_and_give_room();
+        disk.forget_and_give_space();
         scene.check_packed(&there);
     }
-    disk.give_room();
+    disk.give_space();
     scene.recover();
     disk.forget();
     println!("{} of memory before recovery", if forgets { "nothing" } else { "all" });
@@ -260,14 +260,14 @@ fn lost_names_are_restored_if_nothing_else_is_dirty() {
     fs::create_dir(&disk_dir).expect("a directory");
     let dirs = (disk_dir.as_path(), &*scene.site.shared());
     let Some(disk) = SmallDisk::new(&scene.mounts, KINDS[1], dirs, 0, 0) else { return };
-    disk.give_room();
+    disk.give_space();
     scene.pack_old();
-    disk.take_room(0);
+    disk.limit_space(0);
     let output = scene.run(
         r#"cd "$TAMEIKE_CACHE"; mv old/1 old/moved-1; rm old/2; chmod 600 old/3; : > old/new; mkdir dir; mv old/4 dir"#,
     );
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    disk.forget_and_give_room();
+    disk.forget_and_give_space();
     let list =
         r#"cd "$TAMEIKE_CACHE"; ls -d dir/* old/1 old/2 old/moved-1 old/new 2>/dev/null | tr '\n' ' '"#;
     // Another job removes leftovers.
@@ -297,7 +297,7 @@ fn a_name_is_on_the_disk_when_fsync_has_returned() {
         }
         let dirs = (disk_dir.as_path(), &*scene.site.shared());
         let Some(disk) = SmallDisk::new(&scene.mounts, *kind, dirs, 0, 0) else { return };
-        disk.give_room();
+        disk.give_space();
         scene.pack_old();
         let synced = scene.site.plain().join("synced");
         let script = format!(

@@ -57,7 +57,7 @@ fn messages(site: &Site) -> PathBuf {
 fn open_site() -> Site {
     let site = Site::new();
     let open = |dir: &Path| fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("ours");
-    open(site.base().parent().expect("it lies in the test's directory"));
+    open(site.base().parent().expect("it has a parent"));
     site
 }
 
@@ -96,7 +96,7 @@ fn expected(place: &str) -> Outcomes {
 fn assert_as_listed(site: &Site, places: &[&str]) {
     let mut wrong = String::new();
     for place in places {
-        let messages = fs::read_to_string(messages(site).join(place)).expect("what pjdfstest messages");
+        let messages = fs::read_to_string(messages(site).join(place)).expect("the output of pjdfstest");
         let (outcomes, listed) = (read(&messages), expected(place));
         if outcomes != listed {
             let passed = |line: &&str| !line.ends_with(" ok");

@@ -39,7 +39,7 @@ fn rings(memory: &str) -> u32 {
     let text = succeed(&mut site.job(2, &["--memory", memory], &script));
     site.assert_clean();
     let count = text.lines().find_map(|line| line.strip_prefix("rings ")?.parse().ok());
-    count.unwrap_or_else(|| unreachable!("the program says it: {text}"))
+    count.unwrap_or_else(|| unreachable!("the program prints it: {text}"))
 }
 
 /// Returns true if the doctor reports missing rings as a problem.

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_point_lies_in_its_panel_and_every_series_has_lines() {
+    fn every_point_is_in_its_panel_and_every_series_has_lines() {
         let text = picture(&network());
         let number = |part: &str, name: &str| {
             let rest = &part[part.find(&format!(" {name}=\""))? + name.len() + 3..];

@@ -166,7 +166,7 @@ impl Cluster {
         let plain = self.site.tameike(arguments);
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.host(0)]).arg(plain.get_program()).args(plain.get_args());
-        let directory = Path::new(binary()).parent().expect("the binary lies in a directory");
+        let directory = Path::new(binary()).parent().expect("the binary has a parent");
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", directory.display()));
         command.env("TMPDIR", self.site.base()).env_remove("TAMEIKE_JOB");

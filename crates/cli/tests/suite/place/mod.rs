@@ -150,7 +150,7 @@ impl Started {
     /// Waits for the next output of the command, which must be `expected`.
     pub fn read(&mut self, expected: &str) {
         let mut bytes = vec![0; expected.len()];
-        self.child.stdout.as_mut().expect("piped").read_exact(&mut bytes).expect("the command goes on");
+        self.child.stdout.as_mut().expect("piped").read_exact(&mut bytes).expect("the command runs");
         assert_eq!(String::from_utf8_lossy(&bytes), expected);
     }
 

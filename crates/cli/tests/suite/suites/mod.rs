@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// If it is missing: a skipped suite proves nothing.
 pub fn program(name: &str) -> String {
     let test = std::env::current_exe().expect("the test's own program");
-    let target = test.ancestors().nth(3).expect("it lies in target/PROFILE/deps");
+    let target = test.ancestors().nth(3).expect("it is in target/PROFILE/deps");
     let path = target.join("tools/bin").join(name);
     assert!(path.exists(), "{} is missing: run scripts/install-deps.sh test", path.display());
     plain(&path)

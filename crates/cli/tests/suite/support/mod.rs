@@ -83,7 +83,7 @@ impl Site {
         arguments.extend(options);
         arguments.extend(["--", "sh", "-euc", script]);
         let mut command = self.tameike(&arguments);
-        let directory = Path::new(binary()).parent().expect("the binary lies in a directory");
+        let directory = Path::new(binary()).parent().expect("the binary has a parent");
         command.env("PATH", format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default()));
         command
     }

@@ -22,7 +22,7 @@ pub fn install() {
 fn install_one(library: &str) {
     let built = std::env::current_exe().expect("this program").with_file_name(library);
     let place = Path::new(super::binary()).with_file_name(library);
-    let dir = place.parent().expect("the binary lies in a directory");
+    let dir = place.parent().expect("the binary has a parent");
     // Jobs of other tests may be loading the present one.
     let copy = NamedTempFile::new_in(dir).expect("a file beside the binary");
     std::fs::copy(&built, copy.path()).expect("cargo has built the library");

@@ -50,14 +50,14 @@ pub struct SmallDisk<'a> {
 }
 
 impl<'a> SmallDisk<'a> {
-    /// Creates the disk in the empty directory `dir`, and mounts it on `mounted` with files 1 to `files`. It has `room_kib` of space
+    /// Creates the disk in the empty directory `dir`, and mounts it on `mounted` with files 1 to `files`. It has `space_kib` of space
     /// for file data. `None`, with a message, if this is not possible.
     pub fn new(
         mounts: &'a Mounts,
         kind: Kind,
         (dir, mounted): (&Path, &Path),
         files: u32,
-        room_kib: u32,
+        space_kib: u32,
     ) -> Option<Self> {
         let image_mib = kind.image_mib;
         mounts.mount_memory(dir, &format!("{}m", image_mib + 4));
@@ -79,7 +79,7 @@ impl<'a> SmallDisk<'a> {
             return None;
         }
         disk.mount();
-        disk.take_room_away(files, room_kib);
+        disk.take_space_away(files, space_kib);
         Some(disk)
     }
 
@@ -93,10 +93,10 @@ impl<'a> SmallDisk<'a> {
 
     /// Frees the blocks of the files, and of similar ones that are removed, from the image. Metadata blocks of the file system
     /// stay.
-    fn take_room_away(&self, files: u32, room_kib: u32) {
+    fn take_space_away(&self, files: u32, space_kib: u32) {
         let size_bytes = self.kind.file_bytes;
         let (image, mounted) = (self.image.display(), self.mounted.display());
-        let dir = self.image.parent().expect("it lies in a directory").display();
+        let dir = self.image.parent().expect("it has a parent").display();
         self.mounts.must(&format!(
             r#"cd {mounted}
                for i in $(seq {files}); do head -c {size_bytes} /dev/zero > $i; head -c {size_bytes} /dev/zero > no-$i; done
@@ -110,23 +110,23 @@ impl<'a> SmallDisk<'a> {
                    fallocate --punch-hole --offset $offset --length $length {image}
                done < {dir}/extents
                rm {dir}/extents
-               mount -o remount,size=$(($(du -k {image} | cut -f1) + {room_kib}))k {dir}"#
+               mount -o remount,size=$(($(du -k {image} | cut -f1) + {space_kib}))k {dir}"#
         ));
         self.mount();
     }
 
     /// Gives the disk space for everything.
-    pub fn give_room(&self) {
-        let dir = self.image.parent().expect("it lies in a directory").display();
+    pub fn give_space(&self) {
+        let dir = self.image.parent().expect("it has a parent").display();
         self.mounts.must(&format!("mount -o remount,size={}m {dir}", self.kind.image_mib + 4));
     }
 
     /// Leaves this much space beyond the data written so far.
-    pub fn take_room(&self, room_kib: u32) {
-        let dir = self.image.parent().expect("it lies in a directory").display();
+    pub fn limit_space(&self, space_kib: u32) {
+        let dir = self.image.parent().expect("it has a parent").display();
         let image = self.image.display();
         self.mounts.must(&format!(
-            "sync -f {}; mount -o remount,size=$(($(du -k {image} | cut -f1) + {room_kib}))k {dir}",
+            "sync -f {}; mount -o remount,size=$(($(du -k {image} | cut -f1) + {space_kib}))k {dir}",
             self.mounted.display()
         ));
     }
@@ -137,9 +137,9 @@ impl<'a> SmallDisk<'a> {
     }
 
     /// Like [`Self::forget`], with space for everything before the mount, because the replay of a journal may need space.
-    pub fn forget_and_give_room(&self) {
+    pub fn forget_and_give_space(&self) {
         self.mounts.must(&format!("umount {}", self.mounted.display()));
-        self.give_room();
+        self.give_space();
         self.mount();
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Time limit of waits.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Polling interval of waits.
-const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Pseudo-random numbers of a seed (xorshift).
 pub struct Chance(u64);
@@ -61,7 +61,7 @@ pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(begin.elapsed() < WAIT_LIMIT, "timeout while waiting for {what}");
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -110,7 +110,7 @@ impl Drop for Background {
         signal(child.id(), "TERM");
         let begin = Instant::now();
         while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < END_LIMIT {
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let _ = child.kill();
         let _ = child.wait();
