@@ -1,4 +1,4 @@
-# One command for each thing a person wants; each installs what it needs first (scripts/install-deps.sh).
+# Each target first installs the packages that it needs (scripts/install-deps.sh).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +9,7 @@ BENCH ?=
 TORCH ?=
 FUZZ_SECONDS ?= 600
 SOAK_MINUTES ?= 30
-# Once Cargo.lock belongs to the repository, builds keep to it.
+# Builds use the committed Cargo.lock.
 LOCKED := $(shell git ls-files --error-unmatch Cargo.lock >/dev/null 2>&1 && echo --locked)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
@@ -20,40 +20,40 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the program, the libraries for --preload and --aggregate-only, and the one for C: target/release/tameike, libtameike_{preload,redirect,capi}.so
+build: ## build the program, the libraries for --preload and --aggregate-only, and the C library: target/release/tameike, libtameike_{preload,redirect,capi}.so
 	@scripts/install-deps.sh build
 	cargo build --release $(LOCKED) --package tameike --package tameike-preload --package tameike-redirect --package tameike-capi
 
-run: ## mosaic of 47 Tucanae on four nodes of this machine, with its receipt
+run: ## run the example job: a mosaic of 47 Tucanae on four nodes of this machine
 	@scripts/install-deps.sh run
 	cargo build --release $(LOCKED) --package tameike
 	PATH="$(TARGET_DIR)/release:$$PATH" examples/workflow/run.sh
 
-test: ## formatting, clippy, house lints and all tests, as CI does
+test: ## run formatting, clippy, house lints and all tests, as CI does
 	@scripts/install-deps.sh test
 	cargo run --quiet $(LOCKED) --package xtask -- ci $(LOCKED)
 
-lint: ## the house lints alone
+lint: ## run the house lints only
 	cargo xtask lint
 
-python: ## the Python package alone: build its wheel, and test that; with TORCH=1 in PyTorch, too
+python: ## build and test the wheel of the Python package; with TORCH=1 also in PyTorch
 	@scripts/install-deps.sh python
 	TORCH="$(TORCH)" scripts/python.sh $(LOCKED)
 
-bench: ## measure beside plain disk, tmpfs, GlusterFS, MooseFS; NAME= names the report in bench/runs, BENCH= takes options
+bench: ## compare with plain disk, tmpfs, GlusterFS, MooseFS; NAME= names the report in bench/runs, BENCH= takes options
 	@scripts/install-deps.sh bench
 	cargo build --release $(LOCKED) --package tameike --package tameike-bench
 	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)" $(BENCH)
 
-soak: ## the long variants of all tests, then random ones for the rest of SOAK_MINUTES= (30); ends in a summary
+soak: ## run the long variants of all tests, then random tests until SOAK_MINUTES= (30) are over; print a summary
 	@scripts/install-deps.sh test
 	scripts/soak.sh $(SOAK_MINUTES)
 
-fuzz: ## feed every decoder anything, for FUZZ_SECONDS= (600) each, under libFuzzer; a crash is kept in fuzz/artifacts
+fuzz: ## run every fuzz target under libFuzzer for FUZZ_SECONDS= (600) each; inputs that crash go to fuzz/artifacts
 	@scripts/install-deps.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-install: build ## install the program, how mpirun reaches nodes, libraries, header, manual page and completions under PREFIX= (/usr/local)
+install: build ## install the program, the launch agent for mpirun, libraries, headers, manual pages and completions under PREFIX= (/usr/local)
 	@dest="$(DESTDIR)$(PREFIX)"; program="$(TARGET_DIR)/release/tameike"; share="$$dest/share"; \
 	install -D --mode=755 "$$program" "$$dest/bin/tameike"; \
 	install --mode=755 examples/mpi/on-node "$$dest/bin/tameike-on-node"; \

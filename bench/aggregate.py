@@ -38,7 +38,7 @@ METHODS = ["direct", "library", "only", "view", "parts", *PACKED, *(["sionlib"] 
 # Options of `tameike run` that a way needs.
 NEEDED = {"only": "--aggregate-only", "view": "--aggregate"}
 LARGE = "one large file"
-PHASES = {"write": "written", "read": "read", "random": "read by chance"}
+PHASES = {"write": "written", "read": "read", "random": "read in random order"}
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo", "-np"]
 
 

@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     runs = measure(options)
-    hot.keep(options, "How long until a death is known", runs, report(runs))
+    hot.keep(options, "Time until a node failure is detected", runs, report(runs))
 
 
 if __name__ == "__main__":

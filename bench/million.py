@@ -84,15 +84,15 @@ def report(made, size, runs, options):
     lines = ["| | cold | warm |", "|---|---:|---:|"]
     row = lambda title, form, of: lines.append(f"| {title} | {form.format(median(lambda run: of(run, 'cold')))} | {form.format(median(lambda run: of(run, 'warm')))} |")
     row("opened, ms", "{:.2f}", lambda run, state: run[state]["opened"] * 1e3)
-    row("one file by chance after that, ms", "{:.2f}", lambda run, state: run[state]["first_file"] * 1e3)
+    row("one random file after that, ms", "{:.2f}", lambda run, state: run[state]["first_file"] * 1e3)
     row("names listed (`tameike agg ls -r`), 1/s", "{:,.0f}", lambda run, state: run[f"list_{state}"]["names"] / run[f"list_{state}"]["seconds"])
-    row(f"files read by chance, {READS} of them, 1/s", "{:,.0f}", lambda run, state: READS / run[f"random_{state}"]["files"])
+    row(f"files read in random order, {READS} of them, 1/s", "{:,.0f}", lambda run, state: READS / run[f"random_{state}"]["files"])
     lines += ["", "| most memory of a process, MiB | |", "|---|---:|"]
     memory = lambda title, of: lines.append(f"| {title} | {median(of) / 1024:.1f} |")
     memory("lists all names", lambda run: run["list_warm"]["most_kib"])
     memory(f"opens it and reads one file (of that {POOL_MIB} are what it compares with)", lambda run: run["warm"]["most_kib"])
     memory(f"opens it and reads {READS} (the same)", lambda run: run["random_warm"]["most_kib"])
-    lines += ["", "| a process opens it and reads one file by chance | reads | bytes |", "|---|---:|---:|"]
+    lines += ["", "| a process opens it and reads one random file | reads | bytes |", "|---|---:|---:|"]
     for title, reads, size_of in [("the index", "index_reads", "index_bytes"), ("files with data", "data_reads", "data_bytes"),
                                   ("all files of the container", "all_reads", "all_bytes")]:
         lines.append(f"| {title} | {median(lambda run: run['calls'][reads]):.0f} | {median(lambda run: run['calls'][size_of]):,.0f} |")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of the program of the end-to-end tests, built with all other tests: end-to-end-program.sh [CARGO OPTION...]
+# Builds all tests, and prints the path of the end-to-end test program: end-to-end-program.sh [CARGO OPTION...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo test --workspace "$@" --no-run --message-format=json 2>/dev/null | python3 -c '
@@ -10,5 +10,5 @@ for line in sys.stdin:
         print(message["executable"])
         break
 else:
-    sys.exit("end-to-end-program: it was not built")
+    sys.exit("end-to-end-program: cargo did not build it; run cargo test --no-run")
 '

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every fuzz target under libFuzzer: fuzz.sh SECONDS [TARGET...]
+# Runs every fuzz target under libFuzzer: fuzz.sh SECONDS [TARGET...]
 #
-# New inputs that reach something stay in target/fuzz (kept between runs), those that crash in fuzz/artifacts. It ends with
-# the names of the targets that failed. No nightly compiler: coverage needs none, sanitizers would.
+# Inputs that reach new code stay in target/fuzz between runs; inputs that crash go to fuzz/artifacts. Prints the targets that failed.
+# Needs no nightly compiler: it uses coverage, but no sanitizers.
 set -euo pipefail
 
 seconds=${1:?usage: fuzz.sh SECONDS [TARGET...]}
@@ -17,13 +17,13 @@ cargo fuzz build --sanitizer none
 failed=()
 for target in "${targets[@]}"; do
     mkdir -p "$found/inputs/$target"
-    # An input is at most 4 KiB, of which no decoder may take more than this, nor this long.
+    # No decoder may take more than 64 MiB or 10 seconds for an input of 4 KiB.
     cargo fuzz run --sanitizer none "$target" "$found/inputs/$target" "fuzz/corpus/$target" -- \
         -max_total_time="$seconds" -max_len=4096 -malloc_limit_mb=64 -timeout=10 -verbosity=0 -print_final_stats=1 ||
         failed+=("$target")
 done
 if [ ${#failed[@]} -gt 0 ]; then
-    echo "fuzz: FAILED: ${failed[*]}; the inputs are in fuzz/artifacts: mend the decoder, and put them into fuzz/corpus"
+    echo "fuzz: FAILED: ${failed[*]}; the inputs are in fuzz/artifacts: correct the decoder, and add them to fuzz/corpus"
     exit 1
 fi
 echo "fuzz: ${#targets[@]} targets ran $seconds s each without a crash"

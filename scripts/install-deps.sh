@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what a purpose needs and this machine lacks: install-deps.sh build|test|python|run|bench|fuzz
+# Installs the packages that a purpose needs and this machine lacks: install-deps.sh build|test|python|run|bench|fuzz
 #
-# Debian and its kin only; elsewhere it names what is missing. Asks nothing, changes nothing that is there.
+# On Debian and derived systems only; elsewhere it lists the packages. Asks no questions, and upgrades nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,10 +27,10 @@ fail() {
     exit 1
 }
 
-# The Rust tools come from rustup, never from Debian, whose compiler is older than this code.
-command -v cargo >/dev/null || fail "no Rust here: install it from https://rustup.rs, then try again"
+# Rust comes from rustup: Debian's compiler is too old for this code.
+command -v cargo >/dev/null || fail "Rust is missing: install it from https://rustup.rs, then retry"
 if [ "$purpose" = test ] && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
-    command -v rustup >/dev/null || fail "no cargo fmt or no cargo clippy here: install rustfmt and clippy"
+    command -v rustup >/dev/null || fail "cargo fmt or cargo clippy is missing: install rustfmt and clippy"
     rustup component add rustfmt clippy || fail "rustup could not add rustfmt and clippy: see above"
 fi
 
@@ -38,7 +38,7 @@ if [ "$purpose" = fuzz ] && ! cargo fuzz --version >/dev/null 2>&1; then
     cargo install --locked cargo-fuzz || fail "cargo could not install cargo-fuzz: see above"
 fi
 
-# Suites that tests run, beside the build: NAME VERSION, from crates.io.
+# Test suites from crates.io: NAME VERSION.
 suites=()
 [ "$purpose" != test ] || suites=("pjdfstest 0.2.2" "fsx 0.3.2")
 
@@ -48,14 +48,14 @@ install_suites() {
         read -r name version <<<"$suite"
         [ "$("$tools/bin/$name" --version 2>/dev/null)" != "$suite" ] || continue
         echo "install-deps: building $suite"
-        # Their dependencies are what their authors tested with. cargo's advice about PATH is not for us.
+        # --locked: with the dependencies that the authors tested. --quiet: without cargo's advice about PATH.
         cargo install --quiet --locked --root "$tools" --version "$version" "$name" ||
-            fail "could not build $suite from crates.io: cargo says why above"
+            fail "could not build $suite from crates.io: see cargo's error above"
     done
 }
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    echo "install-deps: not a Debian system; these must be there already (Debian's names): ${packages[*]}" >&2
+    echo "install-deps: not a Debian system; install these yourself (names of Debian packages): ${packages[*]}" >&2
     install_suites
     exit 0
 fi
@@ -72,8 +72,8 @@ fi
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-    by_hand="ask for it: apt-get install ${missing[*]}"
-    command -v sudo >/dev/null || fail "not root, and no sudo here; $by_hand"
+    by_hand="ask the administrator for: apt-get install ${missing[*]}"
+    command -v sudo >/dev/null || fail "not root, and sudo is missing; $by_hand"
     sudo --non-interactive true 2>/dev/null || fail "not root, and sudo wants a password; $by_hand"
     as_root=(sudo --non-interactive)
 fi
@@ -85,11 +85,11 @@ trap 'rm -f "$log"' EXIT
 install() {
     "${apt[@]}" install --yes --no-install-recommends "${missing[@]}" </dev/null >"$log" 2>&1
 }
-# The lists of packages may be absent or old: fetch them only when the first try fails.
+# The package lists may be missing or old: update them only if the first attempt fails.
 if ! install; then
     if ! { "${apt[@]}" update </dev/null >"$log" 2>&1 && install; }; then
         tail -n 20 "$log" >&2
-        fail "could not install ${missing[*]}: apt-get says why above; mend that, or install them by hand"
+        fail "could not install ${missing[*]}: see apt-get's error above; correct it, or install them by hand"
     fi
 fi
 install_suites

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes crates/fabric/src/ofi/bindings.rs anew, from the headers of the oldest libfabric that is spoken with (1.17: Debian 12's
-# libfabric-dev). Needs libclang-dev and `cargo install bindgen-cli`. Only types are bound: functions are looked up at run time.
+# Regenerates crates/fabric/src/ofi/bindings.rs from the headers of the oldest supported libfabric (1.17: Debian 12's libfabric-dev).
+# Needs libclang-dev and `cargo install bindgen-cli`. Binds only types: the code looks up functions at run time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The long variants of the tests: soak.sh MINUTES
+# Runs the long variants of all tests: soak.sh MINUTES
 #
-# Runs every module of the end-to-end tests once with TAMEIKE_SOAK=1 (agents killed at 50 moments, 20 GiB through two agents,
-# 200 jobs, links cut and healed 12 times, disks that refuse writes, a million operations of fsx on each view), then those of
-# suites.sh in the other ways in which programs reach a job, then
-# SOAK_SEEDS= (100000) seeds of the simulated cluster and all its fault countdowns, then the random tests of all crates
-# with fresh seeds, over and over until MINUTES are over. Nothing stops at the first failure. Ends with one line for each,
-# and fails if one of them did, or if something was left on the machine: no other jobs may run there. Logs are in target/soak.
+# 1. Every module of the end-to-end tests with TAMEIKE_SOAK=1: agents killed at 50 moments, 20 GiB through two agents, 200 jobs,
+#    12 network partitions, disks that refuse writes, a million operations of fsx on each view.
+# 2. The suites of suites.sh.
+# 3. SOAK_SEEDS= (100000) seeds of the simulated cluster, and all its fault countdowns.
+# 4. The random tests of all crates with fresh seeds, repeated until MINUTES are over.
+#
+# Continues after failures, and prints one line for each part. Fails if a part failed, or if the tests left something on the machine:
+# no other jobs may run there. Logs are in target/soak.
 set -euo pipefail
 shopt -s nullglob
 
@@ -19,7 +21,7 @@ locked=()
 mkdir -p "$logs"
 rm -f "$logs"/*.log
 
-# Mounts, shared memory, network namespaces and loop devices that tests make.
+# Lists mounts, shared memory, network namespaces and loop devices of tests.
 belongings() {
     grep --only-matching '/[^ ]*/tk[A-Za-z0-9]*/[^ ]*' /proc/self/mounts || true
     printf '%s\n' /dev/shm/tameike-* /dev/shm/t[0-9]*n[0-9]* /var/run/netns/t[0-9]*n[0-9]*h[0-9]*
@@ -36,7 +38,7 @@ note() {
     [ "$2" = ok ] || failures=$((failures + 1))
 }
 
-# run NAME COMMAND...: its output goes to a log
+# run NAME COMMAND...: runs a part with its output in a log
 run() {
     local name=$1 begin=$SECONDS log=$logs/$1.log result=ok remark
     shift
@@ -46,7 +48,7 @@ run() {
         ! grep -Eq '^(seeds|[0-9]+ countdowns) .* passed$' "$log" ||
             remark=$(grep -E '^(seeds|[0-9]+ countdowns) .* passed$' "$log")
     else
-        remark="$log: $(grep -m1 -E '^test .* FAILED$|^error|^(seed|countdown) .* fails' "$log" || echo 'see its end')"
+        remark="$log: $(grep -m1 -E '^test .* FAILED$|^error|^(seed|countdown) .* fails' "$log" || echo 'see its last lines')"
     fi
     note "$name" "$result" $((SECONDS - begin)) "$remark"
 }
@@ -59,7 +61,7 @@ end=$((SECONDS + 60 * minutes))
 
 program=$(scripts/end-to-end-program.sh "${locked[@]}")
 for name in $("$program" --list --format terse | sed -n 's/::.*//p' | sort -u); do
-    # One at a time: some of them count the machine's processes and memory.
+    # One test at a time: some tests count the machine's processes and memory.
     run "$name" env --chdir=crates/cli ../../scripts/test-modules.sh "$program" "$name" --nocapture --test-threads=1
 done
 
@@ -73,7 +75,7 @@ while [ "$round" -eq 0 ] || [ "$SECONDS" -lt "$end" ]; do
     run "random-$round" env PROPTEST_CASES=2048 cargo test --workspace --exclude tameike "${locked[@]}"
 done
 
-# Where cargo-fuzz is there: `make fuzz` installs it.
+# Only if cargo-fuzz is installed, as `make fuzz` does.
 if cargo fuzz --version >/dev/null 2>&1; then
     run fuzz scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
 fi
@@ -87,7 +89,7 @@ echo
 echo "soak: summary"
 printf '  %s\n' "${summary[@]}"
 if [ "$failures" -gt 0 ]; then
-    echo "soak: $failures of ${#summary[@]} FAILED; the seed of a failure stands in its log as TAMEIKE_SEED=..."
+    echo "soak: $failures of ${#summary[@]} FAILED; the log of a failure gives its seed as TAMEIKE_SEED=..."
     exit 1
 fi
 echo "soak: all ${#summary[@]} passed"

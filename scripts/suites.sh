@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# The end-to-end tests once more, in the other ways in which programs reach a job: suites.sh [--locked]
+# Repeats end-to-end tests over the other frontends: suites.sh [--locked]
 #
-# By FUSE over io_uring (as root, where the kernel has it), with every program preloaded, and as a plain user, in namespaces
-# (as root, who can become one). Says which way is not run, and why; fails when a test does. With TAMEIKE_SOAK=1 the tests
-# are the long ones, and there are more of them. No other jobs may run on the machine meanwhile.
+# - FUSE over io_uring (needs root and kernel support).
+# - Every program preloaded.
+# - As an unprivileged user, in namespaces (needs root).
+#
+# Prints which variant is skipped and why, and fails if a test fails. TAMEIKE_SOAK=1 selects the long tests, and more of them. No other
+# jobs may run on the machine meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly parameter=/sys/module/fuse/parameters/enable_uring
@@ -20,22 +23,22 @@ cargo_options=("$@")
 
 program=$(scripts/end-to-end-program.sh "${cargo_options[@]}")
 
-# tests MODULE...: runs the tests of these modules
+# tests MODULE...: runs the tests of modules
 tests() {
     (cd crates/cli && ../../scripts/test-modules.sh "$program" "$*")
 }
 
-by_rings() {
+over_uring() {
     if [ ! -w "$parameter" ]; then
-        echo "suites: not run by rings: $parameter cannot be written"
+        echo "suites: skipped io_uring: $parameter is not writable"
         return
     fi
     local before
     before=$(cat "$parameter")
-    # shellcheck disable=SC2064 # what it is now
+    # shellcheck disable=SC2064 # expand the current value
     trap "echo $before >$parameter" EXIT
     echo Y >"$parameter"
-    echo "suites: by rings"
+    echo "suites: FUSE over io_uring"
     tests "${suites[@]}" "${ring_suites[@]}"
     echo "$before" >"$parameter"
 }
@@ -45,7 +48,7 @@ preloaded() {
     TAMEIKE_TEST_PRELOAD=1 tests "${suites[@]}" "${preloaded_suites[@]}"
 }
 
-# plain PROGRAM MODULE...: runs tests in a mount namespace of its own, where every user may use FUSE
+# plain PROGRAM MODULE...: runs tests in a separate mount namespace, in which every user may use FUSE
 plain() {
     mount -t tmpfs none "$TMPDIR"
     chmod 1777 "$TMPDIR"
@@ -58,20 +61,20 @@ plain() {
 
 as_plain_user() {
     if [ "$(id -u)" != 0 ]; then
-        echo "suites: not run as another user: that takes root"
+        echo "suites: skipped the unprivileged user: needs root"
         return
     fi
     if ! setpriv --reuid="$nobody" --regid="$nobody" --clear-groups test -x "$program"; then
-        echo "suites: not run as a plain user: user $nobody may not execute $program"
+        echo "suites: skipped the unprivileged user: user $nobody cannot execute $program"
         return
     fi
-    echo "suites: as a plain user"
-    local place
-    place=$(mktemp --directory)
-    TMPDIR=$place unshare --mount bash -euo pipefail -c "$(declare -f plain); readonly nobody=$nobody; plain \"\$@\"" plain "$program" "${suites[@]}"
-    rmdir "$place"
+    echo "suites: as an unprivileged user"
+    local directory
+    directory=$(mktemp --directory)
+    TMPDIR=$directory unshare --mount bash -euo pipefail -c "$(declare -f plain); readonly nobody=$nobody; plain \"\$@\"" plain "$program" "${suites[@]}"
+    rmdir "$directory"
 }
 
-by_rings
+over_uring
 preloaded
 as_plain_user

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all tests of top-level modules of a test program: test-modules.sh PROGRAM "MODULE..." [OPTION...]
+# Runs all tests in top-level modules of a test program: test-modules.sh PROGRAM "MODULE..." [OPTION...]
 set -euo pipefail
 program=$1
 modules=$2

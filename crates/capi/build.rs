@@ -1,4 +1,4 @@
-//! Names the library for the linker of programs: the number changes with the binary interface.
+//! Sets the library's soname; its number changes with the ABI.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,7 +1,7 @@
 /* A computation that writes a checkpoint every few steps: checkpoint DIR [STEPS [MEBIBYTES]]
  *
- * Two copies of the state take turns: while one is written, the program computes on the other. Prints a line for each checkpoint, and
- * ends with status 0 if the last one reads back as it was written.
+ * The program alternates between two copies of the state: while one is written, it computes on the other. Prints a line for each checkpoint,
+ * and exits with status 0 if the last one reads back unchanged.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 enum { STEPS_PER_CHECKPOINT = 4, PIECES = 8 };
 
-/* A checkpoint that is being written. */
+/* A checkpoint in flight. */
 struct transfer {
     tameike_file *file;
     tameike_request *request;

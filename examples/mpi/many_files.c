@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
         check(tameike_agg_write(file, bytes, FILE_SIZE) == FILE_SIZE, path);
         check(tameike_agg_close(file) == 0, path);
     }
-    /* All files are durable, and in the index, when this returns in rank 0. */
+    /* When this returns in rank 0, all files are durable and in the index. */
     check(tameike_agg_finalize_mpi(MPI_COMM_WORLD, container) == 0, "end");
     MPI_Barrier(MPI_COMM_WORLD);
 
@@ -57,7 +57,7 @@ int main(int count, char **arguments) {
         check(tameike_agg_close(file) == 0, path);
     }
     check(tameike_agg_finalize_mpi(MPI_COMM_WORLD, container) == 0, "end");
-    if (rank == 0) printf("%d files of %d ranks are right\n", size * files, size);
+    if (rank == 0) printf("%d files of %d ranks are correct\n", size * files, size);
     MPI_Finalize();
     return 0;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Are two mosaics the same, pixel for pixel and bit for bit?
+"""Compares two mosaics bit for bit.
 
-Compares the mosaic and its area (weight) image in two output directories of mosaic.py. Blank
+Reads the mosaic and its area (weight) image in two output directories of mosaic.py. Blank
 pixels (NaN) must be blank in both. Exit status: 0 the same, 1 different, 2 could not compare.
 """
 

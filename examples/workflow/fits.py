@@ -1,4 +1,4 @@
-"""The little FITS this example needs: one image, read whole and written whole.
+"""Reads and writes single FITS images.
 
 Not a FITS library: no scaling (BSCALE, BZERO), no tables, floating-point pixels only.
 Header values stay text, so that copying a coordinate keeps every digit.
@@ -60,7 +60,7 @@ def _read_header(file, path):
     while True:
         block = file.read(BLOCK_BYTES).decode("latin-1")
         if len(block) != BLOCK_BYTES:
-            raise ValueError(f"{path}: the image looked for is not there")
+            raise ValueError(f"{path}: the image is missing")
         for start in range(0, BLOCK_BYTES, CARD_BYTES):
             card = block[start : start + CARD_BYTES]
             name = card[:8].rstrip()

@@ -1,8 +1,8 @@
-"""Runs Montage modules, here or on any node of the job, and takes no result on trust.
+"""Runs Montage modules on any node of the job, and checks their results.
 
-Every module ends by printing one line, `[struct stat="OK", module="mAdd", ...]`. Some say OK and
-exit with 0 even when most of their items failed, and only count them. So the line is read, every
-counter of trouble in it must be zero, and a module that prints no such line has failed.
+Every module prints one line at its end, `[struct stat="OK", module="mAdd", ...]`. Some report OK and
+exit with 0 although most of their items failed, and only count the failures. So every
+failure counter in the line must be zero, and a module without such a line has failed.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ TROUBLE = re.compile(r"fail|missing|warning|^bad|nocorrection|^nnan$")
 
 
 class Failed(Exception):
-    """A module did not do all of its work: which one, on what, and what it said."""
+    """A module failed: names the module, its item and its output."""
 
 
 class Nodes:
@@ -29,7 +29,7 @@ class Nodes:
         self._pools = [concurrent.futures.ThreadPoolExecutor(calls_per_node) for _ in range(self.count)]
 
     def run_all(self, calls, on_done):
-        """Run (item, command) calls, dealt out to the nodes in turn; `on_done(count)` after each.
+        """Run (item, command) calls on the nodes round-robin; call `on_done(count)` after each.
 
         The first failure stops the calls that have not begun, and is raised.
         """
@@ -46,7 +46,7 @@ class Nodes:
                 future.cancel()
 
     def run(self, item, command, node=None):
-        """Run one module on one item, here unless told where; the fields of its result."""
+        """Run one module on one item, on this node by default. Returns the fields of its result."""
         node = self.own if node is None else node
         command = [str(word) for word in command]
         what = f"{command[0]} ({item}, node {node})" if self.in_job else f"{command[0]} ({item})"
@@ -60,7 +60,7 @@ class Nodes:
 
 
 def check(what, process):
-    """The fields of a module's result, if it has done all of its work; Failed otherwise."""
+    """Returns the fields of a module's result. Raises Failed unless all of its items succeeded."""
     results = RESULT.findall(process.stdout)
     if not results:
         said = (process.stdout + process.stderr).strip()[-500:] or "nothing"

@@ -4,7 +4,7 @@
 Reads the tiles in $TAMEIKE_CACHE/input, keeps intermediates in $TAMEIKE_SHARED/mosaic, writes the
 mosaic, its area (weight) image and a PNG to $TAMEIKE_CACHE/output. In a Tameike job the work on
 single tiles and overlaps is spread over all nodes; outside a job, with plain directories in those
-two variables, everything runs on this machine. The pixels are the same either way: images are
+two variables, everything runs on this machine. The pixels are equal in both cases: images are
 listed in the order of their names, never in that of a directory, so sums are taken in one order.
 
 Stops at the first step that leaves anything failed or missing, and names the step and the item.
@@ -42,7 +42,7 @@ class Mosaic:
         self.steps_begun = 0
 
     def make(self):
-        """Run all steps; the number of overlaps and mViewer's account of the picture."""
+        """Run all steps. Returns the number of overlaps and mViewer's result."""
         self.clear()
         images = self.list_images("list the tiles", self.input_dir)
         self.one("find a common frame", "mMakeHdr", images, self.frame)
@@ -69,7 +69,7 @@ class Mosaic:
         return len(pairs), picture
 
     def clear(self):
-        """Refuse what cannot work; nothing of an earlier run may pass for a result of this one."""
+        """Check the input, and remove the results of earlier runs."""
         if not self.tiles:
             raise montage.Failed(f"no tiles in {self.input_dir}: make some with prepare.py")
         for directory in (self.input_dir, self.difference_dir, self.output_dir):

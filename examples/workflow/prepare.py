@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Cut one Hubble exposure of 47 Tucanae into overlapping tiles, as input for mosaic.py.
 
-Each tile is a FITS image of its own in DIR/input, with the exposure's sky coordinates (the whole
-CD matrix: its axes are not at right angles) and a sky level and slope of its own, as separate
+Each tile is a separate FITS image in DIR/input, with the exposure's sky coordinates (the whole
+CD matrix: its axes are not at right angles) and its own sky level and slope, as separate
 exposures have. The mosaic must find and remove those. Same arguments, same bytes.
 """
 
@@ -40,7 +40,7 @@ def main():
     try:
         exposure = fits.read(EXPOSURE, extension="SCI")
     except FileNotFoundError:
-        sys.exit(f"prepare: {EXPOSURE} is not there: apt-get install python-drizzle-testdata")
+        sys.exit(f"prepare: {EXPOSURE} is missing: apt-get install python-drizzle-testdata")
 
     exposure = enlarged(exposure, options.enlarge)
     # A row of `side` tiles, each overlapping the one before by OVERLAP, spans the exposure.
@@ -80,7 +80,7 @@ def enlarged(exposure, factor):
 
 
 def cut(exposure, left, bottom, size, sky):
-    """The pixels of one tile, with a sky plane of its own added."""
+    """The pixels of one tile, with its own sky plane added."""
     level = sky.uniform(-SKY_LEVEL_ELECTRONS, SKY_LEVEL_ELECTRONS)
     slope_x = sky.uniform(-SKY_SLOPE_ELECTRONS, SKY_SLOPE_ELECTRONS) / size
     slope_y = sky.uniform(-SKY_SLOPE_ELECTRONS, SKY_SLOPE_ELECTRONS) / size

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job on real input, beside the same without Tameike: are the pixels the same, and is every byte there?
-# usage: run.sh [DIR]    (default: mosaic-run here; what an earlier run left in it is replaced)
+# Makes the mosaic without and with Tameike, and compares the pixels.
+# usage: run.sh [DIR]    (default: ./mosaic-run; replaces the results of earlier runs in it)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -10,7 +10,7 @@ tiles=${TILES:-25}
 export PYTHONDONTWRITEBYTECODE=1
 
 if [ -e "$work" ] && [ ! -e "$work/.mosaic-run" ]; then
-    echo "run.sh: $work is there and not from an earlier run: name another directory" >&2
+    echo "run.sh: $work exists and is not from an earlier run: name another directory" >&2
     exit 2
 fi
 rm -rf "$work"

@@ -1,4 +1,4 @@
-"""Trees, and containers that the real program makes of them."""
+"""Trees, and containers that the program packs from them."""
 
 import os
 import random
@@ -12,7 +12,7 @@ import pytest
 import tameike
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Blocks and chunks in many relations: files of many pieces in many lanes, and pieces of many chunks.
+#: Various ratios of blocks and chunks: files of many extents in many lanes, and extents of many chunks.
 SHAPES = {
     "small blocks": ("--block-size=64KiB", "--subfiles=3", "--writers=5"),
     "large blocks": ("--block-size=4MiB", "--subfiles=1", "--writers=1"),
@@ -20,7 +20,7 @@ SHAPES = {
 
 
 def program() -> str:
-    """The program: what the environment names, or what was built here."""
+    """The program: by the environment, or the local build."""
     named = os.environ.get("TAMEIKE")
     built = [ROOT / "target" / profile / "tameike" for profile in ("debug", "release")]
     for path in [Path(named)] if named else built:
@@ -30,7 +30,7 @@ def program() -> str:
 
 
 def pack(source: Path, container: Path, *options: str) -> Path:
-    """Has the program make a container."""
+    """Packs a container with the program."""
     subprocess.run([program(), "agg", "create", *options, source, container], check=True, capture_output=True)
     return container
 
@@ -41,21 +41,21 @@ def without_index(container: Path, copy: Path) -> Path:
     return copy
 
 
-def make_tree(root: Path, chance: random.Random) -> None:
+def make_tree(root: Path, rng: random.Random) -> None:
     """Files of all kinds and sizes, with odd names."""
     for number in range(2000):
         file = root / "many" / f"{number % 20:02}" / f"{number:04}.bin"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(chance.randbytes(chance.choice([0, 1, 100, chance.randrange(3000)])))
+        file.write_bytes(rng.randbytes(rng.choice([0, 1, 100, rng.randrange(3000)])))
     large = root / "large"
     large.mkdir()
-    # Around a quarter of a block, a chunk and a block, and many of each.
+    # Sizes around a quarter of a block, a chunk and a block.
     for size in (0, 1, 16_384, 16_385, 65_535, 65_536, 262_144, 262_145, 1_048_576, 1_048_577, 3_000_001, 9_500_000):
-        (large / str(size)).write_bytes(chance.randbytes(size))
+        (large / str(size)).write_bytes(rng.randbytes(size))
     with (large / "holes").open("wb") as file:
         for place in (1 << 20, 3 << 20, (5 << 20) + 777):
             file.seek(place)
-            file.write(chance.randbytes(70_000))
+            file.write(rng.randbytes(70_000))
         file.truncate(7 << 20)
     names = root / "names"
     names.mkdir()
@@ -69,7 +69,7 @@ def make_tree(root: Path, chance: random.Random) -> None:
         b"-",
     ):
         Path(os.fsdecode(os.path.join(os.fsencode(names), name))).write_bytes(name)
-    # In the order of directories `/` is among other characters.
+    # Names with characters that sort before and after `/`.
     for path in ("order/a/x", "order/a!/x", "order/a-b/x", "order/a0/x", "order/a/b/x", "order/a.txt"):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
@@ -125,9 +125,9 @@ def container(request: pytest.FixtureRequest, packed: dict[str, Path], tmp_path:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """A small container of many lanes, and what its files have."""
-    chance, root = random.Random(4), tmp_path_factory.mktemp("small")
-    files = {f"d{n % 3}/f{n}": chance.randbytes(chance.choice([0, 10, 3000, 20_000, 90_000])) for n in range(60)}
+    """A small container of many lanes, and the content of its files."""
+    rng, root = random.Random(4), tmp_path_factory.mktemp("small")
+    files = {f"d{n % 3}/f{n}": rng.randbytes(rng.choice([0, 10, 3000, 20_000, 90_000])) for n in range(60)}
     for path, data in files.items():
         (root / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
         (root / "tree" / path).write_bytes(data)
@@ -136,7 +136,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, byt
 
 
 def files_below(root: Path, directory: str = "") -> dict[str, Optional[bytes]]:
-    """All that is below a directory, with the content of regular files."""
+    """All paths below a directory, with the content of regular files."""
     found: dict[str, Optional[bytes]] = {}
     for at, directories, names in os.walk(root / directory):
         for name in [*directories, *names]:

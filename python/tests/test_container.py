@@ -1,4 +1,4 @@
-"""What a container gives is what was packed: names, attributes, and every byte."""
+"""Names, attributes and content of a container equal those of the packed tree."""
 
 import io
 import os
@@ -14,7 +14,7 @@ import tameike
 from tameike import Container, FileKind
 
 
-def test_all_of_it_is_there_and_nothing_else(container: Container, tree: Path) -> None:
+def test_a_walk_returns_exactly_the_packed_files(container: Container, tree: Path) -> None:
     expected = files_below(tree)
     found = {entry.path: entry for entry in container.walk()}
     assert found.keys() == expected.keys()
@@ -23,7 +23,7 @@ def test_all_of_it_is_there_and_nothing_else(container: Container, tree: Path) -
             assert container.read_bytes(path) == data, path
 
 
-def test_a_directory_lists_what_it_has_in_the_order_of_bytes(container: Container, tree: Path) -> None:
+def test_directories_are_foundin_byte_order(container: Container, tree: Path) -> None:
     for directory in ("", "names", "order", "order/a", "many/07", "links", "empty"):
         names = [entry.name for entry in container.children(directory)]
         assert names == sorted(os.listdir(tree / directory), key=os.fsencode), directory
@@ -37,30 +37,30 @@ def test_a_directory_lists_what_it_has_in_the_order_of_bytes(container: Containe
     assert [entry.path for entry in container.walk("links/twice")] == ["order/a/b/x"]
 
 
-def test_attributes_are_those_of_the_files(container: Container, tree: Path) -> None:
+def test_attributes_equal_those_of_the_files(container: Container, tree: Path) -> None:
     for path in files_below(tree):
-        told, is_so = container.find(path), os.lstat(tree / path)
-        assert told is not None
-        assert told.st_mode == is_so.st_mode, path
-        assert (told.mtime_ns, told.uid, told.gid) == (is_so.st_mtime_ns, is_so.st_uid, is_so.st_gid)
-        if told.is_file():
-            assert told.size == is_so.st_size
+        found, status = container.find(path), os.lstat(tree / path)
+        assert found is not None
+        assert found.st_mode == status.st_mode, path
+        assert (found.mtime_ns, found.uid, found.gid) == (status.st_mtime_ns, status.st_uid, status.st_gid)
+        if found.is_file():
+            assert found.size == status.st_size
     early = container.node("large/1")
     assert (early.kind, early.mode, early.mtime_ns) == (FileKind.FILE, 0o604, -1_500_000_001)
     pipe = container.find("pipe")
     assert pipe is not None and pipe.kind == FileKind.FIFO and stat.S_ISFIFO(pipe.st_mode)
 
 
-def test_reads_from_anywhere_bring_what_the_file_has(container: Container, tree: Path) -> None:
-    chance = random.Random(1)
+def test_reads_at_any_offset_return_the_content(container: Container, tree: Path) -> None:
+    rng = random.Random(1)
     for path in sorted(str(file.relative_to(tree)) for file in (tree / "large").iterdir()):
         data = (tree / path).read_bytes()
         reader = container.reader(path)
         with container.open(path) as file:
             assert (file.size, file.name, file.seek(0, io.SEEK_END)) == (len(data), path, len(data))
             for _ in range(120):
-                offset = chance.randrange(len(data) + 2)
-                size = chance.choice([0, 1, 100, 8192, 70_000, 300_000, 5_000_000])
+                offset = rng.randrange(len(data) + 2)
+                size = rng.choice([0, 1, 100, 8192, 70_000, 300_000, 5_000_000])
                 expected = data[offset : offset + size]
                 assert reader.read_at(offset, size) == expected
                 assert file.seek(offset) == offset
@@ -70,7 +70,7 @@ def test_reads_from_anywhere_bring_what_the_file_has(container: Container, tree:
             assert file.read() == data
 
 
-def test_a_file_is_a_file_of_python(container: Container) -> None:
+def test_open_files_behave_like_python_files(container: Container) -> None:
     with container.open("order/a.txt") as file:
         assert isinstance(file, io.BufferedReader)
         assert file.readable() and file.seekable() and not file.writable()
@@ -107,7 +107,7 @@ def test_links_are_followed_within_the_container(container: Container, tree: Pat
         container.readlink("order")
 
 
-def test_what_is_no_file_is_not_opened(container: Container) -> None:
+def test_only_regular_files_are_opened(container: Container) -> None:
     with pytest.raises(FileNotFoundError, match="many/nowhere"):
         container.open("many/nowhere")
     with pytest.raises(FileNotFoundError):
@@ -120,7 +120,7 @@ def test_what_is_no_file_is_not_opened(container: Container) -> None:
         container.open("pipe")
 
 
-def test_paths_are_found_however_they_are_written(container: Container) -> None:
+def test_paths_are_normalized(container: Container) -> None:
     for path in ("order/a/x", "/order/a/x", "order//a/./x", "order/a/../a/x", b"order/a/x", Path("order/a/x")):
         assert container.read_bytes(path) == b"order/a/x"
     for path in ("..", "../order", "order/../../order/a/x"):
@@ -128,7 +128,7 @@ def test_paths_are_found_however_they_are_written(container: Container) -> None:
     assert container.read_bytes(b"names/\xff\xfe no text \x80") == b"\xff\xfe no text \x80"
 
 
-def test_its_version_is_that_of_the_program() -> None:
+def test_the_version_equals_that_of_the_program() -> None:
     workspace = (ROOT / "Cargo.toml").read_text()
     assert f'\nversion = "{tameike.__version__}"\n' in workspace
     assert metadata.version("tameike") == tameike.__version__
@@ -148,9 +148,7 @@ def test_extended_attributes_are_kept(tmp_path: Path) -> None:
     assert attributes == {"user.unit": b"\0\xff", "user.empty": b""}
 
 
-def test_pages_and_subfiles_that_are_kept_have_a_bound(
-    packed: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_of_pages_and_subfiles_are_bounded(packed: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tameike.index.PAGES_KEPT", 1)
     monkeypatch.setattr("tameike.container.SUBFILES_KEPT", 1)
     container = Container(packed["small blocks"])

@@ -1,4 +1,4 @@
-"""Whatever is cut or turned, no wrong byte comes of it, and what is damaged is named."""
+"""Truncated and corrupted containers: reads return no wrong byte, and report the damage."""
 
 import contextlib
 import random
@@ -13,12 +13,12 @@ from conftest import pack, program
 
 from tameike import Container, ContainerError, DamagedError, DamageWarning, UnsupportedError
 
-#: File, place in the lane, lane.
+#: A message with the file, the address and the lane.
 NAMED = re.compile(r"^\[Errno 5\] d\d/f\d+: .* at address \d+ in lane \d+ of subfile \d+ of /.* is damaged: ")
 
 
 def check(container: Container, made: Path, files: dict[str, bytes]) -> tuple[int, int]:
-    """How many files are damaged, and how many are not there. The others are what they were when ``made`` was."""
+    """Numbers of damaged and missing files. Asserts that the others are intact."""
     whole = Container(made)
     damaged = missing = 0
     for path, data in files.items():
@@ -45,15 +45,15 @@ def opened(path: Path) -> Container:
 
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("seed", range(25))
-def test_a_cut_takes_files_and_makes_none_wrong(
+def test_truncation_loses_files_and_corrupts_none(
     small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int, has_index: bool
 ) -> None:
     made, files = small
-    chance, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
-    subfile = chance.choice([file for file in sorted(copy.glob("*.data")) if file.stat().st_size > 100])
+    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+    subfile = rng.choice([file for file in sorted(copy.glob("*.data")) if file.stat().st_size > 100])
     size = subfile.stat().st_size
     with subfile.open("r+b") as file:
-        file.truncate(chance.choice([0, chance.randrange(size), size - chance.randrange(100)]))
+        file.truncate(rng.choice([0, rng.randrange(size), size - rng.randrange(100)]))
     if not has_index:
         (copy / "index").unlink()
     _, missing = check(opened(copy), made, files)
@@ -62,13 +62,13 @@ def test_a_cut_takes_files_and_makes_none_wrong(
 
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("seed", range(40))
-def test_turned_bits_are_named(
+def test_flipped_bits_are_reported(
     small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int, has_index: bool
 ) -> None:
     made, files = small
-    chance, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
     for _ in range(3):
-        turn_a_bit(chance.choice(sorted(copy.glob("*.data"))), chance)
+        flip_a_bit(rng.choice(sorted(copy.glob("*.data"))), rng)
     if not has_index:
         (copy / "index").unlink()
     container = opened(copy)
@@ -78,16 +78,16 @@ def test_turned_bits_are_named(
 
 @pytest.mark.parametrize("name", ["index", "container"])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_index_or_header_tells_nothing_wrong(
+def test_a_damaged_index_or_header_yields_no_wrong_data(
     small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int, name: str
 ) -> None:
     made, files = small
-    chance, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
-    if chance.random() < 0.7:
-        turn_a_bit(copy / name, chance)
+    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+    if rng.random() < 0.7:
+        flip_a_bit(copy / name, rng)
     else:
         whole = (copy / name).read_bytes()
-        (copy / name).write_bytes(whole[: chance.randrange(len(whole))])
+        (copy / name).write_bytes(whole[: rng.randrange(len(whole))])
     try:
         _, missing = check(Container(copy), made, files)
         assert missing == 0
@@ -99,14 +99,14 @@ def test_a_damaged_index_or_header_tells_nothing_wrong(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rubbish_in_any_file_ends_nothing_but_the_read(
+def test_garbage_in_any_file_raises_only_container_errors(
     small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int
 ) -> None:
     made, files = small
-    chance, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
-    with chance.choice(sorted(copy.iterdir())).open("r+b") as file:
-        file.seek(chance.randrange(file.seek(0, 2)))
-        file.write(chance.randbytes(chance.randrange(5000)))
+    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+    with rng.choice(sorted(copy.iterdir())).open("r+b") as file:
+        file.seek(rng.randrange(file.seek(0, 2)))
+        file.write(rng.randbytes(rng.randrange(5000)))
     for use_index in (True, False):
         try:
             with warnings.catch_warnings():
@@ -118,20 +118,20 @@ def test_rubbish_in_any_file_ends_nothing_but_the_read(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_program_believes_the_same(small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int) -> None:
+def test_the_program_reads_the_same_files(small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int) -> None:
     made, files = small
-    chance, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
     subfile = max(copy.glob("*.data"), key=lambda file: file.stat().st_size)
-    for _ in range(chance.randrange(1, 6)):
-        turn_a_bit(subfile, chance)
+    for _ in range(rng.randrange(1, 6)):
+        flip_a_bit(subfile, rng)
     with subfile.open("r+b") as file:
         size = file.seek(0, 2)
-        if chance.random() < 0.5:
-            file.seek(chance.randrange(size))
-            file.write(bytes(chance.randrange(90_000)))
-        if chance.random() < 0.3:
-            file.truncate(chance.randrange(size))
-    if chance.random() < 0.7:
+        if rng.random() < 0.5:
+            file.seek(rng.randrange(size))
+            file.write(bytes(rng.randrange(90_000)))
+        if rng.random() < 0.3:
+            file.truncate(rng.randrange(size))
+    if rng.random() < 0.7:
         (copy / "index").unlink()
     subprocess.run([program(), "agg", "extract", copy, tmp_path / "back"], check=False, capture_output=True)
     container, read = opened(copy), {}
@@ -143,7 +143,7 @@ def test_the_program_believes_the_same(small: tuple[Path, dict[str, bytes]], tmp
     assert read == brought
 
 
-def test_a_part_that_is_whole_is_read_beside_one_that_is_not(tmp_path: Path) -> None:
+def test_valid_chunks_beside_a_damaged_one_are_readable(tmp_path: Path) -> None:
     data = random.Random(0).randbytes(3 << 20)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").write_bytes(data)
@@ -160,7 +160,7 @@ def test_a_part_that_is_whole_is_read_beside_one_that_is_not(tmp_path: Path) -> 
         assert file.read() == data[after:]
 
 
-def turn_a_bit(file: Path, chance: random.Random) -> None:
+def flip_a_bit(file: Path, rng: random.Random) -> None:
     data = bytearray(file.read_bytes())
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""The example of a training that reads a container."""
+"""The example of a training loop that reads a container."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from conftest import ROOT, pack
 
 
-def test_epochs_read_every_byte_of_every_file(tmp_path: Path) -> None:
+def test_epochs_read_each_byte_of_each_file(tmp_path: Path) -> None:
     samples = tmp_path / "samples"
     for number in range(50):
         sample = samples / str(number % 7) / f"{number}.bin"

@@ -25,11 +25,11 @@ def fs(packed: dict[str, Path]) -> ContainerFileSystem:
 
 @pytest.fixture
 def local(tree: Path) -> fsspec.AbstractFileSystem:
-    """What there should be."""
+    """The packed tree, for comparison."""
     return fsspec.filesystem("dir", path=str(tree), fs=fsspec.filesystem("file"))
 
 
-def test_it_is_known_by_its_protocol(fs: ContainerFileSystem, packed: dict[str, Path]) -> None:
+def test_the_protocol_is_registered(fs: ContainerFileSystem, packed: dict[str, Path]) -> None:
     assert type(fs) is ContainerFileSystem
     assert fsspec.filesystem("tameike-agg", fo=str(packed["small blocks"])).info("order")["type"] == "directory"
     with pytest.raises(ValueError, match="no container"):
@@ -38,7 +38,7 @@ def test_it_is_known_by_its_protocol(fs: ContainerFileSystem, packed: dict[str, 
         fsspec.filesystem("tameike-agg", fo="/nowhere")
 
 
-def test_listings_are_those_of_the_tree(fs: ContainerFileSystem, local: fsspec.AbstractFileSystem) -> None:
+def test_listings_equal_those_of_the_tree(fs: ContainerFileSystem, local: fsspec.AbstractFileSystem) -> None:
     for path in ("", "order", "order/a", "names", "many/03", "empty", "links"):
         expected = {info["name"]: info for info in local.ls(path, detail=True)}
         found = {info["name"]: info for info in fs.ls(path, detail=True)}
@@ -59,7 +59,7 @@ def test_listings_are_those_of_the_tree(fs: ContainerFileSystem, local: fsspec.A
             fs.info(path)
 
 
-def test_finding_and_globbing_are_those_of_the_tree(fs: ContainerFileSystem, local: fsspec.AbstractFileSystem) -> None:
+def test_find_and_glob_equal_those_of_the_tree(fs: ContainerFileSystem, local: fsspec.AbstractFileSystem) -> None:
     for path in ("", "order", "order/a", "many"):
         for options in ({}, {"withdirs": True}, {"maxdepth": 1}, {"maxdepth": 2, "withdirs": True}):
             expected = [name for name in local.find(path, **options) if name]
@@ -79,7 +79,7 @@ def test_finding_and_globbing_are_those_of_the_tree(fs: ContainerFileSystem, loc
     ]
 
 
-def test_what_is_there_is_told(fs: ContainerFileSystem) -> None:
+def test_info_exists_and_isdir(fs: ContainerFileSystem) -> None:
     assert fs.exists("order/a/x") and fs.exists("order") and fs.exists("") and fs.exists("links/file")
     assert not fs.exists("order/y") and not fs.exists("links/dangling")
     assert fs.lexists("links/dangling")
@@ -94,7 +94,7 @@ def test_what_is_there_is_told(fs: ContainerFileSystem) -> None:
     assert fs.ukey("order/a/x") != fs.ukey("order/a!/x")
 
 
-def test_times_beyond_those_of_datetime_are_told(tmp_path: Path) -> None:
+def test_times_out_of_range_of_datetime_are_errors(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     for seconds in (-62_135_596_800, -1, 253_402_300_799, -62_135_596_801, 1 << 62):
         lane.append(0, entry(str(seconds).encode(), lane.version(), 0, seconds=seconds), b"")
@@ -112,7 +112,7 @@ def test_times_beyond_those_of_datetime_are_told(tmp_path: Path) -> None:
         assert fs.cat(name) == b""
 
 
-def test_directories_that_follow_are_found(tmp_path: Path) -> None:
+def test_directories_without_entries_are_found(tmp_path: Path) -> None:
     lane = Lane(tmp_path / "c")
     for path in ("a/b/c", "a/b!/c", "d/e/f"):
         lane.put(path, b"1")
@@ -123,7 +123,7 @@ def test_directories_that_follow_are_found(tmp_path: Path) -> None:
     assert fs.glob("a/*/c") == ["a/b!/c", "a/b/c"]
 
 
-def test_content_comes_whole_and_in_parts(fs: ContainerFileSystem, tree: Path) -> None:
+def test_content_is_read_whole_and_in_ranges(fs: ContainerFileSystem, tree: Path) -> None:
     for path in ("large/65536", "large/9500000", "large/holes", "order/a/x", "large/0"):
         data = (tree / path).read_bytes()
         assert fs.cat_file(path) == data
@@ -134,9 +134,9 @@ def test_content_comes_whole_and_in_parts(fs: ContainerFileSystem, tree: Path) -
             assert file.read() == data
     assert fs.read_block("order/a/x", 6, 100) == b"a/x"
     data = (tree / "large/3000001").read_bytes()
-    chance = random.Random(5)
-    starts = [chance.randrange(len(data)) for _ in range(40)]
-    ends = [start + chance.randrange(100_000) for start in starts]
+    rng = random.Random(5)
+    starts = [rng.randrange(len(data)) for _ in range(40)]
+    ends = [start + rng.randrange(100_000) for start in starts]
     assert fs.cat_ranges(["large/3000001"] * 40, starts, ends) == [data[s:e] for s, e in zip(starts, ends)]
     one, other = fs.cat_ranges(["nowhere", "order/a/x"], 0, 5)
     assert isinstance(one, FileNotFoundError) and other == b"order"
@@ -147,13 +147,13 @@ def test_content_comes_whole_and_in_parts(fs: ContainerFileSystem, tree: Path) -
         assert file.read() == "order/a.txt"
 
 
-def test_files_are_brought_out(fs: ContainerFileSystem, tree: Path, tmp_path: Path) -> None:
+def test_get_copies_files(fs: ContainerFileSystem, tree: Path, tmp_path: Path) -> None:
     fs.get("order", str(tmp_path / "order"), recursive=True)
     for path in ("a/x", "a!/x", "a/b/x", "a.txt"):
         assert (tmp_path / "order" / path).read_bytes() == (tree / "order" / path).read_bytes()
 
 
-def test_what_is_damaged_is_not_missing(packed: dict[str, Path], tmp_path: Path) -> None:
+def test_damaged_files_are_not_reported_as_missing(packed: dict[str, Path], tmp_path: Path) -> None:
     copy = shutil.copytree(packed["small blocks"], tmp_path / "copy")
     with (copy / "index").open("r+b") as index:
         index.seek(100)
@@ -171,11 +171,11 @@ def test_what_is_damaged_is_not_missing(packed: dict[str, Path], tmp_path: Path)
     ):
         with pytest.raises(DamagedError, match="the index is damaged"):
             read()
-    # What other pages have is there.
+    # Entries of other pages are readable.
     assert fs.cat_file("order/a/x") == b"order/a/x"
 
 
-def test_nothing_is_changed(fs: ContainerFileSystem) -> None:
+def test_changes_are_refused(fs: ContainerFileSystem) -> None:
     for change in (
         lambda: fs.open("new", "wb"),
         lambda: fs.open("order/a/x", "ab"),
@@ -209,7 +209,7 @@ def test_urls_are_chained(packed: dict[str, Path], tree: Path) -> None:
     assert mapper["a/b/x"] == b"order/a/b/x" and len(mapper) == 6
 
 
-def test_a_container_is_on_any_file_system(packed: dict[str, Path], tree: Path, tmp_path: Path) -> None:
+def test_containers_are_read_from_any_file_system(packed: dict[str, Path], tree: Path, tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(packed["large blocks"]), "/place/c", recursive=True)
     try:
@@ -229,7 +229,7 @@ def test_a_container_is_on_any_file_system(packed: dict[str, Path], tree: Path, 
         assert file.read() == b"order/a/x"
 
 
-def test_a_container_is_in_a_container(packed: dict[str, Path], tmp_path: Path) -> None:
+def test_a_container_within_a_container_is_read(packed: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     shutil.copytree(packed["small blocks"], tmp_path / "tree" / "inner")
     outer = pack(tmp_path / "tree", tmp_path / "outer")
@@ -237,14 +237,14 @@ def test_a_container_is_in_a_container(packed: dict[str, Path], tmp_path: Path) 
         assert file.read() == b"order/a/x"
 
 
-def test_names_that_are_no_text_are_found(fs: ContainerFileSystem, tree: Path) -> None:
+def test_names_that_are_not_utf_8_are_found(fs: ContainerFileSystem, tree: Path) -> None:
     names = [os.path.join("names", name) for name in os.listdir(tree / "names")]
     assert sorted(fs.find("names")) == sorted(names)
     for name in names:
         assert fs.cat_file(name) == os.fsencode(os.path.basename(name))
 
 
-def test_it_is_pickled_and_written_as_json(fs: ContainerFileSystem) -> None:
+def test_pickle_and_json_round_trip(fs: ContainerFileSystem) -> None:
     again = pickle.loads(pickle.dumps(fs))
     assert again.cat_file("order/a/x") == b"order/a/x"
     with fs.open("order/a/x") as file:

@@ -1,4 +1,4 @@
-"""Containers of format 1 that the program's own tests keep: what they have is read byte for byte."""
+"""Golden containers of format 1, which the tests of the program share."""
 
 from __future__ import annotations
 
@@ -45,36 +45,36 @@ def test_golden_containers_are_read(name: str, use_index: bool) -> None:
 
 
 @pytest.mark.parametrize("use_index", [True, False])
-def test_content_outside_of_golden_containers_is_read(use_index: bool) -> None:
+def test_external_content_of_golden_containers_is_read(use_index: bool) -> None:
     container = Container(GOLDEN / "container-1-packed", use_index=use_index)
     assert not container.damage
-    told = {entry.path: entry.size for entry in container.walk()}
-    assert told == {"arrived": 0, "inside": 300, "leaving": 10_000, "lost": 0, "outside": 300_000}
+    sizes = {entry.path: entry.size for entry in container.walk()}
+    assert sizes == {"arrived": 0, "inside": 300, "leaving": 10_000, "lost": 0, "outside": 300_000}
     for path in ("inside", "leaving", "outside"):
-        assert container.read_bytes(path) == content(told[path])
-        assert container.node(path).size == container.reader(path).node.size == told[path]
-        assert container.reader(path).read_at(told[path] - 7, 100) == content(told[path])[-7:]
-    with pytest.raises(FileNotFoundError, match="at its place"):
+        assert container.read_bytes(path) == content(sizes[path])
+        assert container.node(path).size == container.reader(path).node.size == sizes[path]
+        assert container.reader(path).read_at(sizes[path] - 7, 100) == content(sizes[path])[-7:]
+    with pytest.raises(FileNotFoundError, match="moved to the file's own path"):
         container.open("arrived")
     with pytest.raises(DamagedError, match="tameike recover"):
         container.open("lost")
 
 
-def test_content_outside_that_becomes_shorter_is_no_content(tmp_path: Path) -> None:
+def test_truncated_external_content_is_an_error(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(GOLDEN / "container-1-packed", tmp_path / "copy"))
     reader = Container(copy).reader("outside")
     os.truncate(copy / "out.fedcba9876543210", 200_000)
     assert reader.read_at(0, 200_000) == content(200_000)
     with pytest.raises(DamagedError, match="shorter"):
         reader.read_at(0, 300_000)
-    # Who looks again finds what is there now, and others as they were.
+    # A refresh shows the current sizes of external content.
     container = Container(copy)
     (copy / "out.0000000000000003").unlink()
     container.refresh()
     assert [entry.size for entry in container.children()] == [0, 300, 0, 0, 200_000]
 
 
-def test_what_is_no_file_is_no_content(tmp_path: Path) -> None:
+def test_external_content_must_be_a_regular_file(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(GOLDEN / "container-1-packed", tmp_path / "copy"))
     pipe, link = copy / "out.0000000000000003", copy / "out.fedcba9876543210"
     pipe.unlink()
@@ -88,7 +88,7 @@ def test_what_is_no_file_is_no_content(tmp_path: Path) -> None:
             container.open(path)
 
 
-def test_fsspec_shows_content_outside() -> None:
+def test_fsspec_reads_external_content() -> None:
     url = f"tameike-agg://outside::file://{GOLDEN / 'container-1-packed'}"
     with fsspec.open(url) as file:
         assert file.read() == content(300_000)

@@ -1,4 +1,4 @@
-"""Libraries that read by fsspec read in a container."""
+"""Libraries that open files by fsspec read from a container."""
 
 import fsspec
 import numpy as np
@@ -23,7 +23,7 @@ def field() -> xr.Dataset:
 
 @pytest.fixture(scope="module")
 def url(frame: pd.DataFrame, field: xr.Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What comes after the path in the URL of a file."""
+    """The part of a file's URL after the path."""
     root = tmp_path_factory.mktemp("libraries")
     tree = root / "tree"
     (tree / "runs" / "7").mkdir(parents=True)
@@ -44,7 +44,7 @@ def test_pandas_reads_a_table(url: str, frame: pd.DataFrame) -> None:
 
 
 def test_xarray_reads_a_zarr_store(url: str, field: xr.Dataset) -> None:
-    # xarray takes no hyphen in a protocol.
+    # xarray allows no hyphen in a protocol.
     with xr.open_zarr(f"tameikeagg://field.zarr{url}", consolidated=False) as read:
         xr.testing.assert_identical(read.load(), field)
     store = fsspec.get_mapper(f"tameike-agg://field.zarr{url}")

@@ -14,7 +14,7 @@ from tameike import Container, ContainerFileSystem
 
 
 class Files:
-    """A data set as PyTorch takes them: some of it is read before the workers are there."""
+    """A data set for PyTorch; a part is read before the workers start."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -60,7 +60,7 @@ def get(number: int) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("make", DATA_SETS, ids=["container", "fsspec"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_four_processes_read_what_was_packed(
+def test_four_processes_read_the_packed_files(
     packed: dict[str, Path], tree: Path, method: str, make: Callable[[Path], Files]
 ) -> None:
     files = make(packed["small blocks"])
@@ -81,13 +81,13 @@ def test_threads_share_a_container_and_a_file(packed: dict[str, Path], tree: Pat
     wrong: list[object] = []
 
     def read(seed: int) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         try:
             for _ in range(150):
-                offset, size = chance.randrange(len(data)), chance.choice([100, 10_000, 700_000])
+                offset, size = rng.randrange(len(data)), rng.choice([100, 10_000, 700_000])
                 if reader.read_at(offset, size) != data[offset : offset + size]:
                     wrong.append(offset)
-                path = chance.choice(paths)
+                path = rng.choice(paths)
                 if container.read_bytes(path) != (tree / path).read_bytes():
                     wrong.append(path)
         except Exception as error:
@@ -101,18 +101,18 @@ def test_threads_share_a_container_and_a_file(packed: dict[str, Path], tree: Pat
     assert wrong == []
 
 
-def look_again() -> int:
+def refresh_child() -> int:
     in_worker.container.refresh()
     return len(in_worker)
 
 
-def test_a_child_looks_again_whatever_its_parent_does(packed: dict[str, Path]) -> None:
+def test_a_forked_child_refreshes_independently_of_its_parent(packed: dict[str, Path]) -> None:
     files = Files(Container(packed["small blocks"]))
-    with files.container._looking(), multiprocessing.get_context("fork").Pool(1, begin, (files,)) as pool:
-        assert pool.apply_async(look_again).get(timeout=60) == len(files)
+    with files.container._refresh_lock(), multiprocessing.get_context("fork").Pool(1, begin, (files,)) as pool:
+        assert pool.apply_async(refresh_child).get(timeout=60) == len(files)
 
 
-def test_a_torch_loader_reads_what_was_packed(packed: dict[str, Path], tree: Path) -> None:
+def test_a_torch_loader_reads_the_packed_files(packed: dict[str, Path], tree: Path) -> None:
     data = pytest.importorskip("torch.utils.data", reason="PyTorch is not here; the processes above stand for it")
     with warnings.catch_warnings():
         # Fewer cores than workers.

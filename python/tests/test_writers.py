@@ -1,4 +1,4 @@
-"""Containers that many writers have made, life after life: the program and this package see the same in them."""
+"""Containers of many writers and incarnations: the program and this package read the same."""
 
 import contextlib
 import random
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, files_below, program
-from writer import FINISHED, Lane, entry, squeezed
+from writer import FINISHED, Lane, compressed, entry
 
 from tameike import Container, DamagedError, DamageWarning
 from tameike.codec import ZSTD
@@ -27,7 +27,7 @@ def opened(path: Path, use_index: bool = True) -> Container:
         return Container(path, use_index=use_index)
 
 
-def looked_again(container: Container) -> Container:
+def refreshed(container: Container) -> Container:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DamageWarning)
         container.refresh()
@@ -35,13 +35,13 @@ def looked_again(container: Container) -> Container:
 
 
 def content(container: Container) -> dict[str, bytes]:
-    """Files that are there and whole."""
+    """Content of all undamaged files."""
     found = {}
-    for told in container.walk():
-        if not told.is_file():
+    for item in container.walk():
+        if not item.is_file():
             continue
         with contextlib.suppress(DamagedError):
-            found[told.path] = container.read_bytes(told.path)
+            found[item.path] = container.read_bytes(item.path)
     return found
 
 
@@ -50,40 +50,40 @@ def agg(*arguments: object) -> str:
     return done.stdout
 
 
-def assert_the_program_sees_the_same(path: Path, place: Path) -> None:
-    """Names and their order, what is whole, and what is damaged."""
+def assert_the_program_reads_the_same(path: Path, place: Path) -> None:
+    """Compares names and their order, contents, and damage."""
     container = opened(path)
-    assert [told.path for told in container.walk()] == agg("ls", "-r", path).splitlines()
+    assert [item.path for item in container.walk()] == agg("ls", "-r", path).splitlines()
     agg("extract", path, place)
     assert content(container) == {name: data for name, data in files_below(place).items() if data is not None}
     shutil.rmtree(place)
     damage = [(*reversed(damage.lane), damage.address) for damage in opened(path, use_index=False).damage]
-    told = [tuple(map(int, match[:3])) for match in DAMAGE.findall(agg("verify", path))]
-    # The program scans a lane twice where it was written meanwhile, so that only the order may differ.
-    assert sorted(damage) == sorted(told)
+    reported = [tuple(map(int, match[:3])) for match in DAMAGE.findall(agg("verify", path))]
+    # The program may scan a lane twice if it was written meanwhile, so the order may differ.
+    assert sorted(damage) == sorted(reported)
 
 
-class Story:
-    """Writers that come, put, sync, end and die."""
+class Scenario:
+    """Writers that begin, put, sync, finish and crash, at random."""
 
-    def __init__(self, directory: Path, chance: random.Random) -> None:
+    def __init__(self, directory: Path, rng: random.Random) -> None:
         self.directory = directory
-        self.chance = chance
+        self.rng = rng
         self.writers: dict[tuple[int, int], Lane] = {}
         self.versions = 0
-        #: What there is while nothing was lost.
+        #: Expected content while nothing was lost.
         self.model: dict[str, bytes] = {}
         self.has_lost = False
 
     def step(self) -> None:
-        place = self.chance.choice(LANES)
+        place = self.rng.choice(LANES)
         writer = self.writers.get(place)
         if writer is None:
             self.writers[place] = Lane(self.directory, place[0], lane=place[1], lanes=3)
             return
-        what = self.chance.random()
+        what = self.rng.random()
         if what < 0.7:
-            self.put(writer, f"d{self.chance.randrange(3)}/f{self.chance.randrange(8)}")
+            self.put(writer, f"d{self.rng.randrange(3)}/f{self.rng.randrange(8)}")
         elif what < 0.85:
             writer.sync()
         else:
@@ -93,17 +93,17 @@ class Story:
 
     def put(self, writer: Lane, path: str) -> None:
         self.versions += 1
-        if self.chance.random() < 0.15:
+        if self.rng.random() < 0.15:
             writer.append(0, entry(path.encode(), self.versions, None), b"")
             self.model.pop(path, None)
             return
-        size = self.chance.choice([0, 5, 300, 5000, 16_000, 90_000])
-        data = self.chance.randbytes(size)
+        size = self.rng.choice([0, 5, 300, 5000, 16_000, 90_000])
+        data = self.rng.randbytes(size)
         kept: dict[str, Any] = {}
-        if self.chance.random() < 0.4:
-            # Some of it becomes smaller.
+        if self.rng.random() < 0.4:
+            # A part is compressible.
             data = data[: size // 3] + (data[:9] * size)[: size - size // 3]
-            kept = {"codec": ZSTD, "keep": squeezed}
+            kept = {"codec": ZSTD, "keep": compressed}
         self.model[path] = data
         if len(data) <= 16_000:
             writer.append(0, entry(path.encode(), self.versions, len(data)), data, **kept)
@@ -116,28 +116,28 @@ class Story:
         writer.append(0, entry(path.encode(), self.versions, len(data), extents=extents), b"")
 
     def close(self) -> None:
-        """Writes an index, whoever may write meanwhile. What it has is not lost any more."""
+        """Syncs all writers and writes an index, whose entries cannot be lost."""
         for writer in self.writers.values():
             writer.sync()
         agg("verify", "--rebuild", self.directory)
         assert (self.directory / "index").exists()
 
     def lose(self) -> None:
-        """All die, and some of what one of them had not synced is lost with the power."""
-        torn = self.chance.choice(list(self.writers.values()))
+        """Crashes all writers; a power failure loses some unsynced bytes of one."""
+        torn = self.rng.choice(list(self.writers.values()))
         self.writers.clear()
-        start, end = torn.place(torn.safe), torn.place(torn.address)
-        if torn.address > torn.safe and end - start == torn.address - torn.safe:
+        start, end = torn.place(torn.durable_end), torn.place(torn.address)
+        if torn.address > torn.durable_end and end - start == torn.address - torn.durable_end:
             self.has_lost = True
-            at = self.chance.randrange(start, end)
-            torn.write_at(at, bytes(min(self.chance.choice([10, 100, 4096, 30_000]), end - at)))
+            at = self.rng.randrange(start, end)
+            torn.write_at(at, bytes(min(self.rng.choice([10, 100, 4096, 30_000]), end - at)))
 
 
 @pytest.fixture(scope="module")
 def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The test program of the library for C, where there are that and a compiler."""
+    """The test program of the C library; skips without the library or a compiler."""
     built, compiler = Path(program()).parent, shutil.which("cc")
-    # Where it was built by itself, or for its own tests.
+    # Built by itself, or for its tests.
     libraries = [*built.glob("libtameike_capi.so"), *built.glob("deps/libtameike_capi.so")]
     if compiler is None or not libraries:
         pytest.skip("no compiler, or no library: `cargo build --package tameike-capi`")
@@ -151,13 +151,13 @@ def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of_storm(number: int) -> bytes:
-    """What the program in C writes to a file."""
+    """The content that the C program writes to a file."""
     start = number * 31 % 251
     return (bytes(range(251)) * 241)[start:][: number * 7919 % 60_000]
 
 
-def test_what_a_program_in_c_writes_is_seen_while_it_writes(c_program: Path, tmp_path: Path) -> None:
-    chance, safe = random.Random(), {}
+def test_files_of_a_c_program_are_readable_while_it_writes(c_program: Path, tmp_path: Path) -> None:
+    rng, durable = random.Random(), {}
     made = tmp_path / "c"
     subprocess.run([c_program, made, "child"], check=True)
     container = Container(made)
@@ -167,90 +167,90 @@ def test_what_a_program_in_c_writes_is_seen_while_it_writes(c_program: Path, tmp
             subprocess.Popen([c_program, made, "storm", name], stdout=subprocess.PIPE, text=True) for name in names
         ]
         for name, writer in zip(names, writers):
-            time.sleep(chance.uniform(0.005, 0.05))
-            looked_again(container)
+            time.sleep(rng.uniform(0.005, 0.05))
+            refreshed(container)
             writer.kill()
             said, _ = writer.communicate()
             assert "not so" not in said
-            # The last line may be cut.
+            # The last line may be incomplete.
             lines = said[: said.rfind("\n") + 1].split()
-            safe[name] = int(lines[-1]) + 1 if lines else 0
+            durable[name] = int(lines[-1]) + 1 if lines else 0
         if kill == 6:
             agg("verify", "--rebuild", made)
-    assert sum(safe.values()) > 0
-    for read in (looked_again(container), opened(made), opened(made, use_index=False)):
+    assert sum(durable.values()) > 0
+    for read in (refreshed(container), opened(made), opened(made, use_index=False)):
         found = content(read)
         assert found.pop("parent") == b"p" and found.pop("child") == b""
         assert found.pop("large") == bytes(100_000)
         for path, data in found.items():
             assert data == of_storm(int(path.rpartition("/")[2])), path
-        for name, count in safe.items():
+        for name, count in durable.items():
             assert all(f"{name}/{number}" in found for number in range(count))
-    assert_the_program_sees_the_same(made, tmp_path / "back")
+    assert_the_program_reads_the_same(made, tmp_path / "back")
 
 
 @pytest.mark.parametrize("what", ["calls", "child", "lone-child"])
-def test_what_a_program_in_c_has_left_is_read(c_program: Path, tmp_path: Path, what: str) -> None:
+def test_files_of_a_killed_c_program_are_read(c_program: Path, tmp_path: Path, what: str) -> None:
     subprocess.run([c_program, tmp_path / "c", what], check=True)
     assert Container(tmp_path / "c").has_index
-    assert_the_program_sees_the_same(tmp_path / "c", tmp_path / "back")
+    assert_the_program_reads_the_same(tmp_path / "c", tmp_path / "back")
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_what_many_writers_have_put_is_there(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    story = Story(tmp_path / "c", chance)
-    story.step()
+def test_files_of_many_writers_are_read(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    scenario = Scenario(tmp_path / "c", rng)
+    scenario.step()
     container = Container(tmp_path / "c")
-    for number in range(chance.randrange(20, 150)):
-        story.step()
-        if number % 40 == 30 and chance.random() < 0.7:
-            story.close()
+    for number in range(rng.randrange(20, 150)):
+        scenario.step()
+        if number % 40 == 30 and rng.random() < 0.7:
+            scenario.close()
         if number % 17 == 0:
             container.refresh()
-            assert content(container) == story.model
+            assert content(container) == scenario.model
         if number % 60 == 0:
-            container = Container(tmp_path / "c", use_index=chance.random() < 0.7)
+            container = Container(tmp_path / "c", use_index=rng.random() < 0.7)
     container.refresh()
     for read in (container, Container(tmp_path / "c"), Container(tmp_path / "c", use_index=False)):
-        assert content(read) == story.model
+        assert content(read) == scenario.model
         assert read.damage == []
-    assert_the_program_sees_the_same(tmp_path / "c", tmp_path / "back")
+    assert_the_program_reads_the_same(tmp_path / "c", tmp_path / "back")
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_program_believes_the_same_of_what_was_lost_and_damaged(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    story = Story(tmp_path / "c", chance)
-    story.step()
+def test_the_program_agrees_on_lost_and_damaged_files(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    scenario = Scenario(tmp_path / "c", rng)
+    scenario.step()
     container = Container(tmp_path / "c")
-    for number in range(chance.randrange(20, 100)):
-        story.step()
-        if number % 40 == 30 and chance.random() < 0.5:
-            story.close()
-        if number % 25 == 20 and story.writers:
-            story.lose()
-            container = opened(tmp_path / "c", use_index=chance.random() < 0.5)
-    looked_again(container)
+    for number in range(rng.randrange(20, 100)):
+        scenario.step()
+        if number % 40 == 30 and rng.random() < 0.5:
+            scenario.close()
+        if number % 25 == 20 and scenario.writers:
+            scenario.lose()
+            container = opened(tmp_path / "c", use_index=rng.random() < 0.5)
+    refreshed(container)
     assert content(container) == content(opened(tmp_path / "c"))
-    assert_the_program_sees_the_same(tmp_path / "c", tmp_path / "back")
-    for _ in range(chance.randrange(1, 4)):
-        damage_some(chance.choice(sorted((tmp_path / "c").glob("*.data"))), chance)
-    assert_the_program_sees_the_same(tmp_path / "c", tmp_path / "back")
+    assert_the_program_reads_the_same(tmp_path / "c", tmp_path / "back")
+    for _ in range(rng.randrange(1, 4)):
+        damage_some(rng.choice(sorted((tmp_path / "c").glob("*.data"))), rng)
+    assert_the_program_reads_the_same(tmp_path / "c", tmp_path / "back")
     (tmp_path / "c" / "index").unlink(missing_ok=True)
-    assert_the_program_sees_the_same(tmp_path / "c", tmp_path / "back")
+    assert_the_program_reads_the_same(tmp_path / "c", tmp_path / "back")
 
 
-def damage_some(subfile: Path, chance: random.Random) -> None:
+def damage_some(subfile: Path, rng: random.Random) -> None:
     size = subfile.stat().st_size
     with subfile.open("r+b") as file:
-        # The numbers of lanes, a bit of what there is, or the end.
-        what = chance.random()
+        # Damage the lanes' incarnations, some bytes, or the end.
+        what = rng.random()
         if what < 0.3:
-            file.seek(128 + 4 * chance.randrange(3))
-            file.write(chance.choice([0, 1, 2, 77, 1 | FINISHED, 2 | FINISHED]).to_bytes(4, "little"))
+            file.seek(128 + 4 * rng.randrange(3))
+            file.write(rng.choice([0, 1, 2, 77, 1 | FINISHED, 2 | FINISHED]).to_bytes(4, "little"))
         elif what < 0.8 and size > 128:
-            file.seek(chance.randrange(128, size))
-            file.write(chance.randbytes(chance.choice([1, 1, 200])))
+            file.seek(rng.randrange(128, size))
+            file.write(rng.randbytes(rng.choice([1, 1, 200])))
         else:
-            file.truncate(chance.choice([chance.randrange(size + 1), 64, 0]))
+            file.truncate(rng.choice([rng.randrange(size + 1), 64, 0]))

@@ -1,4 +1,4 @@
-"""Makes containers that `tameike agg create` does not: with removals, several versions, lost bytes, later formats."""
+"""Writes containers that `tameike agg create` does not: with removals, several versions, lost bytes, later formats."""
 
 import struct
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tameike.codec import zstd
 CONTAINER = 0x1122_3344_5566_7788
 BLOCK_SIZE = 64 << 10
 CHUNK_SIZE = 256 << 10
-LIVES_AT = 128
+INCARNATIONS_AT = 128
 FINISHED = 1 << 31
 
 
@@ -58,14 +58,14 @@ def entry(
     return encoded + b"\1" + numbers + times + sized(target) + unsigned(0) + unsigned(size) + content
 
 
-def squeezed(data: bytes) -> bytes:
-    """What is kept of a chunk."""
+def compressed(data: bytes) -> bytes:
+    """The kept bytes of a chunk."""
     frame: bytes = zstd.compress(data)
     return frame if len(frame) < len(data) else data
 
 
 class Lane:
-    """A lane of a subfile, begun as a writer does: behind all that the subfile has."""
+    """A writer of a lane. It appends after everything in the subfile."""
 
     def __init__(
         self, directory: Path, subfile: int = 0, container: int = CONTAINER, lane: int = 0, lanes: int = 1
@@ -75,7 +75,7 @@ class Lane:
             (directory / "container").write_bytes(superblock(lanes=lanes, container=container))
         self.path = directory / f"{subfile:08x}.data"
         if not self.path.exists():
-            self.path.write_bytes(superblock(subfile, lanes=lanes, container=container).ljust(LIVES_AT, b"\0"))
+            self.path.write_bytes(superblock(subfile, lanes=lanes, container=container).ljust(INCARNATIONS_AT, b"\0"))
         self.subfile = subfile
         self.lane = lane
         self.lanes = lanes
@@ -84,17 +84,17 @@ class Lane:
         self.begin()
 
     def begin(self) -> None:
-        """The next life."""
+        """Begins the next incarnation."""
         (before,) = struct.unpack("<I", self.number_in_header())
-        self.life = (before & ~FINISHED) + 1
+        self.incarnation = (before & ~FINISHED) + 1
         self.address = 0
         if before:
             turn, rest = divmod(max(0, self.path.stat().st_size - self.place(0)), BLOCK_SIZE * self.lanes)
             self.address = (turn + (rest > 0)) * BLOCK_SIZE
-        self.set_in_header(self.life)
-        self.sequence = self.life << 32
-        #: What its life has before is safe.
-        self.safe = self.address
+        self.set_in_header(self.incarnation)
+        self.sequence = self.incarnation << 32
+        #: Records of the incarnation before this address are durable.
+        self.durable_end = self.address
 
     def put(self, path: str, data: bytes, **more: Any) -> int:
         return self.append(0, entry(path.encode(), self.version(), len(data)), data, **more)
@@ -110,12 +110,12 @@ class Lane:
         return self._number
 
     def sync(self) -> None:
-        self.safe = self.address
+        self.durable_end = self.address
 
     def finish(self) -> None:
         self.sync()
         self.write(3, b"", [], [], 0, 1)
-        self.set_in_header(self.life | FINISHED)
+        self.set_in_header(self.incarnation | FINISHED)
 
     def append(
         self,
@@ -126,15 +126,15 @@ class Lane:
         version: int = 1,
         keep: Callable[[bytes], bytes] = bytes,
     ) -> int:
-        """A record. Gives its address. ``keep`` tells what is kept of a chunk."""
+        """Appends a record, and returns its address. ``keep`` returns the kept bytes of a chunk."""
         chunks = [data[at : at + CHUNK_SIZE] for at in range(0, len(data), CHUNK_SIZE)]
         kept = [keep(chunk) for chunk in chunks]
         size = 64 + len(encoded) + 8 * len(chunks) + sum(map(len, kept))
-        room = BLOCK_SIZE - self.address % BLOCK_SIZE
-        if size > room:
+        rest = BLOCK_SIZE - self.address % BLOCK_SIZE
+        if size > rest:
             assert size <= BLOCK_SIZE
             self.write(2, b"", [], [], 0, 1)
-            self.address += room - 64
+            self.address += rest - 64
         address = self.address
         self.write(kind, encoded, chunks, kept, codec, version)
         return address
@@ -142,11 +142,11 @@ class Lane:
     def write(
         self, kind: int, encoded: bytes, chunks: list[bytes], kept: list[bytes], codec: int, version: int
     ) -> None:
-        unsafe = self.address - self.safe
+        unsynced = self.address - self.durable_end
         head = struct.pack(
             "<4sHBBQIIQQIIIII",
             *(b"TREC", version, kind, codec, self.container, self.subfile, self.lane, self.address, self.sequence),
-            *(len(encoded), len(chunks), sum(map(len, chunks)), sum(map(len, kept)), unsafe),
+            *(len(encoded), len(chunks), sum(map(len, chunks)), sum(map(len, kept)), unsynced),
         )
         rest = encoded + b"".join(struct.pack("<II", len(chunk), crc32c(chunk)) for chunk in kept)
         record = head + struct.pack("<I", crc32c(head + rest)) + rest + b"".join(kept)
@@ -156,18 +156,18 @@ class Lane:
         self.sequence += 1
 
     def place(self, address: int) -> int:
-        """Where in the subfile an address lies."""
-        header = -(-(LIVES_AT + 4 * self.lanes) // BLOCK_SIZE) * BLOCK_SIZE
+        """Offset of an address in the subfile."""
+        header = -(-(INCARNATIONS_AT + 4 * self.lanes) // BLOCK_SIZE) * BLOCK_SIZE
         turn, within = divmod(address, BLOCK_SIZE)
         return header + (turn * self.lanes + self.lane) * BLOCK_SIZE + within
 
     def number_in_header(self) -> bytes:
         with self.path.open("rb") as file:
-            file.seek(LIVES_AT + 4 * self.lane)
+            file.seek(INCARNATIONS_AT + 4 * self.lane)
             return file.read(4).ljust(4, b"\0")
 
     def set_in_header(self, number: int) -> None:
-        self.write_at(LIVES_AT + 4 * self.lane, struct.pack("<I", number))
+        self.write_at(INCARNATIONS_AT + 4 * self.lane, struct.pack("<I", number))
 
     def write_at(self, place: int, data: bytes) -> None:
         with self.path.open("r+b") as file:

@@ -1,18 +1,18 @@
-//! The agent as its driver sees it.
+//! Implements [`AgentControl`]: the process-level agent, built from a store, a fabric, a node and frontends.
 
 use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, PROGRESS_INTERVAL, Progress, StartInput,
     ViewDoor,
 };
-use crate::doors::{LocalFiles, Views};
 use crate::files::{FileLine, FilesAsked};
 use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
 use crate::packing::{self, Packing};
 use crate::ring::Ring;
-use crate::storage::{self, Care};
+use crate::storage::{self, OnDamage};
+use crate::views::{LocalFiles, Views};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ use tameike_io::shared::{PosixTree, SharedFs};
 use tameike_store::Store;
 use tameike_store::directory::LOCAL;
 
-/// Stands for the shared directory where there is none: no door leads to it.
+/// Directory on the device that replaces a missing shared directory; no frontend serves it.
 const UNSHARED_DIR: &str = "unshared";
 
 /// One agent.
@@ -49,8 +49,8 @@ pub struct Agent {
     rpc: Arc<RpcNode>,
     node: OnceLock<Arc<Node>>,
     cluster: OnceLock<Arc<Cluster>>,
-    doors: Mutex<Vec<ViewDoor>>,
-    /// Where the ring listens.
+    mounts: Mutex<Vec<ViewDoor>>,
+    /// Socket at which the ring listens.
     ring_path: Option<PathBuf>,
     ring: OnceLock<Ring>,
     packing: OnceLock<Packing>,
@@ -61,11 +61,11 @@ impl Agent {
         self.rpc.clone()
     }
 
-    /// Runs a task for the driver; where its result comes.
+    /// Spawns a task for the driver, and returns the channel of its result.
     fn begin<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Receiver<T> {
         let (sender, receiver) = channel();
         self.system.runtime().spawn(async move {
-            // The receiver waits until the end; nobody else holds the other end.
+            // The receiver waits until the end.
             let _ = sender.send(task.await);
         });
         receiver
@@ -75,7 +75,7 @@ impl Agent {
         self.node.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent has not joined its job yet"))
     }
 
-    /// The shared directory, with what is packed in it.
+    /// Opens the shared directory with its packed files, if the job has one.
     fn packed(&self, cluster: &Cluster) -> Result<Option<&Packing>> {
         let (Some(dir), Some(plain)) = (&self.start.shared_dir, &self.shared) else { return Ok(None) };
         let (runtime, rpc) = (self.system.runtime(), self.rpc());
@@ -106,9 +106,9 @@ impl Agent {
 
     fn local(&self) -> Result<LocalFiles> {
         let Some(dir) = self.device_dir() else { return Ok(LocalFiles::Remote) };
-        let is_mounted = |door: &&ViewDoor| door.view == View::NodeLocal && door.fuse.is_none();
-        if let Some(door) = self.doors.lock().iter().find(is_mounted) {
-            return Ok(LocalFiles::Mounted(Arc::new(PosixTree::open(&door.path)?)));
+        let is_mounted = |mount: &&ViewDoor| mount.view == View::NodeLocal && mount.fuse.is_none();
+        if let Some(mount) = self.mounts.lock().iter().find(is_mounted) {
+            return Ok(LocalFiles::Mounted(Arc::new(PosixTree::open(&mount.path)?)));
         }
         let dir = dir.join(LOCAL);
         make_dir(&dir)?;
@@ -118,21 +118,20 @@ impl Agent {
 }
 
 impl Agent {
-    /// Serves programs that were preloaded; without, they and all others go through the kernel.
+    /// Serves preloaded programs. If that fails, they use the mounts.
     fn open_ring(&self, views: &Views, served: Vec<(View, PathBuf)>) {
         let Some(path) = &self.ring_path else { return };
-        match Ring::open(&self.system, path, served, self.memory.lent.clone(), |shown, names| {
-            views.ring_door(shown, names)
+        match Ring::open(&self.system, path, served, self.memory.frame_grants.clone(), |shown, names| {
+            views.ring_frontend(shown, names)
         }) {
-            // The agent joins once.
             Ok(ring) => drop(self.ring.set(ring)),
-            Err(fault) => log::warn!("programs cannot be preloaded: {fault}"),
+            Err(fault) => log::warn!("the ring for preloaded programs does not work: {fault}"),
         }
     }
 }
 
 fn stopped() -> Fault {
-    Fault::new(Errno::EINTR, "the agent was stopped meanwhile")
+    Fault::new(Errno::EINTR, "the agent stopped before the command ended")
 }
 
 fn make_dir(dir: &Path) -> Result<()> {
@@ -146,9 +145,9 @@ fn make_dir(dir: &Path) -> Result<()> {
 
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
-        let StartInput { start, doors, ring: ring_path } = input;
+        let StartInput { start, doors: mounts, ring: ring_path } = input;
         if let Some(cores) = &start.cores {
-            // Before any other thread is there.
+            // Before any other thread starts, as threads inherit the binding.
             process::bind_to_cores(cores)?;
         }
         let system = System::start(assembly::blocking_threads_max(&start))
@@ -157,12 +156,12 @@ impl AgentControl for Agent {
         let store = match &start.device {
             Some(device) => {
                 let scratch = memory.scratch.clone();
-                let care = match start.mode {
-                    AgentMode::Serve => Care::Whole,
-                    AgentMode::Recover => Care::Salvage(&start.damage),
+                let on_damage = match start.mode {
+                    AgentMode::Serve => OnDamage::Refuse,
+                    AgentMode::Recover => OnDamage::Salvage(&start.damage),
                 };
                 let slab = &memory.slab;
-                let open = storage::open(&system, &device.dir, start.capacity, slab, scratch, care);
+                let open = storage::open(&system, &device.dir, start.capacity, slab, scratch, on_damage);
                 Some(pollster::block_on(open)?)
             }
             None => None,
@@ -197,7 +196,7 @@ impl AgentControl for Agent {
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
         let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), memory.replies.clone()));
         let (node, cluster, ring, packing) = Default::default();
-        let doors = Mutex::new(doors);
+        let mounts = Mutex::new(mounts);
         Ok(Self {
             start,
             system,
@@ -208,7 +207,7 @@ impl AgentControl for Agent {
             rpc,
             node,
             cluster,
-            doors,
+            mounts,
             ring_path,
             ring,
             packing,
@@ -251,11 +250,11 @@ impl AgentControl for Agent {
         if self.node.set(node).is_err() || self.cluster.set(cluster).is_err() {
             return Err(Fault::new(Errno::EINVAL, "the agent has joined its job already"));
         }
-        let doors = std::mem::take(&mut *self.doors.lock());
-        // What the kernel serves alone, programs have from the kernel.
-        let served = doors.iter().filter(|door| door.fuse.is_some());
-        let served = served.map(|door| (door.view, door.path.clone())).collect();
-        doors.into_iter().try_for_each(|door| views.serve(door, self.start.coherent_mmap))?;
+        let mounts = std::mem::take(&mut *self.mounts.lock());
+        // Programs use views without a FUSE session through the kernel only.
+        let served = mounts.iter().filter(|mount| mount.fuse.is_some());
+        let served = served.map(|mount| (mount.view, mount.path.clone())).collect();
+        mounts.into_iter().try_for_each(|mount| views.serve(mount, self.start.coherent_mmap))?;
         self.open_ring(&views, served);
         Ok(())
     }
@@ -281,7 +280,7 @@ impl AgentControl for Agent {
                     progress(pollster::block_on(assembly::progress_of(&cache)).since(before));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    let faults = vec!["the agent was stopped in the middle of the drain".to_owned()];
+                    let faults = vec!["the agent stopped during the drain".to_owned()];
                     return Receipt { faults, ..Receipt::default() };
                 }
             }
@@ -319,8 +318,7 @@ impl AgentControl for Agent {
         progress: &mut dyn FnMut(Warmed) -> ControlFlow<()>,
     ) -> Result<Warmed> {
         let cache = self.node()?.views().cache().cloned();
-        let none =
-            || Fault::new(Errno::EINVAL, "the job has no shared directory, so that there is nothing to load");
+        let none = || Fault::new(Errno::EINVAL, "the job has no shared directory: there is nothing to load");
         let cache = cache.ok_or_else(none)?;
         let warming = cache.warming();
         let at_work = warming.clone();
@@ -378,14 +376,14 @@ impl AgentControl for Agent {
             }
         }
         packed?;
-        let left = storage::left_if_whole(store, dir)?;
-        // The receipt has named what was cut off, unless more is to come.
+        let left = storage::left_unless_salvaged(store, dir)?;
+        // After a complete drain, the receipt has reported the files that were cut off.
         Ok(Left { open: if drained { 0 } else { left.open }, ..left })
     }
 
     fn cut_off(&self) {
         let Some(cache) = self.node().ok().and_then(|node| node.views().cache().cloned()) else { return };
-        // It was stopped meanwhile, or has told what it could.
+        // A stopped agent cannot record more.
         let _ = self.begin(async move { cache.cut_off().await }).recv();
     }
 

@@ -1,15 +1,15 @@
-//! Server and client of one node, put together from their parts.
+//! Assembles the services and views of a node from their parts.
 //!
-//! The same for the agent of this machine, whose parts are real, and for one of a simulated cluster. The parts that
-//! are of the machine alone (process, sockets, mounts) are [`crate::Agent`]'s.
+//! Real agents and those of a simulated cluster use the same code. [`crate::Agent`] owns the parts of a real machine: process,
+//! sockets, mounts.
 
 use crate::control::{AgentMode, AgentStart, AggregateChoice, Progress};
-use crate::doors::{LocalFiles, Views};
 use crate::measure::Meter;
 use crate::memory::Memory;
 use crate::neighbours::Neighbours;
-use crate::node::{Company, Node, ProcessState, Services};
+use crate::node::{Node, PeerServices, ProcessState, Services};
 use crate::packing::PackService;
+use crate::views::{LocalFiles, Views};
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,17 +30,17 @@ use tameike_server::meta::{MetaParts, MetaService};
 use tameike_server::unit::{UnitParts, UnitService};
 use tameike_store::{ExtentStore, Ledger};
 
-/// Time without a request of a program after which a node counts as quiet, and flushes in the background.
+/// Time without requests of programs after which a node counts as idle, and flushes in the background.
 const QUIET: Duration = Duration::from_millis(50);
-/// Files that one node flushes at the same time, each with syncs of its own, for which it waits most of the time.
+/// Files that a node flushes concurrently if each needs separate syncs, which take most of the time.
 const FLUSH_PARALLEL: usize = 16;
-/// The same where one sync is for all that ask meanwhile.
+/// The same if one sync covers all files that wait for it.
 const FLUSH_TOGETHER: usize = 64;
 
-/// Threads for calls that may block, beside those of files that are flushed.
+/// Threads for blocking calls, in addition to those of flushes.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// Most threads of an agent that wait in calls that block.
+/// Returns the largest number of threads in blocking calls.
 pub fn blocking_threads_max(start: &AgentStart) -> usize {
     let flushing = match start.aggregate.choice {
         AggregateChoice::Off => FLUSH_PARALLEL,
@@ -49,47 +49,47 @@ pub fn blocking_threads_max(start: &AgentStart) -> usize {
     BLOCKING_THREADS_MAX + flushing
 }
 
-/// What a node is made of.
+/// Parts of a node.
 pub struct Parts<'a> {
-    /// Which node.
+    /// Number of the node.
     pub node: NodeId,
-    /// All nodes.
+    /// All nodes of the job.
     pub cluster: Arc<Cluster>,
     /// Clock, randomness, tasks.
     pub runtime: Runtime,
-    /// Its frames.
+    /// Frames of the node.
     pub memory: &'a Memory,
-    /// To ask other agents.
+    /// Calls to other agents.
     pub rpc: Arc<dyn Rpc>,
-    /// What is below that.
+    /// Transport below `rpc`.
     pub fabric: Arc<dyn Fabric>,
-    /// Its store, if it has a device.
+    /// Store, if the node has a device.
     pub store: Option<StoreParts>,
     /// The shared file system, if there is a cache view.
     pub shared: Option<Arc<dyn SharedFs>>,
-    /// The files of the node-local view.
+    /// Files of the node-local view.
     pub local: LocalFiles,
     /// Owner and group of the roots of the views.
     pub owner: (u32, u32),
-    /// Tells of the process that the node is in.
+    /// Returns the state of the node's process.
     pub process: fn() -> ProcessState,
-    /// Whether readers are told which nodes may have bytes in memory.
+    /// Whether homes report cache holders to readers.
     pub holders: bool,
-    /// What is packed of the shared directory, if this node keeps that.
+    /// Packer of the shared directory, if this node is it.
     pub packing: Option<Arc<PackService>>,
 }
 
-/// What the services of a node with a device are made of.
+/// Parts of the services of a node with a device.
 pub struct StoreParts {
-    /// Metadata.
+    /// Metadata store.
     pub ledger: Arc<Ledger>,
-    /// Bytes.
+    /// Data store.
     pub extents: Arc<ExtentStore>,
-    /// The shared file system, or whatever stands for it where there is none.
+    /// Shared file system, or an empty directory if the job has none.
     pub shared: Arc<dyn SharedFs>,
 }
 
-/// Puts a node together. It serves once it is attached to the network; then [`greet`] and [`begin`].
+/// Assembles a node. The caller then attaches it to the network, and calls [`greet`] and [`begin`].
 ///
 /// # Errors
 /// When the ledger fails or holds damaged records.
@@ -110,9 +110,9 @@ pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
     );
     let neighbours = Neighbours::new(parts.node, parts.cluster.clone(), parts.runtime.clone(), &parts.rpc);
     let meter = Meter::new(parts.runtime, parts.rpc, parts.fabric, parts.memory.reads.clone());
-    let company = Company { neighbours, meter };
+    let peer_services = PeerServices { neighbours, meter };
     let (slab, views) = (parts.memory.slab.clone(), Arc::new(views));
-    Ok(Node::new(parts.node, slab, services, views, company, parts.process))
+    Ok(Node::new(parts.node, slab, services, views, peer_services, parts.process))
 }
 
 async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
@@ -126,7 +126,7 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
         ledger: store.ledger.clone(),
         rpc: Arc::downgrade(&parts.rpc),
         node: parts.node,
-        // No scratch frame: the content of a small file is written to another node, where a write may wait for scratch frames.
+        // Not the scratch pool: the content of a small file may be written to another node, where writes wait for scratch frames.
         pool: parts.memory.reads.clone(),
         owner: parts.owner,
         holders: holders.clone(),
@@ -158,10 +158,10 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     Ok(Services { meta, unit, cache, locks, holders, extents, activity, packing })
 }
 
-/// Makes sure that the neighbours of this node are there and know the secret: each node has some, which look after it.
+/// Verifies that the neighbours of this node, which watch it for failures, are reachable and know the secret.
 ///
 /// # Errors
-/// Which one was not reached.
+/// Names the first unreachable neighbour.
 pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
     let (node, neighbours) = (rpc.local(), cluster.neighbours(rpc.local()));
     let greeted = |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id);
@@ -169,7 +169,7 @@ pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
         let call = rpc.call(info.id, Request::Admin(AdminRequest::Status), None, None);
         async move {
             match call.await {
-                // It has not been told of its peers yet, but it has proven that it belongs to the job.
+                // The peer has not joined yet, but its handshake has proven the secret.
                 Err(fault) if fault.errno == Errno::EAGAIN => Ok(()),
                 Err(fault) => Err(fault.context(format_args!("reaching {} on {}", info.id, info.host))),
                 Ok(_) => Ok(()),
@@ -179,22 +179,22 @@ pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
     try_join_all(greet).await.map(drop)
 }
 
-/// Has a node that can reach its peers finish what an earlier life has left, and flush in the background.
+/// Completes operations that an earlier incarnation of the node left, and starts background flushes. Call it once peers are reachable.
 ///
 /// # Errors
-/// The journal of a job that is recovered cannot be read or written.
+/// The journal of a recovered job cannot be read or written.
 pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) -> Result<()> {
     let Some(services) = node.services() else { return Ok(()) };
     let meta = services.meta.clone();
     runtime.spawn(async move { meta.recover().await });
     match mode {
         AgentMode::Serve => services.cache.start_flusher(),
-        AgentMode::Recover => services.cache.take_cut_off()?,
+        AgentMode::Recover => services.cache.mark_interrupted_writers()?,
     }
     Ok(())
 }
 
-/// Flushes every file that a node coordinates, and gathers its receipt.
+/// Flushes every file that a node coordinates, and returns its receipt.
 pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
     let mut receipt = Receipt::default();
     let mut after: Option<InodeId> = None;
@@ -216,7 +216,7 @@ pub async fn drain(cache: Arc<CacheService>, verify: bool) -> Receipt {
     }
 }
 
-/// How far a node is with its flushes.
+/// Returns the progress of a node's flushes.
 pub async fn progress_of(cache: &CacheService) -> Progress {
     match cache.serve_own(CacheRequest::Progress).await {
         Ok(CacheReply::Progress { files, bytes, flushed }) => {
@@ -226,16 +226,18 @@ pub async fn progress_of(cache: &CacheService) -> Progress {
     }
 }
 
-/// Peers to stay connected with, of those that are wanted.
+/// Returns the number of connections to keep: `wanted`, as far as the open-file limit allows.
 pub fn connections(wanted: Option<u32>) -> usize {
     let (most, wanted) = (connections_max(), wanted.map(|wanted| wanted as usize));
     if wanted.is_some_and(|wanted| wanted > most) {
-        log::warn!("at most {most} connections are kept: raise the limit of open files (ulimit -n) for more");
+        log::warn!(
+            "the agent keeps at most {most} connections: raise the open-file limit (ulimit -n) for more"
+        );
     }
     wanted.unwrap_or(CONNECTIONS_DEFAULT).min(most)
 }
 
-/// This process, as its node's status tells it.
+/// Returns the state of this process for the node's status.
 pub fn own_process() -> ProcessState {
     ProcessState {
         pid: std::process::id(),

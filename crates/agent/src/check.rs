@@ -1,4 +1,4 @@
-//! The check of a stopped node's store, with all rooms that keep something in it.
+//! Checks the store of a stopped node, including the records of each service that uses it.
 
 use std::path::Path;
 use tameike_core::{Fault, InodeId, Result};
@@ -11,6 +11,7 @@ use tameike_store::table::Table;
 
 pub use tameike_store::check::{Device, Finding, Loss, Part, Report, Severity, StoppedMedia};
 
+/// Dispatches records to the services that wrote them.
 struct All;
 
 impl Rooms for All {
@@ -27,7 +28,7 @@ impl Rooms for All {
     }
 }
 
-/// Examines the media of a stopped node's store.
+/// Checks the media of a stopped node's store.
 ///
 /// # Errors
 /// As [`tameike_store::check::check_media`].
@@ -35,8 +36,7 @@ pub fn check_media(media: StoppedMedia) -> Result<Report> {
     tameike_store::check::check_media(media, &All)
 }
 
-/// Examines the store in a device directory, and repairs it when `repair`; `progress` as in
-/// [`tameike_store::check::check`].
+/// Checks the store in a device directory, and repairs it if `repair` is set; `progress` as in [`tameike_store::check::check`].
 ///
 /// # Errors
 /// As there.

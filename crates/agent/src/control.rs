@@ -1,12 +1,11 @@
-//! How a job's driver starts and steers an agent: JSON lines on the agent's standard input and output.
+//! Protocol between a job's driver and an agent: JSON lines on the agent's standard input and output.
 //!
-//! The first line in is [`AgentStart`], the first line out is [`AgentReply::Ready`] (or `Failed`). After
-//! that each line in is an [`AgentCommand`], and each line out an [`AgentAnswer`] with the command's number.
-//! The end of standard input means that the driver is gone. The secret of the job travels only here: never
-//! on a command line, in an environment or in a file that others can read.
+//! The first line in is [`AgentStart`], the first line out is [`AgentReply::Ready`] (or `Failed`). After that each line in is an
+//! [`AgentCommand`], and each line out an [`AgentAnswer`] with the command's number. End of file on standard input means that the
+//! driver has ended. The secret of the job travels only here: never on a command line, in an environment or in a file that others
+//! can read.
 //!
-//! The command line owns the process (namespaces, mounts, directories, pipes) and drives whatever implements
-//! [`AgentControl`]; this room says nothing about how an agent works inside.
+//! The `cli` crate owns the process (namespaces, mounts, directories, pipes) and drives an implementation of [`AgentControl`].
 
 mod aggregate;
 mod fabric;
@@ -27,13 +26,13 @@ use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
 use tameike_core::{CoreSet, Fault, JobId, NodeId, NodeInfo, Result, View};
 
-/// Version of the lines between driver and agent; both must be of the same.
+/// Version of the protocol, which driver and agent must share.
 pub const CONTROL_VERSION: u16 = 1;
 
-/// Time between two reports of progress.
+/// Interval of progress reports.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The secret that the agents of a job share; written in hexadecimal, shown to nobody.
+/// Secret of a job, serialized in hexadecimal. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Secret(pub [u8; 32]);
@@ -53,8 +52,8 @@ impl TryFrom<String> for Secret {
             return Err(wrong());
         }
         let mut bytes = [0; 32];
-        for (place, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).map_err(|_| wrong())?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).map_err(|_| wrong())?;
         }
         Ok(Self(bytes))
     }
@@ -66,70 +65,69 @@ impl From<Secret> for String {
     }
 }
 
-/// What an agent is started for.
+/// Purpose of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentMode {
-    /// To serve a new job on an empty device directory, with the views mounted.
+    /// Serve a new job on an empty device directory, with the views mounted.
     Serve,
-    /// To finish the drain of a job that was cut off, from what its device directory holds; without mounts.
+    /// Finish the drain of a failed job from its device directory, without mounts.
     Recover,
 }
 
-/// Where an agent keeps data.
+/// Device of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStart {
-    /// A directory of this agent alone; it exists and is empty in [`AgentMode::Serve`]. The command line
-    /// makes it and, after [`AgentControl::stop`], removes it when nothing dirty is left.
+    /// Directory of this agent only, existing and empty in [`AgentMode::Serve`]. The `cli` crate creates it, and removes it after
+    /// [`AgentControl::stop`] if no dirty data is left.
     pub dir: PathBuf,
-    /// Whether the directory lies in memory (DM-1): there is nothing to fsync.
+    /// True if the directory is in memory (DM-1), so that fsync is unnecessary.
     pub ram: bool,
 }
 
-/// Everything an agent must know to start, except the other agents: those come with [`AgentRequest::Join`].
+/// Configuration of an agent. [`AgentRequest::Join`] adds the other agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentStart {
     /// [`CONTROL_VERSION`] of the driver.
     pub version: u16,
-    /// The job.
+    /// Name of the job.
     pub job: JobId,
     /// The node's number.
     pub node: NodeId,
-    /// What to start for.
+    /// Purpose of the agent.
     pub mode: AgentMode,
-    /// Shared by all agents of the job.
+    /// Secret of the job.
     pub secret: Secret,
-    /// The user's directory for jobs on every host (`/tmp/tameike-UID`).
+    /// The user's directory for jobs (`/tmp/tameike-UID`), the same path on every host.
     pub base_dir: PathBuf,
-    /// `address:port` at which the fabric listens; port 0 stands for any.
+    /// `address:port` at which the fabric listens; port 0 selects a free one.
     pub listen: String,
-    /// How it speaks with other agents.
+    /// Transport to other agents.
     pub fabric: FabricChoice,
-    /// Nodes that it stays connected with, unless as many as usual.
+    /// Limit of connections, if not the default.
     #[serde(default)]
     pub connections: Option<u32>,
-    /// Whether it tells nobody which nodes may have bytes in memory.
+    /// Disables the peer cache.
     #[serde(default)]
     pub no_holders: bool,
-    /// Whether a mapping and calls may write to one page at the same time.
+    /// Allows mappings and calls to write to one page at the same time.
     #[serde(default)]
     pub coherent_mmap: bool,
-    /// The cores of its host to which its threads are bound; `None` leaves them to the system.
+    /// Cores to which the agent's threads are bound; `None` for no binding.
     pub cores: Option<CoreSet>,
     /// The device; `None` on a node that uses its group's (BB-2).
     pub device: Option<DeviceStart>,
-    /// Limits of the views on this node in bytes, in the order of [`View::ALL`]; their sum is the size of
-    /// the device.
+    /// Capacities of the views on this node in bytes, in the order of [`View::ALL`]; their sum is the size of the device.
     pub capacity: [u64; 3],
-    /// Bound of the agent's memory for frames, in bytes.
+    /// Memory for frames, in bytes.
     pub memory: u64,
-    /// The directory of the shared file system behind the cache view.
+    /// Directory of the shared file system behind the cache view.
     pub shared_dir: Option<PathBuf>,
-    /// What of it is packed.
+    /// Packing of files in the shared directory.
     #[serde(default)]
     pub aggregate: Aggregate,
-    /// What is known to be missing in the device directory of a job that is recovered, in plain words. It is
-    /// told in [`AgentControl::damage`], by this agent and by later ones.
+    /// Known damage of the device directory of a recovered job, in plain words. This agent and later ones report it in
+    /// [`AgentControl::damage`].
     #[serde(default)]
     pub damage: Vec<String>,
 }
@@ -137,89 +135,88 @@ pub struct AgentStart {
 /// A mounted view.
 #[derive(Debug)]
 pub struct ViewDoor {
-    /// Which view.
+    /// The view.
     pub view: View,
-    /// The open `/dev/fuse` of its mount, where the kernel's `FUSE_INIT` waits; none of a node-local view that is a file
-    /// system of the kernel's own, which needs nobody to serve it.
+    /// Open `/dev/fuse` of the mount, from which `FUSE_INIT` can be read. `None` for a node-local view in a tmpfs, which the kernel
+    /// serves.
     pub fuse: Option<OwnedFd>,
-    /// Where it is mounted, as programs see it.
+    /// Mount point, as programs see it.
     pub path: PathBuf,
 }
 
-/// What the command line gives to [`AgentControl::start`].
+/// Input of [`AgentControl::start`].
 #[derive(Debug)]
 pub struct StartInput {
-    /// What the driver said.
+    /// Configuration from the driver.
     pub start: AgentStart,
-    /// The views; none in [`AgentMode::Recover`], and no cache view without a shared directory.
+    /// Mounted views: none in [`AgentMode::Recover`], no cache view without a shared directory.
     pub doors: Vec<ViewDoor>,
-    /// Where programs that were preloaded reach the agent; none in [`AgentMode::Recover`].
+    /// Socket of the ring; `None` in [`AgentMode::Recover`].
     pub ring: Option<PathBuf>,
 }
 
 /// One command to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCommand {
-    /// Stands in every answer to it.
+    /// Number of the command, which replies repeat.
     pub id: u64,
-    /// What to do.
+    /// The request.
     pub request: AgentRequest,
 }
 
-/// What a driver can ask of an agent.
+/// Request of a driver to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentRequest {
-    /// Here are all agents of the job: connect, and serve the views. Answered by `Joined`.
+    /// Connect to the agents of the job, and serve the views. Reply: `Joined`.
     Join {
         /// All nodes, in the order of their numbers.
         nodes: Vec<NodeInfo>,
     },
-    /// Flush every file that this node coordinates. Answered by any number of `Progress`, then `Receipt`.
+    /// Flush every file that this node coordinates. Replies: any number of `Progress`, then `Receipt`.
     Drain {
-        /// Reads everything back from the shared file system and compares.
+        /// Read all files back from the shared file system and compare.
         verify: bool,
     },
-    /// Files that this node coordinates and that are not drained yet. Answered by `Receipt`.
+    /// List the files that this node coordinates and that are not drained yet. Reply: `Receipt`.
     Undrained,
-    /// Write what the journal holds of files that are gone from the shared directory below another one, and forget it. Answered by
-    /// `Receipt`, of the files that were.
+    /// Write the journaled data of files that are gone from the shared directory below another one, and remove it from the journal.
+    /// Reply: `Receipt` of these files.
     SaveGone {
         /// The directory.
         dir: PathBuf,
     },
-    /// Answered by `Status`.
+    /// Report the state of the agent. Reply: `Status`.
     Status,
-    /// Have the job hold these files of the shared directory, and all below these directories. Answered by any number of `Warming`,
-    /// then `Warmed`.
+    /// Load files of the shared directory, and all files below directories, into the job. Replies: any number of `Warming`, then
+    /// `Warmed`.
     Warm {
-        /// Which, as bytes relative to the shared directory.
+        /// Paths relative to the shared directory.
         paths: Vec<Vec<u8>>,
     },
-    /// Have an earlier `Warm` end soon. Answered by `Done`.
+    /// Stop an earlier `Warm`. Reply: `Done`.
     BreakOff {
-        /// Its number.
+        /// Number of the `Warm` command.
         command: u64,
     },
-    /// Who has what of which files. Answered by `Files`.
+    /// Report the cached data of files. Reply: `Files`.
     Files(FilesAsked),
-    /// Measure the network between this node and another one. Answered by `Measured`.
+    /// Measure the network between this node and another one. Reply: `Measured`.
     Measure(Order),
-    /// Send a signal to a command that was started in this node's namespaces. Answered by `Done`.
+    /// Send a signal to a command that was started in this node's namespaces. Reply: `Done`.
     Signal {
-        /// The name under which the command was entered.
+        /// Name under which the command was entered.
         command: String,
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// End every program that still runs in this node's namespaces. Answered by `CommandsEnded`.
+    /// End every program in this node's namespaces. Reply: `CommandsEnded`.
     EndCommands,
-    /// Unmount, end, and remove what belongs to the node, except a journal with dirty data. Answered by
-    /// `Stopped`, the last line.
+    /// Unmount, end, and remove the node's files, except a journal with dirty data. Reply: `Stopped`, the last line.
     Stop {
-        /// How long a flush that is under way may go on, in milliseconds.
+        /// Time for flushes in progress, in milliseconds.
         grace_ms: u64,
-        /// Whether the drain before was incomplete, so that what names another node's dirty data must stay, too.
+        /// True after an incomplete drain: the node must also keep a journal that names another node's dirty data.
         keep: bool,
     },
 }
@@ -227,21 +224,21 @@ pub enum AgentRequest {
 /// One line from an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentAnswer {
-    /// The number of the command it answers; 0 for the start.
+    /// Number of the command, or 0 for the start.
     pub id: u64,
-    /// What it says.
+    /// The reply.
     pub reply: AgentReply,
 }
 
-/// What an agent can answer.
+/// Reply of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentReply {
-    /// The agent is up and waits for `Join`.
+    /// The agent has started and waits for `Join`.
     Ready {
-        /// Its process.
+        /// The agent's process.
         node: NodeRecord,
-        /// `address:port` of its fabric end point.
+        /// `address:port` of the fabric endpoint.
         address: String,
     },
     /// The agent has reached its peers and serves.
@@ -249,51 +246,51 @@ pub enum AgentReply {
         /// As [`AgentControl::damage`].
         damage: Vec<String>,
     },
-    /// Done.
+    /// The command is complete.
     Done,
-    /// No program runs in the node's namespaces any more.
+    /// All programs in the node's namespaces have ended.
     CommandsEnded {
-        /// What programs outside of the job have written below the mounts of the views, in plain words.
+        /// Files that programs outside the job wrote below the mount points, in plain words.
         strays: Vec<String>,
     },
-    /// How far the drain is.
+    /// Progress of the drain.
     Progress(Progress),
     /// The drain has ended.
     Receipt(Receipt),
-    /// The agent's state.
+    /// State of the agent.
     Status(Box<NodeStatus>),
-    /// Files are being loaded.
+    /// Progress of loading.
     Warming(Warmed),
-    /// Files were loaded.
+    /// Loading has ended.
     Warmed(Warmed),
-    /// Who has what of files.
+    /// Cached data of files.
     Files(Vec<FileLine>),
-    /// The network was measured.
+    /// Result of a network measurement.
     Measured(Outcome),
-    /// The agent is ending, and has got on with that.
+    /// The agent is stopping, and has made progress since the last report.
     Stopping,
-    /// The agent has ended.
+    /// The agent has stopped.
     Stopped(Left),
-    /// The command failed; the agent goes on, except after a failed start.
+    /// The command failed. The agent continues, except after a failed start.
     Failed(Fault),
 }
 
-/// The process of an agent, as it is found again by who comes later.
+/// Identifies the process of an agent for later commands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// The node's number.
+    /// Number of the node.
     pub node: NodeId,
-    /// Process number on its host.
+    /// Process ID on its host.
     pub pid: u32,
-    /// Start time of the process in clock ticks since boot, so that a reused number is not taken for it.
+    /// Start time of the process in clock ticks since boot, which distinguishes it from later processes with the same ID.
     pub pid_start: u64,
-    /// Which namespaces the agent has of its own.
+    /// Namespaces of the agent.
     pub isolation: Isolation,
     /// Mount points by view, as programs on the node see them.
     pub mounts: Vec<(View, PathBuf)>,
 }
 
-/// How the mounts of a node are kept apart from everybody else's.
+/// Isolation of a node's mounts from other processes of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
@@ -301,90 +298,86 @@ pub enum Isolation {
     MountNamespace,
     /// A user and a mount namespace.
     UserNamespace,
-    /// Not at all: `fusermount3` mounted them for everybody on the host to see (but only the user to enter).
+    /// None: `fusermount3` mounts are visible to all processes of the host, but only the user can enter them.
     None,
 }
 
-/// An agent, as the command line drives it. Methods block, are called on threads of their own, and `status`
-/// may be called while `drain` runs.
+/// Control of an agent by the `cli` crate. Methods block; the caller uses a thread for each, and may call `status` while `drain` runs.
 pub trait AgentControl: Send + Sync + Sized + 'static {
-    /// Starts the agent: opens the device, listens. Called after namespaces and mounts are made; may start
-    /// threads.
+    /// Opens the device and listens. Call it after namespaces and mounts are set up, as it starts threads.
     ///
     /// # Errors
-    /// Why it cannot start.
+    /// The reason why the agent cannot start.
     fn start(input: StartInput) -> Result<Self>;
 
-    /// `address:port` of the fabric end point, with the real port.
+    /// Returns `address:port` of the fabric endpoint, with the actual port.
     fn address(&self) -> String;
 
-    /// Connects to the other agents and serves the views; returns when requests of programs will be answered.
+    /// Connects to the other agents and serves the views. Returns when requests of programs will be served.
     ///
     /// # Errors
-    /// Which peer was not reached, or did not know the secret.
+    /// Names a peer that was not reached, or did not know the secret.
     fn join(&self, nodes: Vec<NodeInfo>) -> Result<()>;
 
-    /// Flushes every file that this node coordinates, tells how far it is now and then, and returns the
-    /// receipt; also when files or agents fail, which the receipt then says.
+    /// Flushes every file that this node coordinates, and reports progress. The receipt also reports failed files and agents.
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt;
 
-    /// The files that it coordinates and that are not drained yet.
+    /// Lists the files that this node coordinates and that are not drained yet.
     fn undrained(&self) -> Receipt {
         Receipt::default()
     }
 
-    /// Writes what the journals hold of files of its own that are gone from the shared directory below `dir`, under their paths, and forgets it.
-    /// The receipt names the files of which that was done, and why not.
+    /// Writes the journaled data of files that are gone from the shared directory below `dir`, under their paths, and removes it from
+    /// the journal. The receipt lists these files, with errors.
     fn save_gone(&self, _dir: &Path) -> Receipt {
         Receipt::default()
     }
 
-    /// What of its journal was damaged and is missing, in plain words; empty for a whole one.
+    /// Describes damage of the journal in plain words; empty if it is intact.
     fn damage(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// State of the agent.
+    /// Reports the state of the agent.
     fn status(&self) -> Result<NodeStatus>;
 
-    /// Has the job hold files of the shared directory, and all below directories of it, before anybody reads them. Tells how far it
-    /// is now and then, and ends soon when the answer to that is to break off.
+    /// Loads files of the shared directory, and all files below directories, into the job. Reports progress; `progress` can stop it.
     ///
     /// # Errors
-    /// When the job has no shared directory. What could not be read is told with the rest.
+    /// The job has no shared directory. The result counts files that could not be read.
     fn warm(
         &self,
         paths: Vec<Vec<u8>>,
         progress: &mut dyn FnMut(Warmed) -> ControlFlow<()>,
     ) -> Result<Warmed>;
 
-    /// Tells who has what of files.
+    /// Reports the cached data of files on all nodes.
     ///
     /// # Errors
-    /// When there are too many.
+    /// `EINVAL`: too many files.
     fn files(&self, asked: FilesAsked) -> Result<Vec<FileLine>>;
 
     /// Measures the network between this node and another one.
     ///
     /// # Errors
-    /// What is wrong with the order, why the other node is not reached, or that other bytes arrived than were sent.
+    /// The order is invalid, the other node is not reached, or received data differs from sent data.
     fn measure(&self, order: Order) -> Result<Outcome>;
 
-    /// The driver is gone, and programs that still write to files of the cache view are about to be ended: that is written down.
+    /// Records files of the cache view that programs have open for writing as cut off. Called when the driver has failed, before these
+    /// programs are ended.
     fn cut_off(&self) {}
 
-    /// Ends the agent. A flush that is under way may go on for `grace`; what is dirty then stays in the
-    /// journal. With `drained`, no node has anything dirty. Called once; other calls that still run return soon after. Where
-    /// there is much to do, `stopping` is called now and then when some of it is done.
+    /// Stops the agent. Flushes in progress may take `grace`; data that is dirty then stays in the journal. `drained` means that no
+    /// node has dirty data. Call it once; other calls in progress return soon after. It calls `stopping` as it makes progress.
     ///
     /// # Errors
-    /// The journal could not be closed; the device directory is then kept.
+    /// The journal could not be closed; the caller must keep the device directory.
     fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Left>;
 
-    /// What the device directory of an agent that is dead holds; what is dirty in it stays so.
+    /// Inspects the device directory of a failed agent, without changing its dirty data.
     ///
     /// # Errors
-    /// It cannot be read; the directory is then kept.
+    /// The directory cannot be read; the caller must keep it.
     fn inspect(device_dir: &Path) -> Result<Left>;
 }
 

@@ -1,60 +1,60 @@
-//! What the nodes of a job hold of single files: the request and reply of `tameike cache stat`.
+//! Request and reply of `tameike cache stat`: the cached data of single files on each node.
 
 use serde::{Deserialize, Serialize};
 use tameike_core::wire::admin::FileHeld;
 use tameike_core::wire::holders::Holder;
 use tameike_core::{InodeId, NodeId};
 
-/// Files in one request, at most.
+/// Largest number of files in a request.
 pub const FILES_MAX: u32 = 256;
 
-/// Of which files a node is to tell.
+/// Selects the files of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FilesAsked {
-    /// Those whose holders were asked most often, at most so many.
+    /// The files, at most this many, whose cache holders were queried most often.
     Most(u32),
-    /// These.
+    /// A list of files.
     These(Vec<FileAsked>),
 }
 
-/// A file.
+/// Identifies a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileAsked {
-    /// At this path, relative to the shared directory.
+    /// By path, relative to the shared directory.
     Shared(Vec<u8>),
-    /// With this inode number.
+    /// By inode number.
     Inode(u64),
 }
 
-/// What the nodes of a job have of one file.
+/// Cached data of one file on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLine {
-    /// Its path, or its inode number where that is not known.
+    /// Path, or inode number if the path is not known.
     pub file: String,
-    /// Its inode number.
+    /// Inode number.
     pub inode: u64,
-    /// Version of its content, if its home knows of an open.
+    /// Generation, if the file's home knows of an open.
     pub generation: Option<u64>,
-    /// Nodes that may have it in memory, as its home knows, with how often they were asked and had it.
+    /// Cache holders that the home knows, with their queries and hits.
     pub holders: Vec<Holder>,
-    /// Nodes that have bytes of it.
+    /// Nodes that have data of the file.
     pub nodes: Vec<NodeBytes>,
-    /// Why nothing is known of it.
+    /// The error, if the file was not found.
     pub fault: Option<String>,
 }
 
-/// What one node has of a file.
+/// Data of a file on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBytes {
-    /// The node.
+    /// Number of the node.
     pub node: NodeId,
-    /// Bytes in memory, for its own programs and for others.
+    /// Bytes in memory, for programs of the node and for peer reads.
     pub memory_bytes: u64,
-    /// Bytes on its device, as the home of parts of the file.
+    /// Bytes on the device, for units whose home the node is.
     pub device_bytes: u64,
-    /// Whether it may have more on its device, of which only a part was looked through.
+    /// True if `device_bytes` counts only a part of the units on the device.
     pub is_partial: bool,
 }
 

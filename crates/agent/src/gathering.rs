@@ -1,4 +1,4 @@
-//! Gathers what all nodes of a job hold of single files, for `tameike cache stat`.
+//! Collects the cached data of single files from all nodes, for `tameike cache stat`.
 
 use crate::files::{FILES_MAX, FileAsked, FileLine, FilesAsked};
 use crate::node::Node;
@@ -11,10 +11,10 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
 use tameike_fabric::Rpc;
 
-/// Nodes that are asked at the same time.
+/// Nodes that are queried concurrently.
 const NODES_AT_ONCE: usize = 64;
 
-/// Gathers from all nodes of a job what they hold of single files.
+/// Queries all nodes of a job.
 pub(crate) struct Gathering {
     pub(crate) node: Arc<Node>,
     pub(crate) rpc: Arc<dyn Rpc>,
@@ -22,13 +22,13 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// A line for each file. What nodes that do not answer have is not in it.
+    /// Returns a line for each file. Nodes that do not reply are missing in it.
     pub(crate) async fn lines(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
         let mut lines = match asked {
             FilesAsked::Most(count) => self.most_asked(count.min(FILES_MAX)).await,
             FilesAsked::These(files) if files.len() > FILES_MAX as usize => {
                 let count = files.len();
-                let why = format!("{count} files are too many to tell of at once: at most {FILES_MAX}");
+                let why = format!("{count} files are too many for one request: request at most {FILES_MAX}");
                 return Err(Fault::new(Errno::EINVAL, why));
             }
             FilesAsked::These(files) => self.find(files).await,
@@ -77,7 +77,7 @@ impl Gathering {
         lines
     }
 
-    /// Asks all nodes, some at a time; the answers of those that give one.
+    /// Sends a request to all nodes, and returns the replies.
     async fn ask(&self, request: &AdminRequest) -> Vec<(NodeId, AdminReply)> {
         let nodes: Vec<NodeId> = self.cluster.nodes().iter().map(|info| info.id).collect();
         let calls = nodes.into_iter().map(|node| {
@@ -91,7 +91,7 @@ impl Gathering {
                 _ => None,
             },
             Err(fault) => {
-                log::info!("{node} does not tell which files it has: {fault}");
+                log::info!("{node} does not report its files: {fault}");
                 None
             }
         };

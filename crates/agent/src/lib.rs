@@ -1,15 +1,13 @@
-//! One agent: server, client and doors, put together on this node's machine.
+//! The agent of a node: assembles services, views and frontends, and serves the commands of the driver.
 //!
-//! The process, its namespaces and its mounts are the command line's; it drives the [`Agent`] through
-//! [`control::AgentControl`].
+//! The `cli` crate owns the process, its namespaces and its mounts, and drives the [`Agent`] through [`control::AgentControl`].
 #![forbid(unsafe_code)]
 
 mod agent;
+mod arbiter;
 pub mod assembly;
 pub mod check;
 pub mod control;
-mod custody;
-mod doors;
 pub mod files;
 pub mod fuse;
 mod gathering;
@@ -22,11 +20,12 @@ mod node;
 mod packing;
 mod ring;
 mod storage;
+mod views;
 
 pub use agent::Agent;
-pub use doors::{LocalFiles, Views};
 pub use measure::Meter;
 pub use memory::{MEMORY_MIN, Memory};
 pub use node::{Node, ProcessState, Services};
 pub use storage::replay;
 pub use tameike_store::give_space_back;
+pub use views::{LocalFiles, Views};

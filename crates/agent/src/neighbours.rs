@@ -1,9 +1,8 @@
-//! How a node's death comes to be known to those who are not connected with it.
+//! Propagates the failure of a node to nodes that are not connected with it.
 //!
-//! Agents connect when they have something to ask, and idle connections may be closed, so most of a large job learn nothing of
-//! a death by themselves. But each stays connected with its neighbours ([`Cluster::neighbours`]). Who finds that a node is
-//! dead tells its own neighbours, unless they are the dead one's, too. Nobody believes it: who is told looks for itself, and
-//! when it finds the same, tells on.
+//! Agents connect on demand and close idle connections, so most nodes of a large job do not see a failure. But each agent stays
+//! connected with its neighbours ([`Cluster::neighbours`]). An agent that detects a failure notifies its neighbours, except those
+//! that are also neighbours of the failed node. A notified agent verifies the failure itself before it notifies its neighbours.
 
 use std::sync::{Arc, Weak};
 use tameike_core::wire::Request;
@@ -12,7 +11,7 @@ use tameike_core::{Cluster, NodeId};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 
-/// The neighbours of a node.
+/// Notifies the neighbours of a node.
 pub struct Neighbours {
     node: NodeId,
     cluster: Arc<Cluster>,
@@ -21,32 +20,32 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Those of `node`.
+    /// Creates the notifier of `node`.
     pub fn new(node: NodeId, cluster: Arc<Cluster>, runtime: Runtime, rpc: &Arc<dyn Rpc>) -> Self {
         Self { node, cluster, runtime, rpc: Arc::downgrade(rpc) }
     }
 
-    /// This node has found that another one is dead.
-    pub(crate) fn tell(&self, dead: NodeId) {
-        let informed = self.cluster.neighbours(dead);
-        let told = self.cluster.neighbours(self.node);
-        for neighbour in told.into_iter().filter(|node| *node != dead && !informed.contains(node)) {
-            self.ask(neighbour, AdminRequest::Dead { node: dead });
+    /// Notifies neighbours of a failure that this node has detected.
+    pub(crate) fn announce_failure(&self, failed: NodeId) {
+        let informed = self.cluster.neighbours(failed);
+        let neighbours = self.cluster.neighbours(self.node);
+        for neighbour in neighbours.into_iter().filter(|node| *node != failed && !informed.contains(node)) {
+            self.send(neighbour, AdminRequest::Dead { node: failed });
         }
     }
 
-    /// Another node says that a node is dead. Whether it is, the network finds out by asking it.
-    pub(crate) fn look_for(&self, node: NodeId) {
+    /// Verifies a failure that another node reported: if the node has failed, the call makes the fabric report it.
+    pub(crate) fn probe(&self, node: NodeId) {
         if self.cluster.node(node).is_some() && node != self.node {
-            self.ask(node, AdminRequest::Status);
+            self.send(node, AdminRequest::Status);
         }
     }
 
-    fn ask(&self, node: NodeId, request: AdminRequest) {
+    fn send(&self, node: NodeId, request: AdminRequest) {
         let Some(rpc) = self.rpc.upgrade() else { return };
         self.runtime.spawn(async move {
             if let Err(fault) = rpc.call(node, Request::Admin(request), None, None).await {
-                log::debug!("telling {node} of a death, or looking for it: {fault}");
+                log::debug!("notifying {node} of a failed node, or probing it: {fault}");
             }
         });
     }

@@ -1,10 +1,10 @@
-//! Which service answers which request.
+//! Dispatches requests of other agents to the services and views of a node.
 
-use crate::doors::Views;
 use crate::files::FILES_MAX;
 use crate::measure::Meter;
 use crate::neighbours::Neighbours;
 use crate::packing::PackService;
+use crate::views::Views;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
@@ -26,44 +26,44 @@ use tameike_server::meta::MetaService;
 use tameike_server::unit::UnitService;
 use tameike_store::ExtentStore;
 
-/// Units of one file on this node's device that are counted for `cache stat`.
+/// Units of one file on the device that `cache stat` counts, at most.
 const UNITS_COUNTED_MAX: usize = 1 << 10;
 
-/// The services of a burst-buffer node.
+/// The services of a node with a device.
 pub struct Services {
     /// Names and inodes.
     pub meta: Arc<MetaService>,
-    /// Bytes of units.
+    /// Data of units.
     pub unit: Arc<UnitService>,
-    /// Cached files.
+    /// Coordinator of cached files.
     pub cache: Arc<CacheService>,
     /// Locks of files.
     pub locks: Arc<LockService>,
-    /// Who may have bytes of files in memory.
+    /// Cache holders of files.
     pub holders: Arc<CacheTable>,
-    /// Space.
+    /// Data store.
     pub extents: Arc<ExtentStore>,
-    /// Whether programs wait for this node.
+    /// Tracks requests of programs.
     pub activity: Arc<Activity>,
-    /// What is packed of the shared directory, if this node keeps that.
+    /// Packer of the shared directory, if this node is it.
     pub packing: Option<Arc<PackService>>,
 }
 
-/// What a node's status says of the process that it is in.
+/// State of a node's process, for its status.
 pub struct ProcessState {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// Its resident memory, in bytes.
+    /// Resident memory in bytes.
     pub resident_bytes: u64,
-    /// The cores on which it may run, where that is known.
+    /// Cores on which the process may run, if known.
     pub cores: Option<CoreSet>,
 }
 
-/// What a node has to do with other agents, beside serving them.
-pub struct Company {
-    /// Those by which it learns of deaths.
+/// Parts of a node that call other agents.
+pub struct PeerServices {
+    /// Propagates failures.
     pub neighbours: Neighbours,
-    /// Measures the network to them.
+    /// Measures the network.
     pub meter: Arc<Meter>,
 }
 
@@ -73,43 +73,43 @@ pub struct Node {
     slab: Arc<Slab>,
     services: Option<Services>,
     views: Arc<Views>,
-    company: Company,
+    peer_services: PeerServices,
     unreachable: Mutex<BTreeSet<NodeId>>,
-    /// Bytes that other nodes were sent, or told the place of.
+    /// Bytes sent to other nodes, or reported to them as extent locations.
     sent: Arc<AtomicU64>,
     process: fn() -> ProcessState,
 }
 
 impl Node {
-    /// A node with its services and its views; `process` tells of the process that it is in.
+    /// Creates a node; `process` returns the state of its process.
     pub fn new(
         node: NodeId,
         slab: Arc<Slab>,
         services: Option<Services>,
         views: Arc<Views>,
-        company: Company,
+        peer_services: PeerServices,
         process: fn() -> ProcessState,
     ) -> Arc<Self> {
         let (unreachable, sent) = Default::default();
-        Arc::new(Self { node, slab, services, views, company, unreachable, sent, process })
+        Arc::new(Self { node, slab, services, views, peer_services, unreachable, sent, process })
     }
 
-    /// The services, if the node has a device.
+    /// Returns the services, if the node has a device.
     pub fn services(&self) -> Option<&Services> {
         self.services.as_ref()
     }
 
-    /// The views.
+    /// Returns the views.
     pub fn views(&self) -> &Arc<Views> {
         &self.views
     }
 
-    /// What measures the network.
+    /// Returns the network meter.
     pub fn meter(&self) -> &Arc<Meter> {
-        &self.company.meter
+        &self.peer_services.meter
     }
 
-    /// State of the agent.
+    /// Returns the state of the agent.
     pub fn status(&self) -> NodeStatus {
         let ProcessState { pid, resident_bytes, cores } = (self.process)();
         NodeStatus {
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Where the bytes of reads came from, in both views that are striped.
+    /// Sums the counters of the sources of read data over both striped views.
     fn counters(&self) -> Vec<Counter> {
         let loaded = self.services.as_ref().map(|services| services.unit.counters());
         let sent = Counter::new(counters::SENT, self.sent.load(Ordering::Relaxed));
@@ -148,17 +148,17 @@ impl Node {
         if view != View::NodeLocal {
             return own;
         }
-        // Files of nodes without a device lie in units, this node's own in its directory.
+        // Node-local files of nodes without a device are in units, those of this node in its directory.
         let local = self.views.local_usage();
         let capacity = local.capacity.max(own.capacity);
         Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
-    /// What this node has of a file.
+    /// Returns the data of a file on this node.
     fn file(&self, inode: InodeId) -> FileHeld {
         let memory_bytes = self.views.bytes_in_memory(inode);
         let Some(services) = &self.services else { return FileHeld { memory_bytes, ..FileHeld::default() } };
-        // What cannot be read has no bytes for anybody.
+        // Unreadable units count as absent.
         let held = services.extents.held_bytes(inode, UNITS_COUNTED_MAX);
         let (device_bytes, is_partial) = held.unwrap_or_default();
         let table = services.holders.known(inode);
@@ -173,12 +173,14 @@ impl Node {
         payload: Option<Payload>,
     ) -> BoxFuture<'static, (Reply, Carried)> {
         let reply = match request {
-            AdminRequest::Exchange(exchange) => return self.company.meter.serve(from, exchange, payload),
+            AdminRequest::Exchange(exchange) => {
+                return self.peer_services.meter.serve(from, exchange, payload);
+            }
             AdminRequest::Space { view } => AdminReply::Space(self.space(view)),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Dead { node } => {
                 if !self.unreachable.lock().contains(&node) {
-                    self.company.neighbours.look_for(node);
+                    self.peer_services.neighbours.probe(node);
                 }
                 AdminReply::Done
             }
@@ -200,11 +202,11 @@ impl Node {
             let (reply, bytes) = self.views.held(unit, (offset, length), generation);
             return ready((reply, bytes.map_or(Carried::Nothing, Carried::Payload))).boxed();
         }
-        self.tell(request).map(|reply| (reply, Carried::Nothing)).boxed()
+        self.notify(request).map(|reply| (reply, Carried::Nothing)).boxed()
     }
 
-    /// Tells the views of what another node does, or asks them what their programs do.
-    fn tell(&self, request: ClientRequest) -> BoxFuture<'static, ClientReply> {
+    /// Notifies the views of a change by another node, or queries them.
+    fn notify(&self, request: ClientRequest) -> BoxFuture<'static, ClientReply> {
         match request {
             ClientRequest::Revoke { inodes } => {
                 inodes.into_iter().for_each(|inode| self.views.revoke(inode));
@@ -224,16 +226,16 @@ impl Node {
             ClientRequest::LockWaits { owner } => {
                 ready(ClientReply::Waits(self.views.lock_waits(owner))).boxed()
             }
-            ClientRequest::ReadHeld { .. } => unreachable!("answered with bytes"),
+            ClientRequest::ReadHeld { .. } => unreachable!("served with a payload"),
         }
     }
 
     fn no_device(&self) -> Fault {
-        Fault::new(Errno::EPROTO, format!("{} has no device and keeps no data", self.node))
+        Fault::new(Errno::EPROTO, format!("{} has no device and stores no data", self.node))
     }
 }
 
-/// Takes apart what a service answered.
+/// Converts the result of a service without payload.
 fn replied<T>(answer: Result<T>, wrap: impl FnOnce(T) -> Reply) -> (Reply, Carried) {
     (answer.map_or_else(Reply::Fault, wrap), Carried::Nothing)
 }
@@ -269,7 +271,7 @@ impl Service for Node {
         let (meta, unit, cache) = (services.meta.clone(), services.unit.clone(), services.cache.clone());
         let locks = services.locks.clone();
         let packing = services.packing.clone();
-        let no_packer = Fault::new(Errno::EPROTO, format!("{} keeps no packed files", self.node));
+        let no_packer = Fault::new(Errno::EPROTO, format!("{} is not the packer", self.node));
         async move {
             let answer = match request {
                 Request::Meta(request) => replied(meta.serve(from, request).await, Reply::Meta),
@@ -283,7 +285,7 @@ impl Service for Node {
                     Ok((reply, carried)) => (Reply::Unit(reply), carried),
                     Err(fault) => (Reply::Fault(fault), Carried::Nothing),
                 },
-                Request::Admin(_) | Request::Client(_) => unreachable!("answered above"),
+                Request::Admin(_) | Request::Client(_) => unreachable!("served above"),
             };
             drop(foreground);
             count(&answer.1);
@@ -304,13 +306,13 @@ impl Service for Node {
             }
             PeerEvent::Dead => {
                 self.unreachable.lock().insert(peer);
-                self.company.meter.peer_dead(peer);
+                self.peer_services.meter.peer_dead(peer);
                 if let Some(services) = &self.services {
                     services.meta.peer_dead(peer);
                     services.locks.peer_dead(peer);
                     services.holders.peer_dead(peer);
                 }
-                self.company.neighbours.tell(peer);
+                self.peer_services.neighbours.announce_failure(peer);
             }
         }
     }

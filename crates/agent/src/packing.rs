@@ -1,4 +1,4 @@
-//! The shared directory of a node, with what is packed in it.
+//! The shared directory of a node merged with its packed files, and the packer if this node is it.
 
 use crate::control::{Aggregate, AggregateChoice, PROGRESS_INTERVAL};
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use tameike_packer::{
     PackerParts,
 };
 
-/// Serves other agents as the packer of the job.
+/// Serves packer requests of other agents.
 pub struct PackService {
     runtime: Runtime,
     packer: Arc<Packer>,
 }
 
 impl PackService {
-    /// Answers a request of another agent.
+    /// Serves a request of another agent.
     pub async fn serve(&self, request: PackRequest) -> Result<PackReply> {
         let packer = self.packer.clone();
         let request = match request {
             PackRequest::Read { file, offset, length } => {
-                // No answer carries more.
+                // The largest payload of a reply.
                 PackRequest::Read { file, offset, length: length.min(PACKED_BYTES_MAX as u32) }
             }
             other => other,
@@ -37,11 +37,11 @@ impl PackService {
     }
 }
 
-/// What of a shared directory a node has.
+/// The shared directory of a node.
 pub struct Packing {
-    /// The directory.
+    /// The directory with its packed files.
     pub tree: Arc<PackedTree>,
-    /// Serves others, if this node is the packer.
+    /// Serves other agents, if this node is the packer.
     pub service: Option<Arc<PackService>>,
     packer: Option<Arc<Packer>>,
 }
@@ -50,7 +50,7 @@ impl Packing {
     /// Opens the shared directory `dir`, which is `plain`, for a node.
     ///
     /// # Errors
-    /// `EBUSY` when another job packs files of it, and what the file system says.
+    /// `EBUSY` if another job packs files of the directory; errors of the file system.
     pub fn open(
         (dir, plain): (&Path, Arc<dyn SharedFs>),
         device_dir: Option<&Path>,
@@ -60,9 +60,9 @@ impl Packing {
         rpc: Arc<dyn Rpc>,
     ) -> Result<Self> {
         let Aggregate { choice, size_max, by_others } = aggregate;
-        // Whether a container of other users would be ignored: it may come in the place of one of this user's.
-        let is_ignored = choice == AggregateChoice::Off && !by_others;
-        // It may have come with the job before, by another node.
+        // Checked again when it is opened: another user may have replaced a container of this user.
+        let must_be_own = choice == AggregateChoice::Off && !by_others;
+        // Another node may have created it in an earlier job.
         plain.look_anew(CONTAINER);
         let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
         let is_shown = match plain.stat(CONTAINER) {
@@ -70,7 +70,7 @@ impl Packing {
             Err(fault) if fault.errno == Errno::ENOENT => false,
             Err(fault) => return Err(fault),
         };
-        // The first one with a device: it serves others.
+        // The first node with a device is the packer.
         let node =
             cluster.device_nodes().first().copied().filter(|_| is_shown || choice != AggregateChoice::Off);
         let packer = match node {
@@ -78,7 +78,7 @@ impl Packing {
                 let device_dir = device_dir.ok_or_else(|| Fault::io("the packer has no device"))?;
                 let parts = PackerParts {
                     plain: plain.clone(),
-                    container: open_container(container.clone(), is_ignored),
+                    container: open_container(container.clone(), must_be_own),
                     device: Arc::new(PosixTree::open(device_dir)?),
                     packs: choice == AggregateChoice::On,
                     size_max,
@@ -87,28 +87,28 @@ impl Packing {
             }
             _ => None,
         };
-        let far = |node: NodeId| PackerClient::Remote { rpc: rpc.clone(), node };
-        let way = packer.clone().map(|packer| PackerClient::Local(packer)).or_else(|| node.map(far));
+        let remote = |node: NodeId| PackerClient::Remote { rpc: rpc.clone(), node };
+        let client = packer.clone().map(|packer| PackerClient::Local(packer)).or_else(|| node.map(remote));
         let owner = (process::user(), process::group());
         let packs_storms = choice == AggregateChoice::Auto;
-        let outside = ExternalDir::new(open_container(container, is_ignored), by_others);
-        let plain = (plain, outside);
-        let tree = Arc::new(PackedTree::new(runtime.clone(), plain, way, owner, packs_storms, size_max));
+        let external = ExternalDir::new(open_container(container, must_be_own), by_others);
+        let plain = (plain, external);
+        let tree = Arc::new(PackedTree::new(runtime.clone(), plain, client, owner, packs_storms, size_max));
         let service = packer.clone().map(|packer| Arc::new(PackService { runtime: runtime.clone(), packer }));
         Ok(Self { tree, service, packer })
     }
 
-    /// The job ends. With `drained`, all that it wrote is on the shared file system. Large files may take their time to come to their places:
-    /// `got_on` is called now and then when some have.
+    /// Ends packing with the job: makes the container durable, and promotes large files, which may take long. `drained` means that all
+    /// data is on the shared file system. Calls `progress` as files are promoted.
     ///
     /// # Errors
-    /// What could not be made safe, or stays packed though it is large.
-    pub fn finish(&self, drained: bool, got_on: &mut dyn FnMut()) -> Result<()> {
+    /// Names files that could not be made durable, or were not promoted.
+    pub fn finish(&self, drained: bool, progress: &mut dyn FnMut()) -> Result<()> {
         let Some(packer) = &self.packer else { return Ok(()) };
         std::thread::scope(|scope| {
             let (end, ended) = channel::<()>();
             let finishing = scope.spawn(move || {
-                // Dropped at the end, whatever that is.
+                // Dropped also after an error or a panic.
                 let _end = end;
                 packer.finish(drained)
             });
@@ -116,16 +116,16 @@ impl Packing {
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PROGRESS_INTERVAL) {
                 let now = packer.pieces_moved();
                 if now != before {
-                    got_on();
+                    progress();
                 }
                 before = now;
             }
-            finishing.join().unwrap_or_else(|_| Err(Fault::io("the packer has ended with a panic")))
+            finishing.join().unwrap_or_else(|_| Err(Fault::io("the packer panicked at the end of the job")))
         })
     }
 }
 
-/// Opens the directory of the container that lies there: where `must_be_own`, only one that no other user controls.
+/// Opens the directory of a container; if `must_be_own`, only one that no other user controls.
 fn open_container(container: PathBuf, must_be_own: bool) -> OpenContainer {
     Box::new(move || {
         let path = container.display();
@@ -139,7 +139,7 @@ fn open_container(container: PathBuf, must_be_own: bool) -> OpenContainer {
     })
 }
 
-/// Directories in which programs of a node have made many files fast.
+/// Returns directories in which programs of a node have created many files within seconds.
 pub fn storms(packing: &OnceLock<Packing>) -> Vec<Storm> {
     packing.get().map(|packing| packing.tree.storms()).unwrap_or_default()
 }
@@ -149,19 +149,19 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A container of this user's was looked at, and then another user has put one in its place.
+    /// Another user replaced a container of this user between its check and its open.
     #[test]
-    fn a_container_that_others_control_is_opened_on_request_alone() {
+    fn a_container_that_others_control_is_opened_only_on_request() {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("container");
-        std::fs::create_dir(&path).expect("made");
+        std::fs::create_dir(&path).expect("created");
         let open = |must_be_own| open_container(path.clone(), must_be_own)().map_err(|fault| fault.errno);
         assert!(open(true).is_ok_and(|dir| dir.why_not_own.is_none()));
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("ours");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("permissions");
         assert_eq!(open(true).err(), Some(Errno::EPERM));
         assert!(open(false).is_ok_and(|dir| dir.why_not_own.is_some()));
         std::fs::rename(&path, base.path().join("moved")).expect("renamed");
-        symlink(base.path().join("moved"), &path).expect("made");
+        symlink(base.path().join("moved"), &path).expect("created");
         assert!(open(false).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The store of an agent, and what of an agent's store matters when the agent is dead.
+//! Opens the store of an agent, and inspects the store of an agent that has failed.
 
 use crate::control::Left;
 use std::path::Path;
@@ -20,24 +20,23 @@ use tameike_store::{Options, Store, meta};
 const CHECKPOINT_BYTES: usize = 32 << 20;
 /// Cache of the key-value store, in bytes.
 const TABLE_CACHE_BYTES: usize = 16 << 20;
-/// How long an inspection waits for another one of the same store: `status`, `doctor` and each new job of the host make some.
+/// Time that an inspection waits for another one of the same store: `status`, `doctor` and each new job of the host inspect stores.
 const BUSY_TIME: Duration = Duration::from_secs(2);
-/// Time between two attempts.
 const BUSY_STEP: Duration = Duration::from_millis(20);
 /// Frames for the inspection of a store.
 const INSPECTION_FRAMES: u32 = 4;
 
-/// Opens the store in a device directory, or makes one there. `scratch` is of `slab`.
+/// Opens or creates the store in a device directory. `scratch` is a pool of `slab`.
 ///
 /// # Errors
-/// When another agent has it open, it is damaged, or the disk fails.
+/// Another agent has the store open, it is damaged, or the disk fails.
 pub async fn open(
     system: &System,
     dir: &Path,
     capacity: [u64; 3],
     slab: &Arc<Slab>,
     scratch: Pool,
-    care: Care<'_>,
+    on_damage: OnDamage<'_>,
 ) -> Result<Store> {
     let options = Options {
         runtime: system.runtime().clone(),
@@ -47,37 +46,37 @@ pub async fn open(
         checkpoint_bytes: CHECKPOINT_BYTES,
         table_cache_bytes: TABLE_CACHE_BYTES,
     };
-    match care {
-        Care::Whole => Store::open(dir, options, replay).await,
-        Care::Salvage(missing) => Store::salvage(dir, options, missing, replay).await,
+    match on_damage {
+        OnDamage::Refuse => Store::open(dir, options, replay).await,
+        OnDamage::Salvage(missing) => Store::salvage(dir, options, missing, replay).await,
     }
 }
 
-/// What is to become of damage.
+/// Handling of a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care<'a> {
-    /// A damaged store is not opened.
-    Whole,
-    /// What can be read is; this is known to be missing.
+pub enum OnDamage<'a> {
+    /// Do not open a damaged store.
+    Refuse,
+    /// Open what is readable. The strings describe what is known to be missing.
     Salvage(&'a [String]),
 }
 
-/// Applies a record of names or of cached files again.
+/// Replays a record of names or of cached files.
 ///
 /// # Errors
-/// When it is damaged.
+/// The record is damaged.
 pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
         RecordKind::Names => meta::replay(table, body),
         RecordKind::Cache => tameike_server::cache::replay(body, table),
-        RecordKind::Extents => Err(Fault::io("a record of extents came to the wrong room")),
+        RecordKind::Extents => Err(Fault::io("the metadata log contains a record of extents")),
     }
 }
 
-/// What an open store in the directory `dir` holds that is not on the shared file system.
+/// Returns the data of an open store in `dir` that is not on the shared file system.
 ///
 /// # Errors
-/// When the store cannot be read.
+/// The store cannot be read.
 fn left(store: &Store, dir: &Path) -> Result<Left> {
     let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
     let dir = PosixTree::open(dir)?;
@@ -85,24 +84,24 @@ fn left(store: &Store, dir: &Path) -> Result<Left> {
     Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 
-/// As [`left`], but a store that was salvaged is never called empty: somebody has to decide to give it up.
+/// As [`left`], but never reports a salvaged store as empty: the user must decide to discard it.
 ///
 /// # Errors
 /// The same, and `EIO` for a salvaged store.
-pub fn left_if_whole(store: &Store, dir: &Path) -> Result<Left> {
+pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
     match store.damage.first() {
         None => left(store, dir),
         Some(damage) => Err(Fault::io(format!(
-            "the journal was damaged ({damage}); what could be read of it is drained, and `tameike recover \
-             --discard` gives up the rest"
+            "the journal was damaged ({damage}): its readable part is drained; `tameike recover --discard` gives \
+             up the rest"
         ))),
     }
 }
 
-/// As [`left_if_whole`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
+/// As [`left_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
 ///
 /// # Errors
-/// When the store cannot be opened or read; `EBUSY` when a process has it open for long.
+/// The store cannot be opened or read; `EBUSY` if a process keeps it open.
 pub fn inspect(dir: &Path) -> Result<Left> {
     let mut busy = None;
     let inspected = process::ask_until(BUSY_TIME, BUSY_STEP, || match inspect_now(dir) {
@@ -116,21 +115,21 @@ pub fn inspect(dir: &Path) -> Result<Left> {
 }
 
 fn inspect_now(dir: &Path) -> Result<Left> {
-    let doing = || format!("looking into the journal in {}", dir.display());
+    let doing = || format!("reading the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
     Store::verify_table(dir).map_err(|fault| fault.context(doing()))?;
-    // What is there is only read: no room for more is needed.
+    // The inspection only reads: it needs no capacity.
     let scratch = slab.pool(INSPECTION_FRAMES);
-    let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, Care::Whole));
-    store.and_then(|store| left_if_whole(&store, dir)).map_err(|fault| fault.context(doing()))
+    let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, OnDamage::Refuse));
+    store.and_then(|store| left_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Two commands that inspected a store at the same time: one of them said that a process has it open.
+    /// Of two concurrent inspections of a store, one failed with `EBUSY`.
     #[test]
     fn an_inspection_waits_for_another_one() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -138,7 +137,7 @@ mod tests {
             let system = System::start(1).expect("a thread");
             let slab = Slab::new(INSPECTION_FRAMES).expect("memory");
             let scratch = slab.pool(INSPECTION_FRAMES);
-            let opened = open(&system, dir.path(), [1 << 20; 3], &slab, scratch, Care::Whole);
+            let opened = open(&system, dir.path(), [1 << 20; 3], &slab, scratch, OnDamage::Refuse);
             (pollster::block_on(opened).expect("a store"), system)
         };
         let held = open_store();

@@ -2,7 +2,7 @@
  *
  * mpicc program.c $(pkg-config --cflags --libs tameike)
  *
- * All ranks of a communicator call these together. Between them each uses the container by itself.
+ * The functions are collective over a communicator. Between them, each rank uses the container independently.
  */
 
 #ifndef TAMEIKE_MPI_H
@@ -13,21 +13,21 @@
 
 #include "tameike.h"
 
-// What tameike_agg_known() tells, to be freed, and its size; null and 0 where it tells nothing.
+// Returns the result of tameike_agg_known(), to be freed, and its size; null and 0 if there is none.
 static inline void *tameike_agg_known_all(tameike_agg *container, unsigned long long *size) {
-  ssize_t told = tameike_agg_known(container, NULL, 0);
-  void *known = told > 0 ? malloc((size_t)told) : NULL;
-  if (known && tameike_agg_known(container, known, (size_t)told) != told) free(known), known = NULL;
-  *size = known ? (unsigned long long)told : 0;
+  ssize_t needed = tameike_agg_known(container, NULL, 0);
+  void *known = needed > 0 ? malloc((size_t)needed) : NULL;
+  if (known && tameike_agg_known(container, known, (size_t)needed) != needed) free(known), known = NULL;
+  *size = known ? (unsigned long long)needed : 0;
   return known;
 }
 
-// Opens a container in all ranks of a communicator, of which each writes by its own rank. `options` may be null; its rank, its size and
-// whether it is collective do not count. Returns 0 in all ranks, or a negative errno: in each its own, where the first rank has failed -ECANCELED in the others.
+// Opens a container in all ranks of a communicator. `options` may be null; its fields rank, size and is_collective are ignored. Returns 0 or
+// a negative errno, which may differ between ranks: if rank 0 fails, all others return -ECANCELED.
 static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int flags,
                                              const tameike_agg_options *options, tameike_agg **container) {
   tameike_agg_options own = {0};
-  int rank, size, told = 0;
+  int rank, size, result = 0;
   unsigned long long known_size = 0;
   void *known = NULL;
   if (options) own = *options;
@@ -38,15 +38,15 @@ static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int
   own.is_collective = 1;
   own.known = NULL;
   own.known_size = 0;
-  if (rank == 0) told = tameike_agg_initialize(dir, flags, &own, container);
-  // Where nothing is told, the others look for themselves.
-  if (rank == 0 && told == 0) known = tameike_agg_known_all(*container, &known_size);
-  int first = told;
+  if (rank == 0) result = tameike_agg_initialize(dir, flags, &own, container);
+  // Without it, the other ranks read the container themselves.
+  if (rank == 0 && result == 0) known = tameike_agg_known_all(*container, &known_size);
+  int first = result;
   MPI_Bcast(&first, 1, MPI_INT, 0, comm);
   MPI_Bcast(&known_size, 1, MPI_UNSIGNED_LONG_LONG, 0, comm);
   if (rank != 0 && known_size > 0) known = malloc(known_size);
   for (unsigned long long at = 0; at < known_size;) {
-    // Who has no memory for it takes part all the same.
+    // A rank without memory for it must still take part in the broadcast.
     char piece[1 << 14];
     unsigned long long left = known_size - at;
     int count = left < sizeof piece ? (int)left : (int)sizeof piece;
@@ -54,27 +54,27 @@ static inline int tameike_agg_initialize_mpi(MPI_Comm comm, const char *dir, int
     at += (unsigned long long)count;
   }
   if (known) own.known = known, own.known_size = known_size;
-  if (rank != 0) told = first < 0 ? -125 /* ECANCELED */ : tameike_agg_initialize(dir, flags, &own, container);
+  if (rank != 0) result = first < 0 ? -125 /* ECANCELED */ : tameike_agg_initialize(dir, flags, &own, container);
   free(known);
-  return told;
+  return result;
 }
 
-// Ends the use of a container in all ranks of a communicator; the first one writes the index when all others have ended. What a rank has written is
-// safe when this has returned there; all ranks' is, and the index has it, when it has returned in the first one. Returns 0 or a negative errno.
+// Closes a container in all ranks of a communicator. Rank 0 writes the index after all others have finished. When the call returns on a rank,
+// that rank's data is durable; when it returns on rank 0, the data of all ranks is durable and indexed. Returns 0 or a negative errno.
 static inline int tameike_agg_finalize_mpi(MPI_Comm comm, tameike_agg *container) {
-  int rank, size, told = 0;
+  int rank, size, result = 0;
   void *report = NULL;
   size_t report_size = 0;
   MPI_Comm own;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
-  if (rank != 0) told = tameike_agg_finalize_reporting(container, &report, &report_size);
-  // The program may wait for messages of any kind on its own; and this waits for all ranks, which have ended before.
+  if (rank != 0) result = tameike_agg_finalize_reporting(container, &report, &report_size);
+  // A separate communicator, as the program may wait for any message on its own. This call waits for all ranks to finish.
   if (MPI_Comm_dup(comm, &own) != MPI_SUCCESS) {
     free(report);
-    return rank == 0 ? tameike_agg_finalize(container) : told;
+    return rank == 0 ? tameike_agg_finalize(container) : result;
   }
-  // A report for which there is no memory is lost, and looked for.
+  // A report is lost if there is no memory for it; the index is then built from the container.
   MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
   if (rank != 0) MPI_Send(report, (int)report_size, MPI_BYTE, 0, 0, own);
   free(report);
@@ -89,8 +89,8 @@ static inline int tameike_agg_finalize_mpi(MPI_Comm comm, tameike_agg *container
     free(report);
   }
   MPI_Comm_free(&own);
-  if (rank == 0) told = tameike_agg_finalize(container);
-  return told;
+  if (rank == 0) result = tameike_agg_finalize(container);
+  return result;
 }
 
 #endif /* TAMEIKE_MPI_H */

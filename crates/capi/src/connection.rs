@@ -1,4 +1,4 @@
-//! The process's connection to the agent of its node, made at the first call that can use it.
+//! The process's connection to its node's agent, established at the first call that can use it.
 
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -14,28 +14,28 @@ use tameike_ring::client::{Client, Start, mounts};
 /// The variable that names the ring's socket.
 const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
 
-/// A connection, which lives as long as the process: files of it may do so, too.
+/// A connection. It lives as long as the process, as files may do.
 pub struct Connection {
     pub client: Client,
-    /// The effective user with which it was made, and by whose rights the agent answers.
+    /// Effective user at the time of connection, with whose rights the agent serves it.
     user: Uid,
-    /// The roots of the views in the kernel, by [`Start::view`]; none where this process does not see it, or may only read.
+    /// Roots of the views in the kernel, by [`Start::view`]; `None` if this process cannot see the view, or only read it.
     roots: Vec<Option<OwnedFd>>,
-    /// By which the kernel tells of changes of mounts.
+    /// Watch of mounts.
     mounts: OwnedFd,
-    /// A view has come to be for reading only: what is opened or changed from now on is the kernel's affair.
+    /// A view has become read-only: the kernel serves all later calls.
     withdrawn: AtomicBool,
 }
 
-/// Whether there was a connection to be had, and of which process.
+/// Result of connecting, and the process that it belongs to.
 static CONNECTION: Mutex<Option<(Pid, Option<&'static Connection>)>> = Mutex::new(None);
 
-/// The connection, unless there is none to be had.
+/// Returns the connection, if it is usable. Connects at the first call.
 pub fn get() -> Option<&'static Connection> {
     let mut connection = CONNECTION.lock();
     let process = getpid();
     let made = match *connection {
-        // A child has its own.
+        // A child connects itself.
         Some((owner, made)) if owner == process => made,
         _ => {
             let made = connect();
@@ -43,22 +43,22 @@ pub fn get() -> Option<&'static Connection> {
             made
         }
     };
-    // With another user the kernel is asked: it knows what that one may do.
+    // After a change of the user, the kernel must check permissions.
     let made = made.filter(|connection| connection.user == geteuid());
     made.filter(|connection| !connection.client.is_broken() && !connection.withdrawn.load(Ordering::Relaxed))
 }
 
 fn connect() -> Option<&'static Connection> {
-    // SAFETY: it reads a value that the kernel has given to the process.
+    // SAFETY: reads a value of the auxiliary vector.
     let has_rights_of_others = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if has_rights_of_others {
-        // Who started the program has chosen its environment.
+        // The environment of a set-user-ID program is not trusted.
         return None;
     }
     let socket = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
     let user = geteuid();
     let client = Client::connect(Path::new(&socket), |_| {}).ok()?;
-    // Before the mounts are looked at.
+    // Before the mounts are examined.
     let mounts = mounts::watch().ok()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |mount: &[u8]| {
@@ -71,12 +71,12 @@ fn connect() -> Option<&'static Connection> {
 }
 
 impl Connection {
-    /// The root of a view in the kernel.
+    /// Returns the root of a view in the kernel.
     pub fn root(&self, view: u8) -> Option<&OwnedFd> {
         self.roots.get(usize::from(view))?.as_ref()
     }
 
-    /// Where an absolute path is on a view; `None` leaves it to the kernel.
+    /// Finds the view of an absolute path; `None` leaves it to the kernel.
     fn find<'a>(&self, path: &'a [u8]) -> Option<(Start, &'a [u8])> {
         let views = self.client.views().iter().zip(0..);
         let (path, view) =
@@ -86,8 +86,8 @@ impl Connection {
     }
 }
 
-/// The connection for a call that changes something, unless a view may only be read here by now.
-fn get_to_change() -> Option<&'static Connection> {
+/// Returns the connection for a modifying call, unless a view has become read-only.
+fn get_for_change() -> Option<&'static Connection> {
     let connection = get()?;
     if mounts::have_changed(connection.mounts.as_fd()) != Ok(false) {
         let mut roots = connection.roots.iter().flatten();
@@ -97,20 +97,20 @@ fn get_to_change() -> Option<&'static Connection> {
     get()
 }
 
-/// Asks the ring about `path` where that is on a view.
+/// Calls `ask` with the view of `path`; `None` if it is in no view.
 pub fn on_path<T>(path: &[u8], ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T) -> Option<T> {
-    ask_by(get()?, path, ask)
+    ask_on(get()?, path, ask)
 }
 
-/// As [`on_path`], for a call that changes something.
-pub fn on_path_to_change<T>(
+/// As [`on_path`], for a modifying call.
+pub fn on_path_for_change<T>(
     path: &[u8],
     ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T,
 ) -> Option<T> {
-    ask_by(get_to_change()?, path, ask)
+    ask_on(get_for_change()?, path, ask)
 }
 
-fn ask_by<T>(
+fn ask_on<T>(
     connection: &'static Connection,
     path: &[u8],
     ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T,
@@ -122,7 +122,7 @@ fn ask_by<T>(
         let (start, path) = connection.find(path)?;
         return Some(ask(connection, start, path));
     }
-    // The kernel tells the working directory without links and dots.
+    // The kernel returns the working directory without links and dots.
     let directory = std::env::current_dir().ok()?;
     let path = [directory.as_os_str().as_bytes(), b"/", without_dots(path)].concat();
     let (start, path) = connection.find(&path)?;

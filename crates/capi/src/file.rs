@@ -1,7 +1,7 @@
-//! Open files and names: the ring's while it serves them, else the kernel's.
+//! Calls on open files and paths, served by the ring if possible, else by the kernel.
 //!
-//! A file of the ring that meets a call which only the kernel can answer becomes the kernel's for good, under the same
-//! [`File`]. Calls under way keep what they began on.
+//! A call that only the kernel can serve moves a ring file to the kernel for good, within the same [`File`]. Calls in flight continue
+//! on the ring.
 
 use crate::connection::{self, Connection};
 use parking_lot::RwLock;
@@ -16,13 +16,12 @@ use tameike_ring::client::{
     Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Time, Transfer,
 };
 
-/// Flags of who changes something.
 const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 
-/// What a call tells.
+/// Result of a call.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// What of the flags has been done when the file was opened.
+/// Flags that took effect when the file was opened.
 const DONE: OFlags =
     OFlags::CREATE.union(OFlags::EXCL).union(OFlags::TRUNC).union(OFlags::NOCTTY).union(OFlags::NOFOLLOW);
 
@@ -37,37 +36,37 @@ enum Backing {
     Kernel(Arc<OwnedFd>),
 }
 
-/// A handle of the ring, closed when nobody uses it any more.
+/// A handle of the ring, closed with its last user.
 pub struct RingFile {
     connection: &'static Connection,
     view: u8,
     handle: u64,
     key: Option<FileKey>,
-    /// Whether something may have been changed through it.
+    /// The file may have been modified through this handle.
     changed: AtomicBool,
     closed: bool,
 }
 
-/// What has become of a transfer that was to begin.
+/// Result of starting a transfer.
 pub enum Begun {
-    /// It is under way; the handle lives as long.
-    UnderWay(Transfer<'static>, Arc<RingFile>),
-    /// Too much is.
-    Later,
-    /// It is to be done by a call that waits.
-    Call,
+    /// The transfer is in flight, and keeps the handle open.
+    InFlight(Transfer<'static>, Arc<RingFile>),
+    /// Too many transfers are in flight.
+    Busy,
+    /// The transfer needs a blocking call.
+    Blocking,
 }
 
-/// Which way bytes of a transfer go; written ones are given.
+/// Direction of a transfer.
 pub enum Direction<'a> {
-    /// So many are read.
+    /// Reads this many bytes.
     Read(usize),
-    /// These are written.
+    /// Writes these bytes.
     Write(&'a [u8]),
 }
 
-/// A call of which the ring has said how it ended; `None` leaves it to the kernel.
-fn ended<T>(answer: Answer<T>) -> Option<Result<T>> {
+/// Converts a reply of the ring; `None` leaves the call to the kernel.
+fn result_of<T>(answer: Answer<T>) -> Option<Result<T>> {
     match answer {
         Answer::Done(done) => Some(Ok(done)),
         Answer::Failed(errno) => Some(Err(Errno::from_raw_os_error(errno))),
@@ -77,17 +76,17 @@ fn ended<T>(answer: Answer<T>) -> Option<Result<T>> {
 }
 
 impl File {
-    /// Opens as `open` does, with the mask of the process.
+    /// Opens a file like `open`, with the umask of the process.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         let ask = |connection: &'static Connection, start: Start, path: &[u8]| {
             let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !u32::from(umask()?) };
-            let opened = ended(connection.client.open(start, path, flags, mode))?;
+            let opened = result_of(connection.client.open(start, path, flags, mode))?;
             Some(opened.map(|opened| (connection, start.view, opened)))
         };
         let opened = if flags & CHANGES == 0 {
             connection::on_path(path.to_bytes(), ask)
         } else {
-            connection::on_path_to_change(path.to_bytes(), ask)
+            connection::on_path_for_change(path.to_bytes(), ask)
         };
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let backing = match opened.flatten().transpose()? {
@@ -103,10 +102,10 @@ impl File {
         Ok(Self { flags, backing: RwLock::new(backing) })
     }
 
-    /// Asks the ring while the file is its; `None` leaves the call to the kernel.
+    /// Calls the ring if the file is a ring file; `None` leaves the call to the kernel.
     fn ask<T>(&self, ask: impl FnOnce(&RingFile) -> Answer<T>) -> Option<Result<T>> {
         let file = self.ring_file()?;
-        ended(ask(&file))
+        result_of(ask(&file))
     }
 
     fn ring_file(&self) -> Option<Arc<RingFile>> {
@@ -116,74 +115,74 @@ impl File {
         }
     }
 
-    /// The kernel's descriptor of the file, which is the kernel's from now on.
+    /// Returns a kernel descriptor of the file, and moves the file to the kernel for good.
     pub fn kernel(&self) -> Result<Arc<OwnedFd>> {
         let mut backing = self.backing.write();
         let file = match &*backing {
-            Backing::Ring(file) => Arc::new(file.open_again(self.flags)?),
+            Backing::Ring(file) => Arc::new(file.open_in_kernel(self.flags)?),
             Backing::Kernel(file) => return Ok(file.clone()),
         };
         *backing = Backing::Kernel(file.clone());
         Ok(file)
     }
 
-    /// Whether all writes go to the end.
+    /// Returns whether the file was opened with `O_APPEND`.
     pub fn appends(&self) -> bool {
         self.flags.contains(OFlags::APPEND)
     }
 
-    /// Reads at `offset`; less than there is room for only at the end of the file.
+    /// Reads at `offset`; short only at end of file.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         if self.flags & OFlags::ACCMODE == OFlags::WRONLY {
             return Err(Errno::BADF);
         }
-        let told = self.ask(|file| file.client().read(file.handle, file.key, offset, &mut [&mut *into]));
-        if let Some(told) = told {
-            return told;
+        let served = self.ask(|file| file.client().read(file.handle, file.key, offset, &mut [&mut *into]));
+        if let Some(served) = served {
+            return served;
         }
         let file = self.kernel()?;
         whole(into.len(), |done| rustix::io::pread(&file, &mut into[done..], offset + done as u64))
     }
 
-    /// Writes at `offset`, or at the end where the file was opened with `O_APPEND`; less than all when the rest failed.
+    /// Writes at `offset`, or at the end with `O_APPEND`; short only if the rest failed.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<usize> {
         if self.flags & OFlags::ACCMODE == OFlags::RDONLY {
             return Err(Errno::BADF);
         }
-        let told = self.ask(|file| {
-            file.changes();
+        let served = self.ask(|file| {
+            file.note_change();
             if self.appends() {
                 file.client().append(file.handle, &[from]).map(|(count, _)| count)
             } else {
                 file.client().write(file.handle, offset, &[from])
             }
         });
-        if let Some(told) = told {
-            return told;
+        if let Some(served) = served {
+            return served;
         }
         let file = self.kernel()?;
         whole(from.len(), |done| rustix::io::pwrite(&file, &from[done..], offset + done as u64))
     }
 
-    /// Begins to move bytes while the program goes on.
+    /// Starts an asynchronous transfer.
     pub fn begin(&self, offset: u64, direction: &Direction<'_>) -> Begun {
-        let Some(file) = self.ring_file().filter(|_| self.moves(direction)) else { return Begun::Call };
+        let Some(file) = self.ring_file().filter(|_| self.moves(direction)) else { return Begun::Blocking };
         let client = file.client();
         let begun = match *direction {
             Direction::Read(size) => client.begin_read(file.handle, offset, size),
             Direction::Write(from) => {
-                file.changes();
+                file.note_change();
                 client.begin_write(file.handle, offset, from)
             }
         };
         match begun {
-            Answer::Done(Some(transfer)) => Begun::UnderWay(transfer, file),
-            Answer::Done(None) => Begun::Later,
-            Answer::Failed(_) | Answer::Declined | Answer::Broken => Begun::Call,
+            Answer::Done(Some(transfer)) => Begun::InFlight(transfer, file),
+            Answer::Done(None) => Begun::Busy,
+            Answer::Failed(_) | Answer::Declined | Answer::Broken => Begun::Blocking,
         }
     }
 
-    /// Whether the file was opened for what is asked, to a place that the program says.
+    /// Returns whether the file's access mode allows the transfer, and the program chooses its offset.
     fn moves(&self, direction: &Direction<'_>) -> bool {
         let access = self.flags & OFlags::ACCMODE;
         match direction {
@@ -192,31 +191,31 @@ impl File {
         }
     }
 
-    /// Attributes.
+    /// Returns the attributes.
     pub fn status(&self) -> Result<Status> {
-        let told = self.ask(|file| file.client().status(file.handle));
-        told.unwrap_or_else(|| Ok(status(&rustix::fs::fstat(self.kernel()?)?)))
+        let served = self.ask(|file| file.client().status(file.handle));
+        served.unwrap_or_else(|| Ok(status(&rustix::fs::fstat(self.kernel()?)?)))
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends the file.
     pub fn set_size(&self, size: u64) -> Result<()> {
         if self.flags & OFlags::ACCMODE == OFlags::RDONLY {
             return Err(Errno::INVAL);
         }
-        let told = self.ask(|file| {
-            file.changes();
+        let served = self.ask(|file| {
+            file.note_change();
             file.client().set_size(file.handle, size)
         });
-        told.unwrap_or_else(|| rustix::fs::ftruncate(self.kernel()?, size))
+        served.unwrap_or_else(|| rustix::fs::ftruncate(self.kernel()?, size))
     }
 
-    /// As `fsync`.
+    /// Syncs the file like `fsync`.
     pub fn sync(&self) -> Result<()> {
-        let told = self.ask(|file| file.client().sync(file.handle));
-        told.unwrap_or_else(|| rustix::fs::fsync(self.kernel()?))
+        let served = self.ask(|file| file.client().sync(file.handle));
+        served.unwrap_or_else(|| rustix::fs::fsync(self.kernel()?))
     }
 
-    /// Closes, and tells what `close` tells.
+    /// Closes the file, and returns the result of `close`.
     pub fn close(self) -> Result<()> {
         match self.backing.into_inner() {
             Backing::Ring(file) => Arc::into_inner(file).map_or(Ok(()), RingFile::close),
@@ -225,7 +224,7 @@ impl File {
     }
 }
 
-/// Closes a descriptor, and tells what the kernel tells.
+/// Closes a descriptor, and returns the kernel's result.
 fn close(file: OwnedFd) -> Result<()> {
     // SAFETY: the number was owned, and is given up.
     unsafe { rustix::io::try_close(file.into_raw_fd()) }
@@ -236,8 +235,8 @@ impl RingFile {
         &self.connection.client
     }
 
-    /// The kernel opens the same file.
-    fn open_again(&self, flags: OFlags) -> Result<OwnedFd> {
+    /// Opens the same file in the kernel.
+    fn open_in_kernel(&self, flags: OFlags) -> Result<OwnedFd> {
         let root = self.connection.root(self.view).ok_or(Errno::IO)?;
         let mut name = [0; HANDOVER_NAME_SIZE];
         let length = match self.client().hand_over(self.handle, &mut name) {
@@ -249,17 +248,17 @@ impl RingFile {
         rustix::fs::openat(root, &name[..length], flags, Mode::empty())
     }
 
-    /// Something is about to be changed through it.
-    fn changes(&self) {
+    /// Records a modification, before it begins.
+    fn note_change(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
     fn close(mut self) -> Result<()> {
         self.closed = true;
-        ended(self.end()).unwrap_or(Ok(()))
+        result_of(self.end()).unwrap_or(Ok(()))
     }
 
-    /// Who has not changed anything is told nothing, and does not wait for that.
+    /// Closes the handle. Without changes, there are no errors to report, and the close does not wait.
     fn end(&self) -> Answer<()> {
         if self.changed.load(Ordering::Relaxed) {
             self.client().close(self.handle)
@@ -272,43 +271,41 @@ impl RingFile {
 impl Drop for RingFile {
     fn drop(&mut self) {
         if !self.closed {
-            // It is the kernel's now, whose close tells: nobody hears this one.
+            // The file has moved to the kernel, whose close reports errors.
             let _: Answer<()> = self.end();
         }
     }
 }
 
-/// Attributes of what a path names; `follow`: of what a link at its end leads to.
+/// Returns attributes by path; `follow` selects the target of a link.
 pub fn status_at(path: &CStr, follow: bool) -> Result<Status> {
-    let told = connection::on_path(path.to_bytes(), |connection, start, path| {
-        ended(connection.client.status_at(start, path, follow))
+    let served = connection::on_path(path.to_bytes(), |connection, start, path| {
+        result_of(connection.client.status_at(start, path, follow))
     });
     let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-    told.flatten().unwrap_or_else(|| Ok(status(&rustix::fs::statat(CWD, path, flags)?)))
+    served.flatten().unwrap_or_else(|| Ok(status(&rustix::fs::statat(CWD, path, flags)?)))
 }
 
-/// Removes a name.
 pub fn unlink(path: &CStr) -> Result<()> {
-    let told = connection::on_path_to_change(path.to_bytes(), |connection, start, path| {
-        ended(connection.client.unlink(start, path))
+    let served = connection::on_path_for_change(path.to_bytes(), |connection, start, path| {
+        result_of(connection.client.unlink(start, path))
     });
-    told.flatten().unwrap_or_else(|| rustix::fs::unlinkat(CWD, path, AtFlags::empty()))
+    served.flatten().unwrap_or_else(|| rustix::fs::unlinkat(CWD, path, AtFlags::empty()))
 }
 
-/// Makes a directory.
 pub fn make_dir(path: &CStr, mode: u32) -> Result<()> {
-    let told = connection::on_path_to_change(path.to_bytes(), |connection, start, path| {
-        ended(connection.client.make_dir(start, path, mode & !u32::from(umask()?)))
+    let served = connection::on_path_for_change(path.to_bytes(), |connection, start, path| {
+        result_of(connection.client.make_dir(start, path, mode & !u32::from(umask()?)))
     });
-    told.flatten().unwrap_or_else(|| rustix::fs::mkdirat(CWD, path, Mode::from_bits_retain(mode)))
+    served.flatten().unwrap_or_else(|| rustix::fs::mkdirat(CWD, path, Mode::from_bits_retain(mode)))
 }
 
-/// Gives a file another name, as `renameat2`.
+/// Renames a file like `renameat2`.
 pub fn rename(from: &CStr, to: &CStr, flags: u32) -> Result<()> {
-    let told = connection::on_path_to_change(from.to_bytes(), |connection, start, path| {
+    let served = connection::on_path_for_change(from.to_bytes(), |connection, start, path| {
         let renamed = connection::on_path(to.to_bytes(), |_, target, new| {
             let one_view = target.view == start.view;
-            ended(if one_view {
+            result_of(if one_view {
                 connection.client.rename((start, path), (target, new), flags)
             } else {
                 Answer::Declined
@@ -316,12 +313,12 @@ pub fn rename(from: &CStr, to: &CStr, flags: u32) -> Result<()> {
         });
         renamed.flatten()
     });
-    told.flatten().unwrap_or_else(|| {
+    served.flatten().unwrap_or_else(|| {
         rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::from_bits_retain(flags))
     })
 }
 
-/// Calls until `size` bytes are moved or there are no more; what was moved before a failure is told.
+/// Repeats `call` until `size` bytes are transferred or it returns 0. Returns the bytes transferred before a failure.
 pub fn whole(size: usize, mut call: impl FnMut(usize) -> Result<usize>) -> Result<usize> {
     let mut done = 0;
     while done < size {
@@ -336,7 +333,7 @@ pub fn whole(size: usize, mut call: impl FnMut(usize) -> Result<usize>) -> Resul
     Ok(done)
 }
 
-/// What the kernel tells, as the ring has it.
+/// Converts the kernel's attributes.
 fn status(stat: &Stat) -> Status {
     let time = |seconds: i64, nanoseconds: libc::c_ulong| Time { seconds, nanoseconds: nanoseconds as u32 };
     Status {

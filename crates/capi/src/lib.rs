@@ -1,15 +1,13 @@
-//! `libtameike.so`: files of a job's views for programs in C, without the kernel on the way.
+//! `libtameike.so`: a C API for files of a job's views that bypasses the kernel, and for containers.
 //!
-//! The functions ([`abi`]) ask the agent of the node through its ring, as `libtameike_preload.so` does, but for programs that
-//! want it: besides calls that wait there are lists of pieces, and transfers that go on while the program computes
-//! ([`request`]). Whatever the ring does not serve (another file system, a file that the kernel has open, a node
-//! without an agent) is done by the kernel, so that every call works on every path ([`file`]).
+//! The functions ([`abi`]) send requests to the node's agent through its ring, as `libtameike_preload.so` does. In addition to blocking
+//! calls, there are vectors of pieces and asynchronous transfers ([`request`]). The kernel serves what the ring does not (other file
+//! systems, files that the kernel has open, nodes without an agent), so that every call works on every path ([`file`]).
 //!
-//! Beside these, containers of many files ([`aggregate`]), with which no agent has to do.
+//! [`aggregate`] provides containers of many files, which need no agent.
 //!
-//! All may be called by any number of threads; a request by one at a time. None may be called in signal handlers. No panic
-//! leaves the library, and nothing is printed. In a child of `fork`, files and requests of the parent fail with
-//! `EIO`; what the child opens itself is its own.
+//! Functions are thread-safe, except that one thread at a time may use a request, but not async-signal-safe. No panic leaves the library,
+//! and it prints nothing. In a child of `fork`, files and requests of the parent fail with `EIO`; the child may open files itself.
 
 pub mod abi;
 pub mod aggregate;

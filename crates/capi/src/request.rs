@@ -1,8 +1,7 @@
-//! Lists of pieces of a file, moved while the program goes on.
+//! Asynchronous transfers of lists of pieces of a file.
 //!
-//! A request's pieces are begun in their order, as many at once as the ring takes, and whoever waits for the request takes
-//! in what has ended and begins more: there is no thread behind it. A piece that the ring does not take is moved by a call
-//! that waits, at once when the request is made, so that nothing of it is left to do later.
+//! A request starts its pieces in order, as many at once as the ring supports. The thread that waits for the request completes transfers
+//! and starts more; there is no background thread. A piece that the ring does not serve is transferred by a blocking call, in order.
 
 use crate::file::{Begun, Direction, File, Result, RingFile};
 use rustix::io::Errno;
@@ -12,16 +11,16 @@ use std::time::Duration;
 use tameike_io::os::process::monotonic;
 use tameike_ring::client::{Answer, TRANSFER_SIZE_MAX, Transfer};
 
-/// Memory of the program, one part of a list.
+/// Memory of a piece.
 #[derive(Clone, Copy, Debug)]
 pub enum Memory {
-    /// To be read into.
+    /// Target of a read.
     Into(*mut u8),
-    /// To be written from.
+    /// Source of a write.
     From(*const u8),
 }
 
-/// A part of a list.
+/// A part of a piece, of at most the size of one transfer.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     offset: u64,
@@ -29,23 +28,24 @@ struct Part {
     size: usize,
 }
 
-/// A transfer, and which part it is of.
-struct UnderWay {
+/// A transfer in flight.
+struct InFlight {
+    /// Index of its part.
     part: usize,
     transfer: Transfer<'static>,
-    /// Its handle is not closed before.
+    /// Keeps the handle open.
     _file: Arc<RingFile>,
 }
 
-/// A list under way.
+/// A request in progress.
 pub struct Request {
     file: Arc<File>,
     parts: Vec<Part>,
-    /// How each part ended that has.
-    ends: Vec<Option<Result<usize>>>,
-    /// The first part that was not begun yet.
+    /// Results of completed parts.
+    results: Vec<Option<Result<usize>>>,
+    /// The first part that has not started.
     next: usize,
-    under_way: VecDeque<UnderWay>,
+    in_flight: VecDeque<InFlight>,
 }
 
 impl Memory {
@@ -56,10 +56,10 @@ impl Memory {
         }
     }
 
-    /// So many bytes to be read into; none where it is to be written.
+    /// Returns the target of a read; empty for a write.
     ///
     /// # Safety
-    /// They are the caller's for as long as they are used.
+    /// `size` bytes are valid, and accessed only through the result while it is used.
     pub unsafe fn into<'a>(self, size: usize) -> &'a mut [u8] {
         match self {
             // SAFETY: by the contract above.
@@ -68,10 +68,10 @@ impl Memory {
         }
     }
 
-    /// So many bytes to be written; none where it is to be read into.
+    /// Returns the source of a write; empty for a read.
     ///
     /// # Safety
-    /// Nobody changes them for as long as they are used.
+    /// `size` bytes are valid, and do not change while the result is used.
     pub unsafe fn from<'a>(self, size: usize) -> &'a [u8] {
         match self {
             // SAFETY: by the contract above.
@@ -82,43 +82,43 @@ impl Memory {
 }
 
 impl Request {
-    /// Begins to move pieces: offset, memory and size of each.
+    /// Starts a request for pieces, given as offset, memory and size.
     ///
     /// # Safety
-    /// The memory is nobody else's to change until the request has ended, and none overlaps another one that is read into.
+    /// Until the request has ended, no other code changes the memory. No piece overlaps the target of another one.
     pub unsafe fn begin(file: Arc<File>, pieces: impl Iterator<Item = (u64, Memory, usize)>) -> Self {
-        // What is appended lands in one piece.
+        // An append must not be split.
         let most = if file.appends() { usize::MAX } else { TRANSFER_SIZE_MAX };
         let parts = pieces.flat_map(|(offset, memory, size)| split(offset, memory, size, most));
         let parts: Vec<Part> = parts.collect();
-        let ends = parts.iter().map(|_| None).collect();
-        let mut request = Self { file, parts, ends, next: 0, under_way: VecDeque::new() };
-        request.go_on();
+        let results = parts.iter().map(|_| None).collect();
+        let mut request = Self { file, parts, results, next: 0, in_flight: VecDeque::new() };
+        request.advance();
         request
     }
 
-    /// Begins what can be begun.
-    fn go_on(&mut self) {
+    /// Starts as many parts as possible.
+    fn advance(&mut self) {
         while let Some(part) = self.parts.get(self.next).copied() {
             let direction = match part.memory {
                 Memory::Into(_) => Direction::Read(part.size),
-                // SAFETY: who began the request has lent the memory.
+                // SAFETY: by the contract of `begin`.
                 Memory::From(_) => Direction::Write(unsafe { part.memory.from(part.size) }),
             };
             match self.file.begin(part.offset, &direction) {
-                Begun::UnderWay(transfer, file) => {
-                    self.under_way.push_back(UnderWay { part: self.next, transfer, _file: file });
+                Begun::InFlight(transfer, file) => {
+                    self.in_flight.push_back(InFlight { part: self.next, transfer, _file: file });
                 }
-                Begun::Later if !self.under_way.is_empty() => return,
-                Begun::Later | Begun::Call => self.ends[self.next] = Some(self.call(part)),
+                Begun::Busy if !self.in_flight.is_empty() => return,
+                Begun::Busy | Begun::Blocking => self.results[self.next] = Some(self.call(part)),
             }
             self.next += 1;
         }
     }
 
-    /// Moves a part by a call that waits.
+    /// Transfers a part by a blocking call.
     fn call(&self, part: Part) -> Result<usize> {
-        // SAFETY: who began the request has lent the memory.
+        // SAFETY: by the contract of `begin`.
         unsafe {
             match part.memory {
                 Memory::Into(_) => self.file.read(part.offset, part.memory.into(part.size)),
@@ -127,40 +127,40 @@ impl Request {
         }
     }
 
-    /// Takes in a transfer that has ended.
-    fn take(&mut self, ended: UnderWay) {
+    /// Completes a transfer.
+    fn take(&mut self, ended: InFlight) {
         let part = self.parts[ended.part];
-        // SAFETY: who began the request has lent the memory.
-        let told = match ended.transfer.end(unsafe { part.memory.into(part.size) }) {
+        // SAFETY: by the contract of `begin`.
+        let result = match ended.transfer.end(unsafe { part.memory.into(part.size) }) {
             Answer::Done(count) => Ok(count),
             Answer::Failed(errno) => Err(Errno::from_raw_os_error(errno)),
             Answer::Declined => self.call(part),
             Answer::Broken => Err(Errno::IO),
         };
-        self.ends[ended.part] = Some(told);
+        self.results[ended.part] = Some(result);
     }
 
-    /// Waits for the end, but not beyond `until` on the monotonic clock; whether it has come.
+    /// Waits for the end of the request, at most until `until` of the monotonic clock. Returns whether it has ended.
     pub fn wait(&mut self, until: Option<Duration>) -> bool {
         loop {
-            self.go_on();
-            let Some(first) = self.under_way.front() else { return true };
+            self.advance();
+            let Some(first) = self.in_flight.front() else { return true };
             if !first.transfer.wait(until) {
                 return false;
             }
-            if let Some(ended) = self.under_way.pop_front() {
+            if let Some(ended) = self.in_flight.pop_front() {
                 self.take(ended);
             }
         }
     }
 
-    /// Bytes that were moved before the first part that fell short, with those of it.
+    /// Returns the bytes transferred up to and including the first short part.
     ///
     /// # Errors
-    /// That of the first part, when none was moved before it.
+    /// The first part failed.
     pub fn outcome(&self) -> Result<usize> {
         let mut moved = 0;
-        for (part, end) in self.parts.iter().zip(&self.ends) {
+        for (part, end) in self.parts.iter().zip(&self.results) {
             match end {
                 Some(Ok(count)) => {
                     moved += count;
@@ -175,14 +175,14 @@ impl Request {
         Ok(moved)
     }
 
-    /// The end of a wait of so many milliseconds; negative: none.
+    /// Converts a timeout to a time of the monotonic clock; `None` if it is negative.
     pub fn until(milliseconds: i32) -> Option<Duration> {
         let time = Duration::from_millis(u64::try_from(milliseconds).ok()?);
         Some(monotonic() + time)
     }
 }
 
-/// A piece in parts of at most `most` bytes; an empty one is a part, too, which asks whether the file can be used.
+/// Splits a piece into parts of at most `most` bytes. An empty piece is one part, so that errors of the file are found.
 fn split(offset: u64, memory: Memory, size: usize, most: usize) -> impl Iterator<Item = Part> {
     let count = size.div_ceil(most).max(1);
     (0..count).map(move |index| {

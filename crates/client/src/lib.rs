@@ -8,6 +8,7 @@ pub mod cache;
 pub mod data;
 mod directory;
 mod handles;
+mod kernel_pages;
 pub mod local;
 pub mod lock_calls;
 pub mod locks;

@@ -1,4 +1,7 @@
-//! The one interface between doors and views.
+//! The interface between frontends and views: traits by concern, which [`Vfs`] joins.
+//!
+//! A view checks names. Permissions are checked by the kernel of a frontend against the attributes that the view returns, and by the
+//! shared file system for operations that pass through to it.
 
 pub use crate::directory::Entries;
 pub use crate::types::{
@@ -18,24 +21,94 @@ use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 use tameike_io::Frame;
 
-/// Open directories of a view.
+/// All operations of a view.
+pub trait Vfs:
+    Names + Inodes + Directories + Xattrs + OpenFiles + Content + Locking + KernelPages + Usage
+{
+}
+
+impl<V> Vfs for V where
+    V: Names + Inodes + Directories + Xattrs + OpenFiles + Content + Locking + KernelPages + Usage
+{
+}
+
+/// Names in directories.
+pub trait Names: Send + Sync + 'static {
+    /// Looks up a name, other than `.` and `..`. Each success counts as one lookup of the file, until [`Inodes::forget`].
+    fn lookup(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<Found>> + Send;
+    /// Creates a name with a new inode, which is not opened.
+    fn make(&self, dir: FileNumber, name: &[u8], new: NewInode)
+    -> impl Future<Output = Result<Found>> + Send;
+    /// Creates another name of a file.
+    fn link(
+        &self,
+        file: FileNumber,
+        dir: FileNumber,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Found>> + Send;
+    /// Removes a name of anything but a directory.
+    fn unlink(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+    /// Removes an empty directory.
+    fn rmdir(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
+    /// Renames an entry.
+    fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> impl Future<Output = Result<()>> + Send;
+    /// Adds the names whose leases this node holds to a table that programs read by themselves. Returns whether the view has such
+    /// leases.
+    fn show_names(&self, _names: Arc<dyn ShownNames>) -> bool {
+        false
+    }
+    /// Allows a file's name in that table: a program has looked it up.
+    fn show(&self, _file: FileNumber) {}
+}
+
+/// A table of names that programs look up without a request. The view calls it under a lock: it neither blocks nor calls back.
+pub trait ShownNames: Send + Sync {
+    /// Whether any program reads the table.
+    fn is_used(&self) -> bool;
+    /// Adds a file under its name in a directory until that time of the monotonic clock, or until it is hidden. Returns whether the
+    /// table has it.
+    fn show(&self, dir: FileNumber, name: &[u8], found: &Found, until: Duration) -> bool;
+    /// Removes the name. When this has returned, no program reads the old entry.
+    fn hide(&self, dir: FileNumber, name: &[u8]);
+}
+
+/// Inodes, by their numbers.
+pub trait Inodes: Send + Sync + 'static {
+    /// Counts one more lookup of a file whose number the caller has. The file may have lost all its names.
+    fn find_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
+    /// Takes back `count` lookups.
+    fn forget(&self, file: FileNumber, count: u64);
+    /// Returns the attributes.
+    fn getattr(&self, file: FileNumber) -> impl Future<Output = Result<Attr>> + Send;
+    /// Changes attributes, and returns all.
+    fn setattr(&self, file: FileNumber, change: AttrChange) -> impl Future<Output = Result<Attr>> + Send;
+    /// Returns the target of a symbolic link.
+    fn readlink(&self, file: FileNumber) -> impl Future<Output = Result<Vec<u8>>> + Send;
+}
+
+/// Open directories.
 pub trait Directories: Send + Sync + 'static {
-    /// Opens a directory that is still there (`ESTALE`).
+    /// Opens a directory; `ESTALE` if it was removed.
     fn open_dir(&self, dir: FileNumber) -> impl Future<Output = Result<HandleNumber>> + Send;
-    /// Entries of an open directory after a cursor (0: the first), `.` and `..` among them: some, none at the end.
-    /// What is there from the first entry to the end is told once, whatever else comes and goes meanwhile.
+    /// Returns entries of an open directory after a cursor (0: from the first), `.` and `..` among them; none at the end. An entry that
+    /// exists from the first call to the last is returned once, whatever else is created and removed meanwhile.
     fn readdir(&self, dir: HandleNumber, after: u64) -> impl Future<Output = Result<Entries>> + Send;
-    /// The last descriptor of the open directory is gone.
+    /// Ends an open directory: its last descriptor is closed.
     fn release_dir(&self, dir: HandleNumber);
-    /// Changes of names in the directory survive power loss.
+    /// Makes changes of names in the directory durable.
     fn fsync_dir(&self, dir: FileNumber) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Extended attributes of a view.
+/// Extended attributes.
 pub trait Xattrs: Send + Sync + 'static {
-    /// Value of an extended attribute.
+    /// Returns the value of an extended attribute.
     fn get_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<Vec<u8>>> + Send;
-    /// Names of the extended attributes.
+    /// Returns the names of the extended attributes.
     fn list_xattr(&self, file: FileNumber) -> impl Future<Output = Result<Vec<Vec<u8>>>> + Send;
     /// Sets an extended attribute; `create` fails when it exists, `replace` when it does not.
     fn set_xattr(
@@ -50,43 +123,9 @@ pub trait Xattrs: Send + Sync + 'static {
     fn remove_xattr(&self, file: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Who shows names of files to programs, which then look them up without asking. Neither waits nor calls back: it is called
-/// under a lock of the view.
-pub trait ShownNames: Send + Sync {
-    /// Whether there are programs.
-    fn is_used(&self) -> bool;
-    /// Shows a file under its name in a directory until that time of the monotonic clock, or until it is hidden; whether it is
-    /// shown now.
-    fn show(&self, dir: FileNumber, name: &[u8], found: &Found, until: Duration) -> bool;
-    /// Shows the name no more. When this has returned nobody is shown what it was.
-    fn hide(&self, dir: FileNumber, name: &[u8]);
-}
-
-/// Operations on a view. Names are checked by the view; permissions are checked by the door's kernel against
-/// the attributes given here, and by the shared file system where operations pass through to it.
-pub trait Vfs: Directories + Xattrs {
-    /// Finds a name. `.` and `..` are the door's.
-    fn lookup(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<Found>> + Send;
-    /// Finds a file that is held by its number, which counts as one look-up more: it may have no name any more.
-    fn find_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
-    /// Has names of files be shown from now on, as far as this node answers for them; whether it does for any.
-    fn show_names(&self, _names: Arc<dyn ShownNames>) -> bool {
-        false
-    }
-    /// A program has been told attributes of a file by its name: it may be shown them.
-    fn show(&self, _file: FileNumber) {}
-    /// Takes back `count` look-ups.
-    fn forget(&self, file: FileNumber, count: u64);
-    /// Attributes.
-    fn getattr(&self, file: FileNumber) -> impl Future<Output = Result<Attr>> + Send;
-    /// Changes attributes.
-    fn setattr(&self, file: FileNumber, change: AttrChange) -> impl Future<Output = Result<Attr>> + Send;
-    /// Target of a symbolic link.
-    fn readlink(&self, file: FileNumber) -> impl Future<Output = Result<Vec<u8>>> + Send;
-    /// Makes a name with a new inode that is not to be opened.
-    fn make(&self, dir: FileNumber, name: &[u8], new: NewInode)
-    -> impl Future<Output = Result<Found>> + Send;
-    /// Makes a regular file, or with `exclusive == false` finds it, and opens it.
+/// Open regular files.
+pub trait OpenFiles: Send + Sync + 'static {
+    /// Creates a regular file, or with `exclusive == false` looks it up, and opens it.
     fn create(
         &self,
         dir: FileNumber,
@@ -95,34 +134,33 @@ pub trait Vfs: Directories + Xattrs {
         exclusive: bool,
         mode: OpenMode,
     ) -> impl Future<Output = Result<(Found, Opened)>> + Send;
-    /// Gives a file another name.
-    fn link(
-        &self,
-        file: FileNumber,
-        dir: FileNumber,
-        name: &[u8],
-    ) -> impl Future<Output = Result<Found>> + Send;
-    /// Removes a name of anything but a directory.
-    fn unlink(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
-    /// Removes an empty directory.
-    fn rmdir(&self, dir: FileNumber, name: &[u8]) -> impl Future<Output = Result<()>> + Send;
-    /// Gives an entry another name.
-    fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> impl Future<Output = Result<()>> + Send;
     /// Opens a regular file.
     fn open(&self, file: FileNumber, mode: OpenMode) -> impl Future<Output = Result<Opened>> + Send;
-    /// Reads at most `length` bytes; fewer only at the end of the file.
+    /// Ends one descriptor of the file: every later open on any node sees all writes. Reports the errors of earlier writes.
+    fn flush(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
+    /// As [`OpenFiles::flush`], and makes all writes durable.
+    fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
+    /// Whether this node has no write to the file in flight while other nodes may have: then an fsync only serves to see their writes.
+    fn awaits_others(&self, _handle: HandleNumber) -> bool {
+        false
+    }
+    /// Returns the size as this node sees it, its own writes included.
+    fn size(&self, handle: HandleNumber) -> impl Future<Output = Result<u64>> + Send;
+    /// Ends a handle: its last descriptor is closed.
+    fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
+}
+
+/// Content of open files.
+pub trait Content: Send + Sync + 'static {
+    /// Reads `length` bytes; fewer only at the end of the file.
     fn read(
         &self,
         handle: HandleNumber,
         offset: u64,
         length: u32,
     ) -> impl Future<Output = Result<ReadBytes>> + Send;
-    /// Where a program of this host can read these bytes by itself, if that is known: as [`Vfs::read`], which it stands for.
+    /// Returns the location of these bytes on a device that programs of this host can read, if the view knows it: such a read replaces
+    /// [`Content::read`].
     fn place(
         &self,
         handle: HandleNumber,
@@ -132,29 +170,33 @@ pub trait Vfs: Directories + Xattrs {
         let _ = (handle, offset, length);
         async { Ok(None) }
     }
-    /// The bytes at `offset` were not where [`Vfs::place`] has told.
+    /// Drops a stale location that [`Content::place`] has returned.
     fn misplaced(&self, handle: HandleNumber, offset: u64) {
         let _ = (handle, offset);
     }
-    /// Writes as much of `data` from its start as can be written without waiting; the number of bytes. What is
-    /// left is [`Vfs::write`]'s: at most all of it, as for an append that must first be given its place.
+    /// Returns what programs of this node can be granted of an open file: nothing where the file is not in frames.
+    fn lendable(&self, _handle: HandleNumber) -> Option<Lendable> {
+        None
+    }
+    /// Writes as much of `data`, from its start, as needs no wait, and returns the number of bytes. The caller passes the rest to
+    /// [`Content::write`]: all of it for an append, whose offset only the file's home knows.
     ///
     /// # Errors
-    /// Those of [`Vfs::write`], if they are known at once.
+    /// Those of [`Content::write`], if they are known at once.
     fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize>;
-    /// A frame for the bytes of a write to come, if the view keeps bytes in frames and has one to spare.
+    /// Returns a free frame for the bytes of a later write, if the view keeps data in frames.
     fn spare_frame(&self) -> Option<Frame> {
         None
     }
-    /// Writes all of `data`. The bytes are seen by every later read on this node; other nodes see them after
-    /// [`Vfs::flush`] or [`Vfs::fsync`].
+    /// Writes all of `data`. Every later read on this node sees the bytes; reads on other nodes see them after
+    /// [`OpenFiles::flush`] or [`OpenFiles::fsync`].
     fn write(
         &self,
         handle: HandleNumber,
         at: WriteAt,
         data: &[u8],
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Sets space for bytes of the file aside, or gives it back; with `grows` the file is as large as they reach after.
+    /// Allocates or frees space of a byte range. With `grows` the file grows to the end of the range.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the file system below cannot.
@@ -165,7 +207,7 @@ pub trait Vfs: Directories + Xattrs {
         bytes: Range<u64>,
         grows: bool,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// The first data, or the first hole (the end of the file is one), at or after `offset`.
+    /// Returns the offset of the first data, or of the first hole (the end of the file is one), at or after `offset`.
     ///
     /// # Errors
     /// `ENXIO` behind the end of the file, or when no data follows.
@@ -175,58 +217,50 @@ pub trait Vfs: Directories + Xattrs {
         sought: Sought,
         offset: u64,
     ) -> impl Future<Output = Result<u64>> + Send;
-    /// One descriptor of the file is closed: every later open on any node sees all writes. Tells what went
-    /// wrong with earlier writes.
-    fn flush(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
-    /// As [`Vfs::flush`], and what was written survives power loss.
-    fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
-    /// Where the locks of the view's files are kept; `None` leaves them to the kernel of the node, which has all of
-    /// the view's programs. Locks are set by [`crate::lock_calls`].
+}
+
+/// What locks need of a view. [`crate::lock_calls`] takes and releases locks.
+pub trait Locking: Send + Sync + 'static {
+    /// The locks of the view's files. None leaves locks to the kernel of the node, if all programs of the view run on it.
     fn locks(&self) -> Option<&Arc<FileLocks>> {
         None
     }
-    /// The file of a handle, as locks name it.
+    /// The inode of a handle, by which locks are kept.
     ///
     /// # Errors
     /// `EBADF` when there is no such handle.
     fn locked_inode(&self, _handle: HandleNumber) -> Result<InodeId> {
         Err(Errno::EOPNOTSUPP.into())
     }
-    /// What this node has written is at its homes, so that who has the next lock of the file reads it.
+    /// Sends this node's writes to their homes, so that the next lock owner reads them.
     fn publish(&self, _handle: HandleNumber) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
     }
-    /// What this node has cached of the file is as true as after opening it. Tells a version when the kernel's pages
-    /// may be of another one: they must be dropped, and that be told to [`Vfs::pages_dropped`].
+    /// Revalidates this node's cache of the file, as an open does. Returns a generation if the kernel's pages may be older: the caller
+    /// drops them, and then calls [`KernelPages::pages_dropped`].
     fn revalidate(&self, _handle: HandleNumber) -> impl Future<Output = Result<Option<Generation>>> + Send {
         std::future::ready(Ok(None))
     }
-    /// Whether nothing that this node has written to the file is still on its way, and others may write to it too: then
-    /// an fsync is there to see what they have written.
-    fn awaits_others(&self, _handle: HandleNumber) -> bool {
-        false
-    }
-    /// Whether the kernel's pages of the file may still be older than this.
+}
+
+/// The kernel's pages of open files.
+pub trait KernelPages: Send + Sync + 'static {
+    /// Whether the kernel may have pages of the file that are older than this.
     fn has_pages_before(&self, _handle: HandleNumber, _generation: Generation) -> bool {
         false
     }
-    /// Bytes were written through the handle that the kernel's pages of the file may lack: what it has is not kept by the
-    /// next open.
+    /// The kernel has dropped the file's attributes, and its pages that are older than this.
+    fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
+    /// A write has bypassed the kernel's pages: the next open drops them.
     fn pages_passed(&self, _handle: HandleNumber) {}
-    /// Whether no such bytes were written since the handle was opened.
+    /// Whether no such write was made since the handle was opened.
     fn keeps_pages(&self, _handle: HandleNumber) -> bool {
         true
     }
-    /// The kernel has dropped the file's pages that are older than this, and its attributes.
-    fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
-    /// What programs of this node may be lent of an open file; none where it is not in frames.
-    fn lendable(&self, _handle: HandleNumber) -> Option<Lendable> {
-        None
-    }
-    /// Size of the file of a handle as this node sees it, its own writes included.
-    fn size(&self, handle: HandleNumber) -> impl Future<Output = Result<u64>> + Send;
-    /// The last descriptor of the handle is gone.
-    fn release(&self, handle: HandleNumber) -> impl Future<Output = ()> + Send;
-    /// Space of the view.
+}
+
+/// Space of a view.
+pub trait Usage: Send + Sync + 'static {
+    /// Returns the capacity, the free space, and the counts of inodes.
     fn space(&self) -> impl Future<Output = Result<ViewSpace>> + Send;
 }

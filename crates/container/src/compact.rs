@@ -1,7 +1,10 @@
-//! Taking back the space of what was replaced or removed in a container.
+//! Compaction: reclaims the space of replaced and removed files.
 //!
-//! All that is there is put into new subfiles, an index of these takes the place of the old one, and then the old subfiles go. Whatever ends this
-//! in the middle, the container has all it had: what is there twice is the same.
+//! 1. Copy all live entries to new subfiles.
+//! 2. Replace the index by one of the new subfiles.
+//! 3. Remove the old subfiles.
+//!
+//! A crash at any point loses nothing: entries that exist twice are identical.
 
 use crate::Tally;
 use crate::format::listing::Listing;
@@ -15,41 +18,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{Access, SharedFs};
 
-/// What a container took on its file system, in bytes.
+/// Space that a container takes on its file system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Before.
+    /// Before compaction.
     pub before: u64,
-    /// Now.
+    /// After compaction.
     pub after: u64,
 }
 
-/// Rewrites a container without what was replaced or removed, by so many threads. Nobody must write to it meanwhile; who has it open for
-/// reading opens it again.
+/// Rewrites a container without replaced and removed files, on `threads` threads. No process may write to it meanwhile; readers must reopen
+/// it.
 ///
 /// # Errors
-/// `EBUSY` when a process writes to it, `EIO` when something of it is damaged: then nothing is changed; and what the file system says.
+/// `EBUSY` if a process writes to it, `EIO` if a part of it is damaged (nothing is changed), and errors of the file system.
 pub fn compact(fs: &Arc<dyn SharedFs>, codec: Codec, threads: usize, tally: &Tally) -> Result<Compacted> {
     let rewritten = rewrite(fs, codec, threads, tally)?;
     rewritten.old.iter().try_for_each(|number| fs.unlink(&subfile::name(*number)))?;
     fs.sync_dir(b"")?;
-    // What was removed cannot come back any more.
+    // Without the old subfiles, removed entries cannot reappear: the removals are not needed any more.
     fs.unlink(&subfile::name(rewritten.tombs))?;
     Ok(rewritten.space)
 }
 
-/// A container that has everything twice.
+/// A container whose old and new subfiles both exist.
 pub(crate) struct Rewritten {
-    /// Subfiles that are not needed any more.
+    /// Subfiles to remove.
     pub(crate) old: Vec<u32>,
-    /// The one that tells what was removed, for as long as there are old ones.
+    /// The subfile that records removals while old subfiles exist.
     pub(crate) tombs: u32,
     space: Compacted,
-    /// Nobody begins a lane in them.
+    /// Holds the locks of all lanes of the old subfiles, so that no writer begins one.
     _closed: Vec<Subfile>,
 }
 
-/// Puts all that is there into new subfiles, and makes an index of these.
+/// Copies all live entries to new subfiles, and writes an index of these.
 pub(crate) fn rewrite(
     fs: &Arc<dyn SharedFs>,
     codec: Codec,
@@ -65,14 +68,14 @@ pub(crate) fn rewrite(
         if !subfile.try_close()? {
             return Err(Fault::new(
                 Errno::EBUSY,
-                "a process writes to this container: compact it when that has ended",
+                "a process writes to this container; compact it after that process has ended",
             ));
         }
     }
     let container = Container::open_by_records(fs.clone())?;
     if let Some(damage) = container.damage().first() {
         let message = format!(
-            "this container is damaged ({}, at {}: {}): `tameike agg verify` names all, `tameike agg extract` brings back the rest",
+            "this container is damaged ({}, at {}: {}): list all damage with `tameike agg verify`, save the rest with `tameike agg extract`",
             damage.lane, damage.address, damage.why
         );
         return Err(Fault::new(Errno::EIO, message));
@@ -96,7 +99,7 @@ fn space(subfiles: &[Subfile]) -> Result<u64> {
     subfiles.iter().map(|subfile| Ok(subfile.file().stat()?.blocks * 512)).sum()
 }
 
-/// The subfiles that take the place of the old ones.
+/// The new subfiles.
 struct Fresh {
     fs: Arc<dyn SharedFs>,
     superblock: Superblock,
@@ -110,14 +113,14 @@ impl Fresh {
         self.threads.div_ceil(self.superblock.geometry.lanes)
     }
 
-    /// The subfile that tells what was removed, for as long as there are old ones.
+    /// The subfile that records removals while old subfiles exist.
     fn tombs(&self) -> u32 {
         self.first + self.files()
     }
 
     fn remove(&self, old: &[u32]) {
         for number in (self.first..=self.tombs()).filter(|number| !old.contains(number)) {
-            // It may not have come to be.
+            // It may not have been created.
             let _ = self.fs.unlink(&subfile::name(number));
         }
     }
@@ -149,8 +152,8 @@ impl Fresh {
                     })
                 })
                 .collect();
-            let died = |_| Err(Fault::new(Errno::EIO, "a thread that compacts has ended with a panic"));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+            let panicked = |_| Err(Fault::new(Errno::EIO, "a compacting thread panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
         self.fs.sync_dir(b"")?;
         index.into_inner().finish(&ends?.concat())
@@ -166,10 +169,10 @@ impl Fresh {
     }
 }
 
-/// Puts a path as it is, with its version.
+/// Copies an entry with its version.
 fn copy(container: &Container, entry: &IndexEntry, writer: &mut IndexedWriter<'_>) -> Result<()> {
     if container.outside_of(entry)?.is_some() {
-        // Its content stays where it is.
+        // External content stays in its file.
         return writer.put(&entry.path, entry.version, container.node(entry)?);
     }
     let mut reader = container.open_entry(entry)?;

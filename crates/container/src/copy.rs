@@ -1,7 +1,7 @@
-//! Files and trees are copied to other files, or into a container.
+//! Copies files and trees to other files, or into a container.
 
 use crate::Tally;
-use crate::pack::look;
+use crate::pack::read_node;
 use crate::session::{OpenFlags, Session};
 use crate::tree::content::FileInput;
 use crate::tree::create::{Files, Keeps, copy_pieces};
@@ -11,21 +11,21 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{SharedFs, join};
 
-/// Where copies go. Nothing that is there is replaced; directories that are there get what is new.
+/// Target of a copy. Existing files are never replaced; existing directories are merged into.
 pub enum Destination<'a> {
     /// A tree of files.
     Files {
-        /// Its file system.
+        /// The file system.
         tree: &'a dyn SharedFs,
-        /// What files get.
+        /// Attributes that the copies keep.
         keeps: Keeps,
     },
     /// A container.
     Container(&'a Session),
 }
 
-/// Copies what is at `from` to `to`, with its attributes, by so many threads: with `is_deep` all that is below a directory, too. What could
-/// not be copied is told of in `tally`.
+/// Copies `from` to `to` with its attributes, on `threads` threads; `is_deep` includes everything below a directory. Failures are noted
+/// in `tally`.
 pub fn copy(
     (source, from): (&dyn SharedFs, &[u8]),
     (into, to): (&Destination<'_>, &[u8]),
@@ -39,7 +39,7 @@ pub fn copy(
             items.push(Item { path: from.to_vec(), kind: stat.kind });
         }
         Ok(_) if !is_deep => {
-            tally.note(from, &Fault::new(Errno::EISDIR, "it is a directory, which is copied with `-r`"));
+            tally.note(from, &Fault::new(Errno::EISDIR, "it is a directory; copy it with `-r`"));
         }
         Ok(stat) => {
             items.push(Item { path: from.to_vec(), kind: stat.kind });
@@ -51,11 +51,11 @@ pub fn copy(
     let (dirs, files): (Vec<_>, Vec<_>) =
         items.into_iter().partition(|item| item.kind == FileKind::Directory);
     let work = Work { source, into, from, to, tally };
-    // The root of a tree has no name: only what is in it is copied.
+    // The root of a tree has no name: only its contents are copied.
     let dirs: Vec<_> = dirs.into_iter().filter(|dir| !dir.path.is_empty()).collect();
     dirs.iter().for_each(|dir| work.count(dir, work.make_dir(dir)));
     by_directory(&files, |file| &file.path, threads, |dir, files| work.put_all(dir, files));
-    // Last: what is made in a directory changes its time, and may not be made where it is read-only.
+    // Attributes of directories last: new files change a directory's mtime, and a read-only directory admits none.
     for dir in dirs.iter().rev() {
         if let Err(fault) = work.finish_dir(dir) {
             tally.note(&dir.path, &fault);
@@ -79,7 +79,7 @@ impl Work<'_> {
         }
     }
 
-    /// Where an item goes.
+    /// The target path of an item.
     fn target(&self, item: &Item) -> Vec<u8> {
         let below = &item.path[self.from.len()..];
         match below.strip_prefix(b"/").unwrap_or(below) {
@@ -104,7 +104,7 @@ impl Work<'_> {
 
     fn finish_dir(&self, item: &Item) -> Result<()> {
         let to = self.target(item);
-        let (node, _) = look(&Within::new(self.source, b""), item)?;
+        let (node, _) = read_node(&Within::new(self.source, b""), item)?;
         match *self.into {
             Destination::Files { tree, keeps } => Files { into: tree, keeps }.finish(&to, &node),
             Destination::Container(session) => {
@@ -114,7 +114,7 @@ impl Work<'_> {
         }
     }
 
-    /// Copies some of what is in a directory.
+    /// Copies items of one directory.
     fn put_all(&self, dir: &[u8], items: &[Item]) {
         let from = Within::new(self.source, dir);
         match *self.into {
@@ -132,14 +132,14 @@ impl Work<'_> {
 
     fn put_file(&self, from: &Within<'_>, (files, to): (&Files<'_>, &Within<'_>), item: &Item) -> Result<()> {
         let target = self.target(item);
-        let (node, mut content) = look(from, item)?;
+        let (node, mut content) = read_node(from, item)?;
         let (into, path) = to.at(&target);
         Files { into, ..*files }.put(path, &node, &mut content, self.tally)
     }
 
     fn put(&self, from: &Within<'_>, session: &Session, item: &Item) -> Result<()> {
         let to = self.target(item);
-        match look(from, item)? {
+        match read_node(from, item)? {
             (node, Some(content)) => self.add(session, &to, node, content),
             (node, None) => session.make(&to, node),
         }
@@ -161,7 +161,7 @@ impl Work<'_> {
                 false => session.set_xattrs(to, node.xattrs),
             });
         if copied.is_err() {
-            // Half a file is not left behind.
+            // A partial file is not left behind.
             session.unlink(to)?;
         }
         session.close(file)?;

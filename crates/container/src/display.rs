@@ -1,16 +1,16 @@
-//! Names as listings and messages show them: no two names look alike, and none has bytes that a terminal obeys.
+//! Quoting of names for listings and messages: unambiguous, and without bytes that a terminal interprets.
 //!
 //! Control characters and bytes that are not UTF-8 are written as coreutils writes them for a terminal: `'a'$'\n''b'`.
 
 use tameike_core::limits::PATH_SIZE_MAX;
 
-/// Of a path that is longer than the system allows, so many bytes are shown at its beginning and at its end.
+/// Bytes shown of the beginning and the end of a path longer than `PATH_MAX`.
 const BEGINNING_SIZE: usize = 128;
 const END_SIZE: usize = 64;
-/// What a shell does not take as it is.
+/// Characters that a shell interprets.
 const SPECIAL: &str = " !\"$&'()*;<=>?[\\^`|";
 
-/// A path in a message: as it is, or in quotes where that is not plain. One that is longer than the system allows is shown in part.
+/// A path for a message: quoted if it is not plain text, and shortened if it is longer than `PATH_MAX`.
 pub fn shown(path: &[u8]) -> String {
     if path.len() <= PATH_SIZE_MAX {
         return quoted(path, false);
@@ -20,8 +20,8 @@ pub fn shown(path: &[u8]) -> String {
     format!("{} ({} bytes)", quoted(&short, false), path.len())
 }
 
-/// A name in a listing: in quotes where it is not text without control characters, and where it begins as one that is in quotes. `for_shell`: also where a
-/// shell would take it for something else, as coreutils does it on a terminal.
+/// A name for a listing. Quotes names with control characters or invalid UTF-8, and names that begin with a quote. `for_shell` also quotes
+/// names that a shell would interpret, as coreutils does on a terminal.
 pub fn quoted(name: &[u8], for_shell: bool) -> String {
     let text = std::str::from_utf8(name).ok().filter(|text| !text.chars().any(char::is_control));
     match text {
@@ -35,7 +35,7 @@ fn is_special(text: &str) -> bool {
     matches!(text, "" | "{" | "}") || text.starts_with(['#', '~']) || text.contains(|c| SPECIAL.contains(c))
 }
 
-/// What has a meaning between double quotes, or might.
+/// Characters that may have a meaning inside double quotes.
 fn is_special_in_quotes(c: char) -> bool {
     SPECIAL.contains(c) && c != ' ' && c != '\''
 }
@@ -58,7 +58,7 @@ fn in_quotes(name: &[u8]) -> String {
     out.text
 }
 
-/// Text in quotes, of the one kind or of the other.
+/// Quoted text, with a state for `'...'` and `$'...'`.
 struct Quotes {
     text: String,
     is_escaping: bool,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As `ls` of coreutils 9.1 writes them to a terminal.
+    /// Expected values from `ls` of coreutils 9.1 on a terminal.
     #[test]
     fn names_are_quoted_as_coreutils_does() {
         for (name, expected) in [
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_names_look_alike(
+        fn quoting_is_injective(
             one in proptest::collection::vec(proptest::sample::select(b"a'\"$\\n\n\xff\t ".to_vec()), 0..8),
             other in proptest::collection::vec(proptest::sample::select(b"a'\"$\\n\n\xff\t ".to_vec()), 0..8),
             for_shell in any::<bool>(),

@@ -1,4 +1,4 @@
-//! What is in a container becomes files again.
+//! Extracts files from a container.
 
 use crate::Tally;
 use crate::tree::create::{Files, Keeps};
@@ -7,8 +7,8 @@ use crate::{Container, IndexEntry};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::SharedFs;
 
-/// Brings `entries` of a container back as files of `into`, by so many threads: directories that are missing are made, and nothing that is
-/// there is replaced. Files get what `keeps` tells. What could not be brought back is told of in `tally`.
+/// Extracts `entries` into `into` on `threads` threads. Missing directories are created; existing files are never replaced. `keeps` selects
+/// the attributes; failures are noted in `tally`.
 pub fn extract(
     container: &Container,
     entries: Vec<IndexEntry>,
@@ -32,7 +32,7 @@ pub fn extract(
             files.iter().for_each(|file| work.count(&file.path, work.make_file(&within, file, tally), tally));
         },
     );
-    // Last: what is made in a directory changes its time, and may not be made where it is read-only.
+    // Attributes of directories last: new files change a directory's mtime, and a read-only directory admits none.
     for dir in dirs.iter().rev() {
         if let Err(fault) = work.finish_dir(dir) {
             tally.note(&dir.path, &fault);

@@ -1,4 +1,4 @@
-//! Decoders of containers, for tests that feed them anything.
+//! Decoders of containers, for fuzz targets.
 
 use super::index::{IndexEntry, LaneEnd, entries_of};
 use crate::format::codec::unpack;
@@ -14,10 +14,10 @@ use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, FileKind, Result, Timestamp};
 use tameike_io::shared::{Allocate, FileStat, Seek, SharedFile};
 
-/// That of the container whose parts the corpus has.
+/// Number of the container in the corpus.
 const CONTAINER: u64 = 0x0123_4567_89ab_cdef;
 
-/// The header of a container, whatever its checksum is.
+/// Decodes a superblock, as given and with a corrected checksum.
 pub fn header(bytes: &[u8]) {
     let mut header = [0; superblock::SIZE];
     let count = bytes.len().min(superblock::SIZE);
@@ -34,7 +34,7 @@ pub fn header(bytes: &[u8]) {
     }
 }
 
-/// A record, whatever its checksum is: its chunks are within it, and its entry is encoded to the same.
+/// Decodes a record, as given and with a corrected checksum: its chunks must lie within it, and its entry must encode to the same bytes.
 pub fn record(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().max(FIXED_SIZE), 0);
@@ -62,7 +62,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// A lane: whatever stands there, a scan comes to its end, and finds records and damage in their order.
+/// Scans a lane: the scan must end, and return records and damage by ascending address.
 pub fn lane(bytes: &[u8]) {
     let geometry = Geometry { block_size: superblock::BLOCK_SIZE_MIN, lanes: 1 };
     let superblock = Superblock { container: CONTAINER, geometry };
@@ -82,7 +82,7 @@ pub fn lane(bytes: &[u8]) {
     }
 }
 
-/// A page of an index.
+/// Decodes a page of an index.
 pub fn page(bytes: &[u8]) {
     if let Ok(entries) = entries_of(bytes) {
         let again: Vec<u8> = entries.iter().flat_map(IndexEntry::encode).collect();
@@ -90,7 +90,7 @@ pub fn page(bytes: &[u8]) {
     }
 }
 
-/// A file in memory, to be read.
+/// A read-only file in memory.
 struct Memory(Vec<u8>);
 
 impl SharedFile for Memory {

@@ -4,8 +4,8 @@
 //! and an index that is written when the last writer ends. A lane is a sequence of whole, checksummed records. Synced records are found
 //! after any crash: without an index, the reader scans the lanes. `DESIGN.md` gives the bytes.
 //!
-//! [`session`] opens, reads and writes files of a container as a process does. [`pack`], [`copy`], [`extract`], [`export`], [`verify`]
-//! and [`compact`] process whole trees with many threads. The crate knows nothing of jobs: it works on any POSIX file system.
+//! [`session`] opens, reads and writes files in a container for one process. [`pack`], [`copy`], [`extract`], [`export`], [`verify`]
+//! and [`compact`] process whole trees with many threads. The crate is independent of jobs: it works on any POSIX file system.
 #![forbid(unsafe_code)]
 
 mod compact;
@@ -52,5 +52,5 @@ pub use writer::claim::{FIRST_OF_HOSTS, WriterId};
 pub use writer::write_behind::Given;
 pub use writer::{LaneWriter, Put, UnsafePart};
 
-/// Files that one process writes content to at the same time, at most: file systems serve several files faster than one.
+/// Maximum number of subfiles into which one process writes content in parallel: file systems serve several files faster than one.
 pub const STREAMS: usize = 4;

@@ -1,4 +1,4 @@
-//! A tree of files goes into a new container.
+//! Packs a tree of files into a new container.
 
 use crate::Tally;
 use crate::tree::content::FileInput;
@@ -10,29 +10,28 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{FileStat, NamedXattr, SharedFs, WholeFile, xattrs_of};
 
-/// How a container is made.
+/// Parameters of a new container.
 #[derive(Clone, Copy, Debug)]
 pub struct PackOptions {
-    /// A number that no other container has.
+    /// Container number; unique.
     pub container: u64,
-    /// The version of all that is packed: nanoseconds since 1970.
+    /// Version of all packed entries: nanoseconds since 1970.
     pub version: u64,
-    /// Bytes of a block, see [`Geometry::block_size`].
+    /// Block size in bytes, see [`Geometry::block_size`].
     pub block_size: u32,
-    /// Threads that write, each to a lane of its own.
+    /// Writer threads, one lane each.
     pub writers: u32,
-    /// Files that they share.
+    /// Subfiles that the writers share.
     pub subfiles: u32,
-    /// What makes data smaller.
+    /// Compression of data.
     pub codec: Codec,
 }
 
-/// Packs all that is below the root of `source` into an empty directory. Files that cannot be read are told of in `tally`, and are not in
-/// the container.
+/// Packs everything below the root of `source` into an empty directory. Files that cannot be read are left out and noted in `tally`.
 ///
 /// # Errors
-/// `EEXIST` when `into` is a container already, `EINVAL` when there can be none of these options, and what the file system says when it
-/// cannot be written: then it has no index, and what is in it is not all of it.
+/// `EEXIST` if `into` is a container already, `EINVAL` if the options are invalid, and errors of the file system. After such an error
+/// the container has no index and is incomplete.
 pub fn pack(
     source: &dyn SharedFs,
     into: Arc<dyn SharedFs>,
@@ -40,7 +39,7 @@ pub fn pack(
     tally: &Tally,
 ) -> Result<()> {
     if options.writers == 0 || options.subfiles == 0 {
-        return Err(Fault::new(Errno::EINVAL, "a container needs a writer and a file"));
+        return Err(Fault::new(Errno::EINVAL, "a container needs at least one writer and one subfile"));
     }
     let lanes = options.writers.div_ceil(options.subfiles);
     let geometry = Geometry { block_size: options.block_size, lanes };
@@ -66,21 +65,21 @@ pub fn pack(
                 scope.spawn(move || packer.run(items))
             })
             .collect();
-        writers.into_iter().map(|writer| writer.join().unwrap_or_else(|_| Err(died()))).collect()
+        writers.into_iter().map(|writer| writer.join().unwrap_or_else(|_| Err(panicked()))).collect()
     });
-    // Names of new files, before the index says that they are there.
+    // The names of subfiles must be durable before an index refers to them.
     into.sync_dir(b"")?;
     index.into_inner().finish(&ends?.concat())
 }
 
-fn died() -> Fault {
-    Fault::new(Errno::EIO, "a thread that packs has ended with a panic")
+fn panicked() -> Fault {
+    Fault::new(Errno::EIO, "a packing thread panicked")
 }
 
-/// What is to be packed, for all threads that do it. Nothing any more when one of them has ended.
+/// The walk that all packing threads take items from; `None` once a thread has ended.
 type Items<'a> = Mutex<Option<Walk<'a>>>;
 
-/// Leaves nothing to the others when a thread that packs ends, by a fault or a panic too.
+/// Stops the other packing threads when one ends, also by an error or a panic.
 struct Closing<'a, 'b>(&'a Items<'b>);
 
 impl Drop for Closing<'_, '_> {
@@ -89,7 +88,7 @@ impl Drop for Closing<'_, '_> {
     }
 }
 
-/// One thread at work.
+/// One packing thread.
 struct Packer<'a> {
     writer: IndexedWriter<'a>,
     tally: &'a Tally,
@@ -110,9 +109,9 @@ impl Packer<'_> {
         self.writer.finish()
     }
 
-    /// Packs one path. The outer fault is the container's, the inner one that of the source.
+    /// Packs one path. The outer error is the container's, the inner one the source's.
     fn put(&mut self, within: &Within<'_>, item: &Item) -> Result<Result<()>> {
-        let (node, file) = match look(within, item) {
+        let (node, file) = match read_node(within, item) {
             Ok(found) => found,
             Err(fault) => return Ok(Err(fault)),
         };
@@ -121,7 +120,7 @@ impl Packer<'_> {
             Some(mut file) => self.writer.put_file(&item.path, self.version, node, &mut file),
         };
         match put {
-            // What no container can have is the fault of the source.
+            // A path or size that no container can hold is an error of the source.
             Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::ENAMETOOLONG | Errno::EFBIG) => {
                 Ok(Err(fault))
             }
@@ -130,8 +129,8 @@ impl Packer<'_> {
     }
 }
 
-/// What a container tells of a path, and its content if it is a regular file.
-pub fn look(within: &Within<'_>, item: &Item) -> Result<(Node, Option<FileInput>)> {
+/// Reads the attributes of a path, and opens its content if it is a regular file.
+pub fn read_node(within: &Within<'_>, item: &Item) -> Result<(Node, Option<FileInput>)> {
     let (fs, path) = within.at(&item.path);
     let stat = match item.kind {
         FileKind::File => None,

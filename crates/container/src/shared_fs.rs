@@ -1,4 +1,4 @@
-//! A container as a tree of files that cannot be changed, for whatever serves one.
+//! A container as a read-only [`SharedFs`].
 
 use crate::{Container, Content, FileReader, IndexEntry, Node, split_path};
 use parking_lot::Mutex;
@@ -12,20 +12,20 @@ use tameike_io::shared::{
     XattrMode, join,
 };
 
-/// Names that are given at once.
+/// Directory entries per batch.
 const NAMES_AT_ONCE: usize = 1024;
 /// Bytes per block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
 
-/// A container that is open, as a file system. Directories that no entry tells of, but in which there is something, are there, too.
+/// An open container as a file system. A directory that has no entry but contains entries exists, too (an implied directory).
 pub struct ContainerTree {
     container: Arc<Container>,
-    /// Who owns what no entry tells of.
+    /// Owner of the root and of implied directories.
     owner: (u32, u32),
 }
 
 impl ContainerTree {
-    /// The tree of a container, with this user and group for what no entry tells of.
+    /// The tree of a container; `owner` is the uid and gid of implied directories.
     pub fn new(container: Container, owner: (u32, u32)) -> Self {
         Self { container: Arc::new(container), owner }
     }
@@ -55,14 +55,14 @@ impl ContainerTree {
         self.container.describe(&entry)
     }
 
-    /// Whether a path without an entry is a directory all the same.
+    /// Returns true if a path without an entry is an implied directory.
     fn is_implied(&self, path: &[u8]) -> Result<bool> {
         let has_children = self.container.children(path)?.next().transpose()?.is_some();
         Ok(has_children || !self.container.directories_in(path)?.is_empty())
     }
 }
 
-/// A number for what is at a path, the same as long as the container is.
+/// Inode number of a path, constant for the lifetime of the container.
 fn number_of(path: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
@@ -89,11 +89,11 @@ fn stat_of(path: &[u8], node: &Node) -> FileStat {
     }
 }
 
-/// Bytes of a file that are no hole.
+/// Bytes of a file that are not in holes.
 fn space(node: &Node) -> u64 {
     match &node.content {
         Content::Here => node.size,
-        // What is outside of the container has none.
+        // External content has no extents, so it counts 0.
         Content::Extents(extents) => extents.iter().map(|extent| u64::from(extent.length)).sum(),
     }
 }
@@ -204,7 +204,6 @@ impl ContainerTree {
     }
 }
 
-/// An open file.
 struct OpenFile {
     reader: Mutex<FileReader>,
     stat: FileStat,
@@ -265,7 +264,7 @@ impl SharedFile for OpenFile {
     }
 }
 
-/// An open directory: `.`, `..`, what entries tell of, then directories that none tells of.
+/// An open directory: lists `.` and `..`, then entries, then implied directories.
 struct OpenDirectory {
     container: Arc<Container>,
     path: Vec<u8>,
@@ -273,26 +272,25 @@ struct OpenDirectory {
     place: Mutex<Place>,
 }
 
-/// How far a directory was read.
+/// Read position in a directory.
 #[derive(Default)]
 struct Place {
     given: u64,
     next: Next,
 }
 
-/// What comes next in a directory.
 #[derive(Default)]
 enum Next {
     #[default]
     Dots,
-    /// Entries whose names come after this one.
+    /// Entries whose names sort after this one.
     Entries(Vec<u8>),
     Implied,
     Nothing,
 }
 
 impl OpenDirectory {
-    /// The next names, some at once; maybe none, until [`Next::Nothing`] is left.
+    /// The next batch of names. A batch may be empty before [`Next::Nothing`] is reached.
     fn next(&self, next: &mut Next) -> Result<Vec<(Vec<u8>, FileKind)>> {
         let directory = |name: &[u8]| (name.to_vec(), FileKind::Directory);
         let names: Vec<_> = match next {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::Fault;
 
-/// What was done, and what could not be: counted by all threads at work.
+/// Counters of done and failed work, shared by all threads.
 #[derive(Default)]
 pub struct Tally {
     files: AtomicU64,
@@ -16,22 +16,22 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Paths that are done.
+    /// Number of processed paths.
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Bytes of content that are done.
+    /// Bytes of processed content.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What could not be done, each with its path.
+    /// Failures, each with its path.
     pub fn faults(&self) -> Vec<Fault> {
         self.faults.lock().clone()
     }
 
-    /// What is missing of paths that are done, in words that follow "path" and "paths", and of how many.
+    /// Properties that processed paths lost, as texts that follow "path" and "paths", with the number of paths.
     pub fn losses(&self) -> Vec<(&'static str, u64)> {
         self.losses.lock().iter().map(|(what, count)| (*what, *count)).collect()
     }

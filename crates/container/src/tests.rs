@@ -3,7 +3,7 @@ mod known;
 mod large_reads;
 mod many_readers;
 mod many_subfiles;
-mod places;
+mod placement;
 
 use super::*;
 use crate::format::subfile;
@@ -46,14 +46,14 @@ impl Bed {
         Container::open_by_records(self.fs()).expect("it opens")
     }
 
-    /// Writes the closing index, with so many entries sorted in memory.
+    /// Writes the index; at most `sorted_max` entries are sorted in memory.
     fn close(&self, sorted_max: usize) {
         let container = self.by_records();
         let mut index = IndexBuilder::with_memory_for(self.fs(), self.superblock.container, sorted_max)
             .expect("a builder");
         let entries: Vec<_> =
             container.walk().expect("a walk").map(|entry| entry.expect("an entry")).collect();
-        // Older entries of a path do not count, whenever they come.
+        // Older entries of a path must not count, in any order.
         let older = entries.iter().map(|entry| IndexEntry { version: 0, ..entry.clone() });
         entries.iter().cloned().chain(older).for_each(|entry| index.add(entry).expect("added"));
         index.finish(&container.ends()).expect("an index");
@@ -82,7 +82,7 @@ fn node(kind: FileKind) -> Node {
     }
 }
 
-/// Bytes that follow from a number, of which those of odd ones can be made smaller.
+/// Bytes derived from a seed; those of odd seeds are compressible.
 fn bytes(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -131,10 +131,10 @@ fn path_of(number: u8) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Does it all, on four lanes of two subfiles. What each path is in the end, and when everything was synced.
+/// Runs all operations on four lanes of two subfiles, and syncs. Returns the final content of each path.
 fn run(bed: &Bed, ops: &[Op]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut writers: Vec<_> = (0..4).map(|number| bed.writer(number / 2, number % 2)).collect();
-    // One in each subfile keeps its data as it is.
+    // One writer of each subfile does not compress.
     writers[1..3].iter_mut().for_each(|writer| writer.set_codec(Codec::Zstd).expect("a codec"));
     let mut model = BTreeMap::new();
     for (version, op) in (1..).zip(ops) {
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_put_last_is_found_with_and_without_an_index(ops in proptest::collection::vec(op(), 1..60), sorted in 1..9_usize) {
+    fn the_newest_version_is_found_with_and_without_an_index(ops in proptest::collection::vec(op(), 1..60), sorted in 1..9_usize) {
         let bed = Bed::new(GEOMETRY);
         let model = run(&bed, &ops);
         let container = bed.by_records();
@@ -192,7 +192,7 @@ proptest! {
     }
 
     #[test]
-    fn small_reads_bring_what_one_large_read_does(size in 0..700_000_usize, reads in proptest::collection::vec((0..700_000_u64, 0..9_000_usize), 1..40)) {
+    fn small_reads_return_the_same_bytes_as_one_large_read(size in 0..700_000_usize, reads in proptest::collection::vec((0..700_000_u64, 0..9_000_usize), 1..40)) {
         let bed = Bed::new(GEOMETRY);
         let data = bytes(7, size);
         let mut writer = bed.writer(0, 1);
@@ -210,9 +210,9 @@ proptest! {
         }
     }
 
-    /// A writer that dies leaves its subfile cut at any byte, or, where power was lost, without some of what was not synced.
+    /// A crashed writer leaves its subfile truncated at any byte; a power failure also leaves holes in what was not synced.
     #[test]
-    fn what_was_synced_survives_a_cut_at_any_byte(
+    fn synced_entries_survive_truncation_at_any_byte(
         before in proptest::collection::vec(op(), 1..20), after in proptest::collection::vec(op(), 1..20), cut in 0..=1000_u64, holes: bool,
     ) {
         let bed = Bed::new(Geometry { lanes: 1, ..GEOMETRY });
@@ -255,15 +255,15 @@ proptest! {
             let (path, data) = apply(&mut writer, op);
             later.entry(path).or_default().push(data);
         }
-        // Written, and never known to be safe.
+        // Written, but not synced.
         writer.write_pending().expect("written");
         let file = std::fs::OpenOptions::new().write(true).open(bed.subfile(0)).expect("a subfile");
         let end = file.metadata().expect("a size").len();
         let at = synced + (end - synced) * cut / 1000;
         if holes {
-            file.write_all_at(&vec![0; (end - at).min(40_000) as usize], at).expect("lost");
+            file.write_all_at(&vec![0; (end - at).min(40_000) as usize], at).expect("holes written");
         } else {
-            file.set_len(at).expect("cut");
+            file.set_len(at).expect("truncated");
         }
         let container = bed.by_records();
         for path in model.keys().chain(later.keys()) {
@@ -280,7 +280,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_named_and_nothing_else_is_wrong(ops in proptest::collection::vec(op(), 1..40), places in proptest::collection::vec((0..2_u32, 0..1_000_000_u64, 0..8_u32), 1..4), indexed: bool) {
+    fn damage_is_reported_and_other_files_are_intact(ops in proptest::collection::vec(op(), 1..40), places in proptest::collection::vec((0..2_u32, 0..1_000_000_u64, 0..8_u32), 1..4), indexed: bool) {
         let bed = Bed::new(GEOMETRY);
         let model = run(&bed, &ops);
         if indexed {
@@ -304,7 +304,7 @@ proptest! {
         for (path, data) in &model {
             match content(&container, path) {
                 Ok(found) if found == *data => {}
-                // Without an index, an older version shows where the record of the newest is damaged: that is named.
+                // Without an index, an older version is visible if the newest record is damaged; the damage is reported.
                 Ok(_) | Err(Errno::ENOENT) if !indexed => lost += 1,
                 Err(Errno::EIO) => {
                     let entry = container.find(path).expect("an index").expect("it is there");
@@ -319,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn rubbish_never_ends_a_reader(rubbish in proptest::collection::vec(any::<u8>(), 0..5_000), at in 0..200_000_u64, name in 0..4_usize) {
+    fn readers_survive_arbitrary_bytes(rubbish in proptest::collection::vec(any::<u8>(), 0..5_000), at in 0..200_000_u64, name in 0..4_usize) {
         let bed = Bed::new(GEOMETRY);
         let ops: Vec<_> = (0..12).map(|path| Op::Put { lane: u32::from(path % 4), path, size: 30_000 }).collect();
         run(&bed, &ops);
@@ -371,7 +371,7 @@ fn directories_links_and_attributes_are_kept() {
 }
 
 #[test]
-fn paths_that_lead_elsewhere_are_refused() {
+fn invalid_paths_are_refused() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
     for path in [&b""[..], b"/a", b"a/", b"a//b", b"..", b"a/../b", b"./a", b"a\0b", &[b'x'; 256]] {
@@ -380,7 +380,7 @@ fn paths_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn what_is_no_container_is_refused_with_the_reason() {
+fn directories_that_are_no_containers_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().expect("a directory");
     let fs = || Arc::new(PosixTree::open(dir.path()).expect("a tree"));
     let why = Container::open(fs()).err().expect("no container").to_string();
@@ -393,13 +393,12 @@ fn what_is_no_container_is_refused_with_the_reason() {
     assert!(why.contains("power of two"), "{why}");
 }
 
-/// Puts a small file.
 fn put(writer: &mut LaneWriter, path: &[u8], version: u64, data: &[u8]) {
     writer.put(path, version, node(FileKind::File), data).expect("put");
 }
 
 #[test]
-fn a_lane_has_one_writer_at_a_time_and_another_goes_on_behind_it() {
+fn a_lane_has_one_writer_at_a_time_and_the_next_one_appends() {
     let bed = Bed::new(GEOMETRY);
     let mut first = bed.writer(0, 0);
     let subfile = subfile::Subfile::open_or_create(&*bed.fs(), bed.superblock, 0).expect("a subfile");
@@ -410,7 +409,7 @@ fn a_lane_has_one_writer_at_a_time_and_another_goes_on_behind_it() {
         let mut next = bed.writer(0, 0);
         put(&mut next, format!("b{round}").as_bytes(), round, &bytes(round, 100_000));
         put(&mut next, b"a", round, &bytes(round, 10));
-        // One of them dies without a word.
+        // One of them crashes.
         if round == 3 {
             next.sync().expect("synced");
         } else {
@@ -429,7 +428,7 @@ fn a_lane_has_one_writer_at_a_time_and_another_goes_on_behind_it() {
 }
 
 #[test]
-fn what_comes_after_the_index_is_found_beside_it() {
+fn entries_added_after_the_index_are_found() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
     (0..50_u64)
@@ -460,7 +459,7 @@ fn what_comes_after_the_index_is_found_beside_it() {
 }
 
 #[test]
-fn a_reader_that_looks_again_sees_what_was_written_meanwhile() {
+fn refresh_shows_entries_synced_meanwhile() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 1);
     let mut container = Container::open(bed.fs()).expect("it opens");
@@ -468,16 +467,16 @@ fn a_reader_that_looks_again_sees_what_was_written_meanwhile() {
         put(&mut writer, b"again", round, &bytes(round, 9000));
         if round % 3 == 0 {
             writer.sync().expect("synced");
-            container.refresh().expect("it looks");
+            container.refresh().expect("refreshed");
             assert_eq!(content(&container, b"again").expect("there"), bytes(round, 9000));
         }
     }
     assert_eq!(container.damage(), &[]);
 }
 
-/// What is not yet all there is not believed, and looked at again.
+/// An incomplete record is not valid, and is scanned again.
 #[test]
-fn a_record_that_is_written_just_now_is_seen_when_it_is_whole() {
+fn an_incomplete_record_is_read_by_a_refresh_once_it_is_complete() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
     put(&mut writer, b"before", 1, b"x");
@@ -494,20 +493,20 @@ fn a_record_that_is_written_just_now_is_seen_when_it_is_whole() {
     assert_eq!(content(&container, b"behind").expect("whole"), b"y");
     assert_eq!(container.damage().len(), 1);
     file.write_all_at(&whole[at as usize..], at).expect("the rest");
-    container.refresh().expect("it looks");
+    container.refresh().expect("refreshed");
     assert_eq!(content(&container, b"half").expect("whole"), bytes(3, 12_000));
     assert_eq!(container.damage(), &[]);
 }
 
 #[test]
-fn records_that_a_caller_writes_are_there_when_he_has() {
+fn records_handed_to_a_caller_are_written_after_the_callers_write() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
     let at = |writer: &mut LaneWriter, path: &[u8]| {
         writer.put_entry(path, 1, Some(node(FileKind::File)), b"").expect("put").1.address
     };
     let first = at(&mut writer, b"first");
-    let given = writer.begin_write().expect("nothing was given before").expect("there is something");
+    let given = writer.begin_write().expect("nothing in flight").expect("there is something");
     let second = at(&mut writer, b"second");
     assert!(!writer.has_written(first) && !writer.has_written(second));
     given.write();
@@ -516,7 +515,7 @@ fn records_that_a_caller_writes_are_there_when_he_has() {
     assert!(writer.has_written(first) && !writer.has_written(second));
     let third = at(&mut writer, b"third");
     given.write();
-    // Who needs one of them has all before it written.
+    // Waiting for one record writes all before it.
     writer.hand_over(writer.lane(), third).expect("written");
     assert!(writer.has_written(second) && writer.has_written(third));
     assert!(writer.begin_write().expect("all was written").is_none());
@@ -526,12 +525,12 @@ fn records_that_a_caller_writes_are_there_when_he_has() {
     }
 }
 
-/// What a life has lost stays lost, whatever later lives have known to be safe.
+/// Records lost by an incarnation stay lost, whatever later incarnations sync.
 #[test]
-fn the_torn_end_of_a_life_is_not_made_true_by_the_next_one() {
+fn a_torn_record_stays_invalid_after_the_next_incarnation() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
-    put(&mut writer, b"file", 1, b"old and safe");
+    put(&mut writer, b"file", 1, b"old and durable");
     writer.sync().expect("synced");
     put(&mut writer, b"file", 2, &bytes(3, 12_000));
     writer.write_pending().expect("written");
@@ -545,35 +544,38 @@ fn the_torn_end_of_a_life_is_not_made_true_by_the_next_one() {
     put(&mut writer, b"another", 4, b"z");
     writer.finish().expect("finished");
     let container = bed.by_records();
-    assert_eq!(content(&container, b"file").expect("safe"), b"old and safe");
-    assert_eq!(content(&container, b"another").expect("safe"), b"z");
+    assert_eq!(content(&container, b"file").expect("durable"), b"old and durable");
+    assert_eq!(content(&container, b"another").expect("durable"), b"z");
     assert_eq!(container.damage().len(), 1);
     bed.close(10);
     let container = Container::open(bed.fs()).expect("it opens");
-    assert_eq!(content(&container, b"file").expect("safe"), b"old and safe");
+    assert_eq!(content(&container, b"file").expect("durable"), b"old and durable");
 }
 
-/// Of what was written after a sync, a loss of power may keep the end and take the beginning: a file that got another name would have none then.
+/// After a power failure, unsynced records may survive without those before them: a renamed file would have no path then.
 #[test]
-fn a_removal_is_not_believed_behind_what_is_not_all_there() {
+fn a_removal_after_an_incomplete_record_is_not_valid() {
     for is_lost in [false, true] {
         let bed = Bed::new(GEOMETRY);
         let mut writer = bed.writer(0, 0);
         put(&mut writer, b"old", 1, b"content");
         writer.sync().expect("synced");
-        let safe = std::fs::metadata(bed.subfile(0)).expect("a size").len();
+        let durable = std::fs::metadata(bed.subfile(0)).expect("a size").len();
         put(&mut writer, b"new", 2, b"content");
         writer.put_entry(b"old", 3, None, &[]).expect("removed");
         writer.write_pending().expect("written");
         if is_lost {
             let file = std::fs::OpenOptions::new().write(true).open(bed.subfile(0)).expect("a subfile");
-            file.write_all_at(b"lost", safe).expect("lost");
+            file.write_all_at(b"lost", durable).expect("holes written");
         }
         let container = bed.by_records();
         let is_there = |path: &[u8]| container.find(path).expect("whole").is_some();
         assert_eq!((is_there(b"old"), is_there(b"new")), (is_lost, !is_lost));
-        assert_eq!(container.damage().iter().any(|damage| damage.why.contains("old may be back")), is_lost);
-        // Behind it all else is believed that is whole; and removals that are known to be safe.
+        assert_eq!(
+            container.damage().iter().any(|damage| damage.why.contains("old may have reappeared")),
+            is_lost
+        );
+        // After the damage, complete entries are valid, and removals known to be durable.
         put(&mut writer, b"other", 4, b"z");
         writer.sync().expect("synced");
         put(&mut writer, b"another", 5, b"z");
@@ -584,7 +586,7 @@ fn a_removal_is_not_believed_behind_what_is_not_all_there() {
 }
 
 #[test]
-fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
+fn processes_of_a_host_and_ranks_claim_distinct_lanes() {
     let bed = Bed::new(GEOMETRY);
     let begin = |id: &WriterId| LaneWriter::begin(&*bed.fs(), bed.superblock, id).expect("a lane");
     let host = |name: &str| WriterId::Host(name.to_string());
@@ -594,17 +596,17 @@ fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
     let writers: Vec<_> = ids.iter().map(begin).collect();
     let lanes: std::collections::BTreeSet<_> = writers.iter().map(LaneWriter::lane).collect();
     assert_eq!(lanes.len(), ids.len());
-    assert!(bed.by_records().may_grow().expect("it looks"));
+    assert!(bed.by_records().may_grow().expect("checked"));
     let taken = LaneWriter::begin(&*bed.fs(), bed.superblock, &rank(0)).err().expect("it is taken");
     assert_eq!(taken.errno, Errno::EBUSY);
-    // One dies, the others end.
+    // One crashes, the others finish.
     let mut writers = writers.into_iter();
     drop(writers.next());
     writers.for_each(|writer| {
         writer.finish().expect("finished");
     });
-    assert!(!bed.by_records().may_grow().expect("it looks"));
-    // A lane that nobody has is taken again, and no new file is made.
+    assert!(!bed.by_records().may_grow().expect("checked"));
+    // A free lane is claimed again; no subfile is created.
     let files = || std::fs::read_dir(bed.dir.path()).expect("a directory").count();
     let before = files();
     assert!(lanes.contains(&begin(&host("b")).lane()));
@@ -612,7 +614,7 @@ fn processes_of_a_host_and_ranks_come_to_lanes_of_their_own() {
 }
 
 #[test]
-fn paths_that_lie_together_are_found_without_reading_the_index_again() {
+fn lookups_of_adjacent_paths_use_cached_pages() {
     let bed = Bed::new(GEOMETRY);
     let path = |number: usize| format!("{number:04}{}", "-".repeat(200)).into_bytes();
     let mut writer = bed.writer(0, 0);
@@ -632,20 +634,20 @@ fn paths_that_lie_together_are_found_without_reading_the_index_again() {
     for number in (0..3_000).rev() {
         assert_eq!(find(&other, number), Ok(Some(path(number))));
     }
-    // Whoever reads a page from now on finds nothing in it.
+    // Pages read from now on are damaged.
     let index =
         std::fs::OpenOptions::new().write(true).open(bed.dir.path().join("index")).expect("the index");
     let size = index.metadata().expect("its size").len() as usize;
     index.write_all_at(&vec![0; size], 0).expect("damaged");
     assert_eq!(find(&one, 8), Ok(Some(path(8))));
     assert_eq!(find(&one, 2_900), Err(Errno::EIO));
-    assert_eq!(find(&other, 8), Ok(Some(path(8))), "the last pages are kept");
-    assert_eq!(find(&other, 2_900), Err(Errno::EIO), "and no more than a few");
+    assert_eq!(find(&other, 8), Ok(Some(path(8))), "the last pages are cached");
+    assert_eq!(find(&other, 2_900), Err(Errno::EIO), "only a few pages are cached");
 }
 
-/// A writer that ends has synced what it has put, and how often its lane was begun with that.
+/// A finished writer has synced its records, and with them the incarnation of its lane.
 #[test]
-fn before_an_index_is_written_what_may_not_be_safe_is_synced() {
+fn writing_an_index_syncs_lanes_that_may_not_be_durable() {
     for (is_put, is_ended, is_synced) in [(true, true, false), (false, true, true), (true, false, true)] {
         let bed = Bed::new(GEOMETRY);
         let mut writer = bed.writer(0, 0);
@@ -660,16 +662,16 @@ fn before_an_index_is_written_what_may_not_be_safe_is_synced() {
             }
         };
         let index = IndexBuilder::new(bed.fs(), bed.superblock.container).expect("a builder");
-        // What cannot be opened cannot be synced.
+        // A directory at the subfile's path makes the sync fail.
         std::fs::remove_file(bed.subfile(0)).expect("removed");
         std::fs::create_dir(bed.subfile(0)).expect("made");
         assert_eq!(index.finish(&ends).is_err(), is_synced, "put: {is_put}, ended: {is_ended}");
     }
 }
 
-/// Who may read a container can have locks for reading, which tell of no writer.
+/// Users with read permission can take read locks.
 #[test]
-fn a_reader_with_locks_is_no_writer_that_lives() {
+fn a_read_lock_does_not_count_as_a_live_writer() {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
     let bed = Bed::new(GEOMETRY);
@@ -686,5 +688,5 @@ fn a_reader_with_locks_is_no_writer_that_lives() {
     let may_grow = bed.by_records().may_grow();
     drop(reader.stdin.take());
     reader.wait().expect("it ends");
-    assert!(!may_grow.expect("it looks"));
+    assert!(!may_grow.expect("checked"));
 }

@@ -1,4 +1,4 @@
-//! Proving a container: every record of every lane, and every byte of every file.
+//! Verifies a container: every record of every lane, and every byte of every file.
 
 use crate::Tally;
 use crate::{Container, IndexBuilder, IndexEntry, Superblock};
@@ -8,40 +8,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::SharedFs;
 
-/// What was found.
+/// Result of a verification.
 pub struct Verified {
-    /// Damage of lanes, in words for a person: where, and what is wrong.
+    /// Damage of lanes, as messages: where, and what is wrong.
     pub damage: Vec<String>,
-    /// Files that are damaged: path and why.
+    /// Damaged files: path and reason.
     pub files: Vec<(Vec<u8>, String)>,
-    /// Paths that the index has otherwise than the records: none where there is no index.
+    /// Paths for which index and records differ; empty if there is no index.
     pub index: Vec<(Vec<u8>, String)>,
-    /// Whether the file `container` is there and whole. Its subfiles tell the same.
+    /// True if the file `container` exists and is valid. Subfiles have copies of it.
     pub has_header: bool,
-    /// Whether there is an index: without one, who packed it did not come to its end, or somebody has removed it.
+    /// True if there is an index. Without one, the packing process did not finish, or the index was removed.
     pub has_index: bool,
 }
 
 impl Verified {
-    /// Whether all is as it was written.
+    /// Returns true if no damage was found.
     pub fn is_whole(&self) -> bool {
         self.has_header && self.damage.is_empty() && self.files.is_empty() && self.index.is_empty()
     }
 }
 
-/// Goes through all of a container, by so many threads. With `rebuild`, a new index is made of the records that are there.
+/// Verifies a whole container on `threads` threads. `rebuild` writes a new index from the valid records.
 ///
 /// # Errors
-/// `EINVAL` when it is no container, and what the file system says.
+/// `EINVAL` if this is not a container, and errors of the file system.
 pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tally) -> Result<Verified> {
     let has_header = Superblock::is_file_whole(&**fs);
-    // Before the records: an entry that somebody adds in between is in the records alone, and that is no damage.
+    // The index is opened before the records: an entry added in between is in the records only, and that is no damage.
     let indexed = match Container::open(fs.clone()) {
         Err(fault) if fault.errno == Errno::EIO => Err(fault),
         opened => Ok(opened?),
     };
     let mut container = Container::open_by_records(fs.clone())?;
-    // A record that its writer was putting when it was read is whole when it is read again.
+    // A record that its writer was appending during the first scan is complete in the second.
     if !container.damage().is_empty() {
         container.refresh()?;
     }
@@ -69,7 +69,7 @@ pub fn verify(fs: &Arc<dyn SharedFs>, threads: usize, rebuild: bool, tally: &Tal
     Ok(Verified { damage, files, index, has_header, has_index })
 }
 
-/// Leaves out paths that somebody has put, changed or removed while the check ran: the records tell now what they did not tell before.
+/// Removes differences that a concurrent writer caused.
 fn unless_added(
     indexed: &Container,
     by_records: &Container,
@@ -79,7 +79,7 @@ fn unless_added(
     if wrong.is_empty() || indexed.ends() == by_records.ends() {
         return Ok(wrong);
     }
-    // Both looked at different moments: they are asked again, the index first, and only what both times differs is wrong.
+    // Index and records were read at different times. Read both again, the index first: only differences found twice count.
     let again = Container::open(fs.clone())?;
     let records = Container::open_by_records(fs.clone())?;
     let entries: Vec<IndexEntry> = records.walk()?.collect::<Result<_>>()?;
@@ -88,7 +88,7 @@ fn unless_added(
     Ok(wrong)
 }
 
-/// Leaves out what a writer has changed or removed since the container was opened, where that can be seen.
+/// Removes files that a writer has changed or removed since the container was opened.
 pub(crate) fn unless_changed(
     container: &mut Container,
     mut files: Vec<(Vec<u8>, String)>,
@@ -129,7 +129,7 @@ fn check_files(
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(check)).collect();
         let mut all = Vec::new();
         for worker in workers {
-            let panicked = |_| Err(Fault::new(Errno::EIO, "a thread that verifies has ended with a panic"));
+            let panicked = |_| Err(Fault::new(Errno::EIO, "a verifying thread panicked"));
             all.extend(worker.join().unwrap_or_else(panicked)?);
         }
         all.sort();
@@ -137,19 +137,19 @@ fn check_files(
     })
 }
 
-/// What an index has otherwise than the records, both in their order.
+/// Compares index and records; both are sorted.
 fn compare(indexed: &Container, entries: &[IndexEntry]) -> Result<Vec<(Vec<u8>, String)>> {
     let mut wrong = Vec::new();
     if !indexed.has_index() {
         return Ok(wrong);
     }
-    let mut told = match indexed.walk() {
+    let mut listed = match indexed.walk() {
         Err(fault) if fault.errno == Errno::EIO => return Ok(vec![(Vec::new(), fault.to_string())]),
-        told => told?.peekable(),
+        walk => walk?.peekable(),
     };
     let mut there = entries.iter().peekable();
     loop {
-        let order = match (told.peek(), there.peek()) {
+        let order = match (listed.peek(), there.peek()) {
             (None, None) => return Ok(wrong),
             (Some(Err(fault)), _) => {
                 wrong.push((Vec::new(), fault.to_string()));
@@ -161,18 +161,21 @@ fn compare(indexed: &Container, entries: &[IndexEntry]) -> Result<Vec<(Vec<u8>, 
         };
         match order {
             std::cmp::Ordering::Less => {
-                let path = told.next().and_then(Result::ok).map(|entry| entry.path).unwrap_or_default();
-                wrong.push((path, "the index has it, and no record".to_string()));
+                let path = listed.next().and_then(Result::ok).map(|entry| entry.path).unwrap_or_default();
+                wrong.push((path, "it is in the index, but not in the records".to_string()));
             }
             std::cmp::Ordering::Greater => {
                 let path = there.next().map(|entry| entry.path.clone()).unwrap_or_default();
-                wrong.push((path, "a record has it, and not the index".to_string()));
+                wrong.push((path, "it is in the records, but not in the index".to_string()));
             }
             std::cmp::Ordering::Equal => {
-                if let (Some(Ok(one)), Some(other)) = (told.next(), there.next())
+                if let (Some(Ok(one)), Some(other)) = (listed.next(), there.next())
                     && one != *other
                 {
-                    wrong.push((one.path, "the index has another version than the records".to_string()));
+                    wrong.push((
+                        one.path,
+                        "its version in the index differs from that in the records".to_string(),
+                    ));
                 }
             }
         }

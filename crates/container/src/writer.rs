@@ -1,4 +1,4 @@
-//! Writing: files go one after the other to the end of a lane.
+//! Appends records to a lane.
 
 pub mod claim;
 pub mod content_lanes;
@@ -21,60 +21,60 @@ use content_lanes::Streams;
 use tameike_core::{Errno, Fault, Result};
 use write_behind::Behind;
 
-/// What is more than this part of a block is never kept with its entry, but cut in pieces that fill blocks.
+/// Content larger than a block divided by this is never kept in the record of its entry, but split into pieces that fill blocks.
 const TOGETHER_PART: usize = 4;
-/// A rest that is less than this part of one may stay blank, so that content is kept with its entry.
+/// A block's rest smaller than the block divided by this may stay unused, so that content is kept with its entry.
 const BLANK_PART: usize = 32;
-/// What is larger is not kept with its entry where content has lanes of its own.
+/// Maximum size of content kept with its entry if there are content lanes.
 const TOGETHER_SIZE_MAX: usize = 32 << 10;
-/// Most entries are no larger.
+/// Entries are rarely larger.
 const ENTRY_SIZE: usize = 1 << 10;
-/// Bytes in memory that are written though their block goes on, where nobody writes behind; and most that one piece of a file has.
+/// Bytes in memory that are written before their block is full, without write-behind; also the maximum size of a piece.
 const PORTION: usize = 4 << 20;
-/// The same where a thread writes behind.
+/// The same with a write-behind thread.
 pub(super) const PORTION_BEHIND: usize = 16 << 20;
-/// A rest of a block that is smaller gets no piece of a file.
+/// Minimum size of a piece: a smaller rest of a block stays unused.
 const PIECE_SIZE_MIN: usize = 4 << 10;
 
-/// A writer's part of a container. It keeps less than 4 MiB in memory, and one record; of a lane that is written behind, two blocks, or twice 16 MiB
-/// and a record. What is in there, and what was not yet made safe by [`LaneWriter::sync`], is lost with the process.
+/// The writer of a lane. It buffers less than 4 MiB and one record; with write-behind, two blocks, or two times 16 MiB and a record. A crash
+/// of the process loses the buffer; a power failure loses everything not synced by [`LaneWriter::sync`].
 pub struct LaneWriter {
     subfile: Subfile,
     superblock: Superblock,
     lane: LaneId,
-    /// Of the next record.
+    /// Sequence number of the next record.
     sequence: u64,
-    /// Of the first byte in `pending`.
+    /// Address of the first byte in `pending`.
     address: u64,
-    /// What its life has before is safe.
-    safe: u64,
-    /// Records that are not written yet: of one block.
+    /// Records of this incarnation before this address are durable.
+    durable_end: u64,
+    /// Records of one block that are not written yet.
     pending: Vec<u8>,
     packer: Packer,
-    /// Writes it, unless it is written before the writer goes on.
+    /// Write-behind; without it, writes are synchronous.
     behind: Option<Behind>,
-    /// All before is in the subfile; from here to `address` is what was given last to be written behind.
+    /// Everything before is in the subfile; from here to `address`, write-behind may be in flight.
     given: u64,
-    /// Entries in `pending` name content of other lanes of this writer.
+    /// Entries in `pending` reference content in other lanes of this writer.
     names_content: bool,
-    /// Where content goes, unless it goes here.
+    /// Lanes for content; without them, content goes to this lane.
     streams: Option<Streams>,
 }
 
-/// Where a record was put.
+/// Location of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// Where it begins.
+    /// Address in the lane.
     pub address: u64,
-    /// Its bytes: head and data.
+    /// Size of head and data, in bytes.
     pub size: u32,
 }
 
 impl LaneWriter {
-    /// Begins a lane of a subfile that this writer alone has open. Nothing when somebody else has the lane.
+    /// Claims a lane of a subfile that only this writer has open. Returns `None` if another process holds the lane.
     ///
     /// # Errors
-    /// `EINVAL` when there is no such lane, and as [`Subfile::claim`].
+    /// `EINVAL` if there is no such lane, and as [`Subfile::claim`].
     pub fn claim(
         subfile: Subfile,
         superblock: Superblock,
@@ -86,15 +86,15 @@ impl LaneWriter {
             let message = format!("{id}: it has {} lanes", superblock.geometry.lanes);
             return Err(Fault::new(Errno::EINVAL, message));
         }
-        let Claim::Taken { life, address } = subfile.claim(lane, needs_lock)? else { return Ok(None) };
-        let sequence = first_sequence(life);
+        let Claim::Taken { incarnation, address } = subfile.claim(lane, needs_lock)? else { return Ok(None) };
+        let sequence = first_sequence(incarnation);
         Ok(Some(Self {
             subfile,
             superblock,
             lane: id,
             sequence,
             address,
-            safe: address,
+            durable_end: address,
             pending: Vec::new(),
             packer: Packer::new(Codec::None)?,
             behind: None,
@@ -104,21 +104,21 @@ impl LaneWriter {
         }))
     }
 
-    /// From now on a thread writes: blocks are filled meanwhile.
+    /// Starts a write-behind thread: it writes one block while the next one is filled.
     ///
     /// # Errors
-    /// The user may not have another thread.
+    /// The thread cannot be started.
     pub fn write_behind(&mut self) -> Result<()> {
         self.behind = Some(Behind::new(self.subfile.file().clone())?);
         Ok(())
     }
 
-    /// From now on content that is not small goes to lanes of its own.
+    /// Puts content that is not small to lanes of its own.
     pub(super) fn put_content_in(&mut self, streams: Streams) {
         self.streams = Some(streams);
     }
 
-    /// From now on data is made smaller by a codec, where that pays.
+    /// Compresses data with a codec, where that pays.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -127,10 +127,10 @@ impl LaneWriter {
         Ok(())
     }
 
-    /// Puts a path and all of its content. Gives the record of the entry.
+    /// Puts a file with all of its content. Returns the entry and its location.
     ///
     /// # Errors
-    /// `EINVAL` when the path is none of a file; `EFBIG` when the file has too many pieces; what the file system says.
+    /// `EINVAL` if the path is invalid, `EFBIG` if the file has too many extents, and errors of the file system.
     pub fn put(&mut self, path: &[u8], version: u64, mut node: Node, data: &[u8]) -> Result<(Entry, Put)> {
         node.size = data.len() as u64;
         node.content = Content::Here;
@@ -143,7 +143,7 @@ impl LaneWriter {
         self.put_entry(path, version, Some(node), data)
     }
 
-    /// Puts what a path is now, with its content where that is [`Content::Here`].
+    /// Puts an entry; `data` is its content if that is [`Content::Here`].
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -158,11 +158,11 @@ impl LaneWriter {
         let entry = Entry { path: path.to_vec(), version, node };
         let encoded = entry.encode();
         if encoded.len() > record::ENTRY_SIZE_MAX {
-            let message = format!("{}: it is in too many pieces", shown(path));
+            let message = format!("{}: it has too many extents", shown(path));
             return Err(Fault::new(Errno::EFBIG, message));
         }
         if record_span(encoded.len(), data.len()) > self.superblock.geometry.block_size as usize {
-            let message = format!("{}: it does not fit a block", shown(path));
+            let message = format!("{}: its record does not fit into a block", shown(path));
             return Err(Fault::new(Errno::EFBIG, message));
         }
         self.names_content |= self.streams.is_some() && entry.names_content();
@@ -170,10 +170,7 @@ impl LaneWriter {
         Ok((entry, put))
     }
 
-    /// Puts bytes of a file, which begin at `start` of it, and tells where they are. An entry must name them.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Puts content that begins at offset `start` of a file, and appends its location to `extents`. An entry must reference it.
     pub fn put_pieces(&mut self, mut start: u64, mut data: &[u8], extents: &mut Vec<Extent>) -> Result<()> {
         if let Some(streams) = &mut self.streams {
             return streams.put_pieces(self.lane, start, data, extents);
@@ -187,71 +184,73 @@ impl LaneWriter {
         Ok(())
     }
 
-    /// Puts as much of these bytes as one record takes.
+    /// Puts as many of these bytes as fit in one record.
     pub(super) fn put_piece(&mut self, start: u64, data: &[u8]) -> Result<Extent> {
         let piece = &data[..data.len().min(self.piece_size())];
         let put = self.append(Kind::Data, &[], piece)?;
         Ok(Extent { start, length: piece.len() as u32, lane: self.lane, address: put.address, skip: 0 })
     }
 
-    /// Largest content that is kept together with its entry, wherever that goes.
+    /// Maximum size of content kept with its entry, at any position.
     pub fn together_size_max(&self) -> usize {
         let part = (self.block_size() / TOGETHER_PART).min(PORTION);
         if self.streams.is_some() { part.min(TOGETHER_SIZE_MAX) } else { part }
     }
 
-    /// Largest content that is kept together with the next entry.
+    /// Maximum size of content kept with the next entry.
     pub fn together_size(&self) -> usize {
         let may_stay_blank = (self.block_size() / BLANK_PART).max(record_span(0, PIECE_SIZE_MIN));
-        match self.room() {
-            // How much smaller it becomes is not known here.
+        match self.block_rest() {
+            // The compressed size is not known here.
             _ if self.streams.is_some() || self.packer.codec() != Codec::None => self.together_size_max(),
-            room if room < may_stay_blank => self.together_size_max(),
-            room => data_within(room).saturating_sub(ENTRY_SIZE).min(self.together_size_max()),
+            rest if rest < may_stay_blank => self.together_size_max(),
+            rest => data_within(rest).saturating_sub(ENTRY_SIZE).min(self.together_size_max()),
         }
     }
 
-    /// Bytes of a file that the next piece takes: the rest of the block, or of the next one, as far as that is no more than a portion.
+    /// Size of the next piece of content: the rest of this block, or the next block, up to 4 MiB.
     pub fn piece_size(&self) -> usize {
-        let room = match self.room() {
-            room if room < record_span(0, PIECE_SIZE_MIN) => self.block_size(),
-            room => room,
+        let rest = match self.block_rest() {
+            rest if rest < record_span(0, PIECE_SIZE_MIN) => self.block_size(),
+            rest => rest,
         };
-        data_within(room).min(PORTION)
+        data_within(rest).min(PORTION)
     }
 
-    /// The file that it writes to.
+    /// The subfile of the lane.
     pub(super) fn subfile(&self) -> &Subfile {
         &self.subfile
     }
 
-    /// Where entries go.
+    /// The lane of the entries.
     pub fn lane(&self) -> LaneId {
         self.lane
     }
 
-    /// Whether a lane is this writer's.
+    /// Returns true if a lane belongs to this writer.
     pub fn has(&self, lane: LaneId) -> bool {
         self.lane == lane || self.content_lanes().iter().any(|writer| writer.lane == lane)
     }
 
-    /// Whether a piece of a file is safe, as far as that is this writer's to know.
+    /// Returns false if a piece was put by this writer and is not durable yet.
     pub fn is_safe(&self, piece: &Extent) -> bool {
-        let safe = match self.lane == piece.lane {
-            true => Some(self.safe),
-            false => {
-                self.content_lanes().iter().find(|writer| writer.lane == piece.lane).map(|writer| writer.safe)
-            }
+        let durable_end = match self.lane == piece.lane {
+            true => Some(self.durable_end),
+            false => self
+                .content_lanes()
+                .iter()
+                .find(|writer| writer.lane == piece.lane)
+                .map(|writer| writer.durable_end),
         };
-        safe.is_none_or(|safe| piece.address < safe)
+        durable_end.is_none_or(|end| piece.address < end)
     }
 
-    /// Whether some is in memory, and more may come there.
+    /// Returns true if the buffer is partly filled.
     pub(super) fn is_filled(&self) -> bool {
         !self.pending.is_empty() && !self.is_due()
     }
 
-    /// Whether what is in memory is written before anything else is put there.
+    /// Returns true if the buffer must be written before anything else is put.
     fn is_due(&self) -> bool {
         self.pending.len() >= self.portion() || self.end() == self.superblock.geometry.block_end(self.address)
     }
@@ -260,7 +259,7 @@ impl LaneWriter {
         if self.writes_behind() { PORTION_BEHIND } else { PORTION }
     }
 
-    /// Whether nothing of it is on its way to the subfile, or waits for that.
+    /// Returns true if the buffer is empty and no write-behind is in flight.
     pub(super) fn is_written(&self) -> bool {
         self.pending.is_empty() && self.behind.as_ref().is_none_or(Behind::is_free)
     }
@@ -269,12 +268,12 @@ impl LaneWriter {
         self.streams.as_ref().map_or(&[], Streams::lanes)
     }
 
-    /// Who writes a lane: this writer, or one for content.
+    /// The writer of a lane: this one, or one of its content lanes.
     fn of_lane(&mut self, lane: LaneId) -> Option<&mut Self> {
         if self.lane == lane { Some(self) } else { self.streams.as_mut()?.lane_mut(lane) }
     }
 
-    /// Where the next record begins.
+    /// Address of the next record.
     pub fn end(&self) -> u64 {
         self.address + self.pending.len() as u64
     }
@@ -284,25 +283,25 @@ impl LaneWriter {
     }
 
     /// Bytes left in the block.
-    fn room(&self) -> usize {
+    fn block_rest(&self) -> usize {
         let end = self.end();
         (self.superblock.geometry.block_end(end) - end) as usize
     }
 
     fn append(&mut self, kind: Kind, entry: &[u8], data: &[u8]) -> Result<Put> {
         if self.is_due() {
-            // It could not be written.
+            // An earlier write has failed.
             self.give_pending()?;
         }
         let payload = Payload::new(data, &mut self.packer);
         let size = head_size(entry.len(), data.len()) + payload.kept_size();
-        if size.next_multiple_of(ALIGNMENT as usize) > self.room() {
+        if size.next_multiple_of(ALIGNMENT as usize) > self.block_rest() {
             self.end_block()?;
         }
         let address = self.end();
         self.encode(kind, entry, &payload);
         if self.is_due() {
-            // The record is put all the same: who asks for the next one, or has all written, is told.
+            // The record is put all the same; the next put or write returns the error.
             let _ = self.give_pending();
             if !self.writes_behind() {
                 self.subfile.file().start_write_back();
@@ -314,12 +313,12 @@ impl LaneWriter {
     fn encode(&mut self, kind: Kind, entry: &[u8], payload: &Payload<'_>) {
         let (address, sequence) = (self.end(), self.sequence);
         let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
-        let unsafe_size = u32::try_from(address - self.safe).unwrap_or(u32::MAX);
-        record::encode(&mut self.pending, kind, &place, unsafe_size, entry, payload);
+        let unsynced_size = u32::try_from(address - self.durable_end).unwrap_or(u32::MAX);
+        record::encode(&mut self.pending, kind, &place, unsynced_size, entry, payload);
         self.sequence += 1;
     }
 
-    /// Nothing more comes to the block.
+    /// Fills the rest of the block, so that the next record begins in the next block.
     fn end_block(&mut self) -> Result<()> {
         let end = self.end();
         let next = self.superblock.geometry.block_end(end);
@@ -327,7 +326,7 @@ impl LaneWriter {
             let (size, sequence) = (self.pending.len(), self.sequence);
             self.encode(Kind::Rest, &[], &Payload::default());
             if let Err(fault) = self.give_pending() {
-                // Who reads the lane looks for nothing behind it: what is put next takes its place.
+                // Scans skip what follows a `Rest` record, so the next record must replace it.
                 self.pending.truncate(size);
                 self.sequence = sequence;
                 return Err(fault);
@@ -337,26 +336,26 @@ impl LaneWriter {
         Ok(())
     }
 
-    /// Has room for records of so many bytes in the block: then putting them fails for nothing that the file system says. A block that
-    /// is smaller is only empty.
+    /// Reserves `size` bytes in the block, so that putting records of that size cannot fail by an error of the file system. A smaller block
+    /// is only made empty.
     ///
     /// # Errors
-    /// What the file system says; then nothing was put.
+    /// Errors of the file system; nothing was put then.
     pub fn make_room(&mut self, size: usize) -> Result<()> {
         if self.is_due() || self.pending.len() + size > self.portion() {
             self.give_pending()?;
         }
-        if size > self.room() { self.end_block() } else { Ok(()) }
+        if size > self.block_rest() { self.end_block() } else { Ok(()) }
     }
 }
 
-/// What a record takes of a block.
+/// Bytes that a record takes in a block.
 fn record_span(entry: usize, data: usize) -> usize {
     (head_size(entry, data) + data).next_multiple_of(ALIGNMENT as usize)
 }
 
-/// Most data of a record without an entry that fits in so many bytes.
-fn data_within(room: usize) -> usize {
-    let chunks = room.div_ceil(record::CHUNK_SIZE as usize);
-    room.saturating_sub(head_size(0, chunks * record::CHUNK_SIZE as usize))
+/// Maximum size of the data of a record without an entry that takes `span` bytes.
+fn data_within(span: usize) -> usize {
+    let chunks = span.div_ceil(record::CHUNK_SIZE as usize);
+    span.saturating_sub(head_size(0, chunks * record::CHUNK_SIZE as usize))
 }

@@ -1,4 +1,4 @@
-//! Containers as format 1 has them: golden ones, which every later version reads.
+//! Golden containers of format 1, which every later version reads.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,12 +35,11 @@ fn node(kind: FileKind) -> Node {
     }
 }
 
-/// A file's bytes.
 fn bytes(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * at % 251) as u8).collect()
 }
 
-/// All that both writers have put before the index was made.
+/// Files put by both writers before the index was written.
 fn files() -> Vec<(&'static [u8], Node, Vec<u8>)> {
     let xattrs = vec![Xattr { name: b"user.unit".to_vec(), value: vec![0, 255] }];
     vec![
@@ -53,7 +52,7 @@ fn files() -> Vec<(&'static [u8], Node, Vec<u8>)> {
     ]
 }
 
-/// Writes it: by two writers, one of which comes back after an index was made.
+/// Writes a container with two writers, one of which writes again after the index was written.
 fn write(dir: &Path, codec: Codec) {
     let superblock =
         Superblock { container: 0x0123_4567_89ab_cdef, geometry: Geometry { block_size: 4096, lanes: 2 } };
@@ -90,10 +89,10 @@ fn assert_read(container: &Container) {
     let mut expected = files();
     expected.push((b"added", node(FileKind::File), b"after the index".to_vec()));
     assert_eq!(container.walk().expect("a walk").count(), expected.len());
-    for (path, told, content) in expected {
+    for (path, node, content) in expected {
         let mut file = container.file(path).expect("there");
         let found = Node { size: 0, content: Content::Here, ..file.node().clone() };
-        assert_eq!(found, told);
+        assert_eq!(found, node);
         if found.kind == FileKind::File {
             let mut read = vec![0; content.len() + 1];
             let count = file.read_at(&mut read, 0).expect("whole");
@@ -114,7 +113,7 @@ fn containers_of_format_1_are_read() {
     }
 }
 
-/// Packed files: one whose content is in the container, and some that have it in a file beside, or had.
+/// Packed files with content in the container, external content, and lost or promoted external content.
 const PACKED: [(&[u8], u64, Place); 5] = [
     (b"arrived", 1, Place::Leaving),
     (b"inside", 2, Place::Inside),
@@ -123,7 +122,7 @@ const PACKED: [(&[u8], u64, Place); 5] = [
     (b"outside", 0xfedc_ba98_7654_3210, Place::Outside),
 ];
 
-/// Writes them, some of which are larger than a block.
+/// Writes packed files, some larger than a block.
 fn write_packed(dir: &Path) {
     let superblock =
         Superblock { container: 0x0123_4567_89ab_cdef, geometry: Geometry { block_size: 4096, lanes: 1 } };
@@ -144,7 +143,7 @@ fn write_packed(dir: &Path) {
 }
 
 #[test]
-fn content_outside_of_containers_of_format_1_is_read() {
+fn external_content_of_format_1_is_read() {
     let dir = golden("container-1-packed");
     let container = Container::open(tree(&dir)).expect("it opens");
     assert_eq!((container.damage(), container.count_outside()), (&[][..], 2));
@@ -156,39 +155,43 @@ fn content_outside_of_containers_of_format_1_is_read() {
         assert!(read[..size] == bytes(size), "{name}");
         assert_eq!(file.read_at(&mut read, size as u64 - 7).expect("read"), 7);
         assert!(read[..7] == bytes(size)[size - 7..], "{name}");
-        assert_eq!(container.brief(&entry).expect("whole").map(|told| told.size), Some(size as u64));
+        assert_eq!(container.brief(&entry).expect("whole").map(|brief| brief.size), Some(size as u64));
         assert_eq!(container.check(&entry).expect("checked").len(), 0);
     }
     for (name, errno, damage) in [("arrived", Errno::ENOENT, 0), ("lost", Errno::EIO, 1)] {
         let entry = container.find(name.as_bytes()).expect("whole").expect("there");
-        assert_eq!(container.open_entry(&entry).map(drop).expect_err("nothing is there").errno, errno);
-        assert_eq!(container.brief(&entry).expect("whole").map(|told| told.size), Some(0));
+        assert_eq!(container.open_entry(&entry).map(drop).expect_err("the content is missing").errno, errno);
+        assert_eq!(container.brief(&entry).expect("whole").map(|brief| brief.size), Some(0));
         assert_eq!(container.check(&entry).expect("checked").len(), damage);
     }
 }
 
 #[test]
-fn content_outside_that_becomes_shorter_is_no_content() {
+fn truncated_external_content_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     write_packed(dir.path());
     let container = Container::open(tree(dir.path())).expect("it opens");
     let mut file = container.file(b"outside").expect("it opens");
     let content = dir.path().join("out.fedcba9876543210");
-    std::fs::File::options().write(true).open(content).and_then(|file| file.set_len(200_000)).expect("cut");
+    std::fs::File::options()
+        .write(true)
+        .open(content)
+        .and_then(|file| file.set_len(200_000))
+        .expect("truncated");
     let mut read = vec![0; 300_000];
     assert_eq!(file.read_at(&mut read[..200_000], 0).expect("all of it is there"), 200_000);
     assert_eq!(file.read_at(&mut read, 0).expect_err("it is shorter").errno, Errno::EIO);
 }
 
 #[test]
-fn containers_are_written_as_format_1_has_them() {
+fn containers_are_written_in_format_1() {
     assert_written("container-1", |dir| write(dir, Codec::None), &["00000000.data", "container", "index"]);
     let outside = ["out.0000000000000003", "out.fedcba9876543210"];
     let files = ["00000000.data", "container", outside[0], outside[1]];
     assert_written("container-1-packed", write_packed, &files);
 }
 
-/// What is written now is the golden one, which has these files.
+/// Checks that the current code writes the golden container, byte by byte.
 fn assert_written(golden_name: &str, write: impl Fn(&Path), expected: &[&str]) {
     let dir = tempfile::tempdir().expect("a directory");
     write(dir.path());
@@ -203,7 +206,7 @@ fn assert_written(golden_name: &str, write: impl Fn(&Path), expected: &[&str]) {
 }
 
 #[test]
-#[ignore = "makes the golden ones, where there are none: when there is a new format"]
+#[ignore = "creates missing golden containers, after a change of the format"]
 fn make_golden_containers() {
     let make = |name: &str, write: &dyn Fn(&Path)| {
         std::fs::create_dir_all(golden("")).expect("a directory");

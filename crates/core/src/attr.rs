@@ -1,4 +1,4 @@
-//! Attributes of an inode, as POSIX `stat` gives them.
+//! Attributes of an inode, as in POSIX `stat`.
 
 use crate::ids::{Generation, InodeId};
 use crate::placement::Layout;
@@ -13,8 +13,8 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// The times of a file that say whether reading it counts as an access, as with `relatime`: the first time after each
-/// change, and once a day.
+/// The times that decide whether a read updates the access time, as with `relatime`: the first read after each change,
+/// and once a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
@@ -24,10 +24,10 @@ pub struct Times {
 }
 
 impl Times {
-    /// Age of an access after which the next one counts, in seconds.
+    /// Age of an access time after which the next read updates it, in seconds.
     const ACCESS_AGE_MAX: i64 = 24 * 60 * 60;
 
-    /// Whether a read at `time` is the last access from then on.
+    /// Returns true if a read at `time` updates the access time.
     pub fn counts(self, time: Timestamp) -> bool {
         let age = time.seconds.saturating_sub(self.access.seconds);
         time > self.access && (self.access <= self.change || age >= Self::ACCESS_AGE_MAX)
@@ -41,7 +41,7 @@ pub const S_ISVTX: u16 = libc::S_ISVTX as u16;
 /// The set-group-ID mode bit. On a directory: new files take its group.
 pub const S_ISGID: u16 = libc::S_ISGID as u16;
 
-/// What kind of file an inode is.
+/// Type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
     /// Regular file.
@@ -61,7 +61,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// As stat(2) has it in the mode.
+    /// The type bits of `st_mode`.
     pub fn mode_bits(self) -> u32 {
         match self {
             Self::File => 0o100_000,
@@ -78,7 +78,7 @@ impl FileKind {
 /// Attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
-    /// Which inode.
+    /// The inode.
     pub inode: InodeId,
     /// Kind of file.
     pub kind: FileKind,
@@ -104,17 +104,17 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Version of the content.
     pub generation: Generation,
-    /// Where the data lies.
+    /// Placement of the data.
     pub layout: Layout,
-    /// Whether the content is kept in the inode record (files up to `INLINE_SIZE_MAX`).
+    /// Whether the content is in the inode record (files up to `INLINE_SIZE_MAX`).
     pub inline: bool,
-    /// Whether the file may have holes, or space set aside: then only the homes of its units know what it takes,
-    /// and `blocks` is a guess.
+    /// Whether the file may have holes or reserved space: then only the homes of its units know its use, and `blocks`
+    /// is an estimate.
     pub sparse: bool,
 }
 
 impl Attr {
-    /// Whether a read counts is told by these.
+    /// The times that decide whether a read updates the access time.
     pub fn times(&self) -> Times {
         Times { access: self.atime, change: self.mtime.max(self.ctime) }
     }
@@ -129,7 +129,7 @@ pub enum SetTime {
     To(Timestamp),
 }
 
-/// Changes to attributes; what is `None` stays.
+/// Changes of attributes; `None` leaves one unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttrChange {
     /// Permission bits.
@@ -138,13 +138,13 @@ pub struct AttrChange {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size in bytes: cuts or extends with zeros.
+    /// Size in bytes: truncates, or extends with zeros.
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<SetTime>,
     /// Last change of content.
     pub mtime: Option<SetTime>,
-    /// Layout of a directory, for the children born after.
+    /// Layout of a directory, for children created later.
     pub layout: Option<Layout>,
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_count_after_changes_and_once_a_day() {
+    fn a_read_updates_the_access_time_after_changes_and_once_a_day() {
         let at = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
         let times = |access, change| Times { access, change };
         assert!(times(at(5, 0), at(5, 0)).counts(at(5, 1)));
@@ -161,7 +161,7 @@ mod tests {
         assert!(!times(at(5, 1), at(5, 0)).counts(at(6, 0)));
         assert!(!times(at(5, 1), at(5, 0)).counts(at(5 + 86_399, 0)));
         assert!(times(at(5, 1), at(5, 0)).counts(at(5 + 86_400, 0)));
-        // Never back, whatever a program has set.
+        // The time never moves back, even if a program set it.
         assert!(!times(at(5, 0), at(9, 0)).counts(at(5, 0)));
         assert!(!times(at(i64::MAX, 0), at(i64::MIN, 0)).counts(at(i64::MIN, 0)));
         assert!(times(at(i64::MIN, 0), at(0, 0)).counts(at(i64::MAX, 0)));

@@ -1,32 +1,32 @@
-//! Sets of processor cores, as people and the kernel write them: `0,2-5`.
+//! Sets of processor cores, in the notation of the kernel: `0,2-5`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// Cores beyond this number cannot be named: no affinity mask of fixed size has them.
+/// Limit of core numbers: the size of the kernel's fixed affinity mask.
 pub const CORES_MAX: u32 = 1024;
 
-/// Some of a host's cores, at least one, by their numbers.
+/// Numbers of a host's cores, at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CoreSet(BTreeSet<u32>);
 
 impl CoreSet {
-    /// These cores; none if there are none, or if one cannot be named.
+    /// A set of these cores; `None` if it is empty or a number is too large.
     pub fn new(cores: impl IntoIterator<Item = u32>) -> Option<Self> {
         let cores: BTreeSet<u32> = cores.into_iter().collect();
         let last = *cores.last()?;
         (last < CORES_MAX).then_some(Self(cores))
     }
 
-    /// Their numbers, ascending.
+    /// The core numbers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Those of them that are not among `others`.
+    /// The cores that are not among `others`.
     pub fn without(&self, others: &Self) -> Option<Self> {
         Self::new(self.0.difference(&others.0).copied())
     }
@@ -36,8 +36,7 @@ impl FromStr for CoreSet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("cores are numbers below {CORES_MAX} and ranges of them, like 0,2-5, not {text:?}");
+        let wrong = || format!("cores are numbers below {CORES_MAX} and ranges, like 0,2-5, not {text:?}");
         let mut cores = BTreeSet::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -94,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_no_set_of_cores_is_refused() {
+    fn invalid_sets_of_cores_are_refused() {
         for wrong in ["", ",", "0,", "1-", "-1", "3-2", "+1", "a", "0 1", "1024", "0-99999999999", "1-2-3"] {
             assert!(wrong.parse::<CoreSet>().is_err_and(|why| why.contains("0,2-5")), "{wrong}");
         }
@@ -113,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_come_back(cores in proptest::collection::btree_set(0..CORES_MAX, 1..20)) {
+        fn sets_survive_formatting_and_parsing(cores in proptest::collection::btree_set(0..CORES_MAX, 1..20)) {
             let cores = CoreSet::new(cores);
             prop_assert_eq!(cores.as_ref().and_then(|cores| cores.to_string().parse().ok()), cores);
         }

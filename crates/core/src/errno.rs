@@ -1,10 +1,11 @@
-//! The boundary error: an errno for the program, a message for the person.
+//! The error of all crates: an errno for programs, a message for people, and the error that caused it.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
-/// Result of everything that can end in a [`Fault`].
+/// The result of an operation that can fail with a [`Fault`].
 pub type Result<T, E = Fault> = std::result::Result<T, E>;
 
 /// A Linux error number (x86-64 and arm64 share them).
@@ -69,23 +70,53 @@ errnos! {
     EHOSTDOWN, "host is down";
 }
 
-/// What went wrong, at the boundary between rooms and between agents.
+/// Classes of errors that callers handle alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// No such file, or not under this path any more: `ENOENT`, `ENOTDIR`, `ELOOP`, `ESTALE`.
+    Missing,
+    /// Permission denied: `EACCES`, `EPERM`.
+    Denied,
+    /// No space left, or a quota reached: `ENOSPC`, `EDQUOT`.
+    Full,
+    /// A node did not answer, so that the outcome of the request is unknown: `EHOSTDOWN`, `ETIMEDOUT`, `ECONNRESET`.
+    Unreachable,
+    /// Any other error.
+    Other,
+}
+
+impl Errno {
+    /// The class of the error.
+    pub fn kind(self) -> FaultKind {
+        match self {
+            Self::ENOENT | Self::ENOTDIR | Self::ELOOP | Self::ESTALE => FaultKind::Missing,
+            Self::EACCES | Self::EPERM => FaultKind::Denied,
+            Self::ENOSPC | Self::EDQUOT => FaultKind::Full,
+            Self::EHOSTDOWN | Self::ETIMEDOUT | Self::ECONNRESET => FaultKind::Unreachable,
+            _ => FaultKind::Other,
+        }
+    }
+}
+
+/// The error of an operation, within an agent and between agents.
 ///
-/// The errno goes to the program. The message says what was being done, to what, and what went wrong; it goes
-/// to logs and to the person. Results that programs expect in normal work (`ENOENT`, `EEXIST`, ...) carry no
-/// message of their own, so that they cost no allocation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Programs get the errno. People and logs get the message: what was being done, to what, and what went wrong. Errors of normal operation
+/// (`ENOENT`, `EEXIST`, ...) have no message, so that they cost no allocation. A message between agents carries the errno and the text of
+/// the whole chain of causes.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// For the program.
+    /// The error number for programs.
     pub errno: Errno,
-    /// For the person; empty when the errno says it all.
-    pub message: Cow<'static, str>,
+    /// Empty when the errno says it all.
+    message: Cow<'static, str>,
+    /// The error of the operation that this one needed.
+    source: Option<Arc<Fault>>,
 }
 
 impl Fault {
-    /// A fault with a message.
+    /// An error with a message.
     pub fn new(errno: Errno, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, message: message.into() }
+        Self { errno, message: message.into(), source: None }
     }
 
     /// An input/output error with a message.
@@ -93,29 +124,107 @@ impl Fault {
         Self::new(Errno::EIO, message)
     }
 
-    /// Takes the errno of an operating system error and says what was being done.
+    /// An error of the operating system during an operation.
     pub fn from_os(doing: impl fmt::Display, error: &std::io::Error) -> Self {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
         Self::new(errno, format!("{doing}: {error}"))
     }
 
-    /// Puts what was being done before the message.
+    /// Adds the operation that failed because of this error. The errno stays.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {
-        Self { errno: self.errno, message: format!("{doing}: {self}").into() }
+        Self { errno: self.errno, message: doing.to_string().into(), source: Some(Arc::new(self)) }
+    }
+
+    /// The class of the error.
+    pub fn kind(&self) -> FaultKind {
+        self.errno.kind()
+    }
+
+    /// Whether there is more to say than the errno.
+    pub fn has_message(&self) -> bool {
+        !self.message.is_empty()
     }
 }
 
 impl From<Errno> for Fault {
     fn from(errno: Errno) -> Self {
-        Self { errno, message: Cow::Borrowed("") }
+        Self::new(errno, "")
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.message.is_empty() { f.write_str(&self.errno.describe()) } else { f.write_str(&self.message) }
+        match &self.source {
+            Some(source) => write!(f, "{}: {source}", self.message),
+            None if self.message.is_empty() => f.write_str(&self.errno.describe()),
+            None => f.write_str(&self.message),
+        }
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for Fault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// A fault as messages and files carry it.
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "Fault")]
+struct Flat<'a> {
+    errno: Errno,
+    message: Cow<'a, str>,
+}
+
+impl Serialize for Fault {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let message = match self.has_message() {
+            true => Cow::Owned(self.to_string()),
+            false => Cow::Borrowed(""),
+        };
+        Flat { errno: self.errno, message }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fault {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let Flat { errno, message } = Flat::deserialize(deserializer)?;
+        Ok(Self::new(errno, message.into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::codec;
+    use std::error::Error;
+
+    #[test]
+    fn a_fault_shows_and_sends_its_chain_of_causes() {
+        let cause = Fault::new(Errno::ENOSPC, "write of 4096 bytes: no space left");
+        let fault = cause.clone().context("flushing dir/file").context("draining node 3");
+        let text = "draining node 3: flushing dir/file: write of 4096 bytes: no space left";
+        assert_eq!(
+            (fault.to_string(), fault.errno, fault.kind()),
+            (text.to_owned(), Errno::ENOSPC, FaultKind::Full)
+        );
+        let mut last: &dyn Error = &fault;
+        while let Some(source) = last.source() {
+            last = source;
+        }
+        assert_eq!(last.to_string(), cause.to_string());
+        let received: Fault = codec::decode(&codec::encode(&fault).expect("small")).expect("whole");
+        assert_eq!(received, Fault::new(Errno::ENOSPC, text));
+    }
+
+    #[test]
+    fn a_fault_without_a_message_stays_without() {
+        let plain = Fault::from(Errno::ENOENT);
+        assert_eq!(plain.to_string(), "ENOENT: no such file or directory");
+        let bytes = codec::encode(&plain).expect("small");
+        assert_eq!(bytes.len(), 2, "an errno and an empty text");
+        assert!(!codec::decode::<Fault>(&bytes).expect("whole").has_message());
+        assert_eq!(plain.context("opening f").to_string(), "opening f: ENOENT: no such file or directory");
+    }
+}

@@ -1,4 +1,4 @@
-//! Identifiers. Each is a number with one meaning, so that the compiler keeps them apart.
+//! Identifiers: one number type per meaning, so that the compiler distinguishes them.
 
 use crate::limits::{NODES_MAX, SLOT_COUNT, UNIT_SIZE};
 use serde::{Deserialize, Serialize};
@@ -15,19 +15,19 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A job's name: lower-case letters, digits and `-`, at most 32 bytes, so that it can stand in paths.
+/// A job's name: lower-case letters, digits and `-`, at most 32 bytes, so that paths can contain it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(String);
 
 impl JobId {
-    /// Longest name, in bytes.
+    /// Largest length, in bytes.
     pub const SIZE_MAX: usize = 32;
 
-    /// Checks and takes a name.
+    /// Validates a name.
     ///
     /// # Errors
-    /// What is wrong with the name, for a person.
+    /// A message for people.
     pub fn new(name: &str) -> Result<Self, String> {
         let fits = (1..=Self::SIZE_MAX).contains(&name.len());
         let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
@@ -67,9 +67,9 @@ impl fmt::Display for JobId {
 pub enum View {
     /// Private to a node.
     NodeLocal,
-    /// One name space for all nodes of the job, gone with it.
+    /// One name space for all nodes of the job; it ends with the job.
     JobShared,
-    /// The tree of the shared file system, moved automatically.
+    /// The tree of the shared file system, cached.
     Cache,
 }
 
@@ -125,7 +125,7 @@ pub struct Slot(pub u16);
 pub struct InodeId(pub u64);
 
 impl InodeId {
-    /// Root of the job-shared view; also the number FUSE gives to a root.
+    /// Root of the job-shared view; also FUSE's number of a root.
     pub const ROOT: Self = Self(1);
     const SLOT_SHIFT: u32 = 48;
     const CACHE_BIT: u64 = 1 << 63;
@@ -133,12 +133,12 @@ impl InodeId {
     /// Largest counter within a slot.
     pub const COUNTER_MAX: u64 = (1 << Self::SLOT_SHIFT) - 1;
 
-    /// The inode with this counter, born in this slot. `counter` is at most [`Self::COUNTER_MAX`].
+    /// The inode with this counter, created in this slot. `counter` is at most [`Self::COUNTER_MAX`].
     pub fn in_slot(slot: Slot, counter: u64) -> Self {
         Self((u64::from(slot.0 & (SLOT_COUNT - 1)) << Self::SLOT_SHIFT) | (counter & Self::COUNTER_MAX))
     }
 
-    /// An inode whose names and data all live on one node (node-local views served from another node).
+    /// An inode whose names and data are all on one node (node-local views that another node serves).
     pub fn pinned(node: NodeId, counter: u64) -> Self {
         let node = u64::from(node.0 & (NODES_MAX - 1)) << Self::SLOT_SHIFT;
         Self(node | (counter & Self::COUNTER_MAX) | Self::PINNED_BIT)
@@ -157,19 +157,19 @@ impl InodeId {
         Self(xxh3_64(&key) | Self::CACHE_BIT)
     }
 
-    /// What stands for a name in a directory of the shared file system where a name is held like a file.
+    /// An identifier for a name in a directory of the shared file system, for tables of inodes that also contain names.
     pub fn of_name(dir: Self, name: &[u8]) -> Self {
         Self(xxh3_64_with_seed(name, dir.0) | Self::CACHE_BIT)
     }
 
-    /// What stands for the same name in the next slot.
+    /// An alternative identifier for the same name, in the next slot.
     #[must_use]
     pub fn in_next_slot(self) -> Self {
         let others = self.0 & !(u64::from(SLOT_COUNT - 1) << Self::SLOT_SHIFT);
         Self(others | u64::from((self.slot().0 + 1) % SLOT_COUNT) << Self::SLOT_SHIFT)
     }
 
-    /// Whether the inode stands for a file of the shared file system.
+    /// Returns true if the inode is a file of the shared file system.
     pub fn is_cached(self) -> bool {
         self.0 & Self::CACHE_BIT != 0
     }
@@ -191,12 +191,12 @@ impl InodeId {
         }
     }
 
-    /// The slot in which the inode was born.
+    /// The slot in which the inode was created.
     pub fn slot(self) -> Slot {
         Slot((self.0 >> Self::SLOT_SHIFT) as u16 & (SLOT_COUNT - 1))
     }
 
-    /// The slot that keeps the entries of this directory while it is narrow.
+    /// The slot of the directory's entries if it is not sharded.
     pub fn children_slot(self) -> Slot {
         Slot(xxh3_64(&self.0.to_le_bytes()) as u16 & (SLOT_COUNT - 1))
     }
@@ -208,10 +208,10 @@ impl fmt::Display for InodeId {
     }
 }
 
-/// Place of an entry in its directory: a hash of (directory, name), never 0.
+/// Position of an entry in its directory: a hash of (directory, name), never 0.
 ///
-/// It orders the entries of a directory, is the cursor of a directory read, and its highest bits choose the
-/// slot of an entry of a wide directory, so that a cursor stays true while the directory goes wide.
+/// It orders the entries and is the cursor of `readdir`. In a sharded directory its highest bits choose the entry's
+/// slot, so a cursor stays valid while the directory is being sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DirOffset(pub u64);
 
@@ -220,23 +220,23 @@ impl DirOffset {
     pub const START: Self = Self(0);
     const BITS: u32 = 62;
 
-    /// The place of `name` in directory `dir`. Values 1 to 15 are left for `.` and `..` and the doors.
+    /// The offset of `name` in directory `dir`. Values 1 to 15 are reserved for `.`, `..` and the frontends.
     pub fn of(dir: InodeId, name: &[u8]) -> Self {
         Self((xxh3_64_with_seed(name, dir.0) >> (64 - Self::BITS)).max(16))
     }
 
-    /// The slot of the entry in a wide directory.
+    /// The slot of the entry in a sharded directory.
     pub fn slot(self) -> Slot {
         Slot((self.0 >> (Self::BITS - SLOT_COUNT.trailing_zeros())) as u16 & (SLOT_COUNT - 1))
     }
 }
 
-/// Version of a file's content: grows with every change that another node may see.
+/// Version of a file's content: rises with every change that is visible to other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Generation(pub u64);
 
 impl Generation {
-    /// The next one.
+    /// The next generation.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -248,36 +248,36 @@ impl Generation {
 pub struct UnitId {
     /// The file.
     pub inode: InodeId,
-    /// Counted from 0 in the file.
+    /// Index in the file, from 0.
     pub index: u64,
 }
 
 impl UnitId {
-    /// Offset in the file of the unit's first byte.
+    /// Offset of the unit's first byte in the file.
     pub fn start(self) -> u64 {
         self.index * UNIT_SIZE as u64
     }
 }
 
-/// Names one logged operation that touches two slots; unique in the job.
+/// A logged operation across slots; unique in the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId {
     /// The node that coordinates the operation.
     pub node: NodeId,
-    /// Counted by that node, never reused.
+    /// Counter of that node, never reused.
     pub sequence: u64,
 }
 
-/// One open of a file. Each view of each life of an agent counts its own, from a number drawn at random.
+/// One open of a file. Each view of each incarnation of an agent counts from a random number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OpenId(pub u64);
 
-/// Who opens a file.
+/// The open of a file, with its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Opener {
     /// The node.
     pub node: NodeId,
-    /// Which of its opens.
+    /// Its number there.
     pub open: OpenId,
 }
 
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_inode_are_told_apart() {
+    fn kinds_of_inode_are_distinct() {
         let shared = InodeId::in_slot(Slot(4095), 7);
         assert_eq!((shared.view(), shared.slot(), shared.pinned_node()), (View::JobShared, Slot(4095), None));
         let local = InodeId::local_root(NodeId(3), NodeId(2));

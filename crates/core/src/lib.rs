@@ -1,8 +1,7 @@
-//! The words that every other room speaks: identifiers, limits, errors, placement, and the messages
-//! that cross between agents.
+//! Definitions that all crates share: identifiers, limits, errors, placement, and the messages between agents.
 //!
-//! This room holds data types and pure functions only. It does no I/O, keeps no state, reads no clock and
-//! draws no random numbers, so that server, client, command line and simulator agree by construction.
+//! This crate has data types and pure functions only: no I/O, no state, no clock, no random numbers. So server, client,
+//! command line and simulator agree by construction.
 #![forbid(unsafe_code)]
 
 pub mod attr;
@@ -19,6 +18,6 @@ pub mod wire;
 
 pub use attr::{Attr, FileKind, Timestamp};
 pub use cores::CoreSet;
-pub use errno::{Errno, Fault, Result};
+pub use errno::{Errno, Fault, FaultKind, Result};
 pub use ids::{DirOffset, Generation, InodeId, JobId, NodeId, OperationId, Slot, UnitId, View};
 pub use placement::{Cluster, Layout, NodeInfo};

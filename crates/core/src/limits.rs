@@ -1,72 +1,72 @@
-//! Every named limit of the product, and the relations between them that must hold.
+//! All limits of the product, and the relations between them, which the compiler checks.
 
 use std::time::Duration;
 
 /// Size of one unit of file data, of one frame, and of the largest payload of a message, in bytes.
 pub const UNIT_SIZE: usize = 1 << 20;
-/// Device block, and the span covered by one checksum of an extent, in bytes.
+/// Device block, and the span of one checksum of an extent, in bytes.
 pub const BLOCK_SIZE: usize = 4096;
-/// Checksums of a full unit.
+/// Number of checksums of a full unit.
 pub const BLOCKS_PER_UNIT: usize = UNIT_SIZE / BLOCK_SIZE;
-/// Slots of the name space; a slot is the smallest thing that moves between nodes.
+/// Number of slots of the name space; a slot is the smallest part that can move between nodes.
 pub const SLOT_COUNT: u16 = 4096;
-/// Most nodes of a job: a pinned inode names its node in 14 bits.
+/// Largest number of nodes of a job: a pinned inode has 14 bits for its node.
 pub const NODES_MAX: u32 = 1 << 14;
-/// Files up to this size live in their inode record, in bytes.
+/// Largest file whose content is in its inode record, in bytes.
 pub const INLINE_SIZE_MAX: usize = 4096;
 /// Longest name of a directory entry, in bytes.
 pub const NAME_SIZE_MAX: usize = 255;
-/// Longest target of a symbolic link, and longest path in one call of the system, in bytes.
+/// Longest target of a symbolic link, and longest path of a system call, in bytes.
 pub const PATH_SIZE_MAX: usize = 4096;
-/// Longest path from the root of the shared directory, or of the node-local one, in bytes: a program in a deep
-/// directory may name what is below it by a path of [`PATH_SIZE_MAX`] again.
+/// Longest path from the root of the shared or node-local directory, in bytes. It exceeds [`PATH_SIZE_MAX`] because a
+/// program may use a long path relative to a deep directory.
 pub const TREE_PATH_SIZE_MAX: usize = 4 * PATH_SIZE_MAX;
 /// Largest value of an extended attribute, in bytes.
 pub const XATTR_SIZE_MAX: usize = 64 << 10;
-/// Entries of a narrow directory beyond which it goes wide. One node serves and lists that many well; the directory
-/// splits of GIGA+ (Patil and Gibson, FAST 2011) begin at the same number.
+/// Number of entries beyond which a directory is sharded. One node serves and lists that many well; GIGA+ (Patil and
+/// Gibson, FAST 2011) splits directories at the same number.
 pub const NARROW_ENTRIES_MAX: u64 = 8000;
-/// Directories of one directory whose entries are on the node that made them: one for each rank of a node of today. Further
-/// ones that this node makes there are spread over all nodes.
+/// Number of subdirectories of one directory whose entries stay on the node that created them: one per rank of a
+/// current node. The entries of further ones are distributed over all nodes.
 pub const NEAR_DIRECTORIES_MAX: u32 = 64;
-/// Pairs of a directory and a node for which a home counts these. Beyond it, all counts begin anew.
+/// Number of (directory, node) pairs for which a home counts these. Beyond it, all counts restart.
 pub const DIRECTORY_MAKERS_MAX: usize = 1 << 14;
-/// Most entries in one answer to a directory read.
+/// Largest number of entries in a reply to a directory read.
 pub const READDIR_ENTRIES_MAX: u32 = 512;
 /// Largest encoded message without its payload, in bytes.
 pub const MESSAGE_SIZE_MAX: usize = 256 << 10;
 /// Largest file, in bytes: offsets are signed in POSIX.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
-/// Directories above one another.
+/// Largest depth of directories.
 pub const DIRECTORY_DEPTH_MAX: u32 = 1 << 16;
-/// Links to one inode.
+/// Largest number of links to an inode.
 pub const LINKS_MAX: u32 = 65_000;
-/// How long a node that was granted the lease of a file's name may answer for it, counted from when it asked. Another
-/// node's change waits that long for a holder that cannot be told.
+/// Lifetime of a dentry lease, from the request on. A node that changes the name waits that long for a holder that it
+/// cannot reach.
 pub const NAME_LEASE: Duration = Duration::from_secs(5);
-/// Leases of names and sights of directories that one node grants at the same time.
+/// Largest number of leases of names and directories that one node grants at a time.
 pub const LEASES_MAX: usize = 1 << 16;
-/// Names that one view of a node holds leases of.
+/// Largest number of names of which one view of a node holds leases.
 pub const HELD_NAMES_MAX: usize = 1 << 14;
-/// How long a kernel shows a directory's name, and how long an agent and then a kernel show its attributes, without
-/// asking.
+/// Lifetime of a directory's name in the kernel, and of its attributes in an agent and then in the kernel, without
+/// revalidation.
 pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
-/// How long after a home's answer a directory may still be shown: twice its lifetime, and as much again for the
-/// answer's way.
+/// Time after a home's reply for which a directory may still be cached: twice its lifetime, plus as much for the delay
+/// of the reply.
 pub const DIRECTORY_SIGHT: Duration = Duration::from_millis(400);
-/// Files of which one home knows who may have bytes of them in memory.
+/// Largest number of files whose holders one home knows.
 pub const HELD_FILES_MAX: usize = 1 << 14;
-/// Holders of one file that its home knows: of a file that more nodes have, a sample.
+/// Largest number of holders of a file that its home knows; of more nodes, a sample.
 pub const HOLDERS_KEPT_MAX: usize = 32;
-/// Of them, those that come with an answer to an open.
+/// Number of holders in a reply to an open.
 pub const HOLDERS_TOLD_MAX: usize = 8;
-/// How long a holder is waited for: its file's homes have the bytes, too.
+/// Time limit for a holder's reply. It is short, since the homes have the bytes as well.
 pub const HOLDER_PATIENCE: Duration = Duration::from_millis(500);
-/// Most reports of requests to holders in one message.
+/// Largest number of reports about holders in one message.
 pub const HOLDERS_ASKED_MAX: usize = 64;
-/// Locks that are held of one file and waited for, by all programs together.
+/// Largest number of locks of one file, held and waiting, by all programs.
 pub const LOCKS_PER_FILE_MAX: usize = 1 << 14;
-/// Pieces of one unit beyond which its extents are rewritten as one.
+/// Number of extents of one unit beyond which it is rewritten as one.
 pub const PIECES_MAX: usize = 64;
 
 const _: () = assert!(UNIT_SIZE.is_multiple_of(BLOCK_SIZE));

@@ -1,9 +1,9 @@
-//! Names of directory entries: bytes, checked once where they come in.
+//! Validation of names of directory entries.
 
 use crate::errno::{Errno, Result};
 use crate::limits::NAME_SIZE_MAX;
 
-/// Checks a name that is to be created: not empty, no `/`, no NUL, not `.` or `..`, not too long.
+/// Validates a new name: not empty, no `/`, no NUL, not `.` or `..`, not too long.
 ///
 /// # Errors
 /// `EINVAL` or `ENAMETOOLONG`.
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_not_names_are_refused() {
+    fn invalid_names_are_refused() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
             assert_eq!(check(bad), Err(Errno::EINVAL.into()));
         }

@@ -1,18 +1,18 @@
-//! Where things live, computed: no look-up stands on the data path (BB-3, VO-1).
+//! Placement of names and data by formula: the data path needs no lookup (BB-3, VO-1).
 
 use crate::ids::{DirOffset, InodeId, JobId, NodeId, Slot, UnitId};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How the data of a file is laid over the burst-buffer nodes.
+/// Distribution of a file's data over the burst-buffer nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Layout {
-    /// Units in turn over all burst-buffer nodes.
+    /// Units round-robin over all burst-buffer nodes.
     #[default]
     Striped,
-    /// Units in turn over this many burst-buffer nodes, the first chosen by the inode number.
+    /// Units round-robin over this many burst-buffer nodes; the inode number chooses the first.
     StripedOver(u32),
-    /// Of a directory: files born in it lie on their writer's node.
+    /// Of a directory: files created in it are on their creator's node.
     Local,
     /// All units on this node, or on the burst-buffer node of its group.
     On(NodeId),
@@ -55,10 +55,10 @@ impl std::str::FromStr for Layout {
     }
 }
 
-/// What every agent knows of one node.
+/// A node, as all agents know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its number, which is also its place in [`Cluster::nodes`].
+    /// Its number, which is also its index in [`Cluster::nodes`].
     pub id: NodeId,
     /// Host name, for people and for ssh.
     pub host: String,
@@ -66,7 +66,7 @@ pub struct NodeInfo {
     pub address: String,
     /// Nodes of one group share the group's burst-buffer nodes (BB-2).
     pub group: u32,
-    /// Whether the node has a device, that is, whether it is a burst-buffer node.
+    /// Whether the node has a device, which makes it a burst-buffer node.
     pub device: bool,
 }
 
@@ -83,7 +83,7 @@ impl Cluster {
     /// A cluster of these nodes, which are numbered in order from 0.
     ///
     /// # Errors
-    /// What is wrong, for a person: no nodes, too many, misnumbered, or none with a device.
+    /// A message for people: no nodes, too many, wrong numbers, or none with a device.
     pub fn new(job: JobId, nodes: Vec<NodeInfo>) -> Result<Self, String> {
         if nodes.is_empty() || nodes.len() > crate::limits::NODES_MAX as usize {
             return Err(format!("a job has 1 to {} nodes, not {}", crate::limits::NODES_MAX, nodes.len()));
@@ -98,12 +98,12 @@ impl Cluster {
         Ok(Self { job, nodes, device_nodes })
     }
 
-    /// All nodes, in the order of their numbers.
+    /// All nodes, by number.
     pub fn nodes(&self) -> &[NodeInfo] {
         &self.nodes
     }
 
-    /// The node with this number, if the job has it.
+    /// The node with this number, if it exists.
     pub fn node(&self, id: NodeId) -> Option<&NodeInfo> {
         self.nodes.get(id.0 as usize)
     }
@@ -113,8 +113,8 @@ impl Cluster {
         &self.device_nodes
     }
 
-    /// The nodes that stay connected with a node, so that its death is known at once: those whose numbers are ahead of it, or behind,
-    /// by a power of two, counted in a circle. From any node all others are reached by few such steps.
+    /// The nodes that stay connected with a node, so that its failure is detected at once. Their numbers differ from
+    /// its own by a power of two, modulo the number of nodes. A few such steps reach all nodes.
     pub fn neighbours(&self, node: NodeId) -> Vec<NodeId> {
         let count = self.nodes.len() as u64;
         let steps = (0..u64::BITS).map(|power| 1 << power).take_while(|step| *step < count);
@@ -131,12 +131,12 @@ impl Cluster {
         self.device_nodes[usize::from(slot.0) % self.device_nodes.len()]
     }
 
-    /// The node that keeps an inode's record (for a cached file: its cache record).
+    /// The node that has an inode's record (for a cached file: its cache record).
     pub fn inode_home(&self, inode: InodeId) -> NodeId {
         inode.pinned_node().unwrap_or_else(|| self.slot_home(inode.slot()))
     }
 
-    /// The node that keeps the entries of a narrow directory, and the directory's times and counts.
+    /// The node that has the entries, times and counts of a directory that is not sharded.
     pub fn children_home(&self, dir: InodeId) -> NodeId {
         dir.pinned_node().unwrap_or_else(|| self.slot_home(dir.children_slot()))
     }
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// The node that keeps an entry of `dir`.
+    /// The node that has an entry of `dir`.
     pub fn entry_home(&self, dir: InodeId, offset: DirOffset, wide: bool) -> NodeId {
         dir.pinned_node().unwrap_or_else(|| self.slot_home(self.entry_slot(dir, offset, wide)))
     }
@@ -169,8 +169,7 @@ impl Cluster {
         *choice[node.0 as usize % choice.len()]
     }
 
-    /// The nodes on which the units of an inode lie in turn, from unit `first` on: the one after the last is on the
-    /// first again.
+    /// The nodes of an inode's units from unit `first` on, until the sequence repeats.
     pub fn unit_turns(&self, layout: Layout, inode: InodeId, first: u64) -> Vec<NodeId> {
         let count = self.device_nodes.len() as u64;
         let turns = match layout {
@@ -184,7 +183,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The node on which a unit lies.
+    /// The node of a unit.
     pub fn unit_home(&self, layout: Layout, unit: UnitId) -> NodeId {
         if let Some(node) = unit.inode.pinned_node() {
             return node;
@@ -202,7 +201,7 @@ impl Cluster {
         self.device_nodes[place as usize]
     }
 
-    /// The nodes on which units of a file may lie.
+    /// The nodes that may have units of a file.
     pub fn unit_homes(&self, layout: Layout, inode: InodeId) -> Vec<NodeId> {
         let mut homes: Vec<_> = (0..self.device_nodes.len() as u64)
             .map(|index| self.unit_home(layout, UnitId { inode, index }))
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn striped_units_take_every_node_in_turn() {
+    fn striped_units_use_all_nodes_round_robin() {
         let cluster = cluster(&[true; 4]);
         let inode = InodeId::in_slot(Slot(9), 77);
         let homes: Vec<_> =
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_few_and_lead_to_all() {
+    fn neighbours_are_few_and_reach_all_nodes() {
         for count in [1, 2, 5, 6, 100, 1000] {
             let cluster = cluster(&vec![true; count]);
             let mut steps = 0;
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_are_read_as_they_are_written() {
+    fn layouts_survive_formatting_and_parsing() {
         for layout in [Layout::Striped, Layout::StripedOver(3), Layout::Local, Layout::On(NodeId(2))] {
             assert_eq!(layout.to_string().parse(), Ok(layout));
         }

@@ -1,4 +1,4 @@
-//! Sets of byte ranges: which bytes of a frame are valid, which are dirty.
+//! Sets of byte ranges, as of the valid or dirty bytes of a frame.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct RangeSet(Vec<Range<u32>>);
 
 impl RangeSet {
-    /// No bytes.
+    /// The empty set.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -18,7 +18,7 @@ impl RangeSet {
         self.0.iter().cloned()
     }
 
-    /// Whether the set has no bytes.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -28,12 +28,12 @@ impl RangeSet {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Number of separate ranges.
+    /// Number of ranges.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// End of the last range, 0 for an empty set.
+    /// End of the last range; 0 for the empty set.
     pub fn end(&self) -> u32 {
         self.0.last().map_or(0, |range| range.end)
     }
@@ -53,7 +53,7 @@ impl RangeSet {
         self.0.splice(first..last, [joined]);
     }
 
-    /// Takes a range away.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range<u32>) {
         if range.is_empty() {
             return;
@@ -67,12 +67,12 @@ impl RangeSet {
         self.0 = kept;
     }
 
-    /// Whether all bytes of `range` are in the set.
+    /// Returns true if all bytes of `range` are in the set.
     pub fn contains(&self, range: &Range<u32>) -> bool {
         range.is_empty() || self.around(range).is_some()
     }
 
-    /// The one range of the set that has all bytes of `range`.
+    /// The range of the set that contains all bytes of `range`.
     pub fn around(&self, range: &Range<u32>) -> Option<Range<u32>> {
         self.0.iter().find(|old| old.start <= range.start && range.end <= old.end).cloned()
     }
@@ -86,13 +86,13 @@ impl RangeSet {
         missing.0
     }
 
-    /// Whether the ranges are as this room leaves them, also where the set came from outside.
+    /// Returns true if the ranges satisfy the invariant of the type, which a decoded set may violate.
     pub fn is_in_order(&self) -> bool {
         self.0.iter().all(|range| range.start < range.end)
             && self.0.windows(2).all(|pair| pair[0].end < pair[1].start)
     }
 
-    /// Forgets all bytes.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_out_of_order_are_noticed() {
+    fn invalid_range_sets_are_detected() {
         for wrong in [
             vec![4..8, 0..2],
             vec![0..4, 2..8],

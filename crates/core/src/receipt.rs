@@ -1,24 +1,25 @@
-//! The receipt of a drain: per file what is on the shared file system, and how we know.
+//! The receipt of a drain: the state of each file on the shared file system, with its proof.
 
 use crate::wire::admin::Storm;
 use serde::{Deserialize, Serialize};
 
-/// Why a file cannot be flushed that has no name any more.
-pub const GONE: &str = "is gone: removed or moved by another program";
-/// Why a file cannot be flushed whose name another one has.
-pub const TAKEN: &str = "another file has taken its place";
+/// Reason for a failed flush: the file has no name any more.
+pub const GONE: &str = "no longer exists: another program removed or renamed it";
+/// Reason for a failed flush: another file has its name.
+pub const TAKEN: &str = "another file has its name now";
 
-/// How the flush of one file ended.
+/// Result of the flush of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileOutcome {
     /// Written and fsynced.
     Synced,
-    /// Written, fsynced, read back, and found equal to the checksum.
+    /// Written, fsynced, read back, and equal to the checksum.
     Verified,
-    /// Not (wholly) on the shared file system; says why. The dirty data is still in the journal.
+    /// Not completely on the shared file system, with the reason. The journal still has the dirty data.
     Missing(String),
-    /// A program had the file open for writing when the job was cut off: says how much of it is there, synced. The journal has no more of it.
+    /// A program had the file open for writing when the job was cut off; the text says how much is there, synced. The
+    /// journal has no more of it.
     CutOff(String),
 }
 
@@ -29,20 +30,20 @@ pub struct FileReceipt {
     pub path: String,
     /// Size of the file in bytes.
     pub size: u64,
-    /// Bytes of it that Tameike wrote.
+    /// Number of bytes of it that Tameike wrote.
     pub written: u64,
-    /// BLAKE3 of the whole file in hexadecimal (as `b3sum` prints it) when Tameike wrote into every unit of it;
-    /// else, after `units:`, BLAKE3 over (index, digest) of the units that it wrote into. After a flush that was
-    /// cut off, units in which the file has data stand for those.
+    /// BLAKE3 of the whole file in hexadecimal (as `b3sum` prints it), if Tameike wrote into every unit of it. Else,
+    /// after `units:`, BLAKE3 over (index, digest) of the units that it wrote; after an interrupted flush, of the units
+    /// in which the file has data.
     pub checksum: String,
-    /// What a person should know besides; empty in the normal case.
+    /// Further information for people; usually empty.
     pub note: String,
-    /// How it ended.
+    /// Result of the flush.
     pub outcome: FileOutcome,
 }
 
 impl FileReceipt {
-    /// Whether the file is on the shared file system, whole.
+    /// Returns true if the whole file is on the shared file system.
     pub fn is_complete(&self) -> bool {
         match self.outcome {
             FileOutcome::Synced | FileOutcome::Verified => true,
@@ -50,12 +51,12 @@ impl FileReceipt {
         }
     }
 
-    /// Whether it cannot be flushed because the shared directory has no such file any more.
+    /// Returns true if the file cannot be flushed because the shared directory no longer has it.
     pub fn is_gone(&self) -> bool {
         matches!(&self.outcome, FileOutcome::Missing(why) if why.contains(GONE) || why.contains(TAKEN))
     }
 
-    /// Whether the journal has something of it that the shared file system lacks.
+    /// Returns true if the journal has data of it that the shared file system lacks.
     pub fn is_missing(&self) -> bool {
         matches!(self.outcome, FileOutcome::Missing(_))
     }
@@ -66,25 +67,25 @@ impl FileReceipt {
 pub struct Receipt {
     /// One entry per file that the job wrote in the cache view, by path.
     pub files: Vec<FileReceipt>,
-    /// What kept whole agents from being drained; empty in a good drain.
+    /// Errors for which whole agents were not drained; empty after a successful drain.
     pub faults: Vec<String>,
-    /// Directories in which each node has made many files fast.
+    /// Directories in which nodes created many files within seconds.
     #[serde(default)]
     pub storms: Vec<Storm>,
 }
 
 impl Receipt {
-    /// Whether every file is on the shared file system, whole, and every agent answered.
+    /// Returns true if all files are completely on the shared file system, and all agents replied.
     pub fn is_complete(&self) -> bool {
         self.faults.is_empty() && self.files.iter().all(FileReceipt::is_complete)
     }
 
-    /// Whether the journals have nothing more that the shared file system lacks, and every agent answered.
+    /// Returns true if the shared file system has everything that the journals have, and all agents replied.
     pub fn is_drained(&self) -> bool {
         self.faults.is_empty() && self.missing().next().is_none()
     }
 
-    /// The files of which the journals have more than the shared file system.
+    /// The files of which the journals have data that the shared file system lacks.
     pub fn missing(&self) -> impl Iterator<Item = &FileReceipt> {
         self.files.iter().filter(|file| file.is_missing())
     }

@@ -1,4 +1,4 @@
-//! What every fabric must do, as one body of tests. Each back end runs all of [`TESTS`] over its own network.
+//! Conformance tests of the [`Fabric`] trait. Each back end runs all of [`TESTS`] over a network of its own kind.
 
 use super::{Fabric, Incoming, Lane, PeerEvent, Receiver};
 use std::future::Future;
@@ -10,24 +10,22 @@ use tameike_core::{Errno, NodeId};
 use tameike_io::os::runtime::Runtime;
 use tameike_io::slab::{Frame, Payload, Pool};
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit beyond any expected delay.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub(super) const A: NodeId = NodeId(0);
 pub(super) const B: NodeId = NodeId(1);
 
-/// A network of two nodes to test.
 pub(super) trait Network {
     /// Starts the agent of a node, or starts it again at the same address.
     fn start(&self, node: NodeId, receiver: Arc<dyn Receiver>) -> Arc<dyn Fabric>;
-    /// The agent's process ends.
+    /// Ends the agent's process.
     fn kill(&self, node: NodeId);
-    /// Runs the tests' tasks.
     fn runtime(&self) -> Runtime;
-    /// At least 8 frames for the tests' own use.
+    /// A pool of at least 8 frames for the tests.
     fn frames(&self) -> Pool;
 }
 
-/// Takes what arrives into queues.
+/// Queues what arrives.
 pub(super) struct Inbox {
     messages: Sender<Incoming>,
     events: Sender<(NodeId, PeerEvent)>,
@@ -43,7 +41,6 @@ impl Receiver for Inbox {
     }
 }
 
-/// A running agent.
 pub(super) struct Agent {
     pub fabric: Arc<dyn Fabric>,
     pub messages: Queue<Incoming>,
@@ -59,12 +56,12 @@ impl Agent {
     }
 
     pub(super) fn next(&self) -> Incoming {
-        self.messages.recv_timeout(PATIENCE).expect("a message arrives")
+        self.messages.recv_timeout(TIME_LIMIT).expect("a message arrives")
     }
 
     pub(super) fn expect_event(&self, expected: PeerEvent) {
         loop {
-            let (_, event) = self.events.recv_timeout(PATIENCE).expect("an event comes");
+            let (_, event) = self.events.recv_timeout(TIME_LIMIT).expect("an event arrives");
             if event == expected {
                 return;
             }
@@ -72,7 +69,7 @@ impl Agent {
     }
 }
 
-/// Runs `future` as a task and waits for its end on this thread.
+/// Runs `future` as a task and blocks this thread until it completes.
 pub(super) fn wait<T: Send + 'static>(
     runtime: &Runtime,
     future: impl Future<Output = T> + Send + 'static,
@@ -81,7 +78,7 @@ pub(super) fn wait<T: Send + 'static>(
     runtime.spawn(async move {
         let _ = sender.send(future.await);
     });
-    receiver.recv_timeout(PATIENCE).expect("the task ends in time and does not panic")
+    receiver.recv_timeout(TIME_LIMIT).expect("the task ends in time and does not panic")
 }
 
 pub(super) fn pattern(frame: &mut Frame, seed: u8) {
@@ -98,16 +95,16 @@ pub(super) fn patterned(pool: &Pool, seed: u8) -> Payload {
 
 pub(super) type Test = fn(&dyn Network);
 
-/// Every test, with its name. Each wants a network of its own.
+/// Every test, with its name. Each needs a fresh network.
 pub(super) const TESTS: [(&str, Test); 8] = [
     ("messages of all sizes arrive on both lanes", messages_of_all_sizes_arrive),
-    ("what is too large is refused", what_is_too_large_is_refused),
+    ("messages that are too large are refused", too_large_messages_are_refused),
     ("a put fills the granted frame", a_put_fills_the_granted_frame),
     ("a put to a revoked grant is dropped", a_put_to_a_revoked_grant_is_dropped),
-    ("a get brings the granted bytes", a_get_brings_the_granted_bytes),
-    ("a frame taken back is never written", a_frame_taken_back_is_never_written),
+    ("a get reads the granted bytes", a_get_reads_the_granted_bytes),
+    ("a revoked frame is never written", a_revoked_frame_is_never_written),
     ("many threads send at once", many_threads_send_at_once),
-    ("a peer dies and comes back", a_peer_dies_and_comes_back),
+    ("a peer fails and restarts", a_peer_fails_and_restarts),
 ];
 
 fn messages_of_all_sizes_arrive(network: &dyn Network) {
@@ -120,7 +117,7 @@ fn messages_of_all_sizes_arrive(network: &dyn Network) {
                 let start = size.min(1);
                 let sent = payload.slice(start..size);
                 wait(&network.runtime(), a.fabric.send(B, lane, body.clone(), Some(sent.clone())))
-                    .expect("b is there");
+                    .expect("b is reachable");
                 let found = b.next();
                 assert_eq!((found.from, found.lane), (A, lane));
                 assert!(found.body == body);
@@ -129,11 +126,11 @@ fn messages_of_all_sizes_arrive(network: &dyn Network) {
             }
         }
     }
-    wait(&network.runtime(), b.fabric.send(A, Lane::Reply, b"back".to_vec(), None)).expect("a is there");
+    wait(&network.runtime(), b.fabric.send(A, Lane::Reply, b"back".to_vec(), None)).expect("a is reachable");
     assert_eq!(a.next().body, b"back");
 }
 
-fn what_is_too_large_is_refused(network: &dyn Network) {
+fn too_large_messages_are_refused(network: &dyn Network) {
     let (a, b) = (Agent::start(network, A), Agent::start(network, B));
     let refused = |body, payload| {
         let fault = wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, payload));
@@ -143,7 +140,8 @@ fn what_is_too_large_is_refused(network: &dyn Network) {
     if a.fabric.inline_max() < UNIT_SIZE {
         refused(Vec::new(), Some(patterned(&network.frames(), 0)));
     }
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"small".to_vec(), None)).expect("b is there");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"small".to_vec(), None))
+        .expect("b is reachable");
     assert_eq!(b.next().body, b"small");
 }
 
@@ -156,10 +154,10 @@ fn a_put_fills_the_granted_frame(network: &dyn Network) {
         let grant = a.fabric.grant_write(frame);
         let body = size.to_le_bytes().to_vec();
         wait(&network.runtime(), b.fabric.put(A, grant, source.slice(0..size), body.clone()))
-            .expect("a is there");
+            .expect("a is reachable");
         let found = a.next();
         assert_eq!((found.from, found.lane, &found.body), (B, Lane::Reply, &body));
-        let frame = a.fabric.revoke(grant).expect("nobody writes to it now");
+        let frame = a.fabric.revoke(grant).expect("no peer is writing");
         assert!(frame[..size as usize] == source[..size as usize]);
         assert!(frame[size as usize..].iter().all(|&byte| byte == 0));
     }
@@ -171,15 +169,15 @@ fn a_put_to_a_revoked_grant_is_dropped(network: &dyn Network) {
     let mut frame = network.frames().try_take().expect("a frame");
     frame.fill(0);
     let grant = a.fabric.grant_write(frame);
-    let frame = a.fabric.revoke(grant).expect("nobody has written to it");
+    let frame = a.fabric.revoke(grant).expect("no peer is writing");
     assert!(a.fabric.revoke(grant).is_none());
-    wait(&network.runtime(), b.fabric.put(A, grant, source, b"dropped".to_vec())).expect("a is there");
-    wait(&network.runtime(), b.fabric.send(A, Lane::Reply, b"kept".to_vec(), None)).expect("a is there");
+    wait(&network.runtime(), b.fabric.put(A, grant, source, b"dropped".to_vec())).expect("a is reachable");
+    wait(&network.runtime(), b.fabric.send(A, Lane::Reply, b"kept".to_vec(), None)).expect("a is reachable");
     assert_eq!(a.next().body, b"kept");
     assert!(frame.iter().all(|&byte| byte == 0));
 }
 
-fn a_get_brings_the_granted_bytes(network: &dyn Network) {
+fn a_get_reads_the_granted_bytes(network: &dyn Network) {
     let (a, b) = (Agent::start(network, A), Agent::start(network, B));
     let source = patterned(&network.frames(), 9);
     let grant = b.fabric.grant_read(source.slice(100..UNIT_SIZE as u32));
@@ -194,13 +192,13 @@ fn a_get_brings_the_granted_bytes(network: &dyn Network) {
     }
     let (frame, result) = wait(&network.runtime(), a.fabric.get(B, grant, frame, UNIT_SIZE as u32));
     assert_eq!(result.expect_err("more than was granted").errno, Errno::ESTALE);
-    assert!(b.fabric.revoke(grant).is_none(), "only frames granted for writing come back");
+    assert!(b.fabric.revoke(grant).is_none(), "only frames granted for writing are returned");
     let (_, result) = wait(&network.runtime(), a.fabric.get(B, grant, frame, 1));
     assert_eq!(result.expect_err("revoked").errno, Errno::ESTALE);
 }
 
-/// Revokes at all moments of a put. A frame that came back is filled with something else, which must stay.
-fn a_frame_taken_back_is_never_written(network: &dyn Network) {
+/// Revokes at all points in time of a put. The test overwrites each returned frame, and the put must not change it.
+fn a_revoked_frame_is_never_written(network: &dyn Network) {
     let (a, b) = (Agent::start(network, A), Agent::start(network, B));
     let source = patterned(&network.frames(), 3);
     let runtime = network.runtime();
@@ -211,7 +209,7 @@ fn a_frame_taken_back_is_never_written(network: &dyn Network) {
         });
         let grant = a.fabric.grant_write(frame);
         let put = b.fabric.put(A, grant, source.clone(), b"put".to_vec());
-        runtime.spawn(async move { put.await.expect("a is there") });
+        runtime.spawn(async move { put.await.expect("a is reachable") });
         wait(&runtime, runtime.sleep(Duration::from_micros(round * 23)));
         if let Some(mut frame) = a.fabric.revoke(grant) {
             frame.fill(0x55);
@@ -219,7 +217,7 @@ fn a_frame_taken_back_is_never_written(network: &dyn Network) {
             assert!(frame.iter().all(|&byte| byte == 0x55), "round {round}");
         }
     }
-    wait(&runtime, b.fabric.send(A, Lane::Request, b"end".to_vec(), None)).expect("a is there");
+    wait(&runtime, b.fabric.send(A, Lane::Request, b"end".to_vec(), None)).expect("a is reachable");
     while a.next().body != b"end" {}
 }
 
@@ -239,7 +237,7 @@ fn many_threads_send_at_once(network: &dyn Network) {
                     let beside = (number % 2 == 0).then(|| payload.slice(0..size));
                     let mut body = vec![thread];
                     body.extend(number.to_le_bytes());
-                    wait(&runtime, fabric.send(to, lane, body, beside)).expect("the peer is there");
+                    wait(&runtime, fabric.send(to, lane, body, beside)).expect("the peer is reachable");
                 }
             });
         }
@@ -258,24 +256,24 @@ fn many_threads_send_at_once(network: &dyn Network) {
     });
 }
 
-fn a_peer_dies_and_comes_back(network: &dyn Network) {
+fn a_peer_fails_and_restarts(network: &dyn Network) {
     let runtime = network.runtime();
     let (a, b) = (Agent::start(network, A), Agent::start(network, B));
-    wait(&runtime, a.fabric.send(B, Lane::Request, b"one".to_vec(), None)).expect("b is there");
+    wait(&runtime, a.fabric.send(B, Lane::Request, b"one".to_vec(), None)).expect("b is reachable");
     assert_eq!(b.next().body, b"one");
     a.expect_event(PeerEvent::Up);
     network.kill(B);
     a.expect_event(PeerEvent::Dead);
     let fault = wait(&runtime, a.fabric.send(B, Lane::Request, b"two".to_vec(), None));
-    let fault = fault.expect_err("b is dead");
+    let fault = fault.expect_err("b has failed");
     assert_eq!(fault.errno, Errno::EHOSTDOWN);
-    assert!(fault.message.contains("node 1"), "{fault}");
+    assert!(fault.to_string().contains("node 1"), "{fault}");
     let b = Agent::start(network, B);
-    // An attempt to connect that began before b was back may still fail.
+    // An attempt to connect that began before b restarted may still fail.
     let mut attempts = 0;
     while let Err(fault) = wait(&runtime, a.fabric.send(B, Lane::Request, b"three".to_vec(), None)) {
         attempts += 1;
-        assert!(attempts < 100, "b is back, but: {fault}");
+        assert!(attempts < 100, "b has restarted, but: {fault}");
         wait(&runtime, runtime.sleep(Duration::from_millis(20)));
     }
     a.expect_event(PeerEvent::Up);

@@ -1,4 +1,4 @@
-//! Decoders of this crate, for tests that feed them arbitrary bytes (feature `fuzz`).
+//! Entry points for fuzzing the decoders of this crate (feature `fuzz`).
 
 use crate::socket;
 
@@ -7,12 +7,12 @@ pub fn frame_header(bytes: &[u8]) {
     socket::header::fuzz(bytes);
 }
 
-/// Encoded message headers, for the corpus.
+/// Encoded message headers as seeds of the corpus.
 pub fn header_seeds() -> [(&'static str, Vec<u8>); 2] {
     socket::header::fuzz_seeds()
 }
 
-/// An encoded hello, for the corpus.
+/// An encoded hello as a seed of the corpus.
 pub fn hello_seed() -> Vec<u8> {
     socket::handshake::fuzz_seed()
 }

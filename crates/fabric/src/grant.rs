@@ -1,8 +1,8 @@
-//! Grants given to peers, and gets that wait for their bytes.
+//! Grants given to peers, and pending gets.
 //!
-//! A frame has one owner: the table, or the reader that is filling it at this moment. So a grant revoked in
-//! the middle of a put cannot lead to a write into a frame that has found another use: the reader owns the
-//! frame until the last byte has come, finds the grant gone, and lets the frame go to its pool.
+//! A frame has one owner: the table, or the reader that is filling it. If the agent revokes a grant during a put, the reader owns
+//! the frame until the last byte has arrived, finds no grant, and returns the frame to its pool. So a put never writes to a frame
+//! that is already reused.
 
 use crate::GrantId;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ enum Grant {
     Filling,
 }
 
-/// Who waits for a get.
+/// A get that waits for its bytes.
 pub(crate) struct PendingGet {
     pub from: NodeId,
     pub frame: Frame,
@@ -29,7 +29,7 @@ pub(crate) struct PendingGet {
 
 /// All grants and gets of this agent.
 pub(crate) struct Grants {
-    /// Starts at random, so that a grant of an earlier life of this agent is not taken for one of this life.
+    /// Starts at a random number, so that a grant of an earlier incarnation of this agent is never valid in this one.
     next: AtomicU64,
     grants: Mutex<BTreeMap<u64, Grant>>,
     gets: Mutex<BTreeMap<u64, PendingGet>>,
@@ -44,18 +44,18 @@ impl Grants {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn give(&self, grant: Grant) -> GrantId {
+    fn add(&self, grant: Grant) -> GrantId {
         let number = self.number();
         self.grants.lock().insert(number, grant);
         GrantId(number)
     }
 
-    pub(crate) fn give_write(&self, frame: Frame) -> GrantId {
-        self.give(Grant::Write(frame))
+    pub(crate) fn add_write(&self, frame: Frame) -> GrantId {
+        self.add(Grant::Write(frame))
     }
 
-    pub(crate) fn give_read(&self, payload: Payload) -> GrantId {
-        self.give(Grant::Read(payload))
+    pub(crate) fn add_read(&self, payload: Payload) -> GrantId {
+        self.add(Grant::Read(payload))
     }
 
     pub(crate) fn revoke(&self, grant: GrantId) -> Option<Frame> {
@@ -65,7 +65,7 @@ impl Grants {
         }
     }
 
-    /// The first `length` bytes of what is granted for reading.
+    /// The first `length` bytes of a payload granted for reading.
     pub(crate) fn readable(&self, grant: u64, length: u32) -> Option<Payload> {
         match self.grants.lock().get(&grant) {
             Some(Grant::Read(payload)) if payload.len() >= length as usize => Some(payload.slice(0..length)),
@@ -73,7 +73,7 @@ impl Grants {
         }
     }
 
-    /// Takes the frame granted for writing, to fill it.
+    /// Takes a frame granted for writing out of the table, to fill it.
     pub(crate) fn begin_fill(&self, grant: u64) -> Option<Frame> {
         let mut grants = self.grants.lock();
         let slot = grants.get_mut(&grant).filter(|slot| matches!(slot, Grant::Write(_)))?;
@@ -83,7 +83,7 @@ impl Grants {
         }
     }
 
-    /// Gives the frame back. Whether the grant is still active; if not, the frame goes to its pool.
+    /// Returns a filled frame. False if the grant was revoked meanwhile: then the frame returns to its pool.
     pub(crate) fn end_fill(&self, grant: u64, frame: Frame) -> bool {
         match self.grants.lock().get_mut(&grant) {
             Some(slot) => {
@@ -94,25 +94,24 @@ impl Grants {
         }
     }
 
-    /// Registers a get and numbers it.
     pub(crate) fn begin_get(&self, get: PendingGet) -> u64 {
         let number = self.number();
         self.gets.lock().insert(number, get);
         number
     }
 
-    /// Takes a get of `from` out, to answer it.
+    /// Removes a get of `from`, to complete it.
     pub(crate) fn take_get(&self, number: u64, from: NodeId) -> Option<PendingGet> {
         let mut gets = self.gets.lock();
         if gets.get(&number)?.from == from { gets.remove(&number) } else { None }
     }
 
-    /// Whether bytes of a peer are waited for.
+    /// True if a get from `from` is pending.
     pub(crate) fn any_get(&self, from: NodeId) -> bool {
         self.gets.lock().values().any(|get| get.from == from)
     }
 
-    /// Ends all gets from a peer that lost a connection; `None` stands for all peers.
+    /// Fails the gets from a peer that lost a connection; `None` means all peers.
     pub(crate) fn fail_gets(&self, from: Option<NodeId>, fault: &Fault) {
         let failed: Vec<_> = {
             let mut gets = self.gets.lock();

@@ -1,4 +1,4 @@
-//! Layers over a fabric: a layer changes some calls and passes all others on.
+//! Wrappers of a fabric that change some calls and forward the others.
 
 use crate::{Fabric, GrantId, Lane, Receiver};
 use futures_util::future::BoxFuture;
@@ -7,8 +7,8 @@ use tameike_core::{NodeId, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::slab::{Frame, Payload};
 
-/// A fabric over another one. Its calls do as those of the same names of [`Fabric`]; those that a layer does not define go to
-/// [`FabricLayer::inner`] unchanged.
+/// A fabric over another one. Each method corresponds to the method of the same name of [`Fabric`]. The default implementations
+/// forward to [`FabricLayer::inner`].
 #[expect(missing_docs, reason = "the methods are those of Fabric")]
 pub trait FabricLayer: Send + Sync {
     /// The fabric below.

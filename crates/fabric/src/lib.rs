@@ -30,77 +30,78 @@ use tameike_core::{NodeId, Result};
 use tameike_io::disk::HostDevice;
 use tameike_io::slab::{Frame, Payload};
 
-/// How long something has been expected of a peer when [`Fabric::probe`] is first called.
+/// Age of the oldest pending request to a peer when [`Fabric::probe`] is first called.
 pub const PROBE_AFTER: Duration = Duration::from_secs(2);
 
-/// The part of a silence that was over before the first probe: so that nobody waits for a silent peer for longer than the peer
-/// time limit. A short limit, as tests have it, is not over with that.
+/// The silence that counts as passed at the first probe, so that callers wait for the peer time limit in all. At most half of the
+/// limit, for the short limits of tests.
 fn waited(peer_limit: Duration) -> Duration {
     PROBE_AFTER.min(peer_limit / 2)
 }
 
-/// Requests and replies travel apart, so that waiting for a frame to take a request into never holds up a
-/// reply.
+/// Requests and replies travel on separate lanes, so that a request that waits for a frame never blocks a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// From who asks to who answers.
+    /// From the caller to the server.
     Request,
-    /// Back.
+    /// From the server to the caller.
     Reply,
 }
 
-/// Right to write into, or read from, one frame of this agent, given to a peer with a message.
+/// The right of a peer to write into, or to read from, one frame of this agent. Messages carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GrantId(pub u64);
 
-/// A message as it arrives.
+/// A received message.
 pub struct Incoming {
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
-    /// On which lane.
+    /// The lane it arrived on.
     pub lane: Lane,
     /// The encoded message.
     pub body: Vec<u8>,
-    /// Bytes beside it, in a frame of this agent.
+    /// File data sent with the message, in a frame of this agent.
     pub payload: Option<Payload>,
 }
 
-/// What happened to a peer.
+/// A change of a peer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// It can be reached (again).
+    /// The peer is reachable, for the first time or again.
     Up,
-    /// Nothing was heard of it for the peer time limit; it may come back.
+    /// The peer was silent for the peer time limit; it may come back.
     Unreachable,
-    /// Its process is gone: connections are refused or reset.
+    /// The peer's process has exited: it refuses or resets connections.
     Dead,
 }
 
-/// Takes what a fabric delivers. Called on the fabric's own thread; must not block.
+/// Receives messages and events from a fabric. Called on the fabric's own thread; must not block.
 pub trait Receiver: Send + Sync {
-    /// A message has arrived.
+    /// Handles a message.
     fn message(&self, incoming: Incoming);
-    /// A peer has come or gone.
+    /// Handles a change of a peer's state.
     fn peer(&self, peer: NodeId, event: PeerEvent);
-    /// Whether something is expected of `peer`, or by it, so that its connection is not idle though nothing travels there.
+    /// True if a request to `peer` or from it is pending. Its connection is then not idle, even without traffic.
     fn is_expecting(&self, peer: NodeId) -> bool {
         let _ = peer;
         false
     }
 }
 
-/// The network between agents. What arrives beside a message or in a frame is compared with the digest of the checksums that it was
-/// sent with ([`Payload::sums`]), and stays with these; what differs is not delivered.
+/// The network between agents. The receiving fabric verifies payloads and frames against the digest of the sender's checksums
+/// ([`Payload::sums`]), drops mismatches, and keeps the checksums with the data.
 pub trait Fabric: Send + Sync {
-    /// This node.
+    /// The id of this node.
     fn local(&self) -> NodeId;
-    /// Largest payload that [`Fabric::send`] carries, in bytes; larger ones go by grant and [`Fabric::get`].
+    /// Largest payload of [`Fabric::send`], in bytes; larger ones travel by grant and [`Fabric::get`].
     fn inline_max(&self) -> usize;
-    /// Sends a message. Ends when the message's bytes are no longer needed, which does not mean it arrived.
-    /// An empty payload arrives as none.
+    /// Sends a message. Completes when the fabric no longer needs the bytes, which does not imply delivery. An empty payload
+    /// arrives as `None`.
     ///
-    /// `ECONNRESET` or `ETIMEDOUT` say that the connection broke: the message may have arrived or not.
-    /// `EHOSTDOWN` says that the peer cannot be had, `EINVAL` that the message is too large.
+    /// # Errors
+    /// - `ECONNRESET`, `ETIMEDOUT`: the connection broke; the message may have arrived.
+    /// - `EHOSTDOWN`: the peer failed or is unreachable.
+    /// - `EINVAL`: the message is too large.
     fn send(
         &self,
         to: NodeId,
@@ -112,11 +113,11 @@ pub trait Fabric: Send + Sync {
     fn grant_write(&self, frame: Frame) -> GrantId;
     /// Lets peers get from `payload` until the grant is revoked.
     fn grant_read(&self, payload: Payload) -> GrantId;
-    /// Ends a grant; a frame granted for writing comes back, unless a peer is writing to it at this moment: then
-    /// it goes to its pool after that. What arrives later is dropped.
+    /// Revokes a grant and returns a frame that was granted for writing. While a peer writes to the frame, returns `None`, and
+    /// the frame returns to its pool afterwards. The fabric drops whatever arrives later for the grant.
     fn revoke(&self, grant: GrantId) -> Option<Frame>;
-    /// Writes `source` at the start of a frame granted by `to`, then delivers `body` there, on the reply lane.
-    /// When the grant is not active, `body` is dropped too.
+    /// Writes `source` to the start of a frame granted by `to`, then delivers `body` there on the reply lane. If the grant is not
+    /// active, the peer drops `body` too.
     fn put(
         &self,
         to: NodeId,
@@ -124,7 +125,7 @@ pub trait Fabric: Send + Sync {
         source: Payload,
         body: Vec<u8>,
     ) -> BoxFuture<'static, Result<()>>;
-    /// Reads `length` bytes granted by `from` to the start of `frame`.
+    /// Reads `length` bytes granted by `from` into the start of `frame`.
     fn get(
         &self,
         from: NodeId,
@@ -132,38 +133,37 @@ pub trait Fabric: Send + Sync {
         frame: Frame,
         length: u32,
     ) -> BoxFuture<'static, (Frame, Result<()>)>;
-    /// Says who takes what arrives. Called once, before the first message.
+    /// Sets the receiver. Called once, before the first message.
     fn attach(&self, receiver: Arc<dyn Receiver>);
-    /// Called once a second while something is expected of `peer`, from [`PROBE_AFTER`] on: a fabric that must ask to learn that a
-    /// peer is silent asks now, and tells [`PeerEvent::Unreachable`] after the peer time limit.
+    /// Checks that `peer` still answers. Called once a second while a request to `peer` is pending, from [`PROBE_AFTER`] on. A
+    /// fabric that detects silence only by probing reports [`PeerEvent::Unreachable`] after the peer time limit.
     fn probe(&self, peer: NodeId) {
         let _ = peer;
     }
-    /// The device of a node, this one among them, when processes of this host can read it as fast as memory.
+    /// The device of a node, which may be this one, if processes of this host can read it at memory speed.
     fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let _ = node;
         None
     }
 }
 
-/// What a request brought back.
+/// The result of a call.
 pub struct Answer {
-    /// The reply; [`Reply::Fault`] is turned into an error before.
+    /// The reply. A [`Reply::Fault`] has become an error before.
     pub reply: Reply,
-    /// Bytes beside it.
+    /// The payload of the reply.
     pub payload: Option<Payload>,
 }
 
-/// Asks agents. A request to the own node is served directly, without encoding or copying.
+/// Calls other agents. Calls to the local node run directly, without encoding or copies.
 pub trait Rpc: Send + Sync {
-    /// This node.
+    /// The id of this node.
     fn local(&self) -> NodeId;
-    /// Sends `request` with `payload` and waits for the reply, whose payload arrives in `into`, if that is given: it may be
-    /// kept, which those in other frames are not.
+    /// Sends `request` with `payload` and waits for the reply. The payload of the reply arrives in `into` if given. The caller
+    /// may keep a payload in `into`, but must not keep one in another frame.
     ///
     /// # Errors
-    /// The fault that the peer answered, or `EHOSTDOWN` when the peer is dead, or cannot be reached for longer
-    /// than the peer time limit.
+    /// The fault that the peer returned, or `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit.
     fn call(
         &self,
         to: NodeId,
@@ -171,20 +171,20 @@ pub trait Rpc: Send + Sync {
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>>;
-    /// As [`Fabric::device_of`].
+    /// See [`Fabric::device_of`].
     fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let _ = node;
         None
     }
 }
 
-/// Where who asks wants the bytes of an answer.
+/// Where the caller wants the payload of a reply.
 pub enum Target {
     /// In any frame.
     Any,
-    /// In this one.
+    /// In this frame.
     Frame(Frame),
-    /// In any frame; or they stay where they lie on the device.
+    /// In any frame, or as a location on the device.
     AnyOrPlace,
 }
 
@@ -194,18 +194,18 @@ impl From<Option<Frame>> for Target {
     }
 }
 
-/// The bytes of an answer.
+/// The payload of a reply.
 pub enum Carried {
-    /// There are none.
+    /// No payload.
     Nothing,
-    /// They are here.
+    /// The bytes.
     Payload(Payload),
-    /// They are there; only for [`Target::AnyOrPlace`].
+    /// The location of the bytes on the device; only for [`Target::AnyOrPlace`].
     Place(Place),
 }
 
 impl Carried {
-    /// How many there are.
+    /// The length in bytes.
     pub fn count(&self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -214,7 +214,7 @@ impl Carried {
         }
     }
 
-    /// Those that are here.
+    /// The bytes, unless they are a location or absent.
     pub fn payload(self) -> Option<Payload> {
         match self {
             Self::Payload(payload) => Some(payload),
@@ -223,9 +223,9 @@ impl Carried {
     }
 }
 
-/// Answers requests.
+/// Serves requests.
 pub trait Service: Send + Sync {
-    /// Serves one request of `from`. Runs at once as far as it can without waiting.
+    /// Serves one request of `from`. Runs synchronously up to the first wait.
     fn serve(
         &self,
         from: NodeId,
@@ -233,6 +233,6 @@ pub trait Service: Send + Sync {
         payload: Option<Payload>,
         target: Target,
     ) -> BoxFuture<'static, (Reply, Carried)>;
-    /// A peer has come or gone.
+    /// Handles a change of a peer's state.
     fn peer(&self, peer: NodeId, event: PeerEvent);
 }

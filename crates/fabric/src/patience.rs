@@ -1,4 +1,4 @@
-//! Asking for what can be had elsewhere, too: nobody is waited for long, and who was silent once is not asked for a while.
+//! Calls with a short time limit, for data that is available elsewhere too. A node that timed out is skipped for a while.
 
 use super::{Answer, Rpc};
 use parking_lot::Mutex;
@@ -9,33 +9,33 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::runtime::Runtime;
 use tameike_io::slab::Frame;
 
-/// How long who has not answered is not asked. Then one request finds out whether it does again.
+/// Time for which callers skip a node that timed out. After it, a single request tests the node again.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What is known of who answers in time.
+/// Limits the time of calls, and remembers the nodes that timed out.
 pub struct Patience {
     runtime: Runtime,
     limit: Duration,
-    /// Nodes that have not answered, and until when they are not asked.
+    /// Nodes that timed out, and the time until which callers skip them.
     silent: Mutex<BTreeMap<NodeId, Duration>>,
 }
 
 impl Patience {
-    /// Each request may take so long.
+    /// `limit` is the time limit of each call.
     pub fn new(runtime: Runtime, limit: Duration) -> Self {
         Self { runtime, limit, silent: Mutex::default() }
     }
 
-    /// Whether a node has not answered lately.
+    /// True if the node timed out less than 10 seconds ago.
     pub fn is_silent(&self, node: NodeId) -> bool {
         let until = self.silent.lock().get(&node).copied();
         until.is_some_and(|until| self.runtime.clock.monotonic() < until)
     }
 
-    /// Asks a node.
+    /// Calls a node.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when it has not answered in time, and those of [`Rpc::call`].
+    /// `ETIMEDOUT` if the node does not reply in time, and the errors of [`Rpc::call`].
     pub async fn call(
         &self,
         rpc: &dyn Rpc,
@@ -45,12 +45,11 @@ impl Patience {
     ) -> Result<Answer> {
         let later = || self.runtime.clock.monotonic() + SILENCE;
         if let Some(until) = self.silent.lock().get_mut(&node) {
-            // Others do not wait with this one.
+            // Concurrent callers skip the node while this call tests it.
             *until = later();
         }
         let answer = self.runtime.timeout(self.limit, rpc.call(node, request, None, into)).await;
-        let late =
-            || Fault::new(Errno::ETIMEDOUT, format!("{node} has not answered within {:?}", self.limit));
+        let late = || Fault::new(Errno::ETIMEDOUT, format!("{node} did not reply within {:?}", self.limit));
         let answer = answer.ok_or_else(late).flatten();
         match &answer {
             Ok(_) => drop(self.silent.lock().remove(&node)),
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_is_not_asked_for_a_while_and_then_by_one() {
+    fn a_silent_node_is_skipped_and_then_tested_by_one_caller() {
         let simulation = Simulation::new(5);
         let runtime = simulation.runtime();
         let (is_stuck, asked) = Default::default();
@@ -117,11 +116,11 @@ mod tests {
             assert_eq!(runtime.clock.monotonic() - before, LIMIT);
             assert!(patience.is_silent(NODE) && !patience.is_silent(NodeId(2)));
             runtime.sleep(SILENCE).await;
-            assert!(!patience.is_silent(NODE), "it may answer again");
+            assert!(!patience.is_silent(NODE), "the time is over");
             rpc.is_stuck.store(false, Ordering::Relaxed);
             let mut again = std::pin::pin!(ask());
             assert!(again.as_mut().now_or_never().is_none());
-            assert!(patience.is_silent(NODE), "somebody finds out");
+            assert!(patience.is_silent(NODE), "a caller is testing the node");
             assert!(again.await.is_ok() && !patience.is_silent(NODE));
             assert_eq!(rpc.asked.load(Ordering::Relaxed), 3);
         });

@@ -1,4 +1,4 @@
-//! Requests between agents that may be connected with one other agent each: all are answered, and each is executed once.
+//! Agents with at most one connected peer each: every request gets a reply and is executed once.
 #![forbid(unsafe_code)]
 
 use futures_util::future::BoxFuture;
@@ -18,25 +18,24 @@ use tameike_io::os::system::System;
 use tameike_io::{Payload, Runtime, Slab};
 
 const NODES: u32 = 6;
-/// Requests of each node.
 const CALLS: u64 = 200;
-/// Of the numbers of requests, the lowest bits say whom else their answerer is to ask first.
+/// The lowest bits of a request's number select how many further nodes it visits.
 const STOPS: u64 = 8;
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A time limit beyond any expected delay.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Answers requests, after a while, or after others have answered its own.
+/// Serves requests, some after a pause, and some after a request to another node.
 struct Answerer {
     node: u32,
     runtime: Runtime,
     rpc: OnceLock<Arc<RpcNode>>,
-    /// How often each request was executed, by who asked and its number.
+    /// How often each request was executed, by caller and number.
     executed: Mutex<BTreeMap<(NodeId, u64), u32>>,
     events: Mutex<Vec<(NodeId, PeerEvent)>>,
 }
 
 fn request(number: u64) -> Request {
-    // One of those that change something.
+    // A request that is not read-only.
     Request::Client(ClientRequest::Kept { inode: InodeId(number) })
 }
 
@@ -59,10 +58,10 @@ impl Service for Served {
             answerer.runtime.sleep(Duration::from_millis(number % 7)).await;
             let stops = number % STOPS;
             if stops > 0 {
-                // Each stop is at another node than the one before, and asks on.
+                // Each stop is at another node, which continues the chain.
                 let next =
                     NodeId((answerer.node + 1 + (number / STOPS % u64::from(NODES - 1)) as u32) % NODES);
-                let rpc = answerer.rpc.get().expect("it is started");
+                let rpc = answerer.rpc.get().expect("the agent is started");
                 if let Err(fault) = rpc.call(next, self::request(number - 1), None, None).await {
                     return (Reply::Fault(fault), Carried::Nothing);
                 }
@@ -119,7 +118,7 @@ fn each_request_is_executed_once_while_connections_come_and_go() {
             for call in 0..CALLS {
                 let number = (u64::from(answerer.node) * CALLS + call) * STOPS + call % STOPS;
                 let to = NodeId((answerer.node + 1 + (call % u64::from(NODES - 1)) as u32) % NODES);
-                let rpc = answerer.rpc.get().expect("it is started").clone();
+                let rpc = answerer.rpc.get().expect("the agent is started").clone();
                 let sender = sender.clone();
                 system.runtime().spawn(async move {
                     let answer = rpc.call(to, request(number), None, None).await;
@@ -128,13 +127,13 @@ fn each_request_is_executed_once_while_connections_come_and_go() {
             }
         }
         for _ in 0..u64::from(NODES) * CALLS {
-            let answer = answers.recv_timeout(PATIENCE).expect("all are answered");
+            let answer = answers.recv_timeout(TIME_LIMIT).expect("every call returns");
             assert!(matches!(answer, Ok(Reply::Client(ClientReply::Done))), "{answer:?}");
         }
         for (_, answerer) in &nodes {
             assert!(answerer.executed.lock().values().all(|count| *count == 1), "each once");
             let lost = |event: &&(NodeId, PeerEvent)| event.1 != PeerEvent::Up;
-            assert_eq!(answerer.events.lock().iter().find(lost), None, "nobody has died");
+            assert_eq!(answerer.events.lock().iter().find(lost), None, "no peer was reported as failed");
         }
         nodes.iter().for_each(|(fabric, _)| fabric.close());
     }

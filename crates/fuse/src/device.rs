@@ -1,4 +1,4 @@
-//! Requests by `/dev/fuse`: each is read, and answered by a write, which any thread may make.
+//! Requests by `/dev/fuse`: each is read, and answered by a write on any thread.
 
 use super::abi::{self, HEADER_SIZE, OUT_HEADER_SIZE, Operation, Request, opcode};
 use super::reply::{Reply, Route};
@@ -14,22 +14,22 @@ use tameike_io::slab::Frame;
 
 pub(super) const PATH: &str = tameike_io::os::mount::FUSE_DEVICE;
 
-/// Room for what comes before the bytes of a write; with it, more than the kernel wants at least.
+/// Space for the arguments before the data of a write; with it the buffer exceeds the kernel's minimum.
 const HEADERS_SIZE_MAX: usize = 4096;
-/// What of a write comes before its bytes.
+/// Bytes of a write request before its data.
 const WRITE_HEAD_SIZE: usize = HEADER_SIZE + 40;
-/// Makes an open device one more of another's mount.
+/// The ioctl that attaches an open device to another one's mount.
 const CLONE: libc::c_ulong = 0x8004_e500;
-/// Number by which the kernel is told to drop attributes and pages.
+/// The notification that invalidates attributes and pages.
 const INVALIDATE_INODE: i32 = 2;
 
 /// An open device of a mount.
 pub(super) struct Device(Arc<OwnedFd>);
 
-/// What tells the kernel of changes.
+/// Sends notifications to the kernel.
 pub struct Notifier(Sender);
 
-/// Memory for one request: the largest is a write.
+/// A buffer for one request; the largest is a write.
 pub(super) fn buffer(request_size: u32) -> Vec<u8> {
     vec![0; request_size as usize + HEADERS_SIZE_MAX]
 }
@@ -39,12 +39,12 @@ impl Device {
         Self(Arc::new(device))
     }
 
-    /// The same device for another thread.
+    /// A descriptor of the same device for another thread.
     pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
     }
 
-    /// One more of the same mount: the kernel keeps the requests of each apart.
+    /// Opens a further device of the same mount, with a separate request queue in the kernel.
     pub(super) fn another(&self) -> io::Result<Self> {
         let device = OpenOptions::new().read(true).write(true).open(PATH)?;
         let source = self.0.as_raw_fd();
@@ -57,17 +57,17 @@ impl Device {
         Notifier(Sender::new(self.0.clone()))
     }
 
-    /// Answers a request.
+    /// Sends the reply to a request.
     pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
         Sender::new(self.0.clone()).answer(unique, error, bytes);
     }
 
-    /// The next request; none when the file system is unmounted.
+    /// Reads the next request; `None` after the unmount.
     pub(super) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::readv(&*self.0, parts) {
                 Ok(size) => return Ok(Some(size)),
-                // The request was taken back, or this thread was interrupted.
+                // The request was interrupted, or this thread was.
                 Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
                 Err(Os::NODEV) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -75,7 +75,7 @@ impl Device {
         }
     }
 
-    /// Serves requests, `has_writes` when there may be writes among them, until the file system is unmounted.
+    /// Serves requests until the unmount. `has_writes` is false if no writes arrive here.
     pub(super) fn serve(&self, service: &dyn Service, request_size: u32, has_writes: bool) -> io::Result<()> {
         let mut buffer = buffer(request_size);
         let mut spare: Option<Frame> = None;
@@ -83,18 +83,18 @@ impl Device {
             if has_writes && spare.is_none() {
                 spare = service.frame().filter(|frame| frame.len() >= request_size as usize);
             }
-            // The bytes of a write arrive where they can stay.
+            // A full-size write arrives directly in a frame.
             let (head, rest) = buffer.split_at_mut(WRITE_HEAD_SIZE);
             let rest = spare.as_mut().map_or(rest, |frame| &mut **frame);
             let Some(size) = self.receive(&mut [IoSliceMut::new(head), IoSliceMut::new(rest)])? else {
                 return Ok(());
             };
-            self.take_in(service, &mut buffer[..], &mut spare, size)?;
+            self.serve_one(service, &mut buffer[..], &mut spare, size)?;
         }
     }
 
-    /// Has a request served, of whose bytes those after the head of a write are in `spare`, if that is there.
-    fn take_in(
+    /// Serves a request. If `spare` is set, it holds the bytes after `WRITE_HEAD_SIZE`.
+    fn serve_one(
         &self,
         service: &dyn Service,
         buffer: &mut [u8],
@@ -122,7 +122,7 @@ impl Device {
         if let Operation::Write { handle, offset, flags, data } = request.operation
             && spare.as_ref().is_some_and(|frame| frame.len() == data.len())
         {
-            let frame = spare.take().expect("it was just there");
+            let frame = spare.take().expect("checked above");
             service.serve_frame(header, FrameWrite { handle, offset, flags, frame }, reply);
         } else {
             super::serve(service, request, reply);
@@ -132,10 +132,10 @@ impl Device {
 }
 
 impl Notifier {
-    /// Has the kernel drop a file's attributes, and its pages of some bytes; of all from `offset` on when `length` is 0.
+    /// Invalidates a file's attributes and `length` bytes of its pages; all pages from `offset` on if `length` is 0.
     ///
     /// # Errors
-    /// When the kernel refuses. That it does not know the file is none.
+    /// The kernel refuses. An unknown node is not an error.
     pub fn invalidate(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
         let body = abi::Body::default().u64(node).u64(offset as u64).u64(length as u64);
         let header = abi::out_header(OUT_HEADER_SIZE + body.len(), INVALIDATE_INODE, 0);

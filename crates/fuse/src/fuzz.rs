@@ -1,4 +1,4 @@
-//! Decoders of this crate, for tests that feed them arbitrary bytes (feature `fuzz`).
+//! Entry points for fuzzing the decoders of this crate (feature `fuzz`).
 
 use crate::abi;
 
@@ -7,7 +7,7 @@ pub fn fuse_request(bytes: &[u8]) {
     abi::fuzz(bytes);
 }
 
-/// Encoded kernel requests, for the corpus.
+/// Encoded kernel requests as seeds of the corpus.
 pub fn fuse_request_seeds() -> Vec<(&'static str, Vec<u8>)> {
     abi::fuzz_seeds()
 }

@@ -28,42 +28,42 @@ use tameike_io::os::process;
 use tameike_io::slab::{Frame, Pool};
 use uring::Rings;
 
-/// Numbers of errors that the kernel takes are smaller.
+/// Bound on the error numbers that the kernel accepts.
 const ERRNO_END: i32 = 512;
 
-/// A file system behind FUSE.
+/// A file system served over FUSE.
 pub trait Service: Send + Sync + 'static {
-    /// Takes a request in, on the thread that it came to, which takes no other one meanwhile.
+    /// Serves a request, on the thread that received it, which is busy meanwhile.
     fn serve(&self, request: Request<'_>, reply: Reply);
-    /// As `serve`, for a write of as many bytes as a frame has, in one that was given by [`Service::frame`].
+    /// As `serve`, for a write of exactly a frame's size, in a frame from [`Service::frame`].
     fn serve_frame(&self, header: Header, write: FrameWrite, reply: Reply);
-    /// A frame for a write to arrive in, if there is one to spare.
+    /// A frame for incoming writes, if one is free.
     fn frame(&self) -> Option<Frame>;
 }
 
-/// A write of a whole frame.
+/// A write whose data fills a frame.
 pub struct FrameWrite {
-    /// Of the open file.
+    /// The open file.
     pub handle: u64,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// What the kernel says of it.
+    /// The flags of the write.
     pub flags: WriteFlags,
-    /// The bytes.
+    /// The data.
     pub frame: Frame,
 }
 
-/// How a session is served.
+/// The configuration of a session.
 pub struct Settings {
-    /// What is wanted of the kernel.
+    /// The features requested from the kernel.
     pub init: Init,
     /// Threads that read the device.
     pub threads: usize,
-    /// Frames for rings, of which those that are taken get some; none if they are not wanted.
+    /// Frames for io_uring queues, which use a part of them; `None` disables the queues.
     pub rings: Option<Pool>,
 }
 
-/// A mounted file system, agreed on with the kernel.
+/// A mounted file system after the negotiation with the kernel.
 pub struct Session {
     device: Device,
     rings: Option<Rings>,
@@ -73,10 +73,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Agrees with the kernel, which waits for that at the open device of a mount.
+    /// Answers the kernel's INIT request, which waits at the open device of a new mount.
     ///
     /// # Errors
-    /// The mount is gone, or the kernel speaks another protocol.
+    /// The file system was unmounted, or the kernel's protocol version is not supported.
     pub fn start(device: OwnedFd, settings: Settings) -> Result<Self> {
         let device = Device::new(device);
         let Settings { init, threads, rings: frames } = settings;
@@ -86,25 +86,27 @@ impl Session {
             let Some(size) = device.receive(&mut [IoSliceMut::new(&mut buffer)]).map_err(failed)? else {
                 return Err(Fault::new(Errno::EIO, "a view was unmounted before it was served"));
             };
-            let (header, rest) = abi::Header::decode(&buffer[..size]).map_err(strange)?;
+            let (header, rest) = abi::Header::decode(&buffer[..size]).map_err(unexpected)?;
             if header.opcode != abi::opcode::INIT {
-                return Err(strange(abi::Malformed));
+                return Err(unexpected(abi::Malformed));
             }
-            let offer = InitRequest::decode(rest).map_err(strange)?;
+            let offer = InitRequest::decode(rest).map_err(unexpected)?;
             if offer.major > abi::MAJOR {
-                // It asks again, by this protocol.
+                // It repeats INIT with this version.
                 device.answer(header.unique, 0, &abi::Body::default().u32(abi::MAJOR).u32(0).zeros(56));
                 continue;
             }
             if offer.major < abi::MAJOR || offer.minor < abi::FIRST_MINOR {
                 device.answer(header.unique, libc_errno(Errno::EPROTO), &[]);
-                let message = format!("the kernel speaks FUSE {}.{} only", offer.major, offer.minor);
+                let message = format!("the kernel supports only FUSE {}.{}", offer.major, offer.minor);
                 return Err(Fault::new(Errno::EPROTO, message));
             }
             let frames = frames.filter(|_| offer.offers_rings());
             let rings = frames.and_then(|frames| {
                 let rings = Rings::new(&device, request_size, &frames);
-                rings.inspect_err(|error| log::info!("requests come by {}: {error}", device::PATH)).ok()
+                rings
+                    .inspect_err(|error| log::info!("requests arrive through {}: {error}", device::PATH))
+                    .ok()
             });
             let agreed = offer.agree(init, rings.is_some());
             device.answer(header.unique, 0, &agreed.encode());
@@ -112,23 +114,23 @@ impl Session {
         }
     }
 
-    /// Whether the kernel maps files, too, that are open past its pages.
+    /// True if the kernel can map files that are open with direct I/O.
     pub fn maps_direct(&self) -> bool {
         self.agreed.maps_direct()
     }
 
-    /// What tells the kernel of changes.
+    /// The sender of notifications to the kernel.
     pub fn notifier(&self) -> Notifier {
         self.device.notifier()
     }
 
-    /// Serves until the file system is unmounted, by the calling thread and others.
+    /// Serves until the unmount, on the calling thread and others.
     ///
     /// # Errors
-    /// When the device fails.
+    /// The device fails.
     pub fn run(self, service: impl Service) -> Result<()> {
         let (service, request_size) = (Arc::new(service), self.request_size);
-        // They come by rings, where there are some.
+        // With queues, writes arrive only there.
         let has_writes = self.rings.is_none();
         let mut threads = Vec::new();
         for number in 1..self.threads {
@@ -139,15 +141,15 @@ impl Session {
             });
             match another {
                 Ok(thread) => threads.push(thread),
-                // The kernel waits for rings by now, and this thread reads alone if need be.
-                Err(fault) => log::warn!("a view is read by fewer threads: {fault}"),
+                // The kernel already waits for the queues, so continue with fewer threads, or with this one alone.
+                Err(fault) => log::warn!("fewer threads serve a view: {fault}"),
             }
         }
         if let Some(rings) = &self.rings {
             rings.start(&service);
         }
         let mut first = self.device.serve(&*service, request_size, has_writes).map_err(failed);
-        // Each is waited for, whatever the others say.
+        // Joins all threads, whatever their results are.
         for thread in threads {
             let end = thread.join().expect("a thread that serves does not panic");
             first = first.and(end.map_err(failed));
@@ -163,16 +165,16 @@ fn failed(error: std::io::Error) -> Fault {
     Fault::from_os("serving a view through FUSE", &error)
 }
 
-fn strange(error: abi::Malformed) -> Fault {
+fn unexpected(error: abi::Malformed) -> Fault {
     Fault::new(Errno::EPROTO, error.to_string())
 }
 
-/// The number of an error, as the kernel has it in answers: it takes no others, and who asked would wait for ever.
+/// The error number for the kernel. The kernel rejects replies with other numbers, so the caller would wait forever.
 fn libc_errno(errno: Errno) -> i32 {
     if (1..ERRNO_END).contains(&errno.0) { -errno.0 } else { -Errno::EIO.0 }
 }
 
-/// Has `service` serve a request; those that get no answer must not be given one.
+/// Serves a request. Forgets must not get a reply.
 fn serve(service: &dyn Service, request: Request<'_>, reply: Reply) {
     let is_answered = !matches!(request.operation, Operation::Forget { .. } | Operation::BatchForget(_));
     service.serve(request, if is_answered { reply } else { reply.none() });

@@ -1,4 +1,4 @@
-//! Answers to requests, given once, from any thread.
+//! Replies to requests, sent once, from any thread.
 
 use super::abi::{Body, Lifetimes, LockState, Space};
 use super::libc_errno;
@@ -7,14 +7,14 @@ use super::uring::Slot;
 use std::time::Duration;
 use tameike_core::{Attr, Errno};
 
-/// Where an answer goes.
+/// The destination of a reply.
 pub(super) enum Route {
     Device(Sender, u64),
     Ring(Slot),
     Nowhere,
 }
 
-/// The answer to one request. Dropped unanswered it is an error, so that no program waits for ever.
+/// The reply to one request. Its drop without a reply sends EIO, so that no program waits forever.
 pub struct Reply(Route);
 
 impl Drop for Reply {
@@ -28,7 +28,7 @@ impl Reply {
         Self(route)
     }
 
-    /// To a request that is not answered.
+    /// The reply to a request that expects none.
     pub(super) fn none(mut self) -> Self {
         self.0 = Route::Nowhere;
         self
@@ -42,57 +42,57 @@ impl Reply {
         }
     }
 
-    /// It failed.
+    /// Replies with an error.
     pub fn error(mut self, errno: Errno) {
         self.send(libc_errno(errno), &[]);
     }
 
-    /// It is done.
+    /// Replies with success, without data.
     pub fn done(mut self) {
         self.send(0, &[]);
     }
 
-    /// Bytes of a file, a listing or an attribute.
+    /// Replies with bytes of a file, a listing or an extended attribute.
     pub fn bytes(mut self, bytes: &[u8]) {
         self.send(0, bytes);
     }
 
-    /// A file that was found or made.
+    /// Replies with a file that was looked up or created.
     pub fn entry(mut self, node: u64, attr: &Attr, lifetimes: Lifetimes) {
         self.send(0, &Body::default().entry(node, attr, lifetimes));
     }
 
-    /// A file that was made and opened; see [`super::abi::open_flag`].
+    /// Replies with a file that was created and opened; see [`super::abi::open_flag`].
     pub fn created(mut self, node: u64, attr: &Attr, lifetimes: Lifetimes, (handle, flags): (u64, u32)) {
         self.send(0, &Body::default().entry(node, attr, lifetimes).opened(handle, flags));
     }
 
-    /// Attributes.
+    /// Replies with attributes.
     pub fn attr(mut self, node: u64, attr: &Attr, lifetime: Duration) {
         self.send(0, &Body::default().attr(node, attr, lifetime));
     }
 
-    /// A file that was opened; see [`super::abi::open_flag`].
+    /// Replies with an open handle; see [`super::abi::open_flag`].
     pub fn opened(mut self, handle: u64, flags: u32) {
         self.send(0, &Body::default().opened(handle, flags));
     }
 
-    /// How much was written, or how large an attribute is.
+    /// Replies with the number of bytes written, or the size of an extended attribute.
     pub fn size(mut self, size: u32) {
         self.send(0, &Body::default().u32(size).u32(0));
     }
 
-    /// A place in a file.
+    /// Replies with an offset in a file.
     pub fn offset(mut self, offset: u64) {
         self.send(0, &Body::default().u64(offset));
     }
 
-    /// Space and files.
+    /// Replies with the capacity of the file system.
     pub fn space(mut self, space: Space) {
         self.send(0, &Body::default().space(space));
     }
 
-    /// The lock that is in the way.
+    /// Replies with the conflicting lock.
     pub fn lock(mut self, lock: LockState) {
         self.send(0, &Body::default().lock(lock));
     }

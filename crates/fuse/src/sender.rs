@@ -17,8 +17,8 @@ impl Sender {
     pub(super) fn answer(&self, unique: u64, error: i32, bytes: &[u8]) {
         let header = abi::out_header(OUT_HEADER_SIZE + bytes.len(), error, unique);
         if let Err(error) = self.write(&header, bytes) {
-            // Who asked is gone.
-            log::debug!("the kernel takes no answer to request {unique}: {error}");
+            // The caller was killed.
+            log::debug!("the kernel rejects the reply to request {unique}: {error}");
         }
     }
 

@@ -1,9 +1,8 @@
-//! What libraries that stand before the C library are made of: tables of its functions, each with what answers in its place.
+//! Building blocks of libraries that replace functions of the C library under `LD_PRELOAD`.
 //!
-//! Variadic functions (`open`, `fcntl`, `syscall`, ...) are declared with a fixed list: on Linux on x86-64 and AArch64 integers and
-//! pointers arrive in the same registers either way, and one that was not given is read as whatever is there, and
-//! not used. Threads that are cancelled unwind through functions that wait in the C library: all are `C-unwind`, and own
-//! nothing when they call on.
+//! Variadic functions (`open`, `fcntl`, `syscall`, ...) are declared with a fixed number of arguments. On Linux on x86-64 and AArch64,
+//! integers and pointers arrive in the same registers either way; missing arguments read as garbage, and are not used. Cancelled
+//! threads unwind through functions that wait in the C library: all functions are `C-unwind`, and own nothing when they call it.
 
 pub mod arguments;
 pub mod lists;
@@ -13,11 +12,10 @@ use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What answers a call; where it is `None`, the C library's own function does.
+/// Result of a call; `None` if the C library's function must serve it.
 pub type Verdict<T> = Option<Result<T, Errno>>;
 
-/// Defines functions of the C library, under one or more names, each with what answers; where that is `None`, the C library's own
-/// does.
+/// Defines replacements of C library functions, under one or more names, each with an expression of type [`Verdict`].
 #[macro_export]
 macro_rules! interpose {
     ($(fn [$($name:ident),+] $arguments:tt -> $result:ty = $verdict:expr;)*) => {
@@ -35,13 +33,13 @@ macro_rules! interpose {
     };
 }
 
-/// What a function of the C library returns.
+/// Return type of a C library function.
 pub trait Outcome {
-    /// How it tells of a failure.
+    /// Returns the value that reports a failure, and sets `errno` if the type requires it.
     fn failed(error: Errno) -> Self;
 }
 
-/// Defines types of which one value says that the number of the failure is in `errno`.
+/// Implements [`Outcome`] for types with one failure value, which leave the error in `errno`.
 macro_rules! outcomes {
     ($($type:ty, $failed:expr;)*) => {$(
         impl Outcome for $type {
@@ -68,38 +66,38 @@ impl<T> Outcome for *mut T {
     }
 }
 
-/// What `mmap` returns.
+/// Result of `mmap`.
 #[repr(transparent)]
 pub struct Mapping(*mut c_void);
 
-/// The number of what went wrong, or 0.
+/// An error number as result, or 0.
 #[repr(transparent)]
-pub struct Wrong(pub c_int);
+pub struct ErrorNumber(pub c_int);
 
-impl Outcome for Wrong {
+impl Outcome for ErrorNumber {
     fn failed(error: Errno) -> Self {
         Self(error.raw_os_error())
     }
 }
 
-/// The outcome as the C library tells it.
+/// Converts an outcome to the C library's result.
 pub fn deliver<T: Outcome>(answer: Result<T, Errno>) -> T {
     answer.unwrap_or_else(T::failed)
 }
 
-/// A panic is a mistake of a library, and must not end the program: the C library answers.
+/// Evaluates `verdict`. A panic must not end the program: the C library then serves the call.
 pub fn guarded<T>(verdict: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
     catch_unwind(AssertUnwindSafe(verdict)).unwrap_or(None)
 }
 
-/// `errno` of the calling thread.
+/// Returns `errno` of the calling thread.
 pub fn errno() -> i32 {
-    // SAFETY: the C library's own place for the calling thread.
+    // SAFETY: points to the calling thread's variable in the C library.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets it.
+/// Sets `errno` of the calling thread.
 pub fn set_errno(errno: i32) {
-    // SAFETY: the C library's own place for the calling thread.
+    // SAFETY: points to the calling thread's variable in the C library.
     unsafe { *libc::__errno_location() = errno };
 }

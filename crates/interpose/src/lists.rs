@@ -1,19 +1,19 @@
-//! Lists of strings as C has them (`argv`, `envp`): addresses that end with a null pointer.
+//! Null-terminated lists of strings (`argv`, `envp`).
 //!
-//! Nothing here allocates: a child of `vfork` and a signal handler may call `execve`.
+//! Nothing here allocates, as a child of `vfork` and a signal handler may call `execve`.
 
 use crate::arguments::Text;
 use rustix::io::Errno;
 use std::ffi::c_char;
 
-/// The first of the addresses; null stands for a list without strings, as the kernel has it.
+/// Pointer to the first address; null is an empty list, as in the kernel.
 pub type List = *const *const c_char;
 
-/// The strings of a list.
+/// Iterates over the strings of a list.
 #[derive(Clone)]
 pub struct Strings(List);
 
-/// The strings of a list that the caller of a function of the C library gave.
+/// Iterates over a list that the caller of a C library function passed.
 pub fn strings(list: List) -> Strings {
     Strings(list)
 }
@@ -25,21 +25,21 @@ impl Iterator for Strings {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: the list has not ended yet: a null pointer is its last one.
+        // SAFETY: the list has not ended: its last pointer is null.
         let string = unsafe { *self.0 };
         if string.is_null() {
             return None;
         }
-        // SAFETY: behind a string that is not null comes another one, or the list's end.
+        // SAFETY: after a pointer that is not null, another one follows, or the list's end.
         self.0 = unsafe { self.0.add(1) };
         Some(Text::at(string.cast_mut().cast()))
     }
 }
 
-/// Calls `call` with a list of these strings, which is on the stack.
+/// Calls `call` with a list of these strings on the stack.
 ///
 /// # Errors
-/// `E2BIG`: there are more than a program can be started with.
+/// `E2BIG`: more strings than `execve` accepts.
 pub fn with_list<T>(
     strings: impl Iterator<Item = Text> + Clone,
     call: impl FnOnce(List) -> T,
@@ -53,26 +53,25 @@ pub fn with_list<T>(
     })
 }
 
-/// A function of its own, so that only what is needed of the stack is used.
+/// A separate function, so that the stack usage depends on the size.
 #[inline(never)]
 fn on_stack<const N: usize, T>(strings: impl Iterator<Item = Text>, call: impl FnOnce(List) -> T) -> T {
     let mut list = [Text::at(std::ptr::null_mut()); N];
-    // There are fewer than N: the last place stays null.
-    list.iter_mut().zip(strings).for_each(|(place, string)| *place = string);
+    // There are fewer than N strings: the last entry stays null.
+    list.iter_mut().zip(strings).for_each(|(entry, string)| *entry = string);
     call(list.as_ptr().cast())
 }
 
-/// Defines functions of the C library with a string and a list of strings that are arguments of their own, up to a null pointer
-/// (`execl`), each with a function of the string and of the list in memory.
+/// Defines replacements of functions whose arguments are a string and further strings up to a null pointer (`execl`). Each calls a
+/// function with the string and the list in memory.
 #[macro_export]
 macro_rules! interpose_listed {
     ($(fn [$($name:ident),+] = $function:path;)*) => {
         $($($crate::interpose_listed! { @one $name = $function })+)*
     };
     (@one $name:ident = $function:path) => {
-        /// Arguments in registers go to the stack, before those that are there already.
-        // SAFETY: the name is that of the C library's function. The stack and the registers that a function leaves alone are, when it
-        // returns, as they were.
+        /// Pushes arguments from registers to the stack, before those on the stack.
+        // SAFETY: the name is that of the C library's function. It restores the stack and the callee-saved registers.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> std::ffi::c_int {
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_the_strings_and_ends() {
+    fn lists_contain_all_strings_and_end_with_null() {
         assert_eq!(strings(std::ptr::null()).count(), 0);
         for count in [0, 1, 127, 128, 1023, 1024, 9000, 65535] {
             let texts: Vec<_> = (0..count).map(|n| CString::new(n.to_string()).expect("digits")).collect();
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_their_own_are_a_list() {
+    fn variadic_strings_become_a_list() {
         type Function = unsafe extern "C" fn(first: *const c_char, ...) -> std::ffi::c_int;
         // SAFETY: the function takes strings up to a null pointer.
         let call: Function = unsafe { std::mem::transmute(tameike_test_of_lists as *const ()) };

@@ -1,21 +1,21 @@
-//! The functions behind this library's: those of the C library, or of another one that stands before it.
+//! The next functions in symbol resolution order: those of the C library, or of another preloaded library.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function that is looked for at its first call.
+/// A function that is resolved at its first call.
 pub struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
 impl Next {
-    /// The one of that name.
+    /// Creates an unresolved function.
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Where it is. Looking it up needs no constructor to have run, and works while a library is being loaded.
+    /// Returns the function's address. Works before constructors have run, and while a library is loaded.
     #[inline]
     pub fn address(&self) -> *const c_void {
         let known = self.address.load(Ordering::Acquire);
@@ -24,7 +24,7 @@ impl Next {
 
     #[cold]
     fn find(&self) -> *const c_void {
-        // SAFETY: the name ends with a zero byte.
+        // SAFETY: the name is NUL-terminated.
         let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
             found = missing as *mut c_void;
@@ -34,13 +34,13 @@ impl Next {
     }
 }
 
-/// Stands for a function that this C library is too old to have.
+/// Replaces a function that this C library does not have: fails with `ENOSYS`.
 extern "C-unwind" fn missing() -> c_int {
     crate::set_errno(libc::ENOSYS);
     -1
 }
 
-/// Calls the next function of that name.
+/// Calls the next function of a name.
 #[macro_export]
 macro_rules! call {
     ($name:ident($($argument:ident: $type:ty),*) -> $result:ty) => {{

@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli's polynomial, RFC 3720 appendix B.4), by which messages, records and blocks are proven.
+//! CRC-32C (Castagnoli's polynomial, RFC 3720 appendix B.4), the checksum of messages, records and blocks.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -7,21 +7,21 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The checksum of bytes that come in parts. Nothing is allocated.
+/// An incremental checksum. It allocates nothing.
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// That of no bytes.
+    /// The checksum of no bytes.
     pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// These bytes come next.
+    /// Adds `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The checksum of what came; what comes next begins anew.
+    /// Returns the checksum and resets it.
     pub fn take(&mut self) -> u32 {
         self.0.finalize_reset() as u32
     }
@@ -37,9 +37,8 @@ impl Default for Crc32c {
 mod tests {
     use super::*;
 
-    /// RFC 3720, appendix B.4.
     #[test]
-    fn the_examples_of_the_standard_come_out() {
+    fn the_examples_of_rfc_3720_match() {
         let ascending: Vec<u8> = (0..32).collect();
         let examples =
             [([0; 32].as_slice(), 0x8a91_36aa), (&[0xff; 32], 0x62a8_ab43), (&ascending, 0x46dd_794e)];

@@ -1,5 +1,4 @@
-//! The local machine behind traits: clock, tasks, memory, disks, the shared file system, and the system calls
-//! that need `unsafe`.
+//! The local machine behind traits: clock, tasks, memory, disks, the shared file system, and the system calls that need `unsafe`.
 //!
 //! The crates above take clock, randomness and disks as parameters, so that the same code runs on real hardware
 //! and in a simulated cluster. Every `unsafe` block states why it is sound.

@@ -1,33 +1,33 @@
-//! External content: files that are too large for the container keep their content in a file of its own in the container's
-//! directory. Name, owner, permissions and inode number stay with the entry in the container for as long as the job runs.
+//! External content: a file that is too large for the container has its content in a file beside it, in the container's directory. Name,
+//! owner, permissions and inode number stay with the entry in the container until the job ends.
 
 use crate::CONTAINER;
 use std::sync::{Arc, OnceLock};
 use tameike_container::format::external;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PACKED_BYTES_MAX;
-use tameike_core::{Errno, Fault, Result, Timestamp};
-use tameike_io::shared::{SharedFile, SharedFs, anew, is_missing, join, split};
+use tameike_core::{Errno, Fault, FaultKind, Result, Timestamp};
+use tameike_io::shared::{SharedFile, SharedFs, anew, join, split};
 
 /// Opens the directory of a container.
 pub type OpenContainer = Box<dyn Fn() -> Result<ContainerDir> + Send + Sync>;
 
-/// The directory of the container, open.
+/// The open directory of a container.
 pub struct ContainerDir {
-    /// What is in it.
+    /// The directory.
     pub fs: Arc<dyn SharedFs>,
-    /// Why other users control what is in it, if they do. In such a directory nothing is made or changed: they could read private
+    /// Why other users control the directory, if they do. Nothing is created or changed in such a directory: other users could read private
     /// files there.
     pub why_not_own: Option<String>,
 }
 
-/// Bytes that are copied between two syncs: nobody waits for one much longer than for them.
+/// Bytes between two syncs of a copy: bounds the time of one sync.
 const SYNCED_SIZE: u64 = 256 << 20;
-/// Beginning of the names of files that are being made beside their places.
+/// The prefix of names of files that are being created beside their later paths.
 pub(crate) const ASIDE: &[u8] = b".tameike-moved-";
 
-/// The directory of the container as a node has it that reads and writes content that is outside. It is opened once: who may rename files in the
-/// shared directory can put another one under its name.
+/// The container's directory on a node that reads and writes external content. It is opened once: a user who may rename files in the shared
+/// directory can replace it.
 pub struct ExternalDir {
     open: OpenContainer,
     may_share: bool,
@@ -35,15 +35,15 @@ pub struct ExternalDir {
 }
 
 impl ExternalDir {
-    /// The one that `open` opens; with `may_share` also one of another user.
+    /// The directory that `open` opens; with `may_share` also one of another user.
     pub fn new(open: OpenContainer, may_share: bool) -> Self {
         Self { open, may_share, opened: OnceLock::new() }
     }
 
-    /// Opens it, if that was not done yet.
+    /// Opens the directory, if that was not done yet.
     ///
     /// # Errors
-    /// `EPERM` when other users control what is in it, and what the file system says.
+    /// `EPERM` when other users control the directory, and the errors of the file system.
     pub(crate) fn get(&self, plain: &dyn SharedFs) -> Result<&dyn SharedFs> {
         if let Some(opened) = self.opened.get() {
             return Ok(&**opened);
@@ -57,28 +57,28 @@ impl ExternalDir {
     }
 }
 
-/// The file that has the content of a packed file, in the shared directory. Nothing is opened by this path, as the directory on the way may be
-/// another one by now.
+/// The path of an external file in the shared directory, for renames only: the directory may have been replaced, so that nothing is opened
+/// by this path.
 pub(crate) fn outside_path(number: u64) -> Vec<u8> {
     join(CONTAINER, &external::name(number))
 }
 
-/// Where a file is made that is about to have another place: beside its later one, as permissions and places on disks go by directories.
+/// The path at which a file is created before its rename to another one: beside it, as permissions and the choice of disks go by
+/// directories.
 pub(crate) fn aside_of(path: &[u8], number: u64) -> Result<Vec<u8>> {
     let (dir, _) = split(path).ok_or(Errno::EINVAL)?;
     Ok(join(dir, &[ASIDE, format!("{number:016x}").as_bytes()].concat()))
 }
 
-/// Removes what may not be there.
+/// Removes a file that may be missing.
 pub(crate) fn remove(plain: &dyn SharedFs, path: &[u8]) -> Result<()> {
     match plain.unlink(path) {
-        Err(fault) if !is_missing(fault.errno) => Err(fault),
+        Err(fault) if fault.kind() != FaultKind::Missing => Err(fault),
         _ => Ok(()),
     }
 }
 
-/// Copies so many bytes, given by their offsets, to an empty file, which gets times of last access and change of content. The bytes are there,
-/// and safe.
+/// Copies `size` bytes to an empty file, and sets its atime and mtime. The bytes are read back, and are durable.
 pub(crate) fn copy(
     mut read: impl FnMut(u64) -> Result<Vec<u8>>,
     size: u64,
@@ -104,17 +104,19 @@ pub(crate) fn copy(
         let bytes = read(offset)?;
         let count = file.read_at(&mut found, offset)?.min(bytes.len());
         if found[..count] != bytes[..] {
-            return Err(Fault::io(format!("what was written of it reads back differently at byte {offset}")));
+            return Err(Fault::io(format!(
+                "the copy reads back differently from the original at byte {offset}"
+            )));
         }
     }
     file.change(&times)
 }
 
-/// Whether a path leads to a file that is open.
+/// Whether a path leads to an open file.
 pub(crate) fn is_at(plain: &dyn SharedFs, path: &[u8], file: &dyn SharedFile) -> Result<bool> {
     match plain.stat(path) {
         Ok(there) => Ok(there.inode_id() == file.stat()?.inode_id()),
-        Err(fault) if is_missing(fault.errno) => Ok(false),
+        Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
         Err(fault) => Err(fault),
     }
 }

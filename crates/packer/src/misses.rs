@@ -1,30 +1,30 @@
-//! Directories in which names are asked for again and again that are not there.
+//! Directories in which many lookups fail.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// So many are many, each soon after the one before.
+/// Failed lookups in a row that count as many.
 const MANY: u32 = 8;
-/// Directories that are known at a time.
+/// Directories in the table.
 const DIRECTORIES_MAX: usize = 1024;
 
-/// When a name was missing last, by the monotonic clock, and how many were.
+/// The time of the last failed lookup, by the monotonic clock, and the count of such.
 #[derive(Clone, Copy, Default)]
 struct Row {
     last: Duration,
     count: u32,
 }
 
-/// What is known of directories.
+/// Counts of failed lookups by directory.
 pub struct Misses {
-    /// How soon is soon.
+    /// The longest time between two that count together.
     gap: Duration,
     rows: Mutex<HashMap<Vec<u8>, Row>>,
 }
 
 impl Misses {
-    /// Nothing is known. Those that come so soon after the one before are counted together.
+    /// No counts. Failed lookups that follow each other within this time count together.
     pub fn new(gap: Duration) -> Self {
         Self { gap, rows: Mutex::default() }
     }
@@ -33,7 +33,7 @@ impl Misses {
         now.saturating_sub(row.last) <= self.gap
     }
 
-    /// A name was missing.
+    /// Counts a failed lookup.
     pub fn count(&self, dir: &[u8], now: Duration) {
         let mut rows = self.rows.lock();
         if let Some(row) = rows.get_mut(dir) {
@@ -49,12 +49,12 @@ impl Misses {
         }
     }
 
-    /// Whether the next is likely to be missing, too.
+    /// Whether the next lookup is likely to fail.
     pub fn are_many(&self, dir: &[u8], now: Duration) -> bool {
         self.rows.lock().get(dir).is_some_and(|row| row.count >= MANY && self.goes_on(row, now))
     }
 
-    /// Counts anew.
+    /// Starts the count of a directory again.
     pub fn forget(&self, dir: &[u8]) {
         self.rows.lock().remove(dir);
     }
@@ -68,7 +68,7 @@ mod tests {
     const GAP: Duration = Duration::from_millis(20);
 
     #[test]
-    fn many_are_those_that_come_soon_after_one_another() {
+    fn misses_close_to_each_other_count_together() {
         let misses = Misses::new(GAP);
         let slow = GAP + Duration::from_millis(1);
         (0..2 * MANY).for_each(|miss| misses.count(b"slow", START + slow * miss));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_not_too_many() {
+    fn directories_are_bounded() {
         let misses = Misses::new(GAP);
         (0..2 * DIRECTORIES_MAX).for_each(|dir| misses.count(dir.to_string().as_bytes(), START));
         assert_eq!(misses.rows.lock().len(), DIRECTORIES_MAX);

@@ -1,26 +1,26 @@
-//! Paths that something was found out about a moment ago.
+//! Recent lookups and changes of names.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 use tameike_io::shared::with_those_above;
 
-/// Most paths that are known at a time.
+/// Paths in one table.
 const PATHS_MAX: usize = 16 << 10;
 
-/// Paths, each with the time of the monotonic clock at which it was looked at. Where they are too many, some are not known.
+/// Paths with the times of their lookups, by the monotonic clock. In a full table some paths are missing.
 pub struct Recent {
     paths: Mutex<HashMap<Vec<u8>, Duration>>,
     lasts: Duration,
 }
 
 impl Recent {
-    /// No paths; what will be found out lasts so long.
+    /// An empty table, whose entries are valid for this time.
     pub fn new(lasts: Duration) -> Self {
         Self { paths: Mutex::default(), lasts }
     }
 
-    /// It was so at this moment.
+    /// Records a lookup at this time.
     pub fn note(&self, path: &[u8], now: Duration) {
         let mut paths = self.paths.lock();
         if paths.len() >= PATHS_MAX {
@@ -31,36 +31,36 @@ impl Recent {
         }
     }
 
-    /// It is not so any more.
+    /// Drops an entry.
     pub fn forget(&self, path: &[u8]) {
         self.paths.lock().remove(path);
     }
 
-    /// When it was so, if that lasts.
+    /// The time of the last lookup, if that is still valid.
     pub fn seen(&self, path: &[u8], now: Duration) -> Option<Duration> {
         self.paths.lock().get(path).copied().filter(|seen| *seen + self.lasts > now)
     }
 }
 
-/// What agents have done in the shared directory: who has looked there before must look again.
+/// Changes of names by agents: a client whose lookup is older must look up again.
 #[derive(Default)]
 pub struct NameChanges {
-    /// Where something was made.
+    /// Paths at which something was created.
     made: Paths,
-    /// Where directories have come, with all that is below them.
+    /// Paths to which directories were renamed, with all that is below them.
     moved: Paths,
-    /// Where directories were that have gone.
+    /// Paths of directories that were removed or renamed.
     gone: Paths,
 }
 
 #[derive(Default)]
 struct Paths {
     paths: HashMap<Vec<u8>, Duration>,
-    /// When paths were forgotten, as there were too many.
+    /// When a full table was cleared.
     forgotten: Option<Duration>,
 }
 
-/// How long they are known: longer than a message is on its packer.
+/// How long changes are kept: longer than a message is in flight.
 const NAMED_TIME: Duration = Duration::from_secs(60);
 
 impl Paths {
@@ -75,7 +75,7 @@ impl Paths {
         self.paths.insert(path.to_vec(), now);
     }
 
-    /// Whether it may have been noted since this time, or of late.
+    /// Whether the path may have been recorded since this time, or recently.
     fn may_have(&self, path: &[u8], since: Option<Duration>, now: Duration) -> bool {
         let counts = |noted: Duration| since.map_or(noted + NAMED_TIME > now, |since| noted >= since);
         self.forgotten.is_some_and(counts) || self.paths.get(path).copied().is_some_and(counts)
@@ -83,28 +83,28 @@ impl Paths {
 }
 
 impl NameChanges {
-    /// Something was made there at this moment.
+    /// Records a creation.
     pub fn note(&mut self, path: &[u8], now: Duration) {
         self.made.note(path, now);
     }
 
-    /// A directory has come there.
+    /// Records a directory that was renamed to a path.
     pub fn note_moved(&mut self, path: &[u8], now: Duration) {
         self.moved.note(path, now);
     }
 
-    /// A directory has gone from there.
+    /// Records a directory that was removed or renamed from a path.
     pub fn note_gone(&mut self, path: &[u8], now: Duration) {
         self.gone.note(path, now);
     }
 
-    /// Whether something may have been made there since a look that was on its way; with `since`, one that began later.
+    /// Whether something may have been created at a path since a lookup in flight; or since the lookup at `since`.
     pub fn may_have(&self, path: &[u8], since: Option<Duration>, now: Duration) -> bool {
         let comes = |above: &[u8]| self.moved.may_have(above, since, now);
         self.made.may_have(path, since, now) || with_those_above(path).any(comes)
     }
 
-    /// Whether a directory above a path may have gone since a look that was on its packer.
+    /// Whether a directory above a path may have been removed since a lookup in flight.
     pub fn may_lack_dir_of(&self, path: &[u8], now: Duration) -> bool {
         with_those_above(path).skip(1).any(|above| self.gone.may_have(above, None, now))
     }
@@ -117,7 +117,7 @@ mod tests {
     const START: Duration = Duration::from_secs(7);
 
     #[test]
-    fn paths_are_known_for_a_time_and_are_not_too_many() {
+    fn entries_expire_and_are_bounded() {
         let lasts = Duration::from_secs(1);
         let recent = Recent::new(lasts);
         recent.note(b"one", START);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_never_forgotten_too_early() {
+    fn a_full_table_answers_that_a_name_may_have_changed() {
         let mut named = NameChanges::default();
         named.note(b"one", START);
         assert!(named.may_have(b"one", None, START) && !named.may_have(b"other", None, START));
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn with_a_directory_comes_what_is_in_it() {
+    fn entries_come_with_a_renamed_directory() {
         let mut named = NameChanges::default();
         named.note(b"made", START);
         named.note_moved(b"a/moved", START);
         for path in [&b"a/moved"[..], b"a/moved/one", b"a/moved/b/two", b"made"] {
             assert!(named.may_have(path, None, START) && !named.may_have(path, None, START + NAMED_TIME));
         }
-        // What was made is new: nothing is in it.
+        // What was created is empty.
         assert!(!["made/one", "a", "a/other", ""].iter().any(|path| named.may_have(
             path.as_bytes(),
             None,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_looked_again_is_not_told_to_for_what_was_there_before() {
+    fn a_newer_lookup_is_not_repeated_for_older_changes() {
         let later = START + Duration::from_secs(1);
         let mut named = NameChanges::default();
         named.note(b"one", START);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_directory_that_has_gone_nothing_is_made_without_a_look() {
+    fn creation_below_a_removed_directory_needs_a_lookup() {
         let mut named = NameChanges::default();
         named.note_gone(b"a/gone", START);
         for path in ["a/gone/one", "a/gone/b/two"] {

@@ -1,4 +1,4 @@
-//! Two nodes make names at the same moment, in the shared directory and in its container.
+//! Tests of two nodes that create names at the same time, in the shared directory and in its container.
 
 mod lost;
 mod outside;
@@ -21,7 +21,7 @@ use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs, Special, XattrMode};
 use tempfile::TempDir;
 
-/// What takes longer does not come.
+/// Time after which a test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Two nodes with one packer.
@@ -40,7 +40,7 @@ impl Bed {
         Self::over(temporary(), temporary())
     }
 
-    /// With what an earlier one has left in a shared directory and on a device.
+    /// A bed over what an earlier one has left in a shared directory and on a device.
     fn over(dir: TempDir, device: TempDir) -> Self {
         let system = System::start(2).expect("a thread");
         let open =
@@ -75,7 +75,7 @@ impl Bed {
         Self { dir, device, system, packer, one, other }
     }
 
-    /// Makes a file that is not packed.
+    /// Creates a file that is not packed.
     fn make_plain(&self, path: &[u8]) -> Result<()> {
         self.other.set_xattr(b"", ATTRIBUTE, b"off", XattrMode::Any)?;
         let made = self.other.create(path, 0o644).map(drop);
@@ -83,7 +83,7 @@ impl Bed {
         made
     }
 
-    /// Has one node ask for so many names that are not there that it goes by what the directory is known to have.
+    /// Looks up so many missing names on one node that the packer answers from a snapshot.
     fn miss_many(&self, dir: &str) {
         let end = monotonic() + LIMIT;
         let probe = format!("{dir}probe");
@@ -109,7 +109,7 @@ fn errno<T>(done: Result<T>) -> Option<Errno> {
 }
 
 #[test]
-fn who_has_just_looked_makes_no_second_thing_under_a_name() {
+fn a_stale_lookup_creates_no_second_file_at_a_path() {
     type Make = fn(&Bed) -> Result<()>;
     let ways: [(&str, Make); 6] = [
         ("link", |bed| bed.other.make(b"new", &Special::Symlink(b"target".to_vec())).map(drop)),
@@ -138,7 +138,7 @@ fn who_has_just_looked_makes_no_second_thing_under_a_name() {
             }
             assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST), "{way}");
             assert!(bed.is_plain("new"), "{way}");
-            // What nobody has made is made all the same.
+            // A free name can be created all the same.
             assert_eq!(errno(bed.one.stat(b"free")), Some(Errno::ENOENT), "{way}");
             drop(bed.one.create(b"free", 0o644).expect(way));
             assert!(!bed.is_plain("free") && bed.other.stat(b"free").expect(way).kind == FileKind::File);
@@ -147,7 +147,7 @@ fn who_has_just_looked_makes_no_second_thing_under_a_name() {
 }
 
 #[test]
-fn what_is_packed_is_hidden_by_nothing_that_a_node_makes() {
+fn no_creation_of_a_node_hides_a_packed_file() {
     let bed = Bed::new();
     bed.make_plain(b"plain").expect("made");
     drop(bed.one.create(b"new", 0o644).expect("made"));
@@ -159,13 +159,13 @@ fn what_is_packed_is_hidden_by_nothing_that_a_node_makes() {
     assert!(!bed.is_plain("new") && bed.is_plain("plain"));
     bed.other.rename(b"plain", b"new", RenameMode::Replace).expect("renamed");
     assert!(bed.is_plain("new"));
-    // Nothing packed is left below it.
+    // No packed file is left below it.
     bed.one.unlink(b"new").expect("removed");
     assert_eq!(errno(bed.other.stat(b"new")), Some(Errno::ENOENT));
 }
 
 #[test]
-fn with_a_directory_comes_what_is_in_it() {
+fn entries_come_with_a_renamed_directory() {
     for mode in [RenameMode::Replace, RenameMode::Exchange] {
         let bed = Bed::new();
         for dir in [b"from", b"dest"] {
@@ -182,7 +182,7 @@ fn with_a_directory_comes_what_is_in_it() {
 
 /// S42a.
 #[test]
-fn where_many_names_are_missing_what_others_make_is_seen_soon() {
+fn creations_of_other_nodes_are_seen_soon_despite_snapshots() {
     let bed = Bed::new();
     let new = bed.dir.path().join("new");
     let (end, mut was_missed) = (monotonic() + LIMIT, false);
@@ -204,7 +204,7 @@ fn where_many_names_are_missing_what_others_make_is_seen_soon() {
 
 /// S42b.
 #[test]
-fn a_file_that_a_program_outside_creates_just_before_hides_the_packed_one_soon() {
+fn a_file_created_by_an_outside_program_hides_the_packed_one_soon() {
     let bed = Bed::new();
     let end = monotonic() + LIMIT;
     for number in 0.. {
@@ -227,7 +227,7 @@ fn a_file_that_a_program_outside_creates_just_before_hides_the_packed_one_soon()
 }
 
 #[test]
-fn a_directory_with_packed_files_changes_places_with_nothing() {
+fn a_directory_with_packed_files_cannot_be_exchanged() {
     let bed = Bed::new();
     bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
     drop(bed.other.create(b"dir/packed", 0o644).expect("made"));
@@ -242,13 +242,13 @@ fn a_directory_with_packed_files_changes_places_with_nothing() {
     assert_eq!(bed.other.stat(b"dir").expect("a file").kind, FileKind::File);
 }
 
-/// A file that is to be made, by a node that has found its directory there and nothing under its name.
+/// The creation of a file by a node that has found its directory, and no file at the path.
 fn made(path: &[u8], looked: Option<Duration>) -> PackRequest {
     PackRequest::Create { path: path.to_vec(), mode: 0o644, uid: 0, gid: 0, looked }
 }
 
 #[test]
-fn no_file_is_made_where_a_directory_was() {
+fn no_file_is_created_in_a_removed_directory() {
     let bed = Bed::new();
     for dir in [b"moved", b"empty", b"stays"] {
         bed.other.make(dir, &Special::Directory(0o755)).expect("made");
@@ -268,7 +268,7 @@ fn no_file_is_made_where_a_directory_was() {
     bed.other.make(b"moved", &Special::Directory(0o755)).expect("made again");
     drop(bed.one.create(b"moved/new", 0o644).expect("made"));
     drop(bed.one.create(b"stays/new", 0o644).expect("made"));
-    // A file comes where the directory is.
+    // A file takes the path of the directory.
     bed.make_plain(b"plain").expect("made");
     bed.other.make(b"swapped", &Special::Directory(0o755)).expect("made");
     bed.other.rename(b"plain", b"swapped", RenameMode::Exchange).expect("changed places");
@@ -281,11 +281,11 @@ fn no_file_is_made_where_a_directory_was() {
 }
 
 #[test]
-fn no_directory_comes_where_a_file_was_packed_meanwhile() {
+fn no_directory_is_created_at_the_path_of_a_packed_file() {
     let bed = Bed::new();
     bed.other.make(b"dir", &Special::Directory(0o755)).expect("made");
     drop(bed.one.create(b"new", 0o644).expect("made"));
-    // By a node that has looked before.
+    // By a node whose lookup is older.
     let make = PackRequest::MakeDir { path: b"new".to_vec(), mode: 0o755 };
     assert_eq!(errno(bed.packer.serve(make)), Some(Errno::EEXIST));
     for (mode, told) in [(RenameMode::NoReplace, Errno::EEXIST), (RenameMode::Replace, Errno::ENOTDIR)] {
@@ -297,12 +297,12 @@ fn no_directory_comes_where_a_file_was_packed_meanwhile() {
 }
 
 #[test]
-fn who_was_told_to_look_makes_nothing_over_what_has_come_since() {
+fn a_repeated_lookup_does_not_allow_to_replace_a_newer_file() {
     let bed = Bed::new();
     bed.make_plain(b"new").expect("made");
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
     let Ok(PackReply::Look(since)) = bed.packer.serve(made(b"new", None)) else { panic!("not told to look") };
-    // It looks, and finds nothing. Another node makes something.
+    // It looks up again, and finds nothing. Another node creates something.
     bed.make_plain(b"new").expect("made");
     let told = bed.packer.serve(made(b"new", Some(since)));
     assert!(matches!(told, Ok(PackReply::Look(again)) if again > since), "{told:?}");
@@ -311,14 +311,14 @@ fn who_was_told_to_look_makes_nothing_over_what_has_come_since() {
     drop(bed.one.create(b"new", 0o644).expect("made"));
 }
 
-/// The container as a later job finds it, should this one die now.
+/// The container as a later job finds it if this one fails now.
 fn as_left(bed: &Bed) -> Container {
     let container = PosixTree::open(&bed.dir.path().join(".tameike-packed")).expect("a tree");
     Container::open(Arc::new(container)).expect("it opens")
 }
 
 #[test]
-fn attributes_that_were_changed_are_there_though_others_have_the_file_open() {
+fn changed_attributes_are_with_the_file_system_while_the_file_is_open() {
     let bed = Bed::new();
     let file = bed.one.create(b"file", 0o644).expect("made");
     let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
@@ -333,9 +333,9 @@ fn attributes_that_were_changed_are_there_though_others_have_the_file_open() {
     assert_eq!(found(), 0o640);
 }
 
-/// Each is with the file system before its maker goes on, though those that are made at the same time are written together.
+/// Each entry is with the file system before its creation returns, though concurrent creations share writes.
 #[test]
-fn what_many_make_at_the_same_time_is_there_when_they_go_on() {
+fn concurrent_creations_are_with_the_file_system_when_they_return() {
     let bed = Bed::new();
     std::thread::scope(|scope| {
         for maker in 0..8 {

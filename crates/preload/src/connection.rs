@@ -1,6 +1,6 @@
-//! The process's one connection to the agent: in which phase it is, and which calls may use it.
+//! The process's connection to the agent: its phase, and the calls that use it.
 //!
-//! [`crate::session`] decides when the connection is made, and when it ends for good.
+//! [`crate::session`] decides when to connect, and when the connection ends for good.
 
 use crate::kernel;
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use tameike_ring::client::{Answer, Client};
 
-/// There is no ring, or none any more. Also before the library's constructor has run: what is opened then is the kernel's.
+/// There is no ring, it has ended, or the library's constructor has not run: the kernel serves all files.
 const OFF: u8 = 0;
 /// The first call on a view connects.
 const READY: u8 = 1;
@@ -16,17 +16,17 @@ const CONNECTING: u8 = 2;
 const ON: u8 = 3;
 
 static PHASE: AtomicU8 = AtomicU8::new(OFF);
-/// Of a `Client` that lives as long as the process.
+/// Points to a `Client` that lives as long as the process.
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
-/// The process that may use it.
+/// Process that may use the connection.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Calls of `vfork` under way: children that share this memory, but not the descriptors.
-static BORROWERS: AtomicU32 = AtomicU32::new(0);
+/// Calls of `vfork` in progress: their children share this memory, but not the descriptors.
+static VFORKS: AtomicU32 = AtomicU32::new(0);
 /// Signal handlers of this program leave by a jump.
 static JUMPS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Calls of the thread under way, with those that a signal handler has interrupted, or left for good.
+    /// Calls of the thread in progress, including those that a signal handler has interrupted or left for good.
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -36,26 +36,24 @@ pub struct Call {
     _blocked: Option<kernel::SignalsBlocked>,
 }
 
-/// This process may connect from now on.
 pub fn allow() {
     PROCESS.store(kernel::process(), Ordering::SeqCst);
     PHASE.store(READY, Ordering::SeqCst);
 }
 
-/// Ends the connection for good: no new calls begin on it.
+/// Ends the connection for good: no new calls use it.
 pub fn end() {
     PHASE.store(OFF, Ordering::SeqCst);
 }
 
-/// Forgets the connection, in a child process with its own copy of the memory: the child may make one of its own.
+/// Forgets the connection in a child process with a copy of the memory, which may connect itself.
 pub fn forget() {
     CLIENT.store(std::ptr::null_mut(), Ordering::SeqCst);
-    BORROWERS.store(0, Ordering::SeqCst);
+    VFORKS.store(0, Ordering::SeqCst);
     allow();
 }
 
-/// Whether new calls can be answered. If the process has not connected yet, `connect` makes the connection; without one, the ring
-/// is off for good.
+/// Returns whether new calls can use the ring. Connects at the first call; if that fails, the ring is off for good.
 pub fn is_usable(connect: fn() -> Option<Box<Client>>) -> bool {
     let ours = || PROCESS.load(Ordering::SeqCst) == kernel::process();
     match PHASE.load(Ordering::SeqCst) {
@@ -68,7 +66,7 @@ pub fn is_usable(connect: fn() -> Option<Box<Client>>) -> bool {
                 }
                 None => OFF,
             };
-            // If it was turned off meanwhile, it stays off.
+            // If another thread has turned the ring off since, it stays off.
             to_phase(CONNECTING, next);
         }
         _ => return false,
@@ -76,14 +74,13 @@ pub fn is_usable(connect: fn() -> Option<Box<Client>>) -> bool {
     own_client().is_some_and(|client| PHASE.load(Ordering::SeqCst) == ON && !client.is_broken() && ours())
 }
 
-/// The descriptors of the connection.
 pub fn descriptors() -> impl Iterator<Item = i32> {
     own_client().into_iter().flat_map(Client::descriptors)
 }
 
-/// Whether paths on views concern the ring.
+/// Returns whether the process uses the ring, or may connect.
 #[inline]
-pub fn is_of_use() -> bool {
+pub fn is_enabled() -> bool {
     PHASE.load(Ordering::Acquire) != OFF
 }
 
@@ -92,7 +89,7 @@ fn own_client() -> Option<&'static Client> {
     unsafe { CLIENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The connection, for one call.
+/// Returns the connection for one call.
 pub fn client() -> Option<Call> {
     let client = own_client()?;
     let blocked = JUMPS.load(Ordering::Relaxed).then(kernel::SignalsBlocked::new);
@@ -100,37 +97,35 @@ pub fn client() -> Option<Call> {
     Some(Call { client, _blocked: blocked })
 }
 
-/// The thread is about to jump. A call that is left for good takes a place on the ring with it: it stays with the first one, as from
-/// then on signals are held back during calls.
+/// Records a jump of the thread. A call that is left for good occupies a slot of the ring; from the first such call on, the library
+/// blocks signals during calls.
 pub fn note_jump() {
     if CALLS.with(Cell::get) > 0 {
         JUMPS.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether a file that was just opened may stay the ring's.
-pub fn admits() -> bool {
+/// Returns whether a file that was just opened may stay a ring file.
+pub fn is_on() -> bool {
     PHASE.load(Ordering::SeqCst) == ON
 }
 
-/// Closes a handle whose number is not the ring's any more; the answer is ignored.
+/// Closes a handle without a descriptor, ignoring the reply.
 pub fn close_handle(handle: u64) {
     let _: Option<Answer<()>> = client().map(|client| client.close(handle));
 }
 
-/// In a child that shares this memory, but not the descriptors: nothing here is about it.
-pub fn is_foreign() -> bool {
-    BORROWERS.load(Ordering::SeqCst) > 0 && PROCESS.load(Ordering::SeqCst) != kernel::process()
+/// Returns true in a child of `vfork`, which shares this memory but not the descriptors: the library must ignore it.
+pub fn is_vfork_child() -> bool {
+    VFORKS.load(Ordering::SeqCst) > 0 && PROCESS.load(Ordering::SeqCst) != kernel::process()
 }
 
-/// A child is about to borrow the memory of this process.
-pub fn lend() {
-    BORROWERS.fetch_add(1, Ordering::SeqCst);
+pub fn begin_vfork() {
+    VFORKS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// The child has given the memory back.
-pub fn take_back() {
-    BORROWERS.fetch_sub(1, Ordering::SeqCst);
+pub fn end_vfork() {
+    VFORKS.fetch_sub(1, Ordering::SeqCst);
 }
 
 impl Deref for Call {

@@ -1,44 +1,44 @@
 //! Calls on open files of the ring.
 //!
-//! A file's offset moves without a lock. A read takes effect when it moves the offset on from where it has read, and
-//! reads again when another has moved it meanwhile; a write takes its range of the file first. So concurrent calls are one after the
-//! other as POSIX says, nobody waits for a call that a signal handler has interrupted, and a handler may leave by `siglongjmp`.
-//! (One thing is lost: of two writes on one offset at once, the first of which fails, the second leaves a hole.)
+//! A file's offset changes without a lock. A read compares and swaps the offset after it has read, and reads again if another call has
+//! moved it. A write moves the offset first. So concurrent calls are serialized as POSIX specifies, no call waits for one that a signal
+//! handler has interrupted, and handlers may leave by `siglongjmp`. The cost: if the first of two concurrent writes fails, the second
+//! leaves a hole.
 
 use crate::connection;
 use crate::kernel;
-use crate::table::{self, Closed, Hold, Met, Opened};
+use crate::table::{self, Closed, Hold, Opened, Resolved};
 use crate::upgrade;
 use rustix::io::Errno;
 use tameike_interpose::Verdict;
 use tameike_ring::client::{Answer, Status};
 
-/// Most bytes of one call, as the kernel has it.
+/// Largest number of bytes of one call, as in the kernel.
 pub const BYTES_MAX: usize = 0x7fff_f000;
 
-/// The file of `number`, or who else answers.
+/// Resolves a descriptor to a ring file or the kernel.
 #[inline]
-pub fn meet(number: i32) -> Met {
+pub fn resolve(number: i32) -> Resolved {
     match table::entry(number) {
-        Some(entry) if !entry.is_free() && !connection::is_foreign() => entry.hold(),
-        _ => Met::Kernel,
+        Some(entry) if !entry.is_free() && !connection::is_vfork_child() => entry.hold(),
+        _ => Resolved::Kernel,
     }
 }
 
-/// A file of the ring during a call.
+/// A ring file during a call.
 struct Call {
     file: Hold,
     opened: Opened,
     client: connection::Call,
 }
 
-/// What is to be done next about a call.
+/// Next step of a call.
 enum Step<T> {
     Done(Result<T, Errno>),
-    /// The kernel is to answer, and has to have the file first.
+    /// Upgrade the descriptor, and let the kernel serve the call.
     Kernel,
-    /// Another call has come between.
-    Again,
+    /// Another call has interfered.
+    Retry,
 }
 
 impl Call {
@@ -47,8 +47,8 @@ impl Call {
             Answer::Done(done) => Step::Done(Ok(done)),
             Answer::Failed(errno) => Step::Done(Err(Errno::from_raw_os_error(errno))),
             Answer::Declined => Step::Kernel,
-            // A child that was forked by a signal handler: its file has become the kernel's.
-            Answer::Broken if !self.file.is_current() => Step::Again,
+            // A child forked by a signal handler: its descriptor was upgraded.
+            Answer::Broken if !self.file.is_current() => Step::Retry,
             Answer::Broken => Step::Done(Err(Errno::IO)),
         }
     }
@@ -73,16 +73,16 @@ impl Call {
 
 fn on_file<T>(number: i32, mut call: impl FnMut(&Call) -> Step<T>) -> Verdict<T> {
     loop {
-        let file = match meet(number) {
-            Met::Kernel => return None,
-            Met::Nothing => return Some(Err(Errno::BADF)),
-            Met::File(file) => file,
+        let file = match resolve(number) {
+            Resolved::Kernel => return None,
+            Resolved::Invalid => return Some(Err(Errno::BADF)),
+            Resolved::File(file) => file,
         };
         let Some(client) = connection::client() else { return Some(Err(Errno::IO)) };
         let held = Call { opened: file.opened(), file, client };
         match call(&held) {
             Step::Done(outcome) => return Some(outcome),
-            Step::Again => {}
+            Step::Retry => {}
             Step::Kernel => {
                 drop(held);
                 if let Err(error) = upgrade::one(number) {
@@ -104,9 +104,9 @@ pub fn read(number: i32, offset: Option<i64>, into: &mut [&mut [u8]]) -> Verdict
             }
             (Ok(()), None) => call.file.offset(),
         };
-        let Some(offset) = offset else { return Step::Again };
+        let Some(offset) = offset else { return Step::Retry };
         match call.step(call.client.read(call.opened.handle, call.opened.key, offset, into)) {
-            Step::Done(Ok(count)) if !call.file.move_offset(offset, offset + count as u64) => Step::Again,
+            Step::Done(Ok(count)) if !call.file.move_offset(offset, offset + count as u64) => Step::Retry,
             step => step,
         }
     })
@@ -119,7 +119,7 @@ pub fn write(number: i32, offset: Option<i64>, from: &[&[u8]]) -> Verdict<usize>
         (Err(error), _) => Step::Done(Err(error)),
         (Ok(()), Some(Err(_))) => Step::Done(Err(Errno::INVAL)),
         (Ok(()), _) if size == 0 => Step::Done(Ok(0)),
-        // Linux appends there, whatever the offset.
+        // With O_APPEND, Linux appends whatever the offset.
         (Ok(()), at) if call.appends() => append(call, at.is_none(), from),
         (Ok(()), Some(Ok(offset))) => call.step(call.client.write(call.opened.handle, offset, from)),
         (Ok(()), None) => write_on(call, number, size, from),
@@ -136,18 +136,18 @@ fn append(call: &Call, moves: bool, from: &[&[u8]]) -> Step<usize> {
         }
         Step::Done(Err(error)) => Step::Done(Err(error)),
         Step::Kernel => Step::Kernel,
-        Step::Again => Step::Again,
+        Step::Retry => Step::Retry,
     }
 }
 
-/// Writes at the offset, which is moved first.
+/// Writes at the file's offset, which it moves first.
 fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Step<usize> {
-    let Some(offset) = call.file.offset() else { return Step::Again };
+    let Some(offset) = call.file.offset() else { return Step::Retry };
     let Some(end) = offset.checked_add(size).filter(|end| i64::try_from(*end).is_ok()) else {
         return Step::Done(Err(Errno::FBIG));
     };
     if !call.file.move_offset(offset, end) {
-        return Step::Again;
+        return Step::Retry;
     }
     match call.step(call.client.write(call.opened.handle, offset, from)) {
         Step::Done(Ok(count)) => {
@@ -161,7 +161,7 @@ fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Step<usize> 
             Step::Done(Err(error))
         }
         step if call.file.move_offset(end, offset) => step,
-        // Others go on from behind this range: it is written where it belongs.
+        // Other calls continue after this range: write it at its offset.
         _ => Step::Done(upgrade::one(number).and_then(|()| kernel::write_at(number, offset, from))),
     }
 }
@@ -169,7 +169,7 @@ fn write_on(call: &Call, number: i32, size: u64, from: &[&[u8]]) -> Step<usize> 
 /// `lseek`.
 pub fn seek(number: i32, offset: i64, whence: i32) -> Verdict<i64> {
     on_file(number, |call| {
-        let Some(from) = call.file.offset() else { return Step::Again };
+        let Some(from) = call.file.offset() else { return Step::Retry };
         let Ok(from) = i64::try_from(from) else { return Step::Done(Err(Errno::OVERFLOW)) };
         let target = match whence {
             libc::SEEK_SET => Step::Done(Ok(offset)),
@@ -182,19 +182,19 @@ pub fn seek(number: i32, offset: i64, whence: i32) -> Verdict<i64> {
         let Step::Done(Ok(target)) = target else { return target };
         match u64::try_from(target) {
             Err(_) => Step::Done(Err(Errno::INVAL)),
-            // From the present offset: another call may have moved it.
+            // Relative to the offset, which another call may have moved.
             Ok(to) if whence == libc::SEEK_CUR => {
                 if call.file.move_offset(from.cast_unsigned(), to) {
                     Step::Done(Ok(target))
                 } else {
-                    Step::Again
+                    Step::Retry
                 }
             }
             Ok(to) => {
                 if call.file.set_offset(to) {
                     Step::Done(Ok(target))
                 } else {
-                    Step::Again
+                    Step::Retry
                 }
             }
         }
@@ -209,7 +209,7 @@ fn seek_end(call: &Call, offset: i64) -> Step<i64> {
         }
         Step::Done(Err(error)) => Step::Done(Err(error)),
         Step::Kernel => Step::Kernel,
-        Step::Again => Step::Again,
+        Step::Retry => Step::Retry,
     }
 }
 
@@ -219,7 +219,7 @@ fn seek_data(call: &Call, offset: i64, data: bool) -> Step<i64> {
     call.step(found.map(|found| i64::try_from(found).unwrap_or(i64::MAX)))
 }
 
-/// `fstat`; the attributes, and the library's number of the view.
+/// `fstat`: returns the attributes and the view's number.
 pub fn status(number: i32) -> Verdict<(Status, usize)> {
     on_file(number, |call| {
         let status = call.client.status(call.opened.handle);
@@ -235,48 +235,48 @@ pub fn sync(number: i32) -> Verdict<()> {
 /// `ftruncate`.
 pub fn set_size(number: i32, size: i64) -> Verdict<()> {
     on_file(number, |call| match (call.writes(), u64::try_from(size)) {
-        // Not EBADF, as write has it.
+        // EINVAL, where write fails with EBADF.
         (Err(_), _) | (Ok(()), Err(_)) => Step::Done(Err(Errno::INVAL)),
         (Ok(()), Ok(size)) => call.step(call.client.set_size(call.opened.handle, size)),
     })
 }
 
-/// The flags that the file was opened with.
+/// Returns the flags of `open`.
 pub fn flags(number: i32) -> Verdict<i32> {
     on_file(number, |call| Step::Done(Ok(call.opened.flags)))
 }
 
 /// `close`.
 pub fn close(number: i32) -> Verdict<()> {
-    let entry = table::entry(number).filter(|entry| !entry.is_free() && !connection::is_foreign())?;
+    let entry = table::entry(number).filter(|entry| !entry.is_free() && !connection::is_vfork_child())?;
     match entry.begin_close() {
         Closed::Kernel => None,
-        Closed::Nothing => Some(Err(Errno::BADF)),
+        Closed::Invalid => Some(Err(Errno::BADF)),
         Closed::Last(handle) => {
-            // Who has not changed anything is told nothing, and need not wait for that.
+            // Without changes, there are no errors to report, and the close need not wait.
             let close = |client: connection::Call| {
                 if entry.is_changed() { client.close(handle) } else { client.leave(handle) }
             };
             let answer = connection::client().map_or(Answer::Broken, close);
-            // Before the number can be another file's.
+            // Before the kernel can reuse the number.
             entry.free();
             kernel::close(number);
             Some(closed(answer))
         }
-        Closed::Left(handle) => {
-            // The handle's end may be a while off, where a signal handler has interrupted the call: what was written is safe now.
+        Closed::Deferred(handle) => {
+            // A call in flight, perhaps interrupted by a signal handler, will close the handle later: sync what was written now.
             let answer = connection::client().map_or(Answer::Broken, |client| client.sync(handle));
             kernel::close(number);
             Some(match closed(answer) {
-                // The call has ended meanwhile.
+                // The call in flight has ended and closed the handle.
                 Err(Errno::BADF) => Ok(()),
-                told => told,
+                synced => synced,
             })
         }
     }
 }
 
-/// The number is gone, whatever the answer.
+/// The number is closed, whatever the reply.
 fn closed(answer: Answer<()>) -> Result<(), Errno> {
     match answer {
         Answer::Done(()) | Answer::Declined => Ok(()),

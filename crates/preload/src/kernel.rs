@@ -1,6 +1,6 @@
-//! Calls of the kernel on bare descriptor numbers.
+//! System calls on descriptor numbers.
 //!
-//! Made without the C library: they do not come back here, leave `errno` alone, and are no points of cancellation.
+//! They bypass the C library: they do not recurse into this library, do not change `errno`, and are no cancellation points.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::{DupFlags, Errno, FdFlags};
@@ -10,23 +10,19 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use tameike_ring::client::mounts;
 
-/// Parts of one call, at most: a call with more goes to the kernel as it is.
+/// Largest number of buffers of one call; the kernel serves calls with more.
 pub const PARTS_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// Which file a descriptor or path is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// `st_dev`.
     pub device: u64,
-    /// `st_ino`.
     pub inode: u64,
-    /// Whether it is a directory.
     pub is_directory: bool,
 }
 
-/// Signals of the calling thread are held back while this lives.
+/// Blocks signals of the calling thread, until dropped.
 #[derive(Debug)]
 pub struct SignalsBlocked {
     before: libc::sigset_t,
@@ -36,12 +32,12 @@ fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
     match number {
         libc::AT_FDCWD => Ok(CWD),
         ..0 => Err(Errno::BADF),
-        // SAFETY: the number is not negative. It stands for whatever the program has there, as in its own call.
+        // SAFETY: the number is not negative. It names whatever the program has open there, as in the program's call.
         0.. => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
     }
 }
 
-/// The lowest free number, for the same file.
+/// Duplicates a descriptor to the lowest free number.
 pub fn duplicate(number: i32, close_on_exec: bool) -> Result<i32> {
     let number = borrow(number)?;
     let copy =
@@ -49,43 +45,38 @@ pub fn duplicate(number: i32, close_on_exec: bool) -> Result<i32> {
     copy.map(IntoRawFd::into_raw_fd)
 }
 
-/// Moves a descriptor to `lowest` or above where that can be had, with close-on-exec.
+/// Moves a descriptor to `lowest` or above if possible, with close-on-exec.
 pub fn move_up(descriptor: OwnedFd, lowest: i32) -> i32 {
     rustix::io::fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor).into_raw_fd()
 }
 
-/// Closes a number that the caller owns.
 pub fn close(number: i32) {
     // SAFETY: the caller owns the number, and gives it up.
     unsafe { rustix::io::close(number) };
 }
 
-/// Opens `name` below the directory `directory`.
 pub fn open(directory: i32, name: &CStr, flags: i32) -> Result<OwnedFd> {
     let flags = OFlags::from_bits_retain(flags.cast_unsigned());
     rustix::fs::openat(borrow(directory)?, name, flags, Mode::empty())
 }
 
-/// Has `number` stand for the file of `source`, at one moment.
+/// Atomically makes `number` a duplicate of `source`, keeping close-on-exec.
 pub fn replace(source: &OwnedFd, number: i32) -> Result<()> {
     let close_on_exec = rustix::io::fcntl_getfd(borrow(number)?)?.contains(FdFlags::CLOEXEC);
     let flags = if close_on_exec { DupFlags::CLOEXEC } else { DupFlags::empty() };
-    // SAFETY: the number is not negative (asked above), and is not closed by this: it stays the program's.
+    // SAFETY: the number is not negative (checked above), and `ManuallyDrop` leaves it open for the program.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
     rustix::io::dup3(source, &mut target, flags)
 }
 
-/// Whether `number` is open.
 pub fn is_open(number: i32) -> bool {
     borrow(number).is_ok_and(|number| rustix::io::fcntl_getfd(number).is_ok())
 }
 
-/// Sets the offset of a regular file.
 pub fn seek(descriptor: &OwnedFd, offset: u64) -> Result<()> {
     rustix::fs::seek(descriptor, rustix::fs::SeekFrom::Start(offset)).map(drop)
 }
 
-/// Writes at `offset`.
 pub fn write_at(number: i32, offset: u64, from: &[&[u8]]) -> Result<usize> {
     let mut parts = [IoSlice::new(&[]); PARTS_MAX];
     for (part, bytes) in parts.iter_mut().zip(from) {
@@ -95,7 +86,7 @@ pub fn write_at(number: i32, offset: u64, from: &[&[u8]]) -> Result<usize> {
     rustix::io::pwritev(borrow(number)?, parts.get(..count).unwrap_or_default(), offset)
 }
 
-/// Which file `path` below `directory` is, or with an empty path the directory's own number; what the kernel knows is enough.
+/// Returns the identity of `path` below `directory`, or of `directory` if `path` is empty, as the kernel has it cached.
 pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let known = rustix::fs::statx(borrow(directory)?, path, flags, StatxFlags::INO | StatxFlags::TYPE)?;
@@ -106,17 +97,16 @@ pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
     })
 }
 
-/// Has the kernel tell of changes of mounts from now on.
 pub fn watch_mounts() -> Result<OwnedFd> {
     mounts::watch()
 }
 
-/// Whether mounts have changed since this was asked of `number` the last time.
+/// Returns whether mounts have changed since the last call for `number`.
 pub fn have_mounts_changed(number: i32) -> Result<bool> {
     mounts::have_changed(borrow(number)?)
 }
 
-/// Whether the mount of an open directory may be written to.
+/// Returns whether the mount of an open directory is writable.
 pub fn is_writable(directory: i32) -> bool {
     borrow(directory).is_ok_and(mounts::is_writable)
 }
@@ -129,19 +119,18 @@ pub fn read_start<'a>(path: &CStr, into: &'a mut [u8]) -> Result<&'a [u8]> {
     Ok(into.get(..count).unwrap_or_default())
 }
 
-/// The user of the process, if the real and the effective one are the same.
+/// Returns the user of the process, if its real and effective users are the same.
 pub fn user() -> Option<u32> {
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
     (real == effective).then(|| real.as_raw())
 }
 
-/// The number of this process.
 pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
 impl SignalsBlocked {
-    /// Holds back all signals of the calling thread.
+    /// Blocks all signals of the calling thread.
     pub fn new() -> Self {
         // SAFETY: a set of signals is plain bits, for which zeros are a value; both calls only write to what they are given.
         unsafe {
@@ -156,7 +145,7 @@ impl SignalsBlocked {
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that was in force before.
+        // SAFETY: the set is the previous one.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
     }
 }

@@ -1,20 +1,21 @@
-//! `libtameike_preload.so`: calls of an unchanged program on files of the views, answered through the ring.
+//! `libtameike_preload.so`: serves calls of unchanged programs on files of the views through the ring.
 //!
-//! Put in place by `LD_PRELOAD`, its functions stand before those of the C library (`abi`). One that concerns an open
-//! file of the ring ([`table`], [`file`]) or a path on a view ([`place`]) asks the agent; whatever is not handled is the
-//! kernel's, which has the same files through the views' mounts. A descriptor of the ring that meets a call that
-//! only the kernel can answer is first made the kernel's for good ([`upgrade`]).
+//! Loaded by `LD_PRELOAD`, its functions (`abi`) replace those of the C library. Calls on an open file of the ring ([`table`],
+//! [`file`]) or on a path in a view ([`view_path`]) go to the agent. All others go to the kernel, which serves the same files through
+//! the views' mounts. Before a call that only the kernel can serve, a ring descriptor is converted to a kernel descriptor for good
+//! ([`upgrade`]).
 //!
-//! In the kernel, a descriptor of the ring is an `O_PATH` duplicate of its view's root: the number is taken as POSIX says,
-//! close-on-exec is kept there, and what goes past this library (system calls by hand) fails with `EBADF`.
+//! In the kernel, a ring descriptor is an `O_PATH` duplicate of its view's root. So the kernel allocates its number as POSIX specifies
+//! and keeps close-on-exec, and system calls that bypass this library fail with `EBADF`.
 //!
-//! Promises: no allocation and no lock after the first call on a view; every function that is async-signal-safe in the C
-//! library is so here, and may be left by `siglongjmp`; no panic leaves the library; `errno` changes as the C library
-//! has it. What it does not promise (`docs/preload.md` has all): `EFAULT` for pointers that are neither null nor in the first page nor outside of
-//! user space, since finding out would cost a system call: such a call ends as one of `memcpy` would. A call that
-//! the ring answers is not a point where a thread can be cancelled.
-// The unit tests' own program must not stand before its C library.
-#![cfg_attr(test, allow(dead_code, reason = "what only `abi` uses"))]
+//! Guarantees: no allocation and no lock after the first call on a view. Functions that are async-signal-safe in the C library are so
+//! here, and may be left by `siglongjmp`. No panic leaves the library. `errno` changes as in the C library.
+//!
+//! Limits (all are in `docs/preload.md`): pointers fail with `EFAULT` only if they are null, in the first page or outside user space, as
+//! other checks would cost a system call; a bad pointer ends the program as in `memcpy`. Calls that the ring serves are no cancellation
+//! points.
+// The unit tests' program must not replace its C library.
+#![cfg_attr(test, allow(dead_code, reason = "used by `abi` only"))]
 
 #[cfg(not(test))]
 mod abi;
@@ -23,9 +24,9 @@ mod file;
 mod kernel;
 mod mounts;
 mod names;
-mod place;
 mod session;
 mod status;
 mod table;
 mod upgrade;
+mod view_path;
 mod views;

@@ -1,4 +1,4 @@
-//! Whether this process may change the views ([`tameike_ring::client::mounts`]).
+//! Watches mounts, to find out whether this process may write to the views ([`tameike_ring::client::mounts`]).
 
 use crate::{kernel, views};
 use rustix::io::Errno;
@@ -6,27 +6,26 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 const NONE: i32 = -1;
 
-/// The descriptor by which the kernel tells.
+/// Descriptor through which the kernel reports changes.
 static WATCH: AtomicI32 = AtomicI32::new(NONE);
 
-/// Has the kernel tell of changes from now on; the descriptor's number is `lowest` or above where that can be had.
+/// Starts to watch; the descriptor's number is `lowest` or above if possible.
 pub fn watch(lowest: i32) -> Result<i32, Errno> {
     let number = kernel::move_up(kernel::watch_mounts()?, lowest);
     WATCH.store(number, Ordering::SeqCst);
     Ok(number)
 }
 
-/// The number of the descriptor by which the kernel tells.
+/// Returns the descriptor of the watch.
 pub fn number() -> Option<i32> {
     Some(WATCH.load(Ordering::SeqCst)).filter(|number| *number != NONE)
 }
 
-/// The kernel tells no more.
 pub fn forget() {
     WATCH.store(NONE, Ordering::SeqCst);
 }
 
-/// Whether each view that is served may be changed, as far as the kernel has told. One thread is told of each change.
+/// Returns whether all served views are still writable. The kernel reports each change to one thread only.
 pub fn allow_changes() -> bool {
     match number().map(kernel::have_mounts_changed) {
         Some(Ok(false)) => true,

@@ -1,13 +1,13 @@
-//! Calls on paths that are on a view.
+//! Calls on paths in a view.
 
-use crate::place::{self, Place};
 use crate::table::{self, Opened};
+use crate::view_path::{self, ViewPath};
 use crate::{connection, kernel, session, upgrade, views};
 use rustix::io::Errno;
 use tameike_interpose::Verdict;
 use tameike_ring::client::{Answer, Status};
 
-/// Flags of `open` that only the kernel can do, or that say that no regular file is meant.
+/// Flags of `open` that only the kernel supports, or that do not name a regular file.
 const KERNEL_FLAGS: i32 = libc::O_PATH
     | libc::O_TMPFILE
     | libc::O_DIRECTORY
@@ -16,10 +16,9 @@ const KERNEL_FLAGS: i32 = libc::O_PATH
     | libc::O_DSYNC
     | libc::O_ASYNC;
 
-/// Those of who changes something.
 const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 
-/// What a file's permissions need for the kernel to be able to take it over.
+/// Permissions without which a descriptor of the file could not be upgraded.
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
 fn verdict<T>(answer: Answer<T>) -> Verdict<T> {
@@ -31,64 +30,66 @@ fn verdict<T>(answer: Answer<T>) -> Verdict<T> {
     }
 }
 
-/// `openat`; `mode` counts when the flags say that a file may be made.
+/// `openat`; `mode` applies with O_CREAT.
 pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> {
     if flags & KERNEL_FLAGS != 0 {
         return None;
     }
-    let find = if flags & CHANGES == 0 { place::find } else { place::find_to_change };
-    let place = find(directory, path)?;
+    let find = if flags & CHANGES == 0 { view_path::find } else { view_path::find_to_change };
+    let target = find(directory, path)?;
     let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 & !session::umask()? };
     if flags & libc::O_CREAT != 0 && mode & OWNER_READS_AND_WRITES != OWNER_READS_AND_WRITES {
         return None;
     }
-    let root = views::by_number(place.view)?.root().ok()?;
-    // Before the file is made: no number, no file.
+    let root = views::by_number(target.view)?.root().ok()?;
+    // Before the file is created: without a free number, the call must not create it.
     let number = match kernel::duplicate(root, flags & libc::O_CLOEXEC != 0) {
         Ok(number) => number,
         Err(error) => return Some(Err(error)),
     };
-    let outcome = open_as(number, &place, flags, mode);
+    let outcome = open_as(number, &target, flags, mode);
     if !matches!(outcome, Some(Ok(_))) {
         kernel::close(number);
     }
     outcome
 }
 
-fn open_as(number: i32, place: &Place<'_>, flags: i32, mode: u32) -> Verdict<i32> {
-    // The C library's standard streams have the lowest numbers, and read and write past this library.
+fn open_as(number: i32, target: &ViewPath<'_>, flags: i32, mode: u32) -> Verdict<i32> {
+    // The lowest numbers belong to standard streams, whose I/O in the C library bypasses this library.
     let entry = table::entry(number).filter(|entry| entry.is_free() && number > libc::STDERR_FILENO)?;
-    let answer = connection::client()?.open(place.start, place.path, flags, mode);
+    let answer = connection::client()?.open(target.start, target.path, flags, mode);
     let opened = match verdict(answer)? {
         Ok(opened) => opened,
         Err(error) => return Some(Err(error)),
     };
     let (handle, key) = (opened.handle, opened.key);
-    entry.install(number, Opened { handle, key, flags, view: place.view });
-    if !connection::admits() {
-        // Turned off meanwhile, by who has perhaps not seen this file. A failure is told by the next call on it.
+    entry.install(number, Opened { handle, key, flags, view: target.view });
+    if !connection::is_on() {
+        // A thread has turned the ring off since, perhaps before it could see this file. The next call on it reports a failure.
         let _ = upgrade::one(number);
     }
     Some(Ok(number))
 }
 
-/// `fstatat`; the attributes, and the library's number of the view.
+/// `fstatat`: returns the attributes and the view's number.
 pub fn status(directory: i32, path: &[u8], follow: bool) -> Verdict<(Status, usize)> {
-    let place = place::find(directory, path)?;
-    let answer = connection::client()?.status_at(place.start, place.path, follow);
-    verdict(answer.map(|status| (status, place.view)))
+    let target = view_path::find(directory, path)?;
+    let answer = connection::client()?.status_at(target.start, target.path, follow);
+    verdict(answer.map(|status| (status, target.view)))
 }
 
-/// `faccessat`: whether something is there, and may be read or written to as its owner may. Where that does not say yes, and of
-/// what may be run, the kernel knows: it has groups, capabilities and how the view is mounted.
+/// `faccessat`: answers for existence, and for reads and writes that the owner's bits permit. The kernel answers all other cases, as it
+/// knows groups, capabilities and mount options.
 pub fn access(directory: i32, path: &[u8], wanted: i32) -> Verdict<()> {
-    let (user, find) =
-        (session::user()?, if wanted & libc::W_OK == 0 { place::find } else { place::find_to_change });
+    let (user, find) = (
+        session::user()?,
+        if wanted & libc::W_OK == 0 { view_path::find } else { view_path::find_to_change },
+    );
     if wanted & !(libc::R_OK | libc::W_OK) != 0 {
         return None;
     }
-    let place = find(directory, path)?;
-    let found = match verdict(connection::client()?.status_at(place.start, place.path, true))? {
+    let target = find(directory, path)?;
+    let found = match verdict(connection::client()?.status_at(target.start, target.path, true))? {
         Ok(found) => found,
         Err(error) => return Some(Err(error)),
     };
@@ -97,22 +98,22 @@ pub fn access(directory: i32, path: &[u8], wanted: i32) -> Verdict<()> {
     may.then_some(Ok(()))
 }
 
-/// `unlinkat`, of what is not a directory.
+/// `unlinkat` without AT_REMOVEDIR.
 pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
-    let place = place::find_to_change(directory, path)?;
-    verdict(connection::client()?.unlink(place.start, place.path))
+    let target = view_path::find_to_change(directory, path)?;
+    verdict(connection::client()?.unlink(target.start, target.path))
 }
 
 /// `mkdirat`.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
-    let place = place::find_to_change(directory, path)?;
+    let target = view_path::find_to_change(directory, path)?;
     let mode = mode & 0o7777 & !session::umask()?;
-    verdict(connection::client()?.make_dir(place.start, place.path, mode))
+    verdict(connection::client()?.make_dir(target.start, target.path, mode))
 }
 
 /// `renameat2`.
 pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
-    let from = place::find_to_change(from.0, from.1)?;
-    let to = place::find(to.0, to.1).filter(|to| to.view == from.view)?;
+    let from = view_path::find_to_change(from.0, from.1)?;
+    let to = view_path::find(to.0, to.1).filter(|to| to.view == from.view)?;
     verdict(connection::client()?.rename((from.start, from.path), (to.start, to.path), flags))
 }

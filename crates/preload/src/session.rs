@@ -1,4 +1,4 @@
-//! Start and end of the process's use of the ring: when it connects, and when all its files become the kernel's for good.
+//! Start and end of the process's use of the ring: when it connects, and when it upgrades all files for good.
 
 use crate::{connection, kernel, mounts, table, upgrade, views};
 use rustix::process::Resource;
@@ -10,31 +10,29 @@ use tameike_ring::client::Client;
 /// The variable that names the ring's socket.
 const SOCKET_VARIABLE: &str = "TAMEIKE_RING";
 
-/// Unknown: no umask has this value.
 const NO_UMASK: u32 = u32::MAX;
-/// Unknown: no user has this number.
 const NO_USER: u32 = u32::MAX;
 
 static SOCKET: OnceLock<PathBuf> = OnceLock::new();
 static UMASK: AtomicU32 = AtomicU32::new(NO_UMASK);
-/// The user of the process, while its real and effective one are the same. Calls that change it turn the ring off.
+/// User of the process, if its real and effective users are the same. Calls that change it turn the ring off.
 static USER: AtomicU32 = AtomicU32::new(NO_USER);
 
-/// Reads from the environment whether there is a ring.
+/// Enables the ring if the environment names one.
 pub fn begin() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE).filter(|socket| !socket.is_empty()) else { return };
-    if views::learn() && !has_size_limit() && SOCKET.set(socket.into()).is_ok() {
+    if views::discover() && !has_size_limit() && SOCKET.set(socket.into()).is_ok() {
         USER.store(kernel::user().unwrap_or(NO_USER), Ordering::SeqCst);
         connection::allow();
     }
 }
 
-/// Whether calls on paths can be answered. The first one connects.
+/// Returns whether the ring can serve calls on paths. The first call connects.
 pub fn for_path() -> bool {
     connection::is_usable(connect)
 }
 
-/// As [`for_path`], for calls that change something: none once a view may only be read here.
+/// As [`for_path`], for modifying calls. If a view has become read-only here, turns the ring off.
 pub fn for_change() -> bool {
     if !for_path() {
         return false;
@@ -46,12 +44,12 @@ pub fn for_change() -> bool {
     allowed
 }
 
-/// Ends the ring for good: all its files become the kernel's, and no more come.
+/// Turns the ring off for good: upgrades all files, and opens no new ones.
 pub fn turn_off() {
-    if !connection::is_foreign() {
+    if !connection::is_vfork_child() {
         connection::end();
         upgrade::all();
-        // They stay open, for calls under way; but the program may have their numbers.
+        // They stay open for calls in flight, but the program may replace them.
         private_numbers()
             .filter_map(table::entry)
             .filter(|entry| entry.is_private())
@@ -59,9 +57,9 @@ pub fn turn_off() {
     }
 }
 
-/// In a child with its own copy of the memory and only the calling thread: it begins without a connection.
+/// Resets the library in a child with a copy of the memory and only the calling thread: it begins without a connection.
 pub fn begin_as_child() {
-    if !connection::is_of_use() {
+    if !connection::is_enabled() {
         return;
     }
     for number in private_numbers() {
@@ -75,25 +73,25 @@ pub fn begin_as_child() {
     connection::forget();
 }
 
-/// The descriptors that the library keeps.
+/// Returns the descriptors of the library.
 pub fn private_numbers() -> impl Iterator<Item = i32> {
     let roots = views::all().iter().filter_map(|view| view.root().ok());
     roots.chain(mounts::number()).chain(connection::descriptors())
 }
 
-/// The user for whom the process asks, if that is the same for all calls.
+/// Returns the user of the process, if it is known and the same for all calls.
 pub fn user() -> Option<u32> {
     Some(USER.load(Ordering::SeqCst)).filter(|user| *user != NO_USER)
 }
 
-/// The umask, if it is known.
+/// Returns the umask, if it is known.
 pub fn umask() -> Option<u32> {
     Some(UMASK.load(Ordering::SeqCst)).filter(|umask| *umask != NO_UMASK)
 }
 
-/// The program has set its umask.
+/// Records a new umask of the program.
 pub fn note_umask(mask: u32) {
-    if !connection::is_foreign() {
+    if !connection::is_vfork_child() {
         UMASK.store(mask & 0o777, Ordering::SeqCst);
     }
 }
@@ -109,19 +107,18 @@ fn connect() -> Option<Box<Client>> {
     client
 }
 
-/// Keeps a number from the program.
 fn reserve(number: i32) {
     table::entry(number).into_iter().for_each(table::Entry::reserve);
 }
 
-/// Has the kernel report changes of mounts, before the mounts are examined.
+/// Starts to watch mounts, before they are examined.
 fn watch_mounts() -> bool {
     let Ok(number) = mounts::watch(lowest_private()) else { return false };
     reserve(number);
     true
 }
 
-/// Finds the views of the environment among those that the agent serves.
+/// Matches the views of the environment with those that the agent serves.
 fn serve(client: &Client) -> bool {
     let served = client.views().iter().zip(0_u8..);
     let mut any = false;
@@ -137,7 +134,7 @@ fn serve(client: &Client) -> bool {
     any
 }
 
-/// A descriptor of the view's root, out of the way of the program's.
+/// Opens the view's root at a number out of the way of the program's.
 fn open_root(view: &views::View) -> Option<i32> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let root = kernel::open(libc::AT_FDCWD, view.mount()?, flags).ok()?;
@@ -157,18 +154,18 @@ fn open_root(view: &views::View) -> Option<i32> {
     }
 }
 
-/// From where on the library's own descriptors are: high, but within what every process may have without a larger table.
+/// Lowest number of the library's descriptors: high, but small enough not to grow the process's descriptor table.
 fn lowest_private() -> i32 {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1024).min(1024);
     i32::try_from(limit).map_or(0, |limit| (limit - 16).max(0))
 }
 
-/// Whether files may have a certain size only, and a signal tells of more: the kernel's to say.
+/// Returns whether the process has a file size limit, which the kernel must enforce with a signal.
 fn has_size_limit() -> bool {
     rustix::process::getrlimit(Resource::Fsize).current.is_some()
 }
 
-/// Asking the kernel for the umask would be setting it, if only for a moment.
+/// Reads the umask from `/proc`, as `umask()` would change it for a moment.
 fn learn_umask() {
     let mut text = [0_u8; 2048];
     let Ok(text) = kernel::read_start(c"/proc/self/status", &mut text) else { return };

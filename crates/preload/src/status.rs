@@ -1,14 +1,14 @@
-//! Attributes as the C library's programs read them.
+//! Conversions of attributes to `struct stat` and `struct statx`.
 
 use tameike_ring::client::{Status, Time};
 
-/// What `statx` is told of here: no time of birth, as the mount.
+/// Fields that `statx` returns: no birth time, as from the mount.
 const KNOWN: u32 = libc::STATX_BASIC_STATS;
 
-/// What a program may ask of `statx` for the ring to answer: times of birth are asked for by habit.
-pub const ASKED: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+/// Fields that a request may have for the ring to serve it. Programs commonly request birth times, which it does not return.
+pub const SUPPORTED: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
-/// As `stat` has it; with `device` as the mount's `st_dev`.
+/// Converts to `struct stat`; `device` is the mount's `st_dev`.
 pub fn stat(status: &Status, device: u64) -> libc::stat {
     // SAFETY: plain numbers, for which zeros are values.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -28,7 +28,7 @@ pub fn stat(status: &Status, device: u64) -> libc::stat {
     stat
 }
 
-/// As `statx` has it.
+/// Converts to `struct statx`.
 pub fn statx(status: &Status, device: u64) -> libc::statx {
     // SAFETY: plain numbers, for which zeros are values.
     let mut statx: libc::statx = unsafe { std::mem::zeroed() };

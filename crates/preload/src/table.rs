@@ -1,8 +1,8 @@
-//! What each descriptor number stands for: a file of the ring, or whatever the kernel has there.
+//! Table of descriptor numbers: each is a ring file or belongs to the kernel.
 //!
-//! A fixed array, all zeros at first, so that it takes no memory where it is not touched. Each entry is changed by atomic
-//! operations on one word: a state, and how many calls are under way on the file. Nobody waits for calls under way, which
-//! may be those that a signal handler has interrupted; waited for are only upgrades, during which signals are blocked.
+//! The table is a fixed array, initially zero, so that untouched parts take no memory. Atomic operations on one word change an entry: a
+//! state, and the number of calls in flight on the file. No call waits for calls in flight, as a signal handler may have interrupted
+//! these. Calls wait only for upgrades, during which signals are blocked.
 
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -12,35 +12,33 @@ use tameike_ring::client::FileKey;
 #[cfg(test)]
 mod tests;
 
-/// Numbers that can be the ring's; a file that gets a higher one is opened through the kernel.
+/// Numbers that can be ring files; a file that gets a higher one is opened through the kernel.
 pub const NUMBERS: usize = 1 << 16;
 
-/// Nothing of the ring: the kernel's number.
+/// The number belongs to the kernel.
 const FREE: u32 = 0;
-/// A file of the ring.
 const OPEN: u32 = 1 << 28;
-/// Becoming the kernel's; who comes waits.
+/// The descriptor is being upgraded; other calls wait.
 const UPGRADING: u32 = 2 << 28;
-/// The number is the kernel's, the last call under way on the file that was there gives its handle back.
-const LEAVING: u32 = 3 << 28;
-/// Being closed.
+/// The number belongs to the kernel; the last call in flight on the former ring file closes its handle.
+const DETACHED: u32 = 3 << 28;
 const CLOSING: u32 = 4 << 28;
-/// A descriptor that the library keeps for itself.
+/// A descriptor of the library itself.
 const PRIVATE: u32 = 5 << 28;
 
 const STATE: u32 = 0xf << 28;
 const CALLS: u32 = !STATE;
 
-/// The offset while and after the kernel has taken it over.
-const TAKEN: u64 = u64::MAX;
+/// Value of the offset from its takeover by the kernel on.
+const TAKEN_OVER: u64 = u64::MAX;
 
-/// What a number stands for; a cache line each, since threads work on neighbours.
+/// Entry of a number. Aligned to a cache line, as threads use adjacent numbers.
 #[repr(align(64))]
 pub struct Entry {
     control: AtomicU32,
     flags: AtomicU32,
     view: AtomicU32,
-    /// Whether something may have been changed through it.
+    /// The file may have been modified through this descriptor.
     changed: AtomicBool,
     handle: AtomicU64,
     /// 0 for none.
@@ -49,57 +47,54 @@ pub struct Entry {
 }
 
 static TABLE: [Entry; NUMBERS] = [const { Entry::new() }; NUMBERS];
-/// One more than the highest number that was ever in use here.
+/// One more than the highest number that was ever a ring file.
 static END: AtomicU32 = AtomicU32::new(0);
 
-/// What a call on a number meets.
+/// What a number refers to.
 #[derive(Debug)]
-pub enum Met {
-    /// The kernel's descriptor, or none.
+pub enum Resolved {
+    /// A kernel descriptor, or none.
     Kernel,
-    /// A file of the ring.
     File(Hold),
-    /// A number that is being closed, or one that the program does not know of.
-    Nothing,
+    /// A number that is being closed, or a descriptor of the library.
+    Invalid,
 }
 
-/// What a file of the ring was opened as.
+/// Parameters of an open ring file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// The ring's handle.
     pub handle: u64,
-    /// By which what the agent lends of the file is found.
+    /// Key of the agent's grants for the file.
     pub key: Option<FileKey>,
-    /// Flags of `open`.
     pub flags: i32,
-    /// The view's index.
+    /// Number of the view in this library.
     pub view: usize,
 }
 
-/// How a number was taken away from the ring.
+/// Result of closing a number.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// It was not the ring's: the kernel is to be asked.
+    /// It belongs to the kernel.
     Kernel,
-    /// There is nothing to close.
-    Nothing,
-    /// This handle is to be closed, and then [`Entry::free`] called before the number is given back.
+    /// It is not open.
+    Invalid,
+    /// The caller closes this handle, and calls [`Entry::free`] before it closes the number.
     Last(u64),
-    /// The number is the kernel's from now on; calls under way will give this handle back.
-    Left(u64),
+    /// The number now belongs to the kernel; calls in flight will close this handle.
+    Deferred(u64),
 }
 
-/// The entry of `number`, when the ring can have it.
+/// Returns the entry of `number`, if it can be a ring file.
 pub fn entry(number: i32) -> Option<&'static Entry> {
     TABLE.get(usize::try_from(number).ok()?)
 }
 
-/// The numbers below which all files of the ring are.
+/// Returns a range that contains all ring files.
 pub fn numbers() -> std::ops::Range<i32> {
     0..END.load(Ordering::SeqCst).cast_signed()
 }
 
-/// Forgets everything, in a child process that has only the calling thread.
+/// Frees all entries, in a child process that has only the calling thread.
 pub fn reset() {
     for entry in TABLE.iter().take(numbers().len()) {
         entry.control.store(FREE, Ordering::SeqCst);
@@ -119,18 +114,18 @@ impl Entry {
         }
     }
 
-    /// Whether the number is nothing to the library: what every call on other descriptors costs.
+    /// Returns whether the number belongs to the kernel. This is the library's cost for calls on other descriptors.
     #[inline]
     pub fn is_free(&self) -> bool {
         self.control.load(Ordering::Acquire) == FREE
     }
 
-    /// Whether a file of the ring is, or may be, here.
+    /// Returns whether the number is a ring file, or one that is being upgraded.
     pub fn is_ring(&self) -> bool {
         matches!(self.control.load(Ordering::SeqCst) & STATE, OPEN | UPGRADING)
     }
 
-    /// Puts a file here; the caller owns the kernel's number, and has seen the entry free since.
+    /// Installs a ring file. The caller owns the number in the kernel, and has since seen the entry free.
     pub fn install(&self, number: i32, opened: Opened) {
         self.handle.store(opened.handle, Ordering::Relaxed);
         self.key.store(opened.key.map_or(0, FileKey::get), Ordering::Relaxed);
@@ -142,37 +137,35 @@ impl Entry {
         self.control.store(OPEN, Ordering::SeqCst);
     }
 
-    /// Keeps the number for the library itself.
     pub fn reserve(&self) {
         self.control.store(PRIVATE, Ordering::SeqCst);
     }
 
-    /// Whether the library keeps the number for itself.
     pub fn is_private(&self) -> bool {
         self.control.load(Ordering::SeqCst) == PRIVATE
     }
 
-    /// The file here, held against its handle's end; waits for an upgrade that is under way.
-    pub fn hold(&'static self) -> Met {
+    /// Holds the file, which keeps its handle open. Waits for an upgrade in progress.
+    pub fn hold(&'static self) -> Resolved {
         let mut control = self.control.load(Ordering::Acquire);
         loop {
             match control & STATE {
                 OPEN if control & CALLS < CALLS => {
                     match self.change(control, control + 1) {
-                        Ok(()) => return Met::File(Hold { entry: self }),
+                        Ok(()) => return Resolved::File(Hold { entry: self }),
                         Err(now) => control = now,
                     }
                     continue;
                 }
                 UPGRADING => self.wait(control),
-                CLOSING | PRIVATE => return Met::Nothing,
-                _ => return Met::Kernel,
+                CLOSING | PRIVATE => return Resolved::Invalid,
+                _ => return Resolved::Kernel,
             }
             control = self.control.load(Ordering::Acquire);
         }
     }
 
-    /// Begins to close the number.
+    /// Begins to close the number. Waits for an upgrade in progress.
     pub fn begin_close(&self) -> Closed {
         let mut control = self.control.load(Ordering::Acquire);
         loop {
@@ -180,28 +173,28 @@ impl Entry {
                 OPEN => {
                     let calls = control & CALLS;
                     let handle = self.handle.load(Ordering::Relaxed);
-                    let next = if calls == 0 { CLOSING } else { LEAVING | calls };
+                    let next = if calls == 0 { CLOSING } else { DETACHED | calls };
                     match self.change(control, next) {
                         Ok(()) if calls == 0 => return Closed::Last(handle),
-                        Ok(()) => return Closed::Left(handle),
+                        Ok(()) => return Closed::Deferred(handle),
                         Err(now) => control = now,
                     }
                     continue;
                 }
                 UPGRADING => self.wait(control),
-                CLOSING | PRIVATE => return Closed::Nothing,
+                CLOSING | PRIVATE => return Closed::Invalid,
                 _ => return Closed::Kernel,
             }
             control = self.control.load(Ordering::Acquire);
         }
     }
 
-    /// Ends [`Closed::Last`].
+    /// Completes [`Closed::Last`].
     pub fn free(&self) {
         self.control.store(FREE, Ordering::SeqCst);
     }
 
-    /// Begins an upgrade; `Ok(None)` when the number is the kernel's already. To be called with signals blocked.
+    /// Begins an upgrade; `Ok(None)` if the number already belongs to the kernel. Call it with signals blocked.
     pub fn begin_upgrade(&self) -> Result<Option<Opened>, Errno> {
         let mut control = self.control.load(Ordering::Acquire);
         loop {
@@ -221,28 +214,28 @@ impl Entry {
         }
     }
 
-    /// Takes the offset away from calls under way, for the kernel.
+    /// Takes the offset from calls in flight, for the kernel.
     pub fn take_offset(&self) -> u64 {
-        self.offset.swap(TAKEN, Ordering::SeqCst)
+        self.offset.swap(TAKEN_OVER, Ordering::SeqCst)
     }
 
-    /// Ends an upgrade that has happened; the handle, when no call under way will give it back.
+    /// Completes an upgrade. Returns the handle if no call in flight will close it.
     pub fn end_upgrade(&self) -> Option<u64> {
         let handle = self.handle.load(Ordering::Relaxed);
-        let calls = self.leave_upgrading(|calls| if calls == 0 { FREE } else { LEAVING | calls });
+        let calls = self.finish_upgrade(|calls| if calls == 0 { FREE } else { DETACHED | calls });
         (calls == 0).then_some(handle)
     }
 
-    /// Ends an upgrade that has failed.
+    /// Undoes an upgrade that has failed.
     pub fn fail_upgrade(&self, offset: Option<u64>) {
         if let Some(offset) = offset {
             self.offset.store(offset, Ordering::SeqCst);
         }
-        self.leave_upgrading(|calls| OPEN | calls);
+        self.finish_upgrade(|calls| OPEN | calls);
     }
 
-    /// Calls may end meanwhile, but none begins.
-    fn leave_upgrading(&self, next: impl Fn(u32) -> u32) -> u32 {
+    /// Leaves the upgrading state. Calls may end concurrently, but none begins.
+    fn finish_upgrade(&self, next: impl Fn(u32) -> u32) -> u32 {
         let mut control = self.control.load(Ordering::Acquire);
         while let Err(now) = self.change(control, next(control & CALLS)) {
             control = now;
@@ -251,7 +244,7 @@ impl Entry {
         control & CALLS
     }
 
-    /// What the file was opened as; to be asked while it is held, or by who closes it.
+    /// Returns the file's parameters. The caller holds the file, or closes it.
     pub fn opened(&self) -> Opened {
         Opened {
             handle: self.handle.load(Ordering::Relaxed),
@@ -261,7 +254,7 @@ impl Entry {
         }
     }
 
-    /// Whether something may have been changed through the file, of which its close would tell; to be asked by who closes it.
+    /// Returns whether the file may have been modified, so that its close can report errors. Only the closing thread calls it.
     pub fn is_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
@@ -271,12 +264,12 @@ impl Entry {
     }
 
     fn wait(&self, control: u32) {
-        // Interrupted or changed meanwhile: the caller looks again.
+        // Also returns if interrupted or changed: the caller checks again.
         let _ = futex::wait(&self.control, futex::Flags::PRIVATE, control, None);
     }
 
-    /// Ends a call; the handle, when this was the last one on a file whose number is the kernel's by now. In a child that was
-    /// forked by a signal handler, calls may end that were forgotten.
+    /// Ends a call. Returns the handle after the last call on a file whose number now belongs to the kernel. In a child that a signal
+    /// handler forked, a call may end that [`reset`] has removed.
     fn end_call(&self) -> Option<u64> {
         let mut control = self.control.load(Ordering::Acquire);
         loop {
@@ -284,7 +277,7 @@ impl Entry {
             if control & CALLS == 0 {
                 return None;
             }
-            let last = control == LEAVING + 1;
+            let last = control == DETACHED + 1;
             let next = if last { FREE } else { control - 1 };
             match self.change(control, next) {
                 Ok(()) => return last.then_some(handle),
@@ -294,31 +287,31 @@ impl Entry {
     }
 }
 
-/// A file of the ring during a call on it.
+/// A ring file during a call; keeps its handle open.
 #[derive(Debug)]
 pub struct Hold {
     entry: &'static Entry,
 }
 
 impl Hold {
-    /// What it was opened as.
+    /// Returns the file's parameters.
     pub fn opened(&self) -> Opened {
         self.entry.opened()
     }
 
-    /// Whether it is the number's file still.
+    /// Returns whether the number is still a ring file.
     pub fn is_current(&self) -> bool {
         self.entry.is_ring()
     }
 
-    /// Something is about to be changed through it.
+    /// Records a modification, before it begins.
     pub fn changes(&self) {
         self.entry.changed.store(true, Ordering::Relaxed);
     }
 
-    /// The offset, unless the kernel is taking over.
+    /// Returns the offset, unless the kernel is taking over.
     pub fn offset(&self) -> Option<u64> {
-        Some(self.entry.offset.load(Ordering::Acquire)).filter(|offset| *offset != TAKEN)
+        Some(self.entry.offset.load(Ordering::Acquire)).filter(|offset| *offset != TAKEN_OVER)
     }
 
     /// Moves the offset if it is still at `from`.

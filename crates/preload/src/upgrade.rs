@@ -1,4 +1,4 @@
-//! How a descriptor of the ring becomes the kernel's, for good.
+//! Upgrades ring descriptors to kernel descriptors, for good.
 
 use crate::kernel::{self, SignalsBlocked};
 use crate::table::{self, Entry, Opened};
@@ -7,16 +7,16 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use tameike_ring::client::{Answer, HANDOVER_NAME_SIZE};
 
-/// What of the flags has been done when the file was opened.
+/// Flags that took effect when the file was opened.
 const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
-/// Has the file of `number` be the kernel's; nothing to do where it is, or nothing is there.
+/// Upgrades `number`, if it is a ring file.
 pub fn one(number: i32) -> Result<(), Errno> {
     let Some(entry) = table::entry(number) else { return Ok(()) };
-    if entry.is_free() || connection::is_foreign() {
+    if entry.is_free() || connection::is_vfork_child() {
         return Ok(());
     }
-    // A handler that came between would wait for this upgrade, which waits for the handler.
+    // A signal handler that interrupts this would wait for the upgrade, and deadlock.
     let blocked = SignalsBlocked::new();
     let Some(opened) = entry.begin_upgrade()? else { return Ok(()) };
     let outcome = hand_over(entry, number, opened);
@@ -31,9 +31,9 @@ pub fn one(number: i32) -> Result<(), Errno> {
     outcome
 }
 
-/// Has all files be the kernel's. One that cannot stays where it is, and its next call tells why.
+/// Upgrades all ring files. A file that fails stays in the ring, and its next call reports the error.
 pub fn all() {
-    if connection::is_foreign() {
+    if connection::is_vfork_child() {
         return;
     }
     for number in table::numbers() {
@@ -43,7 +43,7 @@ pub fn all() {
     }
 }
 
-/// The kernel opens the same file and takes the number over; what fails leaves all as it was.
+/// Opens the same file in the kernel, and replaces the number. A failure changes nothing.
 fn hand_over(entry: &Entry, number: i32, opened: Opened) -> Result<(), Errno> {
     let file = match open_again(opened) {
         Ok(file) => file,

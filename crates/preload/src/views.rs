@@ -1,4 +1,4 @@
-//! The views as this process sees them: where they are mounted, and whether it is in one.
+//! The views in this process: their mount points, and the one of the working directory.
 
 use crate::kernel;
 use rustix::io::Errno;
@@ -8,56 +8,53 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use tameike_core::ids::View as Kind;
 
-/// No number; no index.
 const NONE: i32 = -1;
 const UNKNOWN: u8 = u8::MAX;
 
-/// One view.
 #[derive(Debug)]
 pub struct View {
-    /// Where the environment says that it is mounted.
+    /// Mount point from the environment.
     mount: OnceLock<CString>,
     device: AtomicU64,
-    /// `st_ino` of the working directory when it is on this view; else 0. One word for each view, so that nobody who looks
-    /// while another thread goes from one view to another sees a directory of the other one.
+    /// `st_ino` of the working directory if it is in this view, else 0. One word per view, so that a thread never combines a view with
+    /// a directory of another one while the working directory changes.
     working_directory: AtomicU64,
-    /// A descriptor of the root, which those of files are duplicates of.
+    /// Descriptor of the root, which descriptors of files duplicate.
     root: AtomicI32,
-    /// Its index in the ring.
     index: AtomicU8,
 }
 
 static VIEWS: [View; Kind::ALL.len()] = [const { View::new() }; Kind::ALL.len()];
 
-/// All views, also those that are not there.
+/// Returns all views, including those that the job does not have.
 pub fn all() -> &'static [View] {
     &VIEWS
 }
 
-/// The view by the library's own number.
+/// Returns a view by its number in this library.
 pub fn by_number(number: usize) -> Option<&'static View> {
     VIEWS.get(number)
 }
 
-/// Learns from the environment where the views are; whether there is one.
-pub fn learn() -> bool {
+/// Reads mount points from the environment. Returns whether there is a view.
+pub fn discover() -> bool {
     for (view, kind) in VIEWS.iter().zip(Kind::ALL) {
         if let Some(mount) = std::env::var_os(kind.variable()) {
-            view.learn(&mount);
+            view.set_mount(&mount);
         }
     }
     note_working_directory();
     VIEWS.iter().any(|view| view.mount.get().is_some())
 }
 
-/// Relative paths are the kernel's, until [`note_working_directory`].
+/// Leaves relative paths to the kernel, until [`note_working_directory`].
 pub fn forget_working_directory() {
     for view in &VIEWS {
         view.working_directory.store(0, Ordering::SeqCst);
     }
 }
 
-/// Learns which view the working directory is on.
+/// Finds the view of the working directory.
 pub fn note_working_directory() {
     forget_working_directory();
     if let Ok(found) = kernel::identity(libc::AT_FDCWD, c"")
@@ -67,13 +64,13 @@ pub fn note_working_directory() {
     }
 }
 
-/// The view with this `st_dev`.
+/// Returns the view with this `st_dev`.
 pub fn on_device(device: u64) -> Option<(usize, &'static View)> {
     let mut views = VIEWS.iter().enumerate();
     views.find(|(_, view)| view.mount.get().is_some() && view.device() == device)
 }
 
-/// The view that the working directory is on, and its `st_ino`.
+/// Returns the view of the working directory, and the directory's `st_ino`.
 pub fn working_directory() -> Option<(usize, u64)> {
     let mut inodes = VIEWS.iter().map(|view| view.working_directory.load(Ordering::SeqCst)).enumerate();
     inodes.find(|(_, inode)| *inode != 0)
@@ -90,7 +87,7 @@ impl View {
         }
     }
 
-    fn learn(&self, mount: &OsStr) {
+    fn set_mount(&self, mount: &OsStr) {
         let bytes = mount.as_bytes();
         let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let Some(Ok(mount)) = bytes.get(..end).map(CString::new) else { return };
@@ -105,33 +102,32 @@ impl View {
         }
     }
 
-    /// Where it is mounted, when it is there.
+    /// Returns the mount point, if the job has the view.
     pub fn mount(&self) -> Option<&CStr> {
         self.mount.get().map(CString::as_c_str)
     }
 
-    /// Its `st_dev`.
     pub fn device(&self) -> u64 {
         self.device.load(Ordering::Relaxed)
     }
 
-    /// The number of the descriptor of its root, while it is served.
+    /// Returns the descriptor of the root, while the ring serves the view.
     pub fn root(&self) -> Result<i32, Errno> {
         Some(self.root.load(Ordering::SeqCst)).filter(|root| *root != NONE).ok_or(Errno::NOTCONN)
     }
 
-    /// Its index in the ring, while it is served.
+    /// Returns the index in the ring, while the ring serves the view.
     pub fn index(&self) -> Option<u8> {
         Some(self.index.load(Ordering::SeqCst)).filter(|index| *index != UNKNOWN)
     }
 
-    /// It is served under `index`.
+    /// Records that the ring serves the view under `index`.
     pub fn serve(&self, root: i32, index: u8) {
         self.root.store(root, Ordering::SeqCst);
         self.index.store(index, Ordering::SeqCst);
     }
 
-    /// It is not served any more.
+    /// Records that the ring no longer serves the view.
     pub fn withdraw(&self) {
         self.index.store(UNKNOWN, Ordering::SeqCst);
         self.root.store(NONE, Ordering::SeqCst);

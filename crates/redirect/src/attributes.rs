@@ -1,10 +1,10 @@
-//! What programs are told of files of the tree.
+//! Attributes of files of the tree, as programs see them.
 //!
-//! A file is the same one while it is packed and while it is not: its number is made of its name, its device is that of the
-//! container's directory.
+//! Packing does not change a file's identity: its inode number is derived from its name, and its device is that of the container's
+//! directory.
 
 use crate::kernel::{self, Result};
-use crate::names::{self, Way};
+use crate::names::{self, Existing};
 use crate::spool::{self, Spool};
 use rustix::fs::{AtFlags, CWD, Stat, Statx, StatxFlags};
 use tameike_core::Timestamp;
@@ -12,51 +12,51 @@ use tameike_core::spool::number;
 use tameike_core::spool::stub::Stub;
 use tameike_interpose::Verdict;
 
-/// Bytes that are best read at once.
+/// `st_blksize` of packed files.
 const BLOCK_SIZE: u32 = 1 << 20;
 /// `st_size` of each directory.
 const DIRECTORY_SIZE: i64 = 4096;
-/// `st_blocks` counts these.
+/// Unit of `st_blocks`.
 const SECTOR: u64 = 512;
 
 /// `fstatat`.
 pub fn of_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
-    spool::get()?.settled(|| look_at_path(directory, path, follow), is_dir)
+    spool::get()?.settled(|| stat_path(directory, path, follow), is_dir)
 }
 
-/// `fstat`; `None` where the file is not the tree's.
+/// `fstat`; `None` for files outside the tree.
 pub fn of_open(number: i32) -> Verdict<Stat> {
-    spool::get()?.settled(|| look_at_open(number), is_dir)
+    spool::get()?.settled(|| stat_open(number), is_dir)
 }
 
 fn is_dir(found: &Verdict<Stat>) -> bool {
     matches!(found, Some(Ok(stat)) if kernel::is_kind(stat.st_mode, libc::S_IFDIR))
 }
 
-fn look_at_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
-    let way = match names::way(directory, path, follow)? {
-        Ok(way) => way,
+fn stat_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
+    let existing = match names::find_existing(directory, path, follow)? {
+        Ok(existing) => existing,
         Err(error) => return Some(Err(error)),
     };
-    Some(match way {
-        Way::Real(spool, inner, stat) => Ok(as_told(spool, *stat, &inner)),
-        Way::Outside(path) if follow => rustix::fs::statat(CWD, &path, AtFlags::empty()),
-        Way::Outside(path) => kernel::look(&path),
-        Way::Packed(spool, inner, stub) => packed(spool, &inner, &stub),
+    Some(match existing {
+        Existing::Real(spool, inner, stat) => Ok(as_shown(spool, *stat, &inner)),
+        Existing::Outside(path) if follow => rustix::fs::statat(CWD, &path, AtFlags::empty()),
+        Existing::Outside(path) => kernel::lstat(&path),
+        Existing::Packed(spool, inner, stub) => packed(spool, &inner, &stub),
     })
 }
 
-fn look_at_open(number: i32) -> Verdict<Stat> {
+fn stat_open(number: i32) -> Verdict<Stat> {
     let spool = spool::get()?;
     let stat = rustix::fs::fstat(kernel::borrow(number).ok()?).ok()?;
     if !spool.is_on(stat.st_dev) {
         return None;
     }
     let inner = spool.inner_of_tree(&kernel::path_of(number).ok()?)?;
-    Some(Ok(as_told(spool, stat, &inner)))
+    Some(Ok(as_shown(spool, stat, &inner)))
 }
 
-/// `statx` of what [`of_path`] and [`of_open`] tell of.
+/// Converts a result of [`of_path`] or [`of_open`] for `statx`.
 pub fn extended(stat: &Stat) -> Statx {
     // SAFETY: plain numbers, for which zeros are values.
     let mut extended: Statx = unsafe { std::mem::zeroed() };
@@ -76,9 +76,9 @@ pub fn extended(stat: &Stat) -> Statx {
     extended
 }
 
-/// Attributes of a file of the tree.
-fn as_told(spool: &Spool, mut stat: Stat, inner: &[u8]) -> Stat {
-    // Names of one file have one number, for as long as it is not packed: that of the first one.
+/// Converts attributes of a file of the tree to those that programs see.
+fn as_shown(spool: &Spool, mut stat: Stat, inner: &[u8]) -> Stat {
+    // Until the file is packed, all its names have the number of the first one.
     let has_names = stat.st_nlink > 1 && !kernel::is_kind(stat.st_mode, libc::S_IFDIR);
     stat.st_dev = spool.outer_device();
     stat.st_ino = match has_names.then_some(stat.st_ino) {
@@ -89,7 +89,7 @@ fn as_told(spool: &Spool, mut stat: Stat, inner: &[u8]) -> Stat {
     stat
 }
 
-/// Packing is no change that a program should see, nor are names that come to the tree; of attributes no time is kept.
+/// Hides packing: names that appear in the tree change no directory size, and ctime is mtime, as the container stores no ctime.
 fn hide_packing(stat: &mut Stat) {
     (stat.st_ctime, stat.st_ctime_nsec) = (stat.st_mtime, stat.st_mtime_nsec);
     if kernel::is_kind(stat.st_mode, libc::S_IFDIR) {
@@ -98,7 +98,7 @@ fn hide_packing(stat: &mut Stat) {
 }
 
 fn packed(spool: &Spool, inner: &[u8], stub: &Stub) -> Result<Stat> {
-    // For what differs between architectures, and for the times that are not kept.
+    // Initializes fields that differ between architectures, and times that the stub does not have.
     let mut stat = rustix::fs::statat(CWD, spool.real(inner)?, AtFlags::SYMLINK_NOFOLLOW)?;
     let Timestamp { seconds, nanoseconds } = stub.mtime;
     stat.st_dev = spool.outer_device();

@@ -1,4 +1,4 @@
-//! Calls of the kernel, made without the C library: they do not come back here, and leave `errno` alone.
+//! System calls that bypass the C library: they do not recurse into this library, and do not change `errno`.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -7,22 +7,20 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// A descriptor of the caller.
 pub fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
     match number {
         libc::AT_FDCWD => Ok(CWD),
         ..0 => Err(Errno::BADF),
-        // SAFETY: the number is not negative. It stands for whatever the program has there, as in its own call.
+        // SAFETY: the number is not negative. It names whatever the program has open there, as in the program's call.
         0.. => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
     }
 }
 
-/// `open`.
 pub fn open(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::from_bits_retain(flags.cast_unsigned()), Mode::from_raw_mode(mode))
 }
 
-/// `open`, on a way with no symbolic link: `ELOOP` where one is.
+/// `open` without following symbolic links: `ELOOP` if the path has one.
 pub fn open_plain(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     let makes = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
     let mode = Mode::from_raw_mode(if makes { mode } else { 0 });
@@ -31,7 +29,7 @@ pub fn open_plain(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
         rustix::fs::openat2(CWD, path, flags, mode, ResolveFlags::NO_SYMLINKS)
     };
     match open(flags) {
-        // Somebody packs the file: that does not take long, and the program has not asked not to wait for that.
+        // The packer is packing the file (it holds a lease), which ends soon. O_NONBLOCK is not meant for that.
         Err(Errno::AGAIN) if flags & libc::O_NONBLOCK != 0 => {
             let file = open(flags & !libc::O_NONBLOCK)?;
             let now = rustix::fs::fcntl_getfl(&file)?;
@@ -42,33 +40,30 @@ pub fn open_plain(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     }
 }
 
-/// `lstat`.
-pub fn look(path: &CString) -> Result<Stat> {
+pub fn lstat(path: &CString) -> Result<Stat> {
     rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Where a descriptor's file is now.
+/// Returns the current path of an open file.
 pub fn path_of(number: i32) -> Result<Vec<u8>> {
     borrow(number)?;
     rustix::fs::readlink(format!("/proc/self/fd/{number}"), Vec::new()).map(CString::into_bytes)
 }
 
-/// The working directory.
 pub fn working_directory() -> Result<Vec<u8>> {
     rustix::process::getcwd(Vec::new()).map(CString::into_bytes)
 }
 
-/// Where relative paths start.
+/// Returns the directory from which relative paths start.
 pub fn start_of(directory: i32) -> Result<Vec<u8>> {
     if directory == libc::AT_FDCWD { working_directory() } else { path_of(directory) }
 }
 
-/// A path for the kernel.
 pub fn text(path: Vec<u8>) -> Result<CString> {
     CString::new(path).map_err(|_| Errno::INVAL)
 }
 
-/// Whether a `st_mode` is that of `kind` (`S_IFLNK`, ...).
+/// Returns whether a `st_mode` has the type `kind` (`S_IFLNK`, ...).
 pub fn is_kind(mode: u32, kind: u32) -> bool {
     mode & libc::S_IFMT == kind
 }

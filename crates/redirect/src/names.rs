@@ -1,7 +1,7 @@
 //! Calls on paths below the container's directory.
 
 use crate::kernel::{self, Result, is_kind};
-use crate::place::{self, Place};
+use crate::location::{self, Location};
 use crate::resolve::{self, Found, Target};
 use crate::spool::Spool;
 use rustix::fs::{AtFlags, CWD, Mode, Stat};
@@ -12,32 +12,30 @@ use tameike_core::spool::protocol::Request;
 use tameike_core::spool::stub::Stub;
 use tameike_interpose::Verdict;
 
-/// How often a call is made again whose file was packed in between.
+/// Attempts of a call whose file is packed concurrently.
 const TRIES: u32 = 100;
-/// Flags by which a file is written to.
 const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_TRUNC | libc::O_CREAT;
 
-/// Where the kernel finds what a path means, for a call of the C library's own.
-pub enum Way {
-    /// To what is there.
+/// Location of an existing file.
+pub enum Existing {
+    /// A file in the tree.
     Real(&'static Spool, Vec<u8>, Box<Stat>),
-    /// There, and that is not in the tree; what it is, is not known.
+    /// A path outside the tree, whose file is not checked.
     Outside(CString),
-    /// What is packed: it has no file.
     Packed(&'static Spool, Vec<u8>, Stub),
 }
 
-/// Runs `inside` on a path of the tree; one that leads out of it goes to `outside`.
+/// Runs `inside` for a path in the tree, or `outside` for one outside.
 fn at<T>(
     directory: i32,
     path: &[u8],
     inside: impl FnOnce(&'static Spool, Vec<u8>) -> Result<T>,
     outside: impl FnOnce(&CString) -> Result<T>,
 ) -> Verdict<T> {
-    let (spool, place) = place::find(directory, path)?;
+    let (spool, place) = location::find(directory, path)?;
     Some(match place {
-        Place::Inside(inner) => check_end(spool, &inner, path).and_then(|()| inside(spool, inner)),
-        Place::Outside(path) => kernel::text(path).and_then(|path| outside(&path)),
+        Location::Inside(inner) => check_end(spool, &inner, path).and_then(|()| inside(spool, inner)),
+        Location::Outside(path) => kernel::text(path).and_then(|path| outside(&path)),
     })
 }
 
@@ -45,7 +43,7 @@ fn ends_as_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
-/// A path that ends as that of a directory is one of a directory.
+/// A path that ends with `/` or `/.` must be a directory.
 fn check_end(spool: &Spool, inner: &[u8], path: &[u8]) -> Result<()> {
     if !ends_as_directory(path) {
         return Ok(());
@@ -57,7 +55,7 @@ fn check_end(spool: &Spool, inner: &[u8], path: &[u8]) -> Result<()> {
     }
 }
 
-/// Calls `inside` on where a name is, or `outside` where its directory is elsewhere.
+/// Resolves the directory of a path, and calls `inside` or `outside` with the resulting path.
 fn in_parent<T>(
     spool: &Spool,
     inner: &[u8],
@@ -65,29 +63,29 @@ fn in_parent<T>(
     outside: impl FnOnce(&CString) -> Result<T>,
 ) -> Result<T> {
     match resolve::resolve_parent(spool, inner)? {
-        Place::Inside(inner) => {
+        Location::Inside(inner) => {
             spool.list_parent(&inner)?;
             inside(inner)
         }
-        Place::Outside(path) => outside(&kernel::text(path)?),
+        Location::Outside(path) => outside(&kernel::text(path)?),
     }
 }
 
-/// What is made at a name: the kernel does it, wherever that is.
+/// Creates a name by a call of the kernel, inside or outside the tree.
 fn make<T>(directory: i32, path: &[u8], call: impl Fn(&CString) -> Result<T>) -> Verdict<T> {
-    let (spool, place) = place::find(directory, path)?;
+    let (spool, place) = location::find(directory, path)?;
     Some(match place {
-        Place::Inside(inner) => in_parent(spool, &inner, |inner| call(&spool.real(&inner)?), &call),
-        Place::Outside(path) => kernel::text(path).and_then(|path| call(&path)),
+        Location::Inside(inner) => in_parent(spool, &inner, |inner| call(&spool.real(&inner)?), &call),
+        Location::Outside(path) => kernel::text(path).and_then(|path| call(&path)),
     })
 }
 
 /// `openat`.
 pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> {
-    // Memory has no blocks that could be aligned.
+    // The spool in memory does not support O_DIRECT.
     let flags = flags & !libc::O_DIRECT;
     if flags & libc::O_CREAT != 0 && ends_as_directory(path) {
-        return place::find(directory, path).map(|_| Err(Errno::ISDIR));
+        return location::find(directory, path).map(|_| Err(Errno::ISDIR));
     }
     let outside = |path: &CString| kernel::open(path, flags, mode).map(IntoRawFd::into_raw_fd);
     at(
@@ -101,17 +99,17 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
 fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<OwnedFd> {
     spool.list_parent(inner)?;
     if flags & libc::O_CREAT != 0 {
-        spool.await_room()?;
+        spool.await_space()?;
     }
     let (mut inner, mut last) = (inner.to_vec(), Errno::AGAIN);
     for _ in 0..TRIES {
         let path = spool.real(&inner)?;
         match kernel::open_plain(&path, flags, mode) {
-            Ok(file) if may_be_gone(flags) && is_gone(&file) => {}
-            // The link itself, where somebody asks for it so.
+            Ok(file) if may_be_unlinked(flags) && is_unlinked(&file) => {}
+            // O_PATH opens the stub itself.
             Ok(_)
                 if flags & libc::O_PATH != 0
-                    && matches!(resolve::look(spool, &inner), Ok(Found::Packed(_))) =>
+                    && matches!(resolve::lookup(spool, &inner), Ok(Found::Packed(_))) =>
             {
                 spool.ask(&Request::Fill { path: inner.clone(), is_emptied: false })?;
             }
@@ -134,9 +132,9 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
                         inner = path;
                     }
                     Elsewhere::Link => return Err(error),
-                    // The same place: what is there has come since.
-                    Elsewhere::At(Place::Inside(other)) => inner = other,
-                    Elsewhere::At(Place::Outside(other)) => {
+                    // The same path: its file has appeared since.
+                    Elsewhere::At(Location::Inside(other)) => inner = other,
+                    Elsewhere::At(Location::Outside(other)) => {
                         return kernel::open(&kernel::text(other)?, flags, mode);
                     }
                 }
@@ -147,14 +145,13 @@ fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<Own
     Err(last)
 }
 
-/// Where the kernel has not found its way.
+/// Location of a file that the kernel did not open.
 enum Elsewhere {
-    /// It is a link, which is not to be followed.
+    /// A link that must not be followed.
     Link,
-    /// The file is packed.
     Packed(Vec<u8>),
-    /// By links, or directories that only the container has so far.
-    At(Place),
+    /// Reached through links, or directories that are only in the container so far.
+    At(Location),
 }
 
 fn open_elsewhere(spool: &Spool, inner: &[u8], flags: i32) -> Result<Elsewhere> {
@@ -164,8 +161,8 @@ fn open_elsewhere(spool: &Spool, inner: &[u8], flags: i32) -> Result<Elsewhere> 
         Ok(Target::Inside(_, Found::Real(stat))) if is_kind(stat.st_mode, libc::S_IFLNK) => {
             Ok(Elsewhere::Link)
         }
-        Ok(Target::Inside(inner, Found::Real(_))) => Ok(Elsewhere::At(Place::Inside(inner))),
-        Ok(Target::Outside(path)) => Ok(Elsewhere::At(Place::Outside(path))),
+        Ok(Target::Inside(inner, Found::Real(_))) => Ok(Elsewhere::At(Location::Inside(inner))),
+        Ok(Target::Outside(path)) => Ok(Elsewhere::At(Location::Outside(path))),
         Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => {
             resolve::resolve_new(spool, inner, follows).map(Elsewhere::At)
         }
@@ -177,45 +174,45 @@ fn makes_new(flags: i32) -> bool {
     flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0
 }
 
-/// Whether a file that was just opened may have no name any more because it was packed.
-fn may_be_gone(flags: i32) -> bool {
+/// Returns whether packing may have unlinked a file that was just opened.
+fn may_be_unlinked(flags: i32) -> bool {
     flags & WRITES != 0 && !makes_new(flags) && flags & libc::O_TMPFILE != libc::O_TMPFILE
 }
 
-/// Whether the file was packed, or removed, since its name was looked up.
-fn is_gone(file: &OwnedFd) -> bool {
+/// Returns whether the file was packed or removed since its lookup.
+fn is_unlinked(file: &OwnedFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
-/// Where a call of the C library's own goes that finds, but does not make, what a path means.
-pub fn way(directory: i32, path: &[u8], follow: bool) -> Verdict<Way> {
+/// Finds an existing file, for calls that do not create one.
+pub fn find_existing(directory: i32, path: &[u8], follow: bool) -> Verdict<Existing> {
     let follow = follow || ends_as_directory(path);
     at(
         directory,
         path,
         |spool, inner| match resolve::resolve(spool, &inner, follow)? {
-            Target::Inside(inner, Found::Packed(stub)) => Ok(Way::Packed(spool, inner, stub)),
-            Target::Inside(inner, Found::Real(stat)) => Ok(Way::Real(spool, inner, stat)),
-            Target::Outside(path) => kernel::text(path).map(Way::Outside),
+            Target::Inside(inner, Found::Packed(stub)) => Ok(Existing::Packed(spool, inner, stub)),
+            Target::Inside(inner, Found::Real(stat)) => Ok(Existing::Real(spool, inner, stat)),
+            Target::Outside(path) => kernel::text(path).map(Existing::Outside),
         },
-        |path| Ok(Way::Outside(path.clone())),
+        |path| Ok(Existing::Outside(path.clone())),
     )
 }
 
-/// The same, of a file that has content in the tree then.
-pub fn filled(directory: i32, path: &[u8], follow: bool) -> Verdict<CString> {
-    let way = way(directory, path, follow)?;
-    Some(way.and_then(|way| match way {
-        Way::Outside(path) => Ok(path),
-        Way::Real(spool, inner, _) => spool.real(&inner),
-        Way::Packed(spool, inner, _) => {
+/// As [`find_existing`], but unpacks a packed file into the tree.
+pub fn unpacked(directory: i32, path: &[u8], follow: bool) -> Verdict<CString> {
+    let existing = find_existing(directory, path, follow)?;
+    Some(existing.and_then(|existing| match existing {
+        Existing::Outside(path) => Ok(path),
+        Existing::Real(spool, inner, _) => spool.real(&inner),
+        Existing::Packed(spool, inner, _) => {
             spool.ask(&Request::Fill { path: inner.clone(), is_emptied: false })?;
             spool.real(&inner)
         }
     }))
 }
 
-/// Where something new goes.
+/// Resolves the path of a new file.
 pub fn new_name(directory: i32, path: &[u8]) -> Verdict<CString> {
     make(directory, path, |path| Ok(path.clone()))
 }
@@ -234,27 +231,27 @@ pub fn make_link(target: &[u8], directory: i32, path: &[u8]) -> Verdict<()> {
 /// `truncate`.
 pub fn truncate(path: &[u8], size: i64) -> Verdict<()> {
     let Ok(size) = u64::try_from(size) else {
-        return place::find(libc::AT_FDCWD, path).map(|_| Err(Errno::INVAL));
+        return location::find(libc::AT_FDCWD, path).map(|_| Err(Errno::INVAL));
     };
-    let cut = |file: OwnedFd| rustix::fs::ftruncate(file, size);
+    let set_size = |file: OwnedFd| rustix::fs::ftruncate(file, size);
     let flags = libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOCTTY;
     at(
         libc::AT_FDCWD,
         path,
-        |spool, inner| open_inside(spool, &inner, flags, 0).and_then(cut),
-        |path| kernel::open(path, flags, 0).and_then(cut),
+        |spool, inner| open_inside(spool, &inner, flags, 0).and_then(set_size),
+        |path| kernel::open(path, flags, 0).and_then(set_size),
     )
 }
 
-/// `unlinkat`, without a flag or with `AT_REMOVEDIR`.
+/// `unlinkat`, without flags or with `AT_REMOVEDIR`.
 pub fn remove(directory: i32, path: &[u8], is_directory: bool) -> Verdict<()> {
     let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
     let elsewhere = |path: &CString| rustix::fs::unlinkat(CWD, path, flags);
-    let (spool, place) = place::find(directory, path)?;
+    let (spool, place) = location::find(directory, path)?;
     Some((|| {
         let inner = match place {
-            Place::Inside(inner) => inner,
-            Place::Outside(path) => return elsewhere(&kernel::text(path)?),
+            Location::Inside(inner) => inner,
+            Location::Outside(path) => return elsewhere(&kernel::text(path)?),
         };
         if is_directory && (path == b"." || path.ends_with(b"/.")) {
             return Err(Errno::INVAL);
@@ -272,11 +269,13 @@ pub fn remove(directory: i32, path: &[u8], is_directory: bool) -> Verdict<()> {
     })())
 }
 
-/// `renameat2` with no flag, or `RENAME_NOREPLACE`.
+/// `renameat2`; supports `RENAME_NOREPLACE` only.
 pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
     let request = |from, to| Request::Rename { from, to, keeps: flags & libc::RENAME_NOREPLACE != 0 };
     if flags & !libc::RENAME_NOREPLACE != 0 {
-        return place::find(from.0, from.1).or_else(|| place::find(to.0, to.1)).map(|_| Err(Errno::INVAL));
+        return location::find(from.0, from.1)
+            .or_else(|| location::find(to.0, to.1))
+            .map(|_| Err(Errno::INVAL));
     }
     of_two(from, to, request)
 }
@@ -285,7 +284,7 @@ pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
 pub fn link(from: (i32, &[u8]), to: (i32, &[u8]), flags: i32) -> Verdict<()> {
     let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && from.1.is_empty();
     let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
-    // A file without a name, by its descriptor, gets one.
+    // Links an open file that has no name.
     if by_descriptor || (follows && from.1.starts_with(b"/proc/")) {
         let flags = AtFlags::from_bits_retain(flags.cast_unsigned());
         return make(to.0, to.1, |path| {
@@ -300,11 +299,11 @@ fn of_two(
     to: (i32, &[u8]),
     request: impl Fn(Vec<u8>, Vec<u8>) -> Request,
 ) -> Verdict<()> {
-    let both = (place::find(from.0, from.1), place::find(to.0, to.1));
+    let both = (location::find(from.0, from.1), location::find(to.0, to.1));
     let name = |spool: &Spool, inner: &[u8]| in_parent(spool, inner, Ok, |_| Err(Errno::XDEV));
     match both {
         (None, None) => None,
-        (Some((spool, Place::Inside(source))), Some((_, Place::Inside(target)))) => {
+        (Some((spool, Location::Inside(source))), Some((_, Location::Inside(target)))) => {
             if source.is_empty() || target.is_empty() {
                 return Some(Err(Errno::BUSY));
             }
@@ -314,7 +313,7 @@ fn of_two(
                 spool.ask(&request(source, name(spool, &target)?))
             })())
         }
-        // From one file system to another, as far as the program can tell.
+        // For programs, the container is a separate file system.
         _ => Some(Err(Errno::XDEV)),
     }
 }
@@ -322,10 +321,10 @@ fn of_two(
 /// `readlinkat`.
 pub fn read_link(directory: i32, path: &[u8]) -> Verdict<Vec<u8>> {
     let read = |path: &CString| rustix::fs::readlink(path, Vec::new()).map(CString::into_bytes);
-    Some(way(directory, path, false)?.and_then(|way| match way {
-        Way::Outside(path) => read(&path),
-        Way::Real(spool, inner, _) => read(&spool.real(&inner)?),
-        Way::Packed(..) => Err(Errno::INVAL),
+    Some(find_existing(directory, path, false)?.and_then(|existing| match existing {
+        Existing::Outside(path) => read(&path),
+        Existing::Real(spool, inner, _) => read(&spool.real(&inner)?),
+        Existing::Packed(..) => Err(Errno::INVAL),
     }))
 }
 
@@ -345,18 +344,18 @@ pub fn sync_all() -> Verdict<()> {
     Some(crate::spool::get()?.ask(&Request::Sync { path: None }))
 }
 
-/// What programs call a real path of the tree.
+/// Converts a kernel's path below the tree to the one that programs use.
 pub fn outer(real: &[u8]) -> Option<Vec<u8>> {
     let spool = crate::spool::get()?;
     spool.inner_of_tree(real).map(|inner| spool.outer(&inner))
 }
 
-/// An absolute path for one that leads into the tree from elsewhere.
+/// Converts a relative path from outside into the tree to an absolute one.
 pub fn shown(directory: i32, path: &[u8]) -> Option<Vec<u8>> {
     let is_elsewhere = kernel::start_of(directory).is_ok_and(|start| outer(&start).is_none());
-    match place::find(directory, path).filter(|_| path.first() != Some(&b'/') && is_elsewhere)? {
-        (spool, Place::Inside(inner)) => Some(spool.outer(&inner)),
-        (_, Place::Outside(path)) => Some(path),
+    match location::find(directory, path).filter(|_| path.first() != Some(&b'/') && is_elsewhere)? {
+        (spool, Location::Inside(inner)) => Some(spool.outer(&inner)),
+        (_, Location::Outside(path)) => Some(path),
     }
 }
 

@@ -1,32 +1,31 @@
-//! What the kernel runs when a program is started: files of the tree, and those whose interpreter is one.
+//! Resolves programs to execute: files of the tree, and scripts whose interpreter is one.
 //!
-//! The kernel would look for an interpreter itself, and tell it the name that a script has in the spool.
+//! The kernel would resolve the interpreter's path without this library, and pass it the script's path in the spool.
 
 use crate::kernel::{self, Result};
 use crate::script::{HEAD_SIZE, interpreter};
-use crate::{attributes, names, rights, spool};
+use crate::{attributes, names, permissions, spool};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 use tameike_interpose::Verdict;
 
-/// Interpreters that are scripts themselves, one after the other: as Linux has it.
+/// Largest depth of interpreters that are scripts, as in Linux.
 const LEVELS: usize = 5;
-/// Where programs are looked for when no variable says so: as the C library has it.
+/// Search path without the variable PATH, as in the C library.
 const PATH_DEFAULT: &[u8] = b"/bin:/usr/bin";
 
-/// What is run in the place of a path.
 pub struct Program {
-    /// Where the kernel has it.
+    /// The kernel's path.
     pub path: CString,
-    /// What comes in the place of the first argument, where there is an interpreter: it, its own argument, the script.
+    /// Replacement of the first argument for a script: interpreter, its argument, script.
     pub first: Vec<CString>,
-    /// Held open until it runs, so that nobody packs it before.
+    /// Open until execution, so that the packer does not pack the file.
     _file: Option<OwnedFd>,
 }
 
-/// The program of a path; `None` leaves it to the kernel.
+/// Finds the program of a path; `None` leaves it to the kernel.
 pub fn find(directory: i32, path: &[u8]) -> Verdict<Program> {
     spool::get()?;
     if path.is_empty() {
@@ -35,7 +34,7 @@ pub fn find(directory: i32, path: &[u8]) -> Verdict<Program> {
     let mut first: Vec<CString> = Vec::new();
     let (mut name, mut start, mut is_ours) = (path.to_vec(), directory, false);
     for level in 0.. {
-        let real = match names::filled(start, &name, true) {
+        let real = match names::unpacked(start, &name, true) {
             Some(Ok(real)) => {
                 is_ours = true;
                 Some(real)
@@ -79,10 +78,10 @@ pub fn find(directory: i32, path: &[u8]) -> Verdict<Program> {
     None
 }
 
-/// A program's file, and what it begins with.
+/// Opens a program, and reads its first bytes.
 fn head(directory: i32, path: &CStr) -> Option<(OwnedFd, [u8; HEAD_SIZE])> {
     let directory = kernel::borrow(directory).ok()?;
-    // Before it is opened: opening a pipe or a device does something.
+    // Before the open, as opening a FIFO or device has effects.
     let found = rustix::fs::statat(directory, path, AtFlags::empty()).ok()?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         return None;
@@ -102,14 +101,14 @@ fn head(directory: i32, path: &CStr) -> Option<(OwnedFd, [u8; HEAD_SIZE])> {
     Some((file, head))
 }
 
-/// Where a program is looked for that is called by a name without a slash: one path for each directory of `list`.
+/// Returns candidates for a program name without a slash: one path for each directory of `list`.
 pub fn candidates(name: &[u8], list: Option<&[u8]>) -> Result<Vec<CString>> {
     let dirs = list.unwrap_or(PATH_DEFAULT).split(|byte| *byte == b':');
     let path = |dir: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() };
     dirs.map(|dir| kernel::text(path(dir))).collect()
 }
 
-/// The path at which there is a file that may be run; else one at which there is something.
+/// Returns the first path of an executable file, or else the first that exists.
 pub fn first(paths: Vec<CString>) -> Option<CString> {
     let there: Vec<CString> = paths.into_iter().filter(|path| kind(path).is_some()).collect();
     there.iter().find(|path| kind(path) == Some(libc::S_IFREG) && may_run(path)).or(there.first()).cloned()
@@ -122,6 +121,6 @@ fn kind(path: &CString) -> Option<u32> {
 }
 
 fn may_run(path: &CString) -> bool {
-    let allowed = rights::access(libc::AT_FDCWD, path.as_bytes(), libc::X_OK, libc::AT_EACCESS);
+    let allowed = permissions::access(libc::AT_FDCWD, path.as_bytes(), libc::X_OK, libc::AT_EACCESS);
     allowed.unwrap_or_else(|| rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)).is_ok()
 }

@@ -1,14 +1,12 @@
-//! The first line of a script, which names its interpreter (`#!`), as Linux reads it.
+//! Parses the first line of a script, which names its interpreter (`#!`), like Linux.
 
-/// Bytes of a program that the kernel looks at to learn what it is.
+/// Bytes of a program that the kernel reads to determine its format.
 pub const HEAD_SIZE: usize = 256;
 
-/// What a script's first line names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interpreter<'a> {
-    /// Its path.
     pub path: &'a [u8],
-    /// One argument, with the blanks in it.
+    /// Its only argument, which may contain blanks.
     pub argument: Option<&'a [u8]>,
 }
 
@@ -16,14 +14,14 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// The interpreter of what begins with `head`, behind which a short file has zero bytes; `None` where the kernel would not run it as a script.
+/// Returns the interpreter of a file that begins with `head` (padded with zeros); `None` if the kernel would not run it as a script.
 pub fn interpreter(head: &[u8; HEAD_SIZE]) -> Option<Interpreter<'_>> {
     let rest = head.strip_prefix(b"#!")?;
     let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
     let line = match text.iter().position(|byte| *byte == b'\n') {
         Some(end) => &text[..end],
         None if text.len() < rest.len() => text,
-        // A line that goes on has the whole path at least. Its last byte here is not looked at.
+        // A longer line must contain the whole path. The kernel ignores the last byte of the buffer.
         None => {
             trimmed(text).iter().position(is_blank)?;
             &text[..text.len() - 1]
@@ -36,7 +34,7 @@ pub fn interpreter(head: &[u8; HEAD_SIZE]) -> Option<Interpreter<'_>> {
     (!path.is_empty()).then_some(Interpreter { path, argument })
 }
 
-/// Without blanks at either end.
+/// Removes blanks at both ends.
 fn trimmed(text: &[u8]) -> &[u8] {
     let start = text.iter().position(|byte| !is_blank(byte)).unwrap_or(text.len());
     let end = text.iter().rposition(|byte| !is_blank(byte)).map_or(start, |last| last + 1);
@@ -60,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_is_read_as_linux_reads_it() {
+    fn the_first_line_is_parsed_like_linux() {
         assert_is(b"#!/bin/sh\necho", b"/bin/sh", None);
         assert_is(b"#! \t/bin/sh  \t\n", b"/bin/sh", None);
         assert_is(b"#!/usr/bin/env  -S a  b \n", b"/usr/bin/env", Some(b"-S a  b"));
@@ -72,14 +70,14 @@ mod tests {
         }
     }
 
-    /// A path that goes on behind what is looked at is none; an argument that does is cut off.
+    /// A truncated path makes the file no script; a truncated argument is used.
     #[test]
-    fn long_lines_are_cut_off() {
+    fn long_lines_are_truncated() {
         let path = [b"/".as_slice(), &[b'p'; 400]].concat();
         assert_eq!(of(&[b"#!", path.as_slice(), b"\n"].concat()), None);
         let argument = [b'a'; 400];
-        let cut = &argument[..HEAD_SIZE - b"#!/bin/sh ".len() - 1];
-        assert_is(&[b"#!/bin/sh ", argument.as_slice(), b"\n"].concat(), b"/bin/sh", Some(cut));
+        let truncated = &argument[..HEAD_SIZE - b"#!/bin/sh ".len() - 1];
+        assert_is(&[b"#!/bin/sh ", argument.as_slice(), b"\n"].concat(), b"/bin/sh", Some(truncated));
         let longest = &path[..HEAD_SIZE - 3];
         assert_is(&[b"#!", longest, b"\n"].concat(), longest, None);
     }

@@ -1,4 +1,4 @@
-//! The spool that the environment names: where it is, and its packer.
+//! The spool that the environment names, and requests to its packer.
 
 use crate::kernel::{self, Result};
 use rustix::event::Timespec;
@@ -18,41 +18,40 @@ use tameike_core::spool::protocol::{
     TREE,
 };
 
-/// How often a packer is asked that is not there: another one may take over. With [`STEP`], ten seconds.
+/// Attempts to reach a packer, which another one may replace: ten seconds with [`RETRY_INTERVAL`].
 const TRIES: u32 = 1000;
-const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// How often a look at a directory is tried again that the packer changes meanwhile, and how long each waits, two seconds in all: the packer may
-/// have to wait for a processor, and one that was killed may never end what it has begun.
-const LOOKS: u32 = 30_000;
-const LOOK_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
-/// Directories that a process knows to be listed.
+const RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Attempts to stat a directory that the packer is changing: two seconds with [`SETTLE_INTERVAL`]. The packer may wait for a core, and a
+/// killed one never completes its change.
+const SETTLE_TRIES: u32 = 30_000;
+const SETTLE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
+/// Listed directories that a process remembers.
 const LISTED_MAX: usize = 1024;
 
-/// A spool.
 #[derive(Debug)]
 pub struct Spool {
     dir: Vec<u8>,
     tree: Vec<u8>,
-    /// The container's directory; first as the kernel calls it.
+    /// Paths of the container's directory: the kernel's, and the user's.
     names: [Vec<u8>; 2],
     /// `st_dev` of the tree.
     device: u64,
     /// `st_dev` of the container's directory.
     outer_device: u64,
     page: &'static Page,
-    /// Marks of directories that are listed, each where its mark says.
+    /// Hashes of listed directories, in slots by hash.
     listed: [AtomicU64; LISTED_MAX],
-    /// The change of which the end was waited for in vain.
-    unended: AtomicU64,
-    has_complained: AtomicBool,
+    /// Number of a change that did not complete in time.
+    stalled_change: AtomicU64,
+    has_reported: AtomicBool,
 }
 
 static SPOOL: OnceLock<Spool> = OnceLock::new();
-/// In the place of a tree: nothing can be there.
+/// Replaces the tree if there is none: no file can exist below it.
 const NO_TREE: &[u8] = b"/dev/null/tameike";
 static NO_PAGE: Page = Page { epoch: AtomicU64::new(0), changes: AtomicU64::new(0) };
 
-/// Learns of the spool from the environment.
+/// Reads the spool from the environment.
 pub fn begin() {
     let variable =
         |name| std::env::var_os(name).map(OsStringExt::into_vec).filter(|path| path.first() == Some(&b'/'));
@@ -63,14 +62,14 @@ pub fn begin() {
     let _ = SPOOL.set(Spool::found(&dir, &container, &name));
 }
 
-/// The spool, where there is one.
+/// Returns the spool, if the environment names one.
 #[inline]
 pub fn get() -> Option<&'static Spool> {
     SPOOL.get()
 }
 
 impl Spool {
-    /// The one in `dir` for a container in `container`, which the user calls `name`.
+    /// Creates the spool in `dir` for the container in `container`, which the user calls `name`.
     pub fn of(dir: &[u8], container: &[u8], name: &[u8]) -> Self {
         Self {
             dir: dir.to_vec(),
@@ -80,22 +79,23 @@ impl Spool {
             outer_device: 0,
             page: &NO_PAGE,
             listed: [const { AtomicU64::new(0) }; LISTED_MAX],
-            unended: AtomicU64::new(0),
-            has_complained: AtomicBool::new(false),
+            stalled_change: AtomicU64::new(0),
+            has_reported: AtomicBool::new(false),
         }
     }
 
-    /// The same, as it is on this host.
+    /// As [`Self::of`], with the state of this host.
     fn found(dir: &[u8], container: &[u8], name: &[u8]) -> Self {
         let mut spool = Self::of(dir, container, name);
-        let device = |path: &[u8]| kernel::look(&kernel::text(path.to_vec())?).map(|stat| stat.st_dev);
-        let look = || match is_own(dir) {
+        let device = |path: &[u8]| kernel::lstat(&kernel::text(path.to_vec())?).map(|stat| stat.st_dev);
+        let state = || match is_own(dir) {
             true => Ok((device(&spool.tree)?, device(container)?, spool.map_page()?)),
             false => Err(Errno::PERM),
         };
-        match look() {
+        match state() {
             Ok(found) => (spool.device, spool.outer_device, spool.page) = found,
-            // On another host: paths below the container must reach neither its own files nor what another user makes under the spool's name there.
+            // On another host, paths below the container must reach neither the container's files nor files of another user at the
+            // spool's path.
             Err(_) => spool.tree = NO_TREE.to_vec(),
         }
         spool
@@ -108,8 +108,8 @@ impl Spool {
             return Err(Errno::NXIO);
         }
         let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<Page>());
-        // SAFETY: a new mapping, which is never taken down; the file has as many bytes, and is not cut by anybody. What is in it is
-        // atomic numbers.
+        // SAFETY: a new mapping, which is never unmapped. The file has that many bytes, and is never truncated. It contains atomic
+        // numbers.
         unsafe {
             let page =
                 rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0)?;
@@ -117,45 +117,45 @@ impl Spool {
         }
     }
 
-    /// The path in the tree of an absolute path, that of the container's directory or of the tree.
+    /// Converts an absolute path below the container's directory or the tree to a path relative to the tree.
     pub fn inner(&self, path: &[u8]) -> Option<Vec<u8>> {
         let names = self.names.iter().chain([&self.tree]);
         names.filter_map(|name| below(path, name)).next().map(<[u8]>::to_vec)
     }
 
-    /// The same, where it is a real path of the tree's.
+    /// As [`Self::inner`], for paths below the tree only.
     pub fn inner_of_tree(&self, path: &[u8]) -> Option<Vec<u8>> {
         below(path, &self.tree).map(<[u8]>::to_vec)
     }
 
-    /// What programs call a path of the tree.
+    /// Converts a path relative to the tree to the one that programs use.
     pub fn outer(&self, inner: &[u8]) -> Vec<u8> {
         joined(&self.names[0], inner)
     }
 
-    /// Where the kernel has a path of the tree.
+    /// Converts a path relative to the tree to the kernel's path.
     pub fn real(&self, inner: &[u8]) -> Result<CString> {
         kernel::text(joined(&self.tree, inner))
     }
 
-    /// What programs are told as the number of a file that has several names, which the packer keeps.
+    /// Returns the inode number to show for a file with several names, which the packer records.
     pub fn number_of_linked(&self, inode: u64) -> Option<u64> {
         let path = [&self.dir, b"/".as_slice(), LINKED.as_bytes(), inode.to_string().as_bytes()].concat();
         let kept = rustix::fs::readlink(kernel::text(path).ok()?, Vec::new()).ok()?;
         kept.to_str().ok()?.parse().ok()
     }
 
-    /// `st_dev` of the container's directory.
+    /// Returns `st_dev` of the container's directory.
     pub fn outer_device(&self) -> u64 {
         self.outer_device
     }
 
-    /// Whether files with this `st_dev` may be the tree's.
+    /// Returns whether files with this `st_dev` may be in the tree.
     pub fn is_on(&self, device: u64) -> bool {
         device == self.device
     }
 
-    /// Has the names that the container has in a directory be in the tree.
+    /// Ensures that the container's names of a directory are in the tree.
     pub fn list(&self, dir: &[u8]) -> Result<()> {
         let epoch = self.page.epoch.load(Ordering::Acquire);
         if epoch == 0 && self.device != 0 {
@@ -173,53 +173,54 @@ impl Spool {
         Ok(())
     }
 
-    /// The same for the directory that a path is in.
+    /// As [`Self::list`], for the directory of a path.
     pub fn list_parent(&self, inner: &[u8]) -> Result<()> {
         let end = inner.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         self.list(&inner[..end])
     }
 
-    /// Looks at a directory while the packer puts nothing in the place of something there: that changes its time for a moment.
-    pub fn settled<T>(&self, mut look: impl FnMut() -> T, is_dir: impl Fn(&T) -> bool) -> T {
-        for _ in 0..LOOKS {
+    /// Runs `query`, and repeats it if it returns a directory in which the packer was replacing a name: that changes the directory's
+    /// mtime for a moment.
+    pub fn settled<T>(&self, mut query: impl FnMut() -> T, is_dir: impl Fn(&T) -> bool) -> T {
+        for _ in 0..SETTLE_TRIES {
             let before = self.page.changes.load(Ordering::Acquire);
-            let found = look();
-            // What was looked at comes before the second look at the number.
+            let found = query();
+            // Order `query` before the second read of the counter.
             fence(Ordering::Acquire);
-            let is_under_way = !before.is_multiple_of(2);
-            let is_settled = !is_under_way && self.page.changes.load(Ordering::Relaxed) == before;
-            let is_unended = is_under_way && self.unended.load(Ordering::Relaxed) == before;
-            if is_settled || is_unended || !is_dir(&found) {
+            let is_in_progress = !before.is_multiple_of(2);
+            let is_settled = !is_in_progress && self.page.changes.load(Ordering::Relaxed) == before;
+            let is_stalled = is_in_progress && self.stalled_change.load(Ordering::Relaxed) == before;
+            if is_settled || is_stalled || !is_dir(&found) {
                 return found;
             }
-            let _ = rustix::thread::nanosleep(&LOOK_STEP);
+            let _ = rustix::thread::nanosleep(&SETTLE_INTERVAL);
         }
-        self.unended.store(self.page.changes.load(Ordering::Relaxed), Ordering::Relaxed);
-        look()
+        self.stalled_change.store(self.page.changes.load(Ordering::Relaxed), Ordering::Relaxed);
+        query()
     }
 
-    /// Waits until there is room for new files.
-    pub fn await_room(&self) -> Result<()> {
+    /// Waits until the spool has space for new files.
+    pub fn await_space(&self) -> Result<()> {
         let space = rustix::fs::statvfs(self.real(b"")?)?;
         let space = [(space.f_bavail, space.f_blocks), (space.f_favail, space.f_files)];
         if tameike_core::spool::is_short(space) { self.ask(&Request::Room) } else { Ok(()) }
     }
 
-    /// Asks the packer for something, and waits until it is done.
+    /// Sends a request to the packer, and waits until it is complete.
     pub fn ask(&self, request: &Request) -> Result<()> {
         let bytes = request.encode().ok_or(Errno::NAMETOOLONG)?;
         let tries = if self.device == 0 { 0 } else { TRIES };
         for _ in 0..tries {
             match self.ask_once(&bytes) {
                 Err(Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE) => {
-                    let _ = rustix::thread::nanosleep(&STEP);
+                    let _ = rustix::thread::nanosleep(&RETRY_INTERVAL);
                 }
                 Ok(0) => return Ok(()),
                 Ok(errno) => return Err(Errno::from_raw_os_error(errno)),
                 Err(error) => return Err(error),
             }
         }
-        self.complain();
+        self.report_missing_packer();
         Err(Errno::IO)
     }
 
@@ -236,23 +237,23 @@ impl Spool {
         }
     }
 
-    /// Tells a person, once, why nothing works.
-    fn complain(&self) {
-        if !self.has_complained.swap(true, Ordering::Relaxed) {
+    /// Reports once on standard error that the packer is missing.
+    fn report_missing_packer(&self) {
+        if !self.has_reported.swap(true, Ordering::Relaxed) {
             let name = String::from_utf8_lossy(&self.names[0]);
             let message = format!(
-                "tameike: {name}: the `tameike run --aggregate-only` that packs its files is not there; on other hosts, \
-                 programs are started through one of their own\n"
+                "tameike: {name}: the `tameike run --aggregate-only` that packs its files is not running on this host; start \
+                 programs on other hosts through another one\n"
             );
             let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
         }
     }
 }
 
-/// Whether a directory is one of this user that no other user can write to: variables may have come from another host, where the packer has
-/// made it.
+/// Returns whether a directory belongs to this user and is closed to writes of others. The environment may come from another host, on which
+/// the packer created the directory.
 fn is_own(dir: &[u8]) -> bool {
-    let found = kernel::text(dir.to_vec()).and_then(|dir| kernel::look(&dir));
+    let found = kernel::text(dir.to_vec()).and_then(|dir| kernel::lstat(&dir));
     found.is_ok_and(|found| {
         kernel::is_kind(found.st_mode, libc::S_IFDIR)
             && found.st_uid == rustix::process::geteuid().as_raw()
@@ -260,7 +261,7 @@ fn is_own(dir: &[u8]) -> bool {
     })
 }
 
-/// What a signal interrupts is tried again: the packer does not take long.
+/// Retries a call that a signal interrupts, as the packer replies soon.
 fn until<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {
@@ -286,11 +287,11 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, chown};
 
-    /// The variables come to another host, where another user has made what they name.
+    /// On another host, another user has created the directory that the environment names.
     #[test]
-    fn what_another_user_can_write_to_is_no_spool() {
+    fn directories_that_others_can_write_to_are_no_spools() {
         let dir = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(dir.path().join(TREE)).expect("made");
+        std::fs::create_dir(dir.path().join(TREE)).expect("created");
         std::fs::write(dir.path().join(PAGE), [0; 4096]).expect("written");
         let path = dir.path().as_os_str().as_bytes();
         let find = || {
@@ -299,36 +300,38 @@ mod tests {
             (
                 spool.device != 0,
                 real.starts_with(path),
-                spool.ask(&Request::Room).expect_err("nobody is there"),
+                spool.ask(&Request::Room).expect_err("no packer runs"),
             )
         };
-        let set = |mode| std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("ours");
+        let set = |mode| {
+            std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).expect("permissions")
+        };
         let refused = (false, false, Errno::IO);
         set(0o777);
         assert_eq!(find(), refused);
         set(0o700);
         if rustix::process::geteuid().is_root() {
-            chown(dir.path(), Some(65_534), None).expect("given");
+            chown(dir.path(), Some(65_534), None).expect("chown");
             assert_eq!(find(), refused);
-            chown(dir.path(), Some(0), None).expect("given");
+            chown(dir.path(), Some(0), None).expect("chown");
         }
         let spool = Spool::found(path, b"/", b"/");
         assert!(spool.device != 0 && spool.real(b"file").expect("a path").as_bytes().starts_with(path));
     }
 
-    /// Who looked at a directory waited each time for a packer that had been killed.
+    /// Each stat of a directory waited for a packer that had been killed.
     #[test]
-    fn a_change_that_never_ends_is_waited_for_once() {
+    fn a_change_that_never_ends_delays_one_call() {
         let page: &Page = Box::leak(Box::new(Page { epoch: AtomicU64::new(0), changes: AtomicU64::new(1) }));
         let spool = Spool { page, ..Spool::of(b"/spool", b"/container", b"/container") };
-        let looks = || {
+        let count_queries = || {
             let count = Cell::new(0);
             spool.settled(|| count.set(count.get() + 1), |()| true);
             count.get()
         };
-        assert_eq!(looks(), LOOKS + 1);
-        assert_eq!(looks(), 1);
+        assert_eq!(count_queries(), SETTLE_TRIES + 1);
+        assert_eq!(count_queries(), 1);
         page.changes.store(2, Ordering::Relaxed);
-        assert_eq!(looks(), 1);
+        assert_eq!(count_queries(), 1);
     }
 }

@@ -1,35 +1,37 @@
-//! Which units of files programs may read in the agent's frames, without asking.
+//! Granted frames: units of files that programs may read in the agent's memory without a request.
 //!
-//! The agent *lends* frames: a table in memory that programs can only read tells which bytes of which unit a frame holds, and
-//! the slab beside it is mapped for reading. Before anything makes that untrue the agent *recalls* the frame, or all of a file
-//! at once. Nobody waits for anybody: who reads copies, and looks again.
+//! The agent *grants* frames: a table in memory that programs map read-only says which bytes of which unit a frame holds, and the slab is
+//! mapped read-only, too. The agent *revokes* a frame, or all frames of a file at once, before anything changes what the table says.
+//! Neither side waits for the other: a reader copies, and then checks that the grant is still valid.
 //!
 //! ```text
 //! table   0      files: 4096, of 32 bytes:
 //!                  0  epoch                                                      u64
-//!                  8  key of the file whose end is told                          u64
-//!                 16  its size, + 1; or 0, and nothing is told                   u64
-//!                 24  when a request for its end came last, in nanoseconds       u64
+//!                  8  key of the file whose end is published                     u64
+//!                 16  its size, + 1; or 0 if none is published                   u64
+//!                 24  time of the last request for its end, in nanoseconds       u64
 //!         131072 index: for each set of two, frames that may hold a unit, + 1    u32
 //!                then records, one for each frame, of 64 bytes:
-//!                  0  version: odd while it is lent                              u64
+//!                  0  version: odd while it is granted                           u64
 //!                  8  key of the file                                            u64
-//!                 16  epoch of the file then                                     u64
+//!                 16  epoch of the file at the grant                             u64
 //!                 24  index of the unit                                          u64
-//!                 32  bytes of it that are true: first << 32 | end               u64
-//!                 40  when a request for the unit came last, in nanoseconds      u64
+//!                 32  valid bytes of it: first << 32 | end                       u64
+//!                 40  time of the last request for the unit, in nanoseconds      u64
 //! ```
 //!
-//! Nobody reads what is not true. The agent makes the version even, or the epoch another, and only then changes bytes of the
-//! frame or lets go of it; a program reads version and epoch, copies the bytes, and reads both again, with a fence between: if
-//! one byte is newer than the recall, it sees the recall. Who hears of a change, from whomever, has a recall that is older
-//! before its eyes: a read that begins after that finds nothing, and asks.
+//! Readers never return stale bytes:
 //!
-//! The end of a file is *told* in the same way: after a request has met it, until the size is another. A read that goes beyond is
-//! cut there, as a request is; the program looks again whether it is still told when it has read.
+//! - The agent makes the version even or changes the epoch, and only then changes bytes of the frame or reuses it.
+//! - A program reads version and epoch, copies the bytes, and reads both again, with fences in between. If one byte is newer than the
+//!   revocation, the program sees the revocation.
+//! - Any notification of a change comes after the revocation. A read that begins later finds no grant, and sends a request.
 //!
-//! What is lent is so for [`LEASE`] after a request, so that the agent sees of a unit in use that it is, and of a file that it
-//! is read. A program whose agent is gone reads on for no longer than that.
+//! The end of a file is *published* in the same way, from a request that met it until the size changes. A read beyond it is truncated, as a
+//! request is; after the copy the program checks that the end is still published.
+//!
+//! A grant is valid for [`LEASE`] after a request, so that the agent sees which units and files are in use. A program whose agent has failed
+//! reads granted frames for that long at most.
 
 use crate::message::FileKey;
 use parking_lot::Mutex;
@@ -42,23 +44,23 @@ use tameike_io::Slab;
 use tameike_io::os::arena::Notice;
 use tameike_io::os::process::monotonic_coarse;
 
-/// How long after the last request for it a unit is lent.
+/// How long a grant is valid after the last request for its unit.
 pub(crate) const LEASE: Duration = Duration::from_millis(50);
-/// Files of which frames can be lent at the same time.
+/// Maximum number of files with granted frames.
 pub const FILES_MAX: usize = 1 << 12;
 
 const PAGE_SIZE: usize = 4096;
 const FILE_SIZE: usize = 32;
 const INDEX: usize = FILES_MAX * FILE_SIZE;
-/// Frames that may hold a unit: so many are looked at.
+/// Associativity of the index: number of frames that may hold a unit.
 pub(crate) const WAYS: usize = 2;
-/// Places in the index for each frame: few units are in the way of another.
+/// Index entries per frame, so that few units collide.
 const PLACES_PER_FRAME: usize = 8;
 const RECORD_SIZE: usize = 64;
-/// Spreads keys over the index; units of one file follow each other there.
+/// Multiplier that spreads keys over the index; units of one file are adjacent.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What lies where in the table of so many frames.
+/// Layout of the table for a number of frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub frames: u32,
@@ -83,14 +85,14 @@ impl Layout {
         Record { at: self.records() + frame as usize * RECORD_SIZE }
     }
 
-    /// Where the frames are told that may hold a unit.
+    /// Offsets of the index entries of a unit.
     pub fn places(self, key: FileKey, unit: u64) -> [usize; WAYS] {
         let set = (key.get().wrapping_mul(SPREAD) >> 32).wrapping_add(unit) & (self.sets - 1);
         std::array::from_fn(|way| INDEX + (set as usize * WAYS + way) * 4)
     }
 }
 
-/// Where the words of a file lie.
+/// Offsets of the words of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct File {
     at: usize,
@@ -114,7 +116,7 @@ impl File {
     }
 }
 
-/// Where the words of a record lie.
+/// Offsets of the words of a record.
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
     at: usize,
@@ -141,34 +143,34 @@ impl Record {
     }
 }
 
-/// Whether the frame of a record of this version is lent.
-pub(crate) fn is_lent(version: u64) -> bool {
+/// Returns true if the frame of a record with this version is granted.
+pub(crate) fn is_granted(version: u64) -> bool {
     version % 2 == 1
 }
 
-/// For the word of a record.
+/// Encodes the valid bytes for a record.
 fn bytes_word(range: &Range<u32>) -> u64 {
     u64::from(range.start) << 32 | u64::from(range.end)
 }
 
-/// The bytes that such a word tells.
+/// Decodes the valid bytes of a record.
 pub(crate) fn bytes_of(word: u64) -> Range<u32> {
     (word >> 32) as u32..word as u32
 }
 
-/// Now, as leases count it.
+/// The current time of leases.
 pub(crate) fn now() -> u64 {
     monotonic_coarse().as_nanos() as u64
 }
 
 struct Keys {
-    /// Numbers of files that are free.
+    /// Numbers of files that have no key.
     free: Vec<u16>,
-    /// Counts keys: none is given twice.
+    /// Counter of keys, so that none is used twice.
     last: u64,
 }
 
-/// The end of the agent.
+/// The agent's side of granted frames.
 pub struct FrameTable {
     slab: Arc<Slab>,
     memory: Notice,
@@ -177,13 +179,13 @@ pub struct FrameTable {
 }
 
 impl FrameTable {
-    /// A table for a slab, of which nothing is lent.
+    /// A table for a slab, without grants.
     ///
     /// # Errors
-    /// What the system refuses: to keep programs from writing there, it is of Linux 5.1 or later.
+    /// Errors of the system, which must be Linux 5.1 or later to seal the memory against writes of programs.
     pub fn new(slab: &Arc<Slab>) -> std::io::Result<Self> {
         if !slab.is_sealed() {
-            let why = "the system does not keep others from writing to the frames";
+            let why = "the kernel cannot seal the frames against writes of other processes (Linux 5.1 or later is needed)";
             return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, why));
         }
         let layout = Layout::new(slab.usage().1);
@@ -196,12 +198,12 @@ impl FrameTable {
         self.layout.frames
     }
 
-    /// By which programs map the table, and the slab.
+    /// Descriptors of the table and the slab, for programs.
     pub(crate) fn memory(&self) -> [BorrowedFd<'_>; 2] {
         [self.memory.memory().as_fd(), self.slab.memory()]
     }
 
-    /// A key for a file, unless too many have one.
+    /// A key for a file; `None` if too many files have one.
     pub fn open(&self) -> Option<FileKey> {
         let mut keys = self.keys.lock();
         let number = keys.free.pop()?;
@@ -209,13 +211,13 @@ impl FrameTable {
         FileKey::new(keys.last * FILES_MAX as u64 + u64::from(number))
     }
 
-    /// Takes a key back: nothing is lent under it any more.
+    /// Returns a key, and revokes everything granted under it.
     pub fn close(&self, key: FileKey) {
         self.recall_all(key);
         self.keys.lock().free.push((key.get() % FILES_MAX as u64) as u16);
     }
 
-    /// Recalls all frames of a file, and its end.
+    /// Revokes all frames of a file, and its end.
     pub fn recall_all(&self, key: FileKey) {
         let file = File::of(key);
         self.memory.long(file.end()).store(0, Ordering::Relaxed);
@@ -223,8 +225,8 @@ impl FrameTable {
         fence(Ordering::SeqCst);
     }
 
-    /// Tells that a file ends at `size`, after a request for its end. It does so until [`Self::recall_end`]: who owns the file calls
-    /// both, and the latter before its size is another.
+    /// Publishes the end of a file, after a request for it. The owner of the file calls this and [`Self::recall_end`], the latter before the
+    /// size changes.
     pub fn tell_end(&self, key: FileKey, size: u64) {
         let file = File::of(key);
         self.memory.long(file.key()).store(key.get(), Ordering::Relaxed);
@@ -232,13 +234,13 @@ impl FrameTable {
         self.memory.long(file.end()).store(size.saturating_add(1), Ordering::Release);
     }
 
-    /// The end of a file is told no more.
+    /// Withdraws the end of a file.
     pub fn recall_end(&self, key: FileKey) {
         self.memory.long(File::of(key).end()).store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Lends a frame: it holds these bytes of a unit. Who owns the frame calls this, [`Self::renew`] and [`Self::recall`].
+    /// Grants a frame, which holds these bytes of a unit. The owner of the frame calls this, [`Self::renew`] and [`Self::recall`].
     pub fn lend(&self, frame: u32, key: FileKey, unit: u64, bytes: &Range<u32>) {
         self.recall(frame);
         let record = self.layout.record(frame);
@@ -254,20 +256,20 @@ impl FrameTable {
             self.memory.long(place).store(word, Ordering::Relaxed);
         }
         self.version(frame).fetch_add(1, Ordering::Release);
-        self.note(frame, key, unit);
+        self.index_unit(frame, key, unit);
     }
 
-    /// A request for the unit of a lent frame has come.
+    /// Renews the grant of a frame, at a request for its unit.
     pub fn renew(&self, frame: u32, key: FileKey, unit: u64) {
         self.memory.long(self.layout.record(frame).time()).store(now(), Ordering::Relaxed);
-        self.note(frame, key, unit);
+        self.index_unit(frame, key, unit);
     }
 
-    /// The frame is lent no more. What is done to it after is not taken for what it held.
+    /// Revokes a frame. Changes after the call are not taken for what it held.
     pub fn recall(&self, frame: u32) {
         let version = self.version(frame);
         let now = version.load(Ordering::Relaxed);
-        if is_lent(now) {
+        if is_granted(now) {
             version.store(now + 1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
         }
@@ -281,24 +283,24 @@ impl FrameTable {
         self.memory.word(at)
     }
 
-    /// Tells where a unit is, in place of one that is lent no more if there is such.
-    fn note(&self, frame: u32, key: FileKey, unit: u64) {
+    /// Adds a unit to the index; replaces the entry of a frame that is not granted any more, if there is one.
+    fn index_unit(&self, frame: u32, key: FileKey, unit: u64) {
         let places = self.layout.places(key, unit);
-        let told = places.map(|at| self.place(at).load(Ordering::Relaxed));
-        if told.contains(&(frame + 1)) {
+        let known = places.map(|at| self.place(at).load(Ordering::Relaxed));
+        if known.contains(&(frame + 1)) {
             return;
         }
-        let is_free = |&told: &u32| told == 0 || !self.belongs(told - 1, places);
-        let way = told.iter().position(is_free).unwrap_or(frame as usize % WAYS);
+        let is_free = |&entry: &u32| entry == 0 || !self.belongs(entry - 1, places);
+        let way = known.iter().position(is_free).unwrap_or(frame as usize % WAYS);
         self.place(places[way]).store(frame + 1, Ordering::Relaxed);
     }
 
-    /// Whether a lent frame has one of these places.
+    /// Returns true if a frame is granted and its unit has these index entries.
     fn belongs(&self, frame: u32, places: [usize; WAYS]) -> bool {
         let record = self.layout.record(frame);
         let word = |place| self.memory.long(place).load(Ordering::Relaxed);
         let key = FileKey::new(word(record.key()));
         let is_here = key.is_some_and(|key| self.layout.places(key, word(record.unit())) == places);
-        is_here && is_lent(word(record.version()))
+        is_here && is_granted(word(record.version()))
     }
 }

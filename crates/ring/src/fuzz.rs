@@ -1,4 +1,4 @@
-//! Decoders of this room, and memory that a program shares, for tests that feed them anything (feature `fuzz`).
+//! Decoders of the ring, and shared memory with arbitrary content, for fuzz targets.
 
 use crate::WINDOW_SIZE;
 use crate::client::Client;
@@ -12,7 +12,7 @@ use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, PATH_SIZE_MAX, UNIT_SIZE
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitPlace;
 
-/// As many words as there are; those that are missing are 0.
+/// Decodes words; missing ones are 0.
 fn words<const COUNT: usize>(bytes: &[u8]) -> [u64; COUNT] {
     let (chunks, _) = bytes.as_chunks::<8>();
     std::array::from_fn(|place| chunks.get(place).copied().map_or(0, u64::from_le_bytes))
@@ -22,7 +22,7 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A request: what decodes is encoded to words that mean the same, and has no more names than a window has room for.
+/// A request: what decodes must encode to the same request, and its names must fit in a window.
 pub fn request(bytes: &[u8]) {
     if let Some(request) = Request::decode(&words(bytes)) {
         assert!(request.names_size() <= 2 * PATH_SIZE_MAX && request.names_size() <= WINDOW_SIZE);
@@ -30,7 +30,7 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
-/// A reply: what decodes is encoded to words that mean the same, and counts no more bytes than a window has.
+/// A reply: what decodes must encode to the same reply, and counts at most a window.
 pub fn reply(bytes: &[u8]) {
     if let Some(reply) = Reply::decode(&words::<REPLY_WORDS>(bytes)) {
         if let Reply::Count(count)
@@ -44,7 +44,7 @@ pub fn reply(bytes: &[u8]) {
     }
 }
 
-/// The first bytes on the socket, of either end: a welcome that decodes is one that was written so.
+/// Greetings of both sides: a decoded welcome must encode to the same bytes.
 pub fn greeting(bytes: &[u8]) {
     assert_eq!(is_hello(bytes), bytes == hello());
     if let Some(welcome) = Welcome::decode(bytes) {
@@ -52,7 +52,7 @@ pub fn greeting(bytes: &[u8]) {
     }
 }
 
-/// Where the bytes of a read lie, behind their number: what decodes is so many bytes of whole blocks, of a unit.
+/// Locations of a read, after the number of its bytes: a decoded one has whole blocks for these bytes, within a unit.
 pub fn placed(bytes: &[u8]) {
     let Some((count, rest)) = bytes.split_first_chunk() else { return };
     let (count, size) = (u32::from_ne_bytes(*count) as usize % (2 * UNIT_SIZE), rest.len().min(PLACED_SIZE));
@@ -60,14 +60,14 @@ pub fn placed(bytes: &[u8]) {
     window[..size].copy_from_slice(&rest[..size]);
     let Some(placed) = Placed::decode(&window, count) else { return };
     let sizes: Vec<usize> = placed.parts().map(|run| run.length as usize).collect();
-    let told: usize = sizes.iter().sum();
+    let total: usize = sizes.iter().sum();
     assert!(placed.device < DEVICES_MAX && placed.skip < BLOCK_SIZE);
     assert!(sizes.into_iter().all(|size| size > 0 && size.is_multiple_of(BLOCK_SIZE)));
-    assert!(told <= UNIT_SIZE && told - placed.skip - count < BLOCK_SIZE);
-    assert!(placed.sums(0).len() >= told / BLOCK_SIZE * 4);
+    assert!(total <= UNIT_SIZE && total - placed.skip - count < BLOCK_SIZE);
+    assert!(placed.sums(0).len() >= total / BLOCK_SIZE * 4);
 }
 
-/// Requests as they are written.
+/// Encoded requests.
 pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let path = Path { at: Start { view: 1, dir: 77 }, size: 9 };
     let seeds = [
@@ -97,7 +97,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
     seeds.map(|(name, request)| (name, bytes_of(&request.encode()))).into()
 }
 
-/// Replies as they are written.
+/// Encoded replies.
 pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let time = Time { seconds: -5, nanoseconds: 999_999_999 };
     let (atime, mtime, ctime) = (time, time, time);
@@ -118,7 +118,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
     seeds.map(|(name, reply)| (name, bytes_of(&reply.encode()))).into()
 }
 
-/// Places as they are written, behind the numbers of their bytes.
+/// Encoded locations, after the numbers of their bytes.
 pub fn placed_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let halves = [1 << 30, 1 << 20].map(|at| Run { at, length: UNIT_SIZE as u32 / 2 });
     let place = UnitPlace { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT], time: 300 };
@@ -129,15 +129,15 @@ pub fn placed_seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![("whole", seed(&(0..UNIT_SIZE as u32))), ("record", seed(&(500_000..547_008)))]
 }
 
-/// Greetings as they are written.
+/// Encoded greetings.
 pub fn greeting_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mounts = vec![b"/run/job/shared".to_vec(), b"/run/job/cache".to_vec()];
     let views = Welcome::Views { mounts, frames: 240 };
     vec![("hello", hello().to_vec()), ("views", views.encode()), ("full", Welcome::Full.encode())]
 }
 
-/// Asks anything of the agent, as a program that does not keep to the rules, without waiting: also in a slot that is asked
-/// already, over the words and names that the agent may be looking at. With the first slot, handles are left.
+/// Puts any request, like a program that breaks the rules: without waiting, also into a slot in use, over words and names that the agent may
+/// be reading. The first slot also leaves handles.
 pub fn ask(client: &Client, slot: usize, words: &RequestWords, names: &[u8]) {
     let slot = Slot::new(&client.arena, slot % SLOTS);
     client.arena.copy_in(slot.window(), &names[..names.len().min(WINDOW_SIZE)]);

@@ -1,35 +1,35 @@
-//! The first words of either end on the socket.
+//! The first message of each side on the socket.
 
-/// What the ring of this version begins with; every change of layout or messages changes it.
+/// Magic number with the version of the ring; every change of layout or messages changes it.
 const MAGIC: [u8; 8] = *b"TMKRING6";
-/// Size of a hello.
+/// Size of a hello, in bytes.
 pub(crate) const HELLO_SIZE: usize = MAGIC.len();
-/// Most bytes of a welcome: views are few, and their paths bounded.
+/// Maximum size of a welcome, in bytes: there are few views, and paths are limited.
 pub(crate) const WELCOME_SIZE_MAX: usize = 64 << 10;
 
-/// What a program says first.
+/// The first message of a program.
 pub(crate) fn hello() -> [u8; HELLO_SIZE] {
     MAGIC
 }
 
-/// Whether these bytes are a hello of this version.
+/// Returns true for a hello of this version.
 pub(crate) fn is_hello(bytes: &[u8]) -> bool {
     bytes == MAGIC
 }
 
-/// What the agent says first.
+/// The first message of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Welcome {
-    /// Come in.
+    /// The program is accepted.
     Views {
-        /// Their mount points.
+        /// Mount points of the views.
         mounts: Vec<Vec<u8>>,
-        /// Frames of the slab, of which some may be lent; 0 where none ever are.
+        /// Number of frames of the slab; 0 if frames are never granted.
         frames: u32,
     },
-    /// There is no room for another.
+    /// The maximum number of programs is connected.
     Full,
-    /// This user is not served, or user 0 without a superuser's capabilities, or the hello was none.
+    /// The hello is invalid, the user is not served, or user 0 lacks capabilities.
     Refused,
 }
 
@@ -55,7 +55,7 @@ impl Welcome {
         bytes
     }
 
-    /// What these bytes say; none when they are not of this version.
+    /// Decodes a welcome; `None` for other bytes or versions.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (verdict, mut rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         match *verdict {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_welcome_is_read_as_it_was_written() {
+    fn welcomes_round_trip() {
         let mounts = vec![b"/a/shared".to_vec(), Vec::new(), vec![0xff; 300]];
         let views = Welcome::Views { mounts, frames: 56 };
         for welcome in [views.clone(), Welcome::Full, Welcome::Refused] {

@@ -1,12 +1,14 @@
-//! The ring: calls of a program's files to the agent of its node, through memory that both share.
+//! The ring: file calls of programs to the agent of their node, through shared memory.
 //!
-//! [`client`] is the end of the program, [`server`] that of the agent. What a program asks for that way and is declined,
-//! it asks the kernel for, whose mounts of the views answer everything. A call costs two copies of its bytes and, while
-//! the other side is awake, no call of the system; a read of what the agent has lent ([`frames`]) costs one copy, and no call at all. What
-//! lies on a device in memory is copied from there, once.
+//! [`client`] is the program's side, [`server`] the agent's. A call that the agent declines goes to the kernel, whose mounts of the views
+//! can answer every call.
 //!
-//! Neither end trusts the other: whatever a program writes in what it shares hurts itself alone, and a program is told of
-//! an agent that is gone.
+//! - A call costs two copies of its bytes and, while the other side polls, no system call.
+//! - A read of a granted frame ([`frames`]) costs one copy and no call to the agent.
+//! - Data on a device in memory is copied from there once.
+//!
+//! Neither side trusts the other. A program that writes anything to the shared memory harms only itself, and a program detects that its
+//! agent has failed.
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -23,7 +25,7 @@ mod spin;
 
 use tameike_core::limits::UNIT_SIZE;
 
-/// Bytes that one call moves, at most.
+/// Maximum bytes that one call moves.
 pub const WINDOW_SIZE: usize = UNIT_SIZE;
 
 #[cfg(test)]

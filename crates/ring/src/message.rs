@@ -1,7 +1,6 @@
-//! Requests and replies, and the words in which they are written.
+//! Requests and replies, and their encoding in words.
 //!
-//! Every number that comes out of the words of another process is checked here against the limits that it must keep; what
-//! is not a request is none.
+//! Decoders check every number from another process against its limit, and reject everything that is no valid message.
 
 mod status;
 
@@ -12,172 +11,172 @@ use crate::WINDOW_SIZE;
 use std::num::NonZeroU64;
 use tameike_core::limits::PATH_SIZE_MAX;
 
-/// Words of a request.
+/// Number of words of a request.
 pub const REQUEST_WORDS: usize = 8;
-/// Words of a reply.
+/// Number of words of a reply.
 pub const REPLY_WORDS: usize = 16;
-/// A request, as it is written.
+/// An encoded request.
 pub type RequestWords = [u64; REQUEST_WORDS];
-/// A reply, as it is written.
+/// An encoded reply.
 pub type ReplyWords = [u64; REPLY_WORDS];
 
-/// By which frames of an open file are found that the agent lends ([`crate::frames`]): never that of another file.
+/// Key by which granted frames of an open file are found ([`crate::frames`]); never reused for another file.
 pub type FileKey = NonZeroU64;
 
-/// Where a path starts that does not begin at the root of all.
+/// Starting directory of a relative path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Which view, as an index into those told at connect.
+    /// The view, as an index into [`Client::views`](crate::client::Client::views).
     pub view: u8,
-    /// The directory: `st_ino` of a descriptor of it on the view's mount; 1 is the root.
+    /// Inode number of the directory, as `st_ino` on the view's mount; 1 is the root.
     pub dir: u64,
 }
 
-/// A path in a request: where it starts, and its size in the window. Several lie there one after the other.
+/// A path in a request. Its bytes are in the window; several paths are adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Where it starts.
+    /// Starting directory.
     pub at: Start,
-    /// Its bytes, at most [`PATH_SIZE_MAX`].
+    /// Size in bytes, at most [`PATH_SIZE_MAX`].
     pub size: u32,
 }
 
-/// What answers a read beside bytes in the window.
+/// Replies to a read that the program accepts besides bytes in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
     /// [`Reply::Lent`].
     pub lent: bool,
     /// [`Reply::Placed`].
     pub placed: bool,
-    /// The bytes were not where the last such answer has told: nobody is to be told so again.
+    /// The last [`Reply::Placed`] was stale: the agent must forget that location.
     pub misplaced: bool,
 }
 
-/// What a program can ask. Handles are numbers that [`Reply::Opened`] told the same process.
+/// A request. Handles are numbers from [`Reply::Opened`] to the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `openat`; `mode` without the umask's bits.
+    /// `openat`; the umask is already applied to `mode`.
     Open {
-        /// Which file.
+        /// Path of the file.
         path: Path,
-        /// As of `openat`.
+        /// Flags of `openat`.
         flags: i32,
-        /// Permissions of a new file.
+        /// Mode of a new file.
         mode: u32,
     },
-    /// `pread`; the bytes come in the window, or may be read where they are.
+    /// `pread`. The reply is bytes in the window, or another one in `takes`.
     Read {
-        /// Which handle.
+        /// Handle.
         handle: u64,
-        /// From where.
+        /// Offset in the file.
         offset: u64,
-        /// How many bytes, at most [`WINDOW_SIZE`].
+        /// Number of bytes, at most [`WINDOW_SIZE`].
         size: u32,
-        /// Which other answers are taken.
+        /// Accepted replies.
         takes: Takes,
     },
     /// `pwrite` of bytes in the window.
     Write {
-        /// Which handle.
+        /// Handle.
         handle: u64,
-        /// To where.
+        /// Offset in the file.
         offset: u64,
-        /// How many bytes, at most [`WINDOW_SIZE`].
+        /// Number of bytes, at most [`WINDOW_SIZE`].
         size: u32,
     },
     /// `write` with `O_APPEND` of bytes in the window.
     Append {
-        /// Which handle.
+        /// Handle.
         handle: u64,
-        /// How many bytes, at most [`WINDOW_SIZE`].
+        /// Number of bytes, at most [`WINDOW_SIZE`].
         size: u32,
     },
     /// `fstat`.
     Status {
-        /// Which handle.
+        /// Handle.
         handle: u64,
     },
     /// `fstatat`.
     StatusAt {
-        /// Which file.
+        /// Path of the file.
         path: Path,
-        /// Whether a symbolic link stands for its target.
+        /// Follow a symbolic link at the end.
         follow: bool,
     },
     /// `ftruncate`.
     SetSize {
-        /// Which handle.
+        /// Handle.
         handle: u64,
-        /// How long it shall be.
+        /// New size in bytes.
         size: u64,
     },
     /// `fsync`.
     Sync {
-        /// Which handle.
+        /// Handle.
         handle: u64,
     },
     /// `close`.
     Close {
-        /// Which handle.
+        /// Handle.
         handle: u64,
     },
     /// `lseek` to data or a hole.
     Seek {
-        /// Which handle.
+        /// Handle.
         handle: u64,
-        /// Data, or a hole.
+        /// `SEEK_DATA` if true, else `SEEK_HOLE`.
         data: bool,
-        /// From where.
+        /// Offset in the file.
         offset: u64,
     },
     /// `unlinkat` of a file.
     Unlink {
-        /// Which name.
+        /// Path to remove.
         path: Path,
     },
-    /// `mkdirat`; `mode` without the umask's bits.
+    /// `mkdirat`; the umask is already applied to `mode`.
     MakeDir {
-        /// Which name.
+        /// Path of the directory.
         path: Path,
-        /// Its permissions.
+        /// Mode.
         mode: u32,
     },
     /// `renameat2` of a file.
     Rename {
-        /// Which name.
+        /// Old path.
         from: Path,
-        /// Its new one.
+        /// New path.
         to: Path,
-        /// As of `renameat2`.
+        /// Flags of `renameat2`.
         flags: u32,
     },
-    /// A name under which the kernel can open the file of a handle; it comes in the window.
+    /// Makes a name under which the kernel can open the file of a handle. The reply has the name in the window.
     HandOver {
-        /// Which handle.
+        /// Handle.
         handle: u64,
     },
 }
 
-/// What the agent answers.
+/// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing has happened: the kernel is to be asked.
+    /// Nothing has happened; the program must ask the kernel.
     Declined,
-    /// It fails with this errno.
+    /// Failed with this errno.
     Failed(i32),
     /// Done.
     Done,
-    /// So many bytes were moved, or lie in the window.
+    /// Number of bytes that were moved, or are in the window.
     Count(u32),
-    /// So many bytes can be read where they are lent, unless they are recalled.
+    /// Number of bytes that can be read in a granted frame, unless it is revoked meanwhile.
     Lent(u32),
-    /// So many bytes can be read by oneself where the window tells, unless they have gone from there.
+    /// Number of bytes that the program can read on a device, at the location in the window, unless they have moved.
     Placed(u32),
-    /// So many bytes were written, and the file's place after them.
+    /// Bytes were appended.
     Appended {
-        /// How many.
+        /// Number of bytes.
         count: u32,
-        /// Offset behind the last.
+        /// Offset after the last byte.
         end: u64,
     },
     /// An offset.
@@ -186,11 +185,11 @@ pub enum Reply {
     Status(Status),
     /// An open file.
     Opened {
-        /// Its number.
+        /// Handle.
         handle: u64,
-        /// By which its frames are found; none when they are not lent.
+        /// Key of its frames; `None` if they are not granted.
         key: Option<FileKey>,
-        /// Its attributes.
+        /// Attributes.
         status: Status,
     },
 }
@@ -244,7 +243,7 @@ fn flag(word: u64) -> Option<bool> {
 }
 
 impl Request {
-    /// How it is written.
+    /// Encodes the request.
     pub fn encode(&self) -> RequestWords {
         let of_path = |code, path: &Path, a, b| {
             let [size, dir] = path.words();
@@ -275,7 +274,7 @@ impl Request {
         }
     }
 
-    /// What these words ask; none when it is nothing that can be asked.
+    /// Decodes a request; `None` for invalid words.
     pub fn decode(words: &RequestWords) -> Option<Self> {
         let [code, a, b, c, d, e, ..] = *words;
         let path = || Path::decode([a, b]);
@@ -304,7 +303,7 @@ impl Request {
         })
     }
 
-    /// Bytes of the window that are its names.
+    /// Number of bytes of names in the window.
     pub fn names_size(&self) -> usize {
         match self {
             Self::Open { path, .. }
@@ -325,7 +324,7 @@ impl Request {
     }
 }
 
-/// Word of a file's key, behind its attributes.
+/// Word of a file's key, after the attributes.
 const KEY: usize = status::END;
 
 const DECLINED: u64 = 1;
@@ -340,7 +339,7 @@ const LENT: u64 = 9;
 const PLACED: u64 = 10;
 
 impl Reply {
-    /// How it is written.
+    /// Encodes the reply.
     pub fn encode(&self) -> ReplyWords {
         let mut words = [0; REPLY_WORDS];
         match self {
@@ -367,7 +366,7 @@ impl Reply {
         words
     }
 
-    /// What these words answer; none when it is no answer.
+    /// Decodes a reply; `None` for invalid words.
     pub fn decode(words: &ReplyWords) -> Option<Self> {
         Some(match words[0] {
             DECLINED => Self::Declined,

@@ -1,31 +1,30 @@
-//! Names that programs look up without asking: what lies where in the agent's notice.
+//! Names that programs look up without a request: layout of the table in the agent's notice.
 //!
 //! ```text
-//! names      0  clock of the agent when it took in its last program, CLOCK_MONOTONIC   u64, ns
-//!           64  for each view: how often its directories have changed                  8 x u64
+//! names      0  clock of the agent at its last welcome, CLOCK_MONOTONIC                u64, ns
+//!           64  for each view: number of changes of its directories                    8 x u64
 //!         4096  slots: 8192 sets of 4, of 192 bytes each
 //!
 //! slot       0  version: odd while the agent writes                                    u64
 //!            8  hash of the key                                                        u64
-//!           16  key: view, size of the name, kind; directory; until when it is true    3 x u64
+//!           16  key: view, size of the name, kind; directory; end of validity          3 x u64
 //!           40  value, of a file: its attributes; of a directory: number, changes      11 x u64
 //!          128  key: the name, and zeros                                               8 x u64
 //! ```
 //!
-//! A slot says what a name in a directory is: a file, true until its time is over, or a directory, true until then and
-//! while directories of the view have changed so often as it says. Who reads it reads the version before and after: only
-//! what lies between two equal, even ones was written in one piece. The key is compared whole, so that no name is taken for
-//! another; what is longer than fits is not here. Where no place of the set is free, the file goes that is true the
-//! shortest, or the directory if there is none.
+//! A slot describes a name in a directory: a file, valid until a time; or a directory, valid until a time and while the view's number of
+//! directory changes equals that in the slot. A reader reads the version before and after: the slot is consistent if both are equal and
+//! even. Keys are compared whole; longer names are not in the table. If a set is full, the agent replaces the file whose validity ends
+//! first, or a directory if there is no file.
 
 use crate::message::{STATUS_WORDS, StatusWords};
 use std::sync::atomic::{Ordering, fence};
 
-/// Size of all of it.
+/// Size of the table, in bytes.
 pub(crate) const NAMES_SIZE: usize = SLOTS + SETS * SET_SLOTS * SLOT_SIZE;
-/// Where the clock lies.
+/// Offset of the clock.
 pub(crate) const CLOCK: usize = 0;
-/// Views whose names may be here.
+/// Maximum number of views in the table.
 pub(crate) const VIEWS_MAX: usize = 8;
 /// Slots of a set.
 pub(crate) const SET_SLOTS: usize = 4;
@@ -37,14 +36,14 @@ const SLOT_SIZE: usize = 192;
 const NAME_WORDS: usize = 8;
 const NAME_SIZE_MAX: usize = NAME_WORDS * 8;
 
-/// Places in a slot.
+/// Offsets in a slot.
 pub(crate) const VERSION: usize = 0;
 pub(crate) const HASH: usize = 8;
 pub(crate) const HEAD: usize = 16;
 const DIRECTORY: usize = 24;
 pub(crate) const UNTIL: usize = 32;
 const VALUE: usize = 40;
-/// Where the kind stands in the head of a key.
+/// Position of the kind in the first word of a key.
 const KIND_SHIFT: u32 = 16;
 const NAME: usize = VALUE + 8 * STATUS_WORDS;
 
@@ -52,12 +51,12 @@ const _: () = assert!(NAME + NAME_SIZE_MAX == SLOT_SIZE && SLOT_SIZE.is_multiple
 const _: () = assert!(CHANGES + 8 * VIEWS_MAX <= SLOTS && SETS.is_power_of_two());
 const _: () = assert!(NAMES_SIZE.is_multiple_of(4096));
 
-/// Where the count of a view's changes lies.
+/// Offset of a view's number of directory changes.
 pub(crate) fn changes(view: usize) -> usize {
     CHANGES + 8 * view
 }
 
-/// What a name is.
+/// Kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File = 1,
@@ -65,13 +64,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Of which kind a key is with this word.
+    /// The kind in the first word of a key.
     pub fn of_head(head: u64) -> Option<Self> {
         [Self::File, Self::Directory].into_iter().find(|kind| *kind as u64 == head >> KIND_SHIFT)
     }
 }
 
-/// Under what a slot is found.
+/// Key of a slot.
 #[derive(Debug)]
 pub(crate) struct Key {
     hash: u64,
@@ -82,7 +81,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// That of a name in a directory; of the directory itself, if it is empty. None when there is no room for it.
+    /// The key of a name in a directory, or of the directory itself if the name is empty; `None` if the name is too long.
     pub fn new(kind: Kind, view: usize, directory: u64, name: &[u8]) -> Option<Self> {
         if view >= VIEWS_MAX || name.len() > NAME_SIZE_MAX {
             return None;
@@ -95,12 +94,12 @@ impl Key {
             *word = u64::from_le_bytes(whole);
             hash = mix(hash, *word);
         }
-        // None is that of an empty slot.
+        // Never 0, the hash of an empty slot.
         let (hash, name_words) = (hash | 1 << 63, name.len().div_ceil(8));
         Some(Self { hash, head, directory, name: words, name_words })
     }
 
-    /// Where the slots lie in which it may be.
+    /// Offsets of the slots in which the key may be.
     pub fn slots(&self) -> impl Iterator<Item = usize> {
         let first = self.hash as usize % SETS * SET_SLOTS;
         (first..first + SET_SLOTS).map(|slot| SLOTS + slot * SLOT_SIZE)
@@ -110,7 +109,7 @@ impl Key {
         self.hash
     }
 
-    /// The words that a slot has of it, and where: but for the hash.
+    /// The words of the key in a slot, except the hash, with their offsets.
     pub fn words(&self) -> impl Iterator<Item = (usize, u64)> {
         let name = self.name.iter().take(self.name_words).enumerate();
         let name = name.map(|(place, word)| (NAME + 8 * place, *word));
@@ -124,33 +123,33 @@ fn mix(hash: u64, word: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Where the words of a value lie in a slot.
+/// Offsets of the words of a value in a slot.
 pub(crate) fn value_places() -> impl Iterator<Item = usize> {
     (0..STATUS_WORDS).map(|place| VALUE + 8 * place)
 }
 
-/// What a slot says of its key.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// Until when it is true, on the agent's clock.
+pub(crate) struct NameEntry {
+    /// End of validity, on the agent's clock.
     pub until: u64,
     pub value: StatusWords,
 }
 
-/// What is said of a key, by the words that `load` finds.
-pub(crate) fn find(load: impl Fn(usize) -> u64, key: &Key) -> Option<Said> {
+/// The content of a key's slot, if there is one; `load` reads words of the table.
+pub(crate) fn find(load: impl Fn(usize) -> u64, key: &Key) -> Option<NameEntry> {
     key.slots().find_map(|slot| read(|place| load(slot + place), key))
 }
 
-fn read(load: impl Fn(usize) -> u64, key: &Key) -> Option<Said> {
+fn read(load: impl Fn(usize) -> u64, key: &Key) -> Option<NameEntry> {
     let version = load(VERSION);
-    // Most slots end here; those that do not are looked at whole.
+    // The common miss; a matching slot is compared whole.
     if !version.is_multiple_of(2) || load(HASH) != key.hash {
         return None;
     }
     fence(Ordering::Acquire);
     let is_it = key.words().all(|(place, word)| load(place) == word);
-    let said = Said { until: load(UNTIL), value: std::array::from_fn(|place| load(VALUE + 8 * place)) };
+    let said = NameEntry { until: load(UNTIL), value: std::array::from_fn(|place| load(VALUE + 8 * place)) };
     fence(Ordering::Acquire);
     (is_it && load(VERSION) == version).then_some(said)
 }
@@ -162,7 +161,7 @@ mod tests {
     #[test]
     fn keys_differ_in_each_part() {
         let key =
-            |kind, view, directory, name: &[u8]| Key::new(kind, view, directory, name).expect("it has room");
+            |kind, view, directory, name: &[u8]| Key::new(kind, view, directory, name).expect("it fits");
         let all = [
             key(Kind::File, 0, 7, b"name"),
             key(Kind::Directory, 0, 7, b"name"),
@@ -183,15 +182,15 @@ mod tests {
     }
 
     #[test]
-    fn names_that_count_are_spread_evenly() {
+    fn numbered_names_are_spread_evenly() {
         let mut sets = vec![0_u32; SETS];
         for number in 0..2 * SETS {
             let name = format!("file-{}-{number}", number % 2);
-            let key = Key::new(Kind::File, 0, 99, name.as_bytes()).expect("it has room");
+            let key = Key::new(Kind::File, 0, 99, name.as_bytes()).expect("it fits");
             let slot = key.slots().next().expect("a set has slots");
             sets[(slot - SLOTS) / SLOT_SIZE / SET_SLOTS] += 1;
         }
         let lost: u32 = sets.iter().map(|count| count.saturating_sub(SET_SLOTS as u32)).sum();
-        assert!(lost < SETS as u32 / 10, "{lost} of {} have no room", 2 * SETS);
+        assert!(lost < SETS as u32 / 10, "{lost} of {} do not fit", 2 * SETS);
     }
 }

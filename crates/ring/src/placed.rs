@@ -1,29 +1,28 @@
-//! Where the bytes of a read lie on a device that a program can read by itself, as its window tells it.
+//! Location of the bytes of a read on a device that the program can read itself, as encoded in the window.
 //!
 //! ```text
 //! window  0  number of the device                               u32
-//!         4  bytes of the first block that are not meant        u32
-//!         8  parts                                              u32
-//!        16  when they lie there, on the clock of the device    u64
-//!        24  parts, of whole blocks: place on the device, size  32 x 2 x u64
+//!         4  bytes to skip in the first block                   u32
+//!         8  number of parts                                    u32
+//!        16  time at which they lie there, on the device's clock u64
+//!        24  parts, of whole blocks: offset on the device, size 32 x 2 x u64
 //!       536  CRC-32C of each block of all parts                 256 x u32
 //! ```
 //!
-//! Devices are numbered for each program as they come: before the agent tells of one for the first time, it has sent that number,
-//! a byte, on the socket, with two descriptors beside it, by which the device and its clock ([`tameike_io::disk::FreeClock`]) can only
-//! be read.
+//! Devices are numbered for each program in the order of their first use. Before the agent uses a number, it sends a byte with that number on
+//! the socket, with read-only descriptors of the device and its clock ([`tameike_io::disk::FreeClock`]).
 
 use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT};
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitPlace;
 
-/// Devices that one program is told of.
+/// Maximum number of devices that a program gets.
 pub(crate) const DEVICES_MAX: usize = 16;
-/// What this takes of a window.
+/// Size of an encoded location, in bytes.
 pub(crate) const PLACED_SIZE: usize = SUMS + BLOCKS_PER_UNIT * SUM_SIZE;
 
-/// Parts in which the bytes of one read may lie.
+/// Maximum number of parts in which the bytes of a read may lie.
 const PARTS_MAX: usize = 32;
 const SUM_SIZE: usize = 4;
 const TIME: usize = 16;
@@ -31,22 +30,22 @@ const PARTS: usize = 24;
 const PART_SIZE: usize = 16;
 const SUMS: usize = PARTS + PARTS_MAX * PART_SIZE;
 
-/// As it is written.
+/// An encoded location.
 pub(crate) type PlacedBytes = [u8; PLACED_SIZE];
 
-/// Blocks that hold the bytes of a read, in their order.
+/// A decoded location: blocks that hold the bytes of a read, in order.
 pub(crate) struct Placed<'a> {
     bytes: &'a PlacedBytes,
-    /// Which device.
+    /// Number of the device.
     pub device: usize,
-    /// Bytes of the first block that are not meant.
+    /// Bytes to skip in the first block.
     pub skip: usize,
-    /// When they lie there.
+    /// Time at which they lie there, on the device's clock.
     pub time: u64,
     parts: usize,
 }
 
-/// Writes where `range` of a unit lies, if that can be told.
+/// Encodes the location of `range` of a unit; `None` if it has too many parts.
 pub(crate) fn encode(device: usize, place: &UnitPlace, range: &Range<u32>) -> Option<PlacedBytes> {
     let (mut bytes, mut parts) = ([0; PLACED_SIZE], 0);
     for run in place.runs_of(range) {
@@ -66,7 +65,7 @@ pub(crate) fn encode(device: usize, place: &UnitPlace, range: &Range<u32>) -> Op
 }
 
 impl<'a> Placed<'a> {
-    /// What these bytes tell of the place of `count` bytes; none when they are no such place.
+    /// Decodes the location of `count` bytes; `None` for invalid bytes.
     pub fn decode(bytes: &'a PlacedBytes, count: usize) -> Option<Self> {
         let word =
             |at: usize| bytes[at..].first_chunk().copied().map(u32::from_ne_bytes).map(|word| word as usize);
@@ -86,17 +85,17 @@ impl<'a> Placed<'a> {
         (size == (blocks * BLOCK_SIZE) as u64).then_some(placed)
     }
 
-    /// Where the blocks lie.
+    /// Locations of the blocks.
     pub fn parts(&self) -> impl Iterator<Item = Run> + use<'a> {
         let parts = self.bytes[PARTS..SUMS].chunks_exact(PART_SIZE).take(self.parts);
         let word = |bytes: &[u8]| bytes.first_chunk().copied().map_or(0, u64::from_ne_bytes);
         parts.map(move |part| {
-            // What is too long is none.
+            // An invalid length becomes 0, which is rejected.
             Run { at: word(part), length: u32::try_from(word(&part[8..])).unwrap_or(0) }
         })
     }
 
-    /// The checksums of the blocks from the `first` on, four bytes for each.
+    /// Checksums of the blocks from `first` on, four bytes each.
     pub fn sums(&self, first: usize) -> &'a [u8] {
         &self.bytes[SUMS + first * SUM_SIZE..]
     }
@@ -108,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
     use tameike_core::limits::UNIT_SIZE;
 
-    /// A unit in so many parts, whose blocks have their numbers as checksums.
+    /// A unit in a number of parts; the checksum of a block is its number.
     fn unit(parts: u32) -> UnitPlace {
         let blocks = BLOCKS_PER_UNIT as u32;
         let starts: Vec<u32> = (0..parts).map(|part| part * blocks / parts).chain([blocks]).collect();
@@ -123,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_byte_is_told_where_it_lies(parts in 1..40_u32, start in 0..UNIT_SIZE as u32, size in 1..UNIT_SIZE as u32) {
+        fn each_byte_has_its_location(parts in 1..40_u32, start in 0..UNIT_SIZE as u32, size in 1..UNIT_SIZE as u32) {
             let place = unit(parts);
             let range = start..(start + size).min(UNIT_SIZE as u32);
             let Some(bytes) = encode(3, &place, &range) else {
@@ -137,13 +136,13 @@ mod tests {
             };
             let all = blocks(&mut place.runs.iter().copied());
             let first = start as usize / BLOCK_SIZE;
-            let told = blocks(&mut placed.parts());
-            prop_assert_eq!(&all[first..(range.end as usize).div_ceil(BLOCK_SIZE)], &told[..]);
+            let decoded = blocks(&mut placed.parts());
+            prop_assert_eq!(&all[first..(range.end as usize).div_ceil(BLOCK_SIZE)], &decoded[..]);
             prop_assert_eq!(&placed.sums(0)[..4], &(first as u32).to_le_bytes()[..]);
         }
 
         #[test]
-        fn rubbish_is_no_place_or_one_of_as_many_bytes(words: [u32; 14], count in 0..2 * UNIT_SIZE) {
+        fn garbage_is_rejected_or_has_the_right_size(words: [u32; 14], count in 0..2 * UNIT_SIZE) {
             let mut bytes = [0; PLACED_SIZE];
             for (at, word) in words.into_iter().enumerate() {
                 bytes[4 * at..4 * at + 4].copy_from_slice(&(word % 9).to_ne_bytes());

@@ -1,39 +1,41 @@
-//! Waiting a moment awake before sleeping.
+//! Adaptive polling before a sleep.
 //!
-//! To be woken takes microseconds, on a virtual machine dozens of them, and an answer is often there sooner. So who waits
-//! looks for a while first. How long, its luck decides: who was disappointed looks for half as long next time, and in the
-//! end not at all; who slept for less than it could have looked, looks again. Where there is one core, looking would only
-//! keep the other side from it.
+//! A wake-up takes microseconds (tens of them on a virtual machine), and a reply often arrives sooner. So a waiter polls first. The polling
+//! time adapts:
 //!
-//! Where more want to run than there are cores, what keeps the other side from answering may be who looks for the answer. So
-//! who was disappointed lets others run in between its looks for a number of waits. One of these that computes then has the
-//! core for a whole slice of time: who has met such a one keeps its core for a good many waits, whatever comes.
+//! - A wait whose polling was in vain halves the time for the next one, down to zero.
+//! - A wait that slept for less than the maximum polling time restores it.
+//! - With one core, a waiter never polls, as that would keep the other side from running.
+//!
+//! With more runnable threads than cores, the poller itself may keep the other side from running. So after polling in vain, the waiter yields
+//! between polls for a number of waits. A compute-bound thread then takes the core for a whole time slice: a waiter that met one does not
+//! yield for many waits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tameike_io::os::process::monotonic;
 
-/// Looks between two of the clock.
+/// Polls between two reads of the clock.
 const LOOKS: u32 = 32;
-/// Shortest time that is worth looking.
+/// Minimum polling time that pays.
 const SPIN_MIN: Duration = Duration::from_micros(2);
 
-/// Waits in which others may run in between, after one that was in vain: enough to be worth that one.
+/// Number of waits with yields after one whose polling was in vain: enough to make up for that one.
 const SHARED: u32 = 32;
-/// Whoever had the core for longer in between was not about to answer anything.
+/// A yield that takes longer than this met a compute-bound thread.
 const SLICE: Duration = Duration::from_micros(500);
-/// Waits in which the core is kept after that, so that such a loss is a small part of their time.
+/// Number of waits without yields after that, so that such a loss is a small part of their time.
 const KEPT: u32 = 1 << 10;
 
-/// How long to look.
+/// State of adaptive polling.
 #[derive(Debug)]
 pub(crate) struct Spin {
     limit: Duration,
-    /// In nanoseconds.
+    /// Polling time, in nanoseconds.
     time: AtomicU32,
-    /// Waits yet in which others may run in between.
+    /// Remaining waits with yields.
     shares: AtomicU32,
-    /// Waits yet in which they may not.
+    /// Remaining waits without yields.
     keeps: AtomicU32,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct Wait {
 }
 
 impl Spin {
-    /// Looks for `limit` at most; not at all on a machine with one core for this process.
+    /// Polls for `limit` at most; never if this process has one core.
     pub fn new(limit: Duration) -> Self {
         let is_alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
         Self::of(if is_alone { Duration::ZERO } else { limit })
@@ -58,7 +60,7 @@ impl Spin {
         }
     }
 
-    /// Looks until `is_there`, for as long as it is worth it; whether it came. The wait goes on with [`Self::slept`].
+    /// Polls until `is_there`, for the current polling time. If it is in vain, the caller sleeps and then calls [`Self::slept`].
     pub fn look(&self, is_there: impl Fn() -> bool) -> Result<(), Wait> {
         let begun = monotonic();
         let time = Duration::from_nanos(self.time.load(Ordering::Relaxed).into());
@@ -92,9 +94,9 @@ impl Spin {
         }
     }
 
-    /// Whether others may run in between this time.
+    /// Returns true if this wait yields.
     fn yields(&self) -> bool {
-        // Of several threads at once, one may not be counted.
+        // Concurrent waits may be miscounted.
         let one_of = |waits: &AtomicU32| {
             let left = waits.load(Ordering::Relaxed);
             if left > 0 {
@@ -105,7 +107,7 @@ impl Spin {
         !one_of(&self.keeps) && one_of(&self.shares)
     }
 
-    /// A wait that looking did not end has ended.
+    /// Ends a wait that slept.
     pub fn slept(&self, wait: &Wait) {
         if monotonic() - wait.begun < self.limit {
             self.set(self.limit);
@@ -124,7 +126,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn disappointment_ends_in_sleep_and_a_short_one_wakes_hope() {
+    fn polling_in_vain_ends_in_sleep_and_a_short_sleep_restores_polling() {
         let spin = Spin::of(Duration::from_micros(16));
         let mut rounds = 0;
         let last = loop {
@@ -135,7 +137,7 @@ mod tests {
             }
         };
         assert_eq!(rounds, 4);
-        assert!(spin.look(|| true).is_err(), "who does not look does not see");
+        assert!(spin.look(|| true).is_err(), "without polling, nothing is found");
         let long_ago = Wait { begun: last.begun.saturating_sub(Duration::from_secs(1)) };
         spin.slept(&long_ago);
         assert_eq!(spin.time.load(Ordering::Relaxed), 0);
@@ -145,9 +147,9 @@ mod tests {
         assert!(short.look(|| true).is_ok());
     }
 
-    /// The one that computes is on this core: without the bound, each wait would take a slice of its time.
+    /// Without the limit, each wait would take a time slice of the compute-bound thread on this core.
     #[test]
-    fn who_meets_one_that_computes_keeps_its_core() {
+    fn a_waiter_that_meets_a_compute_bound_thread_stops_yielding() {
         let (stop, begun, patience) = (AtomicBool::new(false), monotonic(), Duration::from_secs(60));
         std::thread::scope(|scope| {
             for _ in 0..2 * std::thread::available_parallelism().map_or(1, NonZero::get) {
@@ -159,21 +161,21 @@ mod tests {
             }
             let spin = Spin::of(Duration::from_millis(1));
             while spin.keeps.load(Ordering::Relaxed) == 0 {
-                assert!(monotonic() - begun < patience, "nobody else had the core");
+                assert!(monotonic() - begun < patience, "no other thread had the core");
                 let _ = spin.look(|| false);
                 spin.set(spin.limit);
             }
             let keeps = spin.keeps.load(Ordering::Relaxed);
-            assert!(!spin.yields(), "it has just lost its core");
+            assert!(!spin.yields(), "it has just met a compute-bound thread");
             assert_eq!(spin.keeps.load(Ordering::Relaxed), keeps - 1);
             stop.store(true, Ordering::Relaxed);
         });
     }
 
     #[test]
-    fn others_may_run_after_a_disappointment_and_not_while_the_core_is_kept() {
+    fn waits_yield_after_polling_in_vain_unless_a_compute_bound_thread_was_met() {
         let spin = Spin::of(Duration::from_micros(16));
-        assert!(!spin.yields(), "nothing is known yet");
+        assert!(!spin.yields(), "no wait has happened yet");
         assert!(spin.look(|| false).is_err());
         assert!(spin.yields());
         spin.keeps.store(KEPT, Ordering::Relaxed);

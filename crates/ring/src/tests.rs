@@ -1,10 +1,10 @@
-//! Both ends together: in one process, and in several of which some are killed.
+//! Both sides of the ring, in one process and in several, some of which are killed.
 
 mod bed;
 mod calls;
 mod endings;
+mod granted;
 mod hostile;
-mod lent;
 mod names;
 mod near;
 mod placed;

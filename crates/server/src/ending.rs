@@ -1,23 +1,23 @@
-//! The end of a shared file: where it is, and that a flush gives it, with the time of its last change.
+//! Sets the size and times of a shared file at the end of a flush, and syncs it.
 
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::unit::Ending;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{FileStat, SharedFile};
 
-/// Gives an open file that was `seen` so its size and time, makes it safe, and tells how it then is.
+/// Sets the size and mtime of an open file that was `seen` so, and syncs it. Returns its attributes.
 ///
 /// # Errors
-/// What the file system says; `EIO` when the fsync has failed, whatever the reason.
+/// The errors of the file system; `EIO` when the fsync has failed, whatever its errno.
 pub(crate) fn end(file: &dyn SharedFile, seen: &FileStat, size: u64, ending: Ending) -> Result<FileStat> {
-    // To give the file the end that this machine remembers of it would cut what is behind that.
+    // A truncate to a stale size would remove bytes behind it.
     if learn_size(file, seen, size)? < size {
         file.truncate(size)?;
     }
     if let Some(mtime) = ending.mtime {
         let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
         match file.change(&change) {
-            // A file of another owner keeps the time of the flush.
+            // A file of another owner keeps the mtime of the flush.
             Err(fault) if fault.errno == Errno::EPERM => {}
             other => other?,
         }
@@ -26,7 +26,7 @@ pub(crate) fn end(file: &dyn SharedFile, seen: &FileStat, size: u64, ending: End
     file.stat()
 }
 
-/// Makes an open file safe. To who asks, that this has failed is another thing than a write that found no room.
+/// Syncs an open file. A failed fsync gets an errno of its own: it leaves more in doubt than a write to a full file system.
 ///
 /// # Errors
 /// `EIO`, whatever the reason.
@@ -34,11 +34,10 @@ pub(crate) fn sync(file: &dyn SharedFile) -> Result<()> {
     file.sync().map_err(|fault| Fault::io(fault.to_string()))
 }
 
-/// The size of an open file that was `seen` so: asked for anew where it is less than `expected`, as this machine may remember an
-/// older one.
+/// Returns the size of an open file that was `seen` so. Fetches it again where it is less than `expected`: the mount may show a stale size.
 ///
 /// # Errors
-/// What the file system says.
+/// The errors of the file system.
 pub(crate) fn learn_size(file: &dyn SharedFile, seen: &FileStat, expected: u64) -> Result<u64> {
     if seen.size < expected {
         file.look_anew()?;

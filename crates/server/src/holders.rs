@@ -1,7 +1,7 @@
-//! The cache table of a node: who may have bytes of the files at home here in memory (CC-1, CC-2).
+//! The cache table of a node: the nodes that may have units of its files in memory (CC-1, CC-2).
 //!
-//! It holds hints. Who is told of a holder asks it, and is told by it whether it has the bytes; so the table is in memory only, is
-//! bounded, and forgets the files that were not opened for longest and, of a file that many nodes hold, some of these.
+//! The table is a hint: a cache holder answers whether it has the bytes. So the table is in memory only and bounded. It forgets files by
+//! the time of their last open, and some holders of a file that many nodes hold.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use tameike_core::wire::admin::FileHolders;
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::{Generation, InodeId, NodeId};
 
-/// Requests of one holder after which all its counts are halved, so that what it did lately counts.
+/// Requests to one holder after which its counts are halved, so that recent ones weigh more.
 const COUNTED_MAX: u32 = 1 << 10;
 
 /// The cache table of one node.
@@ -20,7 +20,7 @@ pub struct CacheTable {
     files: Mutex<Files>,
 }
 
-/// Files by their last open: when those of `recent` have become half of all there may be, those of `before` are forgotten.
+/// Files in two generations: when `recent` has half of the allowed files, it becomes `before`, and the old `before` is dropped.
 #[derive(Default)]
 struct Files {
     recent: BTreeMap<InodeId, File>,
@@ -30,8 +30,7 @@ struct Files {
 struct File {
     generation: Generation,
     holders: Vec<Holder>,
-    /// How often any holder was told, and how many were forgotten: each is told as often as the others, so that none
-    /// is asked by more nodes.
+    /// Counts of reported and of dropped holders: round robin, so that all holders serve equally many nodes.
     told: usize,
     forgotten: usize,
 }
@@ -42,13 +41,13 @@ impl CacheTable {
         Self::default()
     }
 
-    /// One that stays without, and tells nobody of holders.
+    /// A table that stays empty and reports no holders.
     pub fn unused() -> Self {
         Self { is_unused: true, ..Self::default() }
     }
 
-    /// A node opens a file, which has this version: the others that may hold it, at most [`HOLDERS_TOLD_MAX`], those that were
-    /// asked in vain least often first. From now on it is one of them.
+    /// A node opens a file of this generation. Returns other nodes that may hold it, at most [`HOLDERS_TOLD_MAX`], those with the fewest
+    /// misses first. The node becomes a holder.
     pub fn opened(&self, inode: InodeId, generation: Generation, by: NodeId) -> Vec<Holder> {
         if self.is_unused {
             return Vec::new();
@@ -61,7 +60,7 @@ impl CacheTable {
         told
     }
 
-    /// A node has changed a file, which has this version now: who has held it before does not any more.
+    /// A node has written the file, which has this generation now: only that node holds it.
     pub fn changed(&self, inode: InodeId, generation: Generation, by: NodeId) {
         if !self.is_unused
             && let Some(file) = self.files.lock().of_version(inode, generation)
@@ -70,14 +69,14 @@ impl CacheTable {
         }
     }
 
-    /// A file is gone.
+    /// The file was removed.
     pub fn removed(&self, inode: InodeId) {
         let mut files = self.files.lock();
         files.recent.remove(&inode);
         files.before.remove(&inode);
     }
 
-    /// The agent of a node has ended, and all that it held.
+    /// The agent of a node has failed: it holds nothing.
     pub fn peer_dead(&self, node: NodeId) {
         let Files { recent, before } = &mut *self.files.lock();
         for file in recent.values_mut().chain(before.values_mut()) {
@@ -85,7 +84,7 @@ impl CacheTable {
         }
     }
 
-    /// Version and holders of a file, if the table has it.
+    /// Generation and holders of a file, if the table has it.
     pub fn known(&self, inode: InodeId) -> Option<FileHolders> {
         let files = self.files.lock();
         let file = files.recent.get(&inode).or_else(|| files.before.get(&inode))?;
@@ -94,7 +93,7 @@ impl CacheTable {
         Some(FileHolders { generation: file.generation, holders })
     }
 
-    /// The files whose holders were asked most often, with how often; at most `count`.
+    /// The files whose holders got the most requests, with their counts; at most `count`.
     pub fn most_asked(&self, count: usize) -> Vec<(InodeId, u64)> {
         let files = self.files.lock();
         let all = files.recent.iter().chain(&files.before);
@@ -105,7 +104,7 @@ impl CacheTable {
         asked
     }
 
-    /// What became of requests to holders.
+    /// Adds the outcomes of requests to holders.
     pub fn asked(&self, asked: &[Asked]) {
         let Files { recent, before } = &mut *self.files.lock();
         for Asked { inode, holder: told } in asked {
@@ -122,7 +121,7 @@ impl CacheTable {
 }
 
 impl Files {
-    /// The file for who has just seen this version of it; none when there is a newer one.
+    /// The entry of a file of this generation; none if the table has a newer one.
     fn of_version(&mut self, inode: InodeId, generation: Generation) -> Option<&mut File> {
         if !self.recent.contains_key(&inode) {
             if self.recent.len() >= HELD_FILES_MAX / 2 {
@@ -144,7 +143,7 @@ impl File {
         Self { generation, holders: Vec::new(), told: 0, forgotten: 0 }
     }
 
-    /// Holders for a node that is none of them, in turn.
+    /// Returns holders other than this node, round robin.
     fn tell(&mut self, by: NodeId) -> Vec<Holder> {
         let count = self.holders.len();
         let mut told = Vec::new();
@@ -159,7 +158,7 @@ impl File {
         told
     }
 
-    /// The node may hold it. Where there are as many as are kept already, the one that was kept for longest is forgotten.
+    /// Adds a holder. In a full list it replaces the oldest one.
     fn add(&mut self, node: NodeId) {
         if self.holders.iter().any(|holder| holder.node == node) {
             return;

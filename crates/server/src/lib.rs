@@ -1,6 +1,6 @@
-//! The services of a node: names and inodes, locks, units, cached files and their drain, membership.
+//! The services of a node: metadata, locks, units, cached files with their drain, and membership.
 //!
-//! Services answer the messages of `tameike_core::wire`; they never know who asks, and never name the client.
+//! Services serve the messages of `tameike_core::wire`. They know neither the transport nor the client.
 #![forbid(unsafe_code)]
 
 pub mod cache;

@@ -1,7 +1,7 @@
-//! Files on their way from the tree to the container.
+//! Packing of files from the tree into the container, in batches.
 
 use super::lookup::find;
-use super::tree::{Found, Mark, told};
+use super::tree::{Found, Mark, spool_fault};
 use super::{Names, Packer};
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,77 +19,77 @@ use tameike_io::os::lease::{self, Lease};
 use tameike_io::os::process::{monotonic, wall};
 use tameike_io::shared::join;
 
-/// What was changed just now will be changed again: owner, mode and times follow.
+/// Files changed more recently are not packed: changes of owner, mode and times often follow.
 const AGE: Duration = Duration::from_millis(50);
-/// Files that are packed before all of them are written and leave the tree.
+/// Maximum size of a batch: its files are written to the container, and then replaced by stubs.
 const BATCH_FILES_MAX: usize = 256;
 const BATCH_BYTES_MAX: u64 = 32 << 20;
-/// Bytes of a file for whose memory a stub is not worth its making, where all of the tree goes in a moment.
+/// Files up to this size, in bytes, get no stub in the last pass: the whole tree is removed soon.
 const STAYS_MAX: u64 = 4 << 10;
-/// Bytes that are read at once.
+/// Bytes per read.
 const PIECE_SIZE: usize = 1 << 20;
 
-/// What is known of the tree's directories.
+/// State of the tree's directories in the last round.
 #[derive(Default)]
 pub struct Seen(HashMap<Vec<u8>, SeenDir>);
 
 impl Seen {
-    /// A directory is looked at again.
+    /// Makes the next round read a directory.
     pub fn forget(&mut self, dir: &[u8]) {
         self.0.remove(dir);
     }
 }
 
 struct SeenDir {
-    /// Last change of what is in it, by the packer, too.
+    /// ctime in the last round, after the packer's own changes.
     ctime: Timestamp,
-    /// Something in it is not packed yet.
+    /// It has files that are not packed yet.
     is_pending: bool,
     dirs: Vec<Vec<u8>>,
 }
 
-/// What is packed.
+/// Which files a round packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// What nobody is about to change.
+    /// Files that no process has open for writing.
     Idle,
-    /// All, also what somebody has open for writing, as it is now.
+    /// All files in their current state, also open ones.
     All,
-    /// The same of a tree that nobody else sees: it goes when all is packed.
+    /// All files of a tree that no other process uses: it is removed after the round.
     Last,
 }
 
-/// Files on their way.
+/// Files that are being packed.
 pub struct Batch<'a> {
     packer: &'a Packer,
     pass: Pass,
     is_full: bool,
     files: Vec<Leaving>,
     bytes: u64,
-    /// Small files that are written in the last pass, and stay in the tree until it goes.
+    /// Small files that are packed in the last pass and get no stub.
     staying: Vec<(Vec<u8>, Mark)>,
-    /// Where content is on its way.
+    /// Buffer for content.
     piece: Vec<u8>,
-    /// Files that have a record.
+    /// Number of files with a record.
     pub packed: u64,
-    /// Time that putting and writing has taken.
+    /// Time spent packing and writing.
     pub packing: Duration,
-    /// What could not be packed.
+    /// Files that could not be packed.
     pub faults: Vec<Fault>,
 }
 
-/// A file that has a record, and leaves the tree when that is written.
+/// A file that has a record, and gets a stub after the record is written.
 struct Leaving {
     path: Vec<u8>,
-    /// Holds the lease.
+    /// Holds the kernel's lease.
     file: File,
     mark: Mark,
-    /// Its content was put this time, not before.
+    /// Its content was packed in this round, not earlier.
     is_put: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// No files yet.
+    /// An empty batch.
     pub fn new(packer: &'a Packer, pass: Pass, is_full: bool) -> Self {
         Self {
             packer,
@@ -107,17 +107,17 @@ impl<'a> Batch<'a> {
 
     pub fn note(&mut self, path: &[u8], fault: Fault) {
         if fault.errno == Errno::ENOENT {
-            // It has gone meanwhile.
+            // It was removed meanwhile.
             return;
         }
         let name = String::from_utf8_lossy(path);
         self.faults.push(if path.is_empty() { fault } else { fault.context(name) });
     }
 
-    /// Packs what a directory has. The directories in it.
+    /// Packs the files of a directory. Returns its subdirectories.
     pub fn pack_dir(&mut self, seen: &mut Seen, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
         let real = self.packer.shared.tree.real(dir);
-        let found = std::fs::symlink_metadata(&real).map_err(|error| told(&error))?;
+        let found = std::fs::symlink_metadata(&real).map_err(|error| spool_fault(&error))?;
         let ctime = Mark::of(&found).ctime;
         if let Some(known) = seen.0.get(dir)
             && self.pass == Pass::Idle
@@ -141,7 +141,7 @@ impl<'a> Batch<'a> {
                     is_pending |= !self.add(&path);
                     Ok(())
                 }
-                // Pipes and sockets have nothing that could be kept.
+                // FIFOs and sockets have no content.
                 _ => Ok(()),
             };
             if let Err(fault) = done {
@@ -153,15 +153,15 @@ impl<'a> Batch<'a> {
         Ok(dirs)
     }
 
-    /// Has a directory be in the container; when all ends, with the attributes that it has then.
+    /// Puts a directory to the container if it is missing; in the last rounds, also updates its attributes.
     fn record_dir(&self, path: &[u8]) -> Result<()> {
         let session = &self.packer.session;
         let known = find(session, path)?;
         if known.is_some_and(|known| known.kind == FileKind::Directory) && self.pass == Pass::Idle {
             return Ok(());
         }
-        let found =
-            std::fs::symlink_metadata(self.packer.shared.tree.real(path)).map_err(|error| told(&error))?;
+        let found = std::fs::symlink_metadata(self.packer.shared.tree.real(path))
+            .map_err(|error| spool_fault(&error))?;
         let mark = Mark::of(&found);
         match known {
             Some(Brief { kind: FileKind::Directory, mode, uid, gid, mtime, .. }) => {
@@ -179,25 +179,25 @@ impl<'a> Batch<'a> {
         self.record_xattrs(path)
     }
 
-    /// Has extended attributes of a directory be in the container.
+    /// Updates extended attributes of a directory in the container.
     fn record_xattrs(&self, path: &[u8]) -> Result<()> {
         let Packer { shared, session, .. } = self.packer;
         let xattrs = shared.tree.xattrs(path)?;
         if session.xattrs(path)? == xattrs { Ok(()) } else { session.set_xattrs(path, xattrs) }
     }
 
-    /// Has a symbolic link of a program's be in the container.
+    /// Puts a program's symbolic link to the container.
     fn record_link(&self, path: &[u8]) -> Result<()> {
         let Packer { shared, session, .. } = self.packer;
         let target = match shared.tree.link(path) {
-            // Something else has taken the name since. It is met in the next round.
+            // It is not a symbolic link any more. The next round handles it.
             Err(fault) if fault.errno == Errno::EINVAL => return Ok(()),
             target => target?,
         };
         if Stub::parse(&target).is_some() {
             return Ok(());
         }
-        let found = std::fs::symlink_metadata(shared.tree.real(path)).map_err(|error| told(&error))?;
+        let found = std::fs::symlink_metadata(shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
         if !found.is_symlink() {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl<'a> Batch<'a> {
         session.set_attributes(path, &mark.link_attributes())
     }
 
-    /// Packs a file, unless it is in use. Whether it is done with.
+    /// Packs a file, unless it is in use. Returns true if nothing is left to do for it.
     pub fn add(&mut self, path: &[u8]) -> bool {
         match self.pack(path) {
             Ok(is_done) => {
@@ -233,13 +233,14 @@ impl<'a> Batch<'a> {
 
     fn pack(&mut self, path: &[u8]) -> Result<bool> {
         let packer = self.packer;
-        let found = std::fs::symlink_metadata(packer.shared.tree.real(path)).map_err(|error| told(&error))?;
-        // Before it is opened: that may change what its bits forbid for a moment, and with it this time.
+        let found =
+            std::fs::symlink_metadata(packer.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        // Before the open, which may change the mode for a moment, and with it the ctime.
         if self.pass == Pass::Idle && !self.is_full && is_recent(Mark::of(&found).ctime) {
             return Ok(false);
         }
-        let (file, xattrs) = packer.shared.tree.open(path).map_err(|error| told(&error))?;
-        let mark = Mark::of(&file.metadata().map_err(|error| told(&error))?);
+        let (file, xattrs) = packer.shared.tree.open(path).map_err(|error| spool_fault(&error))?;
+        let mark = Mark::of(&file.metadata().map_err(|error| spool_fault(&error))?);
         let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
         if !has_lease && self.pass == Pass::Idle {
             return Ok(false);
@@ -262,10 +263,10 @@ impl<'a> Batch<'a> {
         Ok(has_lease)
     }
 
-    /// Puts content and attributes. Not where another file has taken the name meanwhile.
+    /// Puts content and attributes. Returns false if another file has replaced it meanwhile.
     fn put(&mut self, path: &[u8], file: &File, xattrs: Option<Vec<Xattr>>, mark: &Mark) -> Result<bool> {
         let (session, shared) = (&self.packer.session, &self.packer.shared);
-        // From then on the name of what is put follows when that of the file changes.
+        // From here on, renames of the file also rename the entry in the container.
         let open = {
             let _names = self.packer.names.lock();
             if shared.tree.look(path)? != Some(Found::File(*mark)) {
@@ -284,14 +285,14 @@ impl<'a> Batch<'a> {
         session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
         let has_name = xattrs
             .map_or_else(|| super::tree::xattrs(file), Ok)
-            .map_err(|error| told(&error))
-            .and_then(|xattrs| self.tell_xattrs(path, xattrs, mark));
+            .map_err(|error| spool_fault(&error))
+            .and_then(|xattrs| self.put_xattrs(path, xattrs, mark));
         session.close(open)?;
         has_name
     }
 
-    /// Gives extended attributes to what is being put, unless another file has taken its name meanwhile: whether it has the name.
-    fn tell_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, mark: &Mark) -> Result<bool> {
+    /// Sets extended attributes of the entry. Returns false if another file has replaced the file meanwhile.
+    fn put_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, mark: &Mark) -> Result<bool> {
         let Packer { shared, session, names, .. } = self.packer;
         let _names = names.lock();
         let has_name = matches!(shared.tree.look(path)?, Some(Found::File(now)) if now.inode == mark.inode);
@@ -301,7 +302,7 @@ impl<'a> Batch<'a> {
         Ok(has_name)
     }
 
-    /// What has a record is written, and leaves the tree where nobody has changed it since.
+    /// Writes the records of the batch, and replaces unchanged files by stubs.
     pub fn flush(&mut self) {
         let (files, packer, begin) = (std::mem::take(&mut self.files), self.packer, monotonic());
         self.bytes = 0;
@@ -321,7 +322,7 @@ impl<'a> Batch<'a> {
         self.packing += monotonic() - begin;
     }
 
-    /// If something has failed, the tree does not go after the last pass: the next packer has the rest to pack, and not what is written.
+    /// Ends the batch. If something failed in the last pass, the tree is kept: packed files get stubs, so that the next packer skips them.
     pub fn end(&mut self) {
         self.flush();
         let tree = &self.packer.shared.tree;
@@ -332,19 +333,19 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// A stub takes the name of a file. What stays will be packed again.
+    /// Replaces a file by a stub. A failure is ignored: the file is packed again.
     fn put_stub(&self, path: &[u8], mark: &Mark) {
         let tree = &self.packer.shared.tree;
         let _ = tree.keeping_time(split_path(path).0, || tree.put_stub(path, &mark.stub()));
     }
 
-    /// Files that are written leave the tree, one after the other: who looks at their directory waits while one of them does.
+    /// Replaces written files by stubs, under one lock: concurrent lookups in their directory wait for one change at a time.
     fn leave(&self, files: Vec<Leaving>) {
         let mut names = self.packer.names.lock();
         files.into_iter().for_each(|file| self.leave_one(&mut names, &file));
     }
 
-    /// One of them, unless somebody has changed it since or has it open.
+    /// Replaces a file by a stub, unless it was changed or is open.
     fn leave_one(&self, names: &mut Names, Leaving { path, file, mark, .. }: &Leaving) {
         let tree = &self.packer.shared.tree;
         let Ok(found) = file.metadata() else { return };
@@ -354,22 +355,22 @@ impl<'a> Batch<'a> {
         if !is_as_it_was {
             return;
         }
-        // Names of one file stay so while there is room.
+        // Hard links keep their common file until space runs out.
         let may_leave = found.nlink() == 1 || self.is_full;
         if may_leave && lease::is_alone(file.as_fd()) {
             names.clean.remove(path);
             self.put_stub(path, mark);
         } else {
-            // Who reads it sees what others write to it, and by other names.
+            // Readers must see later writes by other descriptors and hard links.
             let watched = names.clean.watch(&tree.real(path));
             names.clean.insert(path, watched, *mark);
         }
     }
 }
 
-/// Puts the content of a file, but for its holes.
+/// Puts the content of a file, without its holes.
 fn put_content(session: &Session, open: &OpenFile, file: &File, piece: &mut Vec<u8>) -> Result<()> {
-    let (mut input, size) = LocalInput::new(file).map_err(|error| told(&error))?;
+    let (mut input, size) = LocalInput::new(file).map_err(|error| spool_fault(&error))?;
     let wanted = PIECE_SIZE.min(size as usize + 1);
     if piece.len() < wanted {
         piece.resize(wanted, 0);
@@ -387,11 +388,11 @@ fn put_content(session: &Session, open: &OpenFile, file: &File, piece: &mut Vec<
             at += count as u64;
         }
     }
-    // It ends with a hole.
+    // The file may end with a hole.
     session.truncate(open, size.max(at))
 }
 
-/// Whether a time is of just now, or of the future.
+/// Returns true if a time is less than [`AGE`] ago, or in the future.
 pub fn is_recent(time: Timestamp) -> bool {
     let nanoseconds =
         |time: Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);

@@ -1,7 +1,7 @@
-//! Files of the tree that have their content in the container, too: brought back, or packed while somebody reads them.
+//! Files of the tree whose content is also in the container: unpacked files, and files packed while they were open.
 //!
-//! What is written through a mapping changes no time of a file in memory, where its page was read before. So the kernel is asked to
-//! tell when somebody who could write closes such a file (inotify(7)); whoever has it open still is told by the lease that is refused.
+//! A write through a mapping need not update the mtime of a file in memory. So inotify(7) reports each close of such a file by a process that
+//! could write. A process that still has it open makes the lease fail.
 
 use super::tree::Mark;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
@@ -10,48 +10,48 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Bytes of what is told that are read at once: an entry has a name of up to 255 bytes.
-const TOLD_SIZE: usize = 16 << 10;
+/// Bytes per read of events; an event has a name of up to 255 bytes.
+const EVENTS_SIZE: usize = 16 << 10;
 
-/// The files, by path.
+/// The clean files, by path.
 pub struct Clean {
-    /// Nothing where the system has none left: then no file is known to be clean.
-    told: Option<OwnedFd>,
+    /// `None` if the system has no inotify instance left: then no file counts as clean.
+    inotify: Option<OwnedFd>,
     files: HashMap<Vec<u8>, (i32, Mark)>,
-    /// Names of one file are watched together.
+    /// Hard links of a file share a watch.
     paths: HashMap<i32, Vec<Vec<u8>>>,
-    /// Those that were known and are not any more.
+    /// Files that are not clean any more.
     changed: Vec<Vec<u8>>,
 }
 
 impl Default for Clean {
     fn default() -> Self {
-        let told = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
-        Self { told, files: HashMap::new(), paths: HashMap::new(), changed: Vec::new() }
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
+        Self { inotify, files: HashMap::new(), paths: HashMap::new(), changed: Vec::new() }
     }
 }
 
-/// A file that is watched from now on.
+/// A watch of a file.
 pub struct Watched(Option<i32>);
 
 impl Clean {
-    /// Watches a file, before anybody can write to it.
+    /// Watches a file, before any process can write to it.
     pub fn watch(&self, real: &Path) -> Watched {
-        let told = self.told.as_ref();
-        Watched(told.and_then(|told| inotify::add_watch(told, real, WatchFlags::CLOSE_WRITE).ok()))
+        let add = |inotify| inotify::add_watch(inotify, real, WatchFlags::CLOSE_WRITE).ok();
+        Watched(self.inotify.as_ref().and_then(add))
     }
 
-    /// A watched file has this name, and is as the container has it.
+    /// Adds a watched file, whose content equals that in the container.
     pub fn insert(&mut self, path: &[u8], Watched(watch): Watched, mark: Mark) {
         let Some(watch) = watch else { return };
-        // First, so that a watch that the file has already stays.
+        // Before the old watch is removed: both may be the same.
         self.paths.entry(watch).or_default().push(path.to_vec());
         if let Some((before, _)) = self.files.insert(path.to_vec(), (watch, mark)) {
             self.leave(before, path);
         }
     }
 
-    /// A file is not known any more.
+    /// Removes a file.
     pub fn remove(&mut self, path: &[u8]) {
         if let Some((watch, _)) = self.files.remove(path) {
             self.leave(watch, path);
@@ -66,38 +66,38 @@ impl Clean {
         }
         if paths.is_empty() {
             self.paths.remove(&watch);
-            if let Some(told) = &self.told {
-                // It may have gone, and its watch with it.
-                let _ = inotify::remove_watch(told, watch);
+            if let Some(inotify) = &self.inotify {
+                // The file may be gone, and its watch with it.
+                let _ = inotify::remove_watch(inotify, watch);
             }
         }
     }
 
-    /// What is to be packed again since this was last asked: that a file has changed does not show in its directory.
+    /// Returns the files that must be packed again since the last call: their changes do not show in their directories.
     pub fn take_changed(&mut self) -> Vec<Vec<u8>> {
-        self.learn();
+        self.read_events();
         std::mem::take(&mut self.changed)
     }
 
-    /// The same of all below a directory.
+    /// Removes all files below a directory.
     pub fn remove_below(&mut self, dir: &[u8]) {
         let is_below = |path: &[u8]| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
         let below: Vec<_> = self.files.keys().filter(|path| is_below(path)).cloned().collect();
         below.iter().for_each(|path| self.remove(path));
     }
 
-    /// Whether a file that nobody has open for writing is as the container has it.
+    /// Returns true if a file that no process has open for writing equals the one in the container.
     pub fn has(&mut self, path: &[u8], mark: &Mark) -> bool {
-        self.learn();
+        self.read_events();
         self.files.get(path).is_some_and(|(_, known)| known == mark)
     }
 
-    /// Forgets what somebody may have changed.
-    fn learn(&mut self) {
+    /// Removes files that may have been changed.
+    fn read_events(&mut self) {
         let mut changed = Vec::new();
-        if let Some(told) = &self.told {
-            let mut room = [MaybeUninit::uninit(); TOLD_SIZE];
-            let mut reader = Reader::new(told, &mut room);
+        if let Some(inotify) = &self.inotify {
+            let mut buffer = [MaybeUninit::uninit(); EVENTS_SIZE];
+            let mut reader = Reader::new(inotify, &mut buffer);
             while let Ok(event) = reader.next() {
                 changed.push(event.wd());
             }

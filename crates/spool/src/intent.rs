@@ -1,7 +1,7 @@
-//! What a renaming is about to do, told in the spool, so that who follows a packer that was killed ends it.
+//! Intent record of a rename, so that the next packer completes it after a crash.
 
 use super::lookup::find;
-use super::tree::{Tree, told};
+use super::tree::{Tree, spool_fault};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tameike_container::session::Session;
@@ -9,32 +9,32 @@ use tameike_core::Result;
 
 const INTENT: &str = "renaming";
 
-/// A renaming that was begun. Both names are in the file, with a zero byte between them.
+/// A rename in progress. The file has both paths, separated by a zero byte.
 pub struct Intent(PathBuf);
 
 impl Intent {
-    /// Tells of it.
+    /// Writes the record.
     pub fn begin(dir: &Path, from: &[u8], to: &[u8]) -> Result<Self> {
         let path = dir.join(INTENT);
-        // It is there as a whole or not at all.
-        let beside = dir.join("renaming.new");
-        let told_whole = std::fs::write(&beside, [from, b"\0", to].concat())
-            .and_then(|()| std::fs::rename(&beside, &path));
-        told_whole.map_err(|error| told(&error))?;
+        // Renamed into place, so that a reader never sees a part of it.
+        let temporary = dir.join("renaming.new");
+        let written = std::fs::write(&temporary, [from, b"\0", to].concat())
+            .and_then(|()| std::fs::rename(&temporary, &path));
+        written.map_err(|error| spool_fault(&error))?;
         Ok(Self(path))
     }
 
-    /// It is done, or will not be.
+    /// Removes the record, after the rename or its failure.
     pub fn end(self) -> Result<()> {
-        std::fs::remove_file(self.0).map_err(|error| told(&error))
+        std::fs::remove_file(self.0).map_err(|error| spool_fault(&error))
     }
 
-    /// Ends one that a packer has left: the container follows the tree.
+    /// Completes a rename that a crashed packer has begun: the container follows the tree.
     pub fn recover(dir: &Path, tree: &Tree, session: &Session) -> Result<()> {
         let path = dir.join(INTENT);
         let text = match std::fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            text => text.map_err(|error| told(&error))?,
+            text => text.map_err(|error| spool_fault(&error))?,
         };
         let mut names = text.split(|byte| *byte == 0);
         if let (Some(from), Some(to)) = (names.next(), names.next())

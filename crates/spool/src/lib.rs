@@ -1,12 +1,12 @@
-//! A spool: a tree of files in memory that programs of this host have in place of a container's directory, and its packer.
+//! A spool: a tree in memory that programs of this host use in place of a container's directory, and its packer.
 //!
-//! Programs reach the tree through `libtameike_redirect.so` (crate `redirect`); `tameike_core::spool` defines the protocol.
-//! Every `tameike run --aggregate-only` of a host with the same container shares one spool. One of them is the packer: it moves what
-//! is closed into the container, in a lane of its own, and answers requests. When it ends or is killed, another one takes over; what
-//! it has not packed is still in the tree.
+//! Programs reach the tree through `libtameike_redirect.so` (crate `redirect`); `tameike_core::spool` defines the protocol. All runs of
+//! `tameike run --aggregate-only` on a host with the same container share one spool. One of them is the packer: it moves closed files into
+//! the container, through its own lane, and answers requests. If it ends or is killed, another run takes over; what is not packed is still
+//! in the tree.
 //!
-//! A file goes from the tree when its record has been written to the container's file system, nobody has it open for
-//! writing (the kernel's leases tell), and it is still as it was packed. Then a stub takes its name.
+//! The packer replaces a file by a stub when its record is written to the container's file system, no process has it open for writing
+//! (by the kernel's leases), and it is unchanged since.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -18,7 +18,7 @@ mod members;
 mod packer;
 mod page;
 mod requests;
-mod room;
+mod space;
 mod tree;
 
 use clean::Clean;
@@ -46,50 +46,50 @@ use tameike_io::os::{lease, owned, range_lock};
 use tameike_io::shared::{PosixTree, SharedFs};
 use tree::Tree;
 
-/// Whose lock makes one the packer.
+/// File whose lock makes a run the packer.
 const PACKER: &str = "packer";
-/// How often who is not the packer looks whether it is there.
+/// How often other runs check whether the packer is there.
 const LOOK_STEP: Duration = Duration::from_millis(20);
 
-/// How long processes have to end when they are asked to.
+/// Time for processes to end after a signal.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// What a spool is for.
+/// Options of a spool.
 #[derive(Clone, Debug)]
 pub struct SpoolOptions {
-    /// The container's directory, without symbolic links. The container is made where there is none.
+    /// Directory of the container, without symbolic links. A missing container is created.
     pub container: PathBuf,
-    /// The same as the user calls it, from the root on.
+    /// The same directory as an absolute path in the user's terms.
     pub name: PathBuf,
-    /// Where the spool is: a directory of memory, or of a local disk.
+    /// Parent directory of the spool, in memory or on a local disk.
     pub base: PathBuf,
-    /// Bytes of a block of a container that is made.
+    /// Block size of a new container, in bytes.
     pub block_size: u32,
-    /// What makes data smaller.
+    /// Compression of data.
     pub codec: Codec,
 }
 
-/// What was packed when all has ended, and what was not.
+/// Result of a spool.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
-    /// Files, each time that it was packed.
+    /// Number of packed files; a file counts each time it is packed.
     pub files: u64,
-    /// Bytes of content.
+    /// Bytes of packed content.
     pub bytes: u64,
-    /// What is not in the container, each with its path.
+    /// Files that are not in the container, each with its path.
     pub faults: Vec<Fault>,
-    /// Where what is not packed still is.
+    /// Directory with the files that are not packed.
     pub kept: Option<PathBuf>,
 }
 
-/// A member of a spool: the packer, or one that is ready to be it.
+/// A member of a spool: the packer, or a run that can become the packer.
 pub struct Spool {
     shared: Arc<Shared>,
     membership: Membership,
     worker: JoinHandle<Result<Packed>>,
 }
 
-/// What the packer's threads share.
+/// State shared by the packer's threads.
 struct Shared {
     options: SpoolOptions,
     dir: PathBuf,
@@ -97,49 +97,49 @@ struct Shared {
     container: Arc<dyn SharedFs>,
     /// The program has ended.
     has_ended: AtomicBool,
-    /// And nobody else sees the tree, which goes when all of it is packed.
+    /// No other run uses the tree, which is removed after everything is packed.
     is_last: AtomicBool,
-    /// Somebody waits for the packer to go on.
+    /// Wakes the packer before its next round.
     wake: (Mutex<bool>, Condvar),
-    /// The packer's socket is there, or will not be.
+    /// The packer's socket exists, or the packer has failed.
     is_ready: AtomicBool,
 }
 
-/// What only the packer has.
+/// State of the packer.
 struct Packer {
     shared: Arc<Shared>,
     session: Session,
     names: Mutex<Names>,
-    /// One packs at a time.
+    /// Held during a round, so that one thread packs at a time.
     packing: Mutex<()>,
-    room: room::Room,
+    space: space::SpaceWait,
     files: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// What is held while names of the tree and of the container change together.
+/// State that changes together with names of the tree and of the container; its lock covers both.
 #[derive(Default)]
 struct Names {
     listed: Listed,
     clean: Clean,
-    /// What [`Page::epoch`] is.
+    /// Current value of [`Page::epoch`](tameike_core::spool::protocol::Page::epoch).
     epoch: u64,
 }
 
 impl Spool {
-    /// Joins the spool of a container on this host, which is made where there is none, and waits until programs can use it.
+    /// Joins the spool of a container on this host (creates it if it is missing), and waits until programs can use it.
     ///
     /// # Errors
-    /// `EINVAL` where the directory holds something that is no container; what the file systems say.
+    /// `EINVAL` if the directory is not empty and no container, and errors of the file systems.
     pub fn join(options: SpoolOptions) -> Result<Self> {
         let container: Arc<dyn SharedFs> = Arc::new(PosixTree::open(&options.container)?);
-        // Whether it can be opened is known, and its number there, before anything is made here.
+        // Opened before anything is created here: a container that cannot be opened fails now.
         drop(open_session(&container, &options)?);
         let number = Superblock::read(&*container)?.container;
         let dir = options.base.join(format!(
             "tameike-spool-{}-{:016x}",
             user(),
-            place_of(number, &options.container)?
+            spool_id(number, &options.container)?
         ));
         let membership = Membership::begin(&dir)?;
         make_tree(&options.container, &dir.join(TREE))?;
@@ -163,12 +163,15 @@ impl Spool {
         let is_ready = || shared.is_ready.load(Ordering::Acquire).then_some(());
         let spool = Self { shared: shared.clone(), membership, worker };
         if ask_until(Duration::from_secs(60), Duration::from_millis(1), is_ready).is_none() {
-            return Err(Fault::new(Errno::ETIMEDOUT, "the packer does not begin"));
+            return Err(Fault::new(
+                Errno::ETIMEDOUT,
+                "the packer of the spool did not start within 60 seconds",
+            ));
         }
         Ok(spool)
     }
 
-    /// The variables by which programs find the spool.
+    /// Environment variables by which programs find the spool.
     pub fn variables(&self) -> [(&'static str, OsString); 4] {
         let Shared { options, dir, .. } = &*self.shared;
         [
@@ -179,14 +182,14 @@ impl Spool {
         ]
     }
 
-    /// Ends after the program: all that is in the tree is in the container then, and safe.
+    /// Ends the spool after the program: packs everything in the tree, and makes it durable.
     ///
     /// # Errors
-    /// What the container's file system says of all together; of single files, [`Packed::faults`] tells.
+    /// Errors of the container's file system; errors of single files are in [`Packed::faults`].
     pub fn finish(self) -> Result<Packed> {
         let Self { shared, membership, worker } = self;
         end_processes(&shared.dir);
-        // Who joins from now on finds files, and packs them once more.
+        // A run that joins after this check finds files, and packs them once more.
         let is_last = membership.is_alone(&shared.dir).unwrap_or(false) && !shared.has_programs();
         shared.is_last.store(is_last, Ordering::Release);
         shared.has_ended.store(true, Ordering::Release);
@@ -194,15 +197,15 @@ impl Spool {
         let packed = worker.join().map_err(|_| Fault::new(Errno::EIO, "the packer has failed"))?;
         let is_whole = packed.as_ref().is_ok_and(|packed| packed.faults.is_empty());
         if is_whole {
-            // Programs of a run that was killed may go on. The next one packs what they leave.
+            // Programs of a killed run may continue. The next run packs their files.
             membership.end(&shared.dir, !shared.has_programs())?;
         }
         match packed {
             Ok(packed) => Ok(Packed { kept: (!is_whole).then(|| shared.dir.clone()), ..packed }),
             Err(fault) => {
                 let message = format!(
-                    "{fault}; what is not in the container yet is kept in {}: the next run with the same container on this \
-                     host packs it",
+                    "{fault}; files that are not in the container yet are kept in {}: the next run with the same container on this \
+                     host packs them",
                     shared.dir.display()
                 );
                 Err(Fault::new(fault.errno, message))
@@ -212,10 +215,10 @@ impl Spool {
 }
 
 impl Shared {
-    /// Is the packer as soon as nobody else is, until the program has ended.
+    /// Becomes the packer when no other run is, and packs until the program has ended.
     fn work(self: Arc<Self>) -> Result<Packed> {
         let lock = std::fs::File::options().create(true).append(true).open(self.dir.join(PACKER));
-        let lock = lock.map_err(|error| Fault::from_os("making the packer's lock", &error))?;
+        let lock = lock.map_err(|error| Fault::from_os("creating the packer's lock", &error))?;
         let socket = self.dir.join(SOCKET);
         loop {
             if range_lock::try_lock_range(std::os::fd::AsFd::as_fd(&lock), 0, 1)? {
@@ -226,7 +229,7 @@ impl Shared {
             if !self.is_ready.load(Ordering::Acquire) && socket.exists() {
                 self.is_ready.store(true, Ordering::Release);
             }
-            // What this program has left is the packer's to pack. One that has gone is followed.
+            // The packer packs the files of this run. If it fails, this run becomes the packer.
             if self.has_ended.load(Ordering::Acquire) && requests::ask_to_sync(&socket).is_ok() {
                 return Ok(Packed::default());
             }
@@ -234,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Whether programs have the tree, of whichever run.
+    /// Returns true if programs of any run use the tree.
     fn has_programs(&self) -> bool {
         !with_variables(&[(SPOOL_VARIABLE, self.dir.as_os_str())]).is_empty()
     }
@@ -244,7 +247,7 @@ impl Shared {
         self.wake.1.notify_all();
     }
 
-    /// Until somebody wakes the packer, or for a time.
+    /// Sleeps until a wake-up, at most for a time.
     fn sleep(&self, most: Duration) {
         let mut is_woken = self.wake.0.lock();
         if !*is_woken {
@@ -254,12 +257,12 @@ impl Shared {
     }
 }
 
-/// What programs know this run by.
+/// Identifier of this run in its programs' environment.
 fn run() -> OsString {
     std::process::id().to_string().into()
 }
 
-/// What a program leaves running ends with it.
+/// Ends processes that the program has left running.
 fn end_processes(dir: &Path) {
     let run = run();
     let mine: [(&str, &OsStr); 2] = [(SPOOL_VARIABLE, dir.as_os_str()), (RUN_VARIABLE, &run)];
@@ -269,7 +272,7 @@ fn end_processes(dir: &Path) {
             return;
         }
         for process in &left {
-            // It may have ended just now.
+            // It may have ended already.
             let _ = process.signal(signal);
         }
         wait_ended(&left, END_WAIT);
@@ -296,31 +299,31 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
     Session::open(container.clone(), options)
 }
 
-/// Makes a directory of this user's alone, or finds one.
+/// Creates a directory that only this user can access, or checks an existing one.
 fn make_dir(path: &Path) -> Result<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(path);
     match made {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => owned::is_own_dir(path).map(drop),
-        Err(error) => Err(Fault::from_os(format_args!("making {}", path.display()), &error)),
+        Err(error) => Err(Fault::from_os(format_args!("creating {}", path.display()), &error)),
     }
 }
 
-/// A container and where it is, as a number: a copy of it has another spool.
-fn place_of(container: u64, dir: &Path) -> Result<u64> {
+/// A number for a container at its location: a copy of the container gets another spool.
+fn spool_id(container: u64, dir: &Path) -> Result<u64> {
     let found = std::fs::metadata(dir)
-        .map_err(|error| Fault::from_os(format_args!("looking at {}", dir.display()), &error))?;
+        .map_err(|error| Fault::from_os(format_args!("reading {}", dir.display()), &error))?;
     let mut hasher = DefaultHasher::new();
     (container, found.dev(), found.ino()).hash(&mut hasher);
     Ok(hasher.finish())
 }
 
-/// Makes the tree's root, or finds it. Programs see its mode as that of the container's directory, which may be open to others;
-/// the directory of the spool above it is not.
+/// Creates the root of the tree if it is missing. It has the mode of the container's directory, which programs see; the directory of the
+/// spool above it is private.
 fn make_tree(container: &Path, root: &Path) -> Result<()> {
     let make = || {
         std::fs::create_dir_all(root)?;
         std::fs::set_permissions(root, std::fs::metadata(container)?.permissions())
     };
-    make().map_err(|error| Fault::from_os(format_args!("making {}", root.display()), &error))
+    make().map_err(|error| Fault::from_os(format_args!("creating {}", root.display()), &error))
 }

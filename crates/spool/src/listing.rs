@@ -1,4 +1,4 @@
-//! Names that the container has and the tree does not: they come to the tree directory by directory, when somebody looks there.
+//! Names that are in the container and not in the tree: the packer adds them to the tree when a program accesses their directory.
 
 use super::lookup::find;
 use super::tree::Found;
@@ -10,12 +10,12 @@ use tameike_core::spool::stub::Stub;
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::join;
 
-/// Directories whose names are in the tree, and since when.
+/// Directories whose names are in the tree, with the epoch of the listing.
 #[derive(Default)]
 pub struct Listed(HashMap<Vec<u8>, u64>);
 
 impl Listed {
-    /// Directories below these paths may be other ones from now on.
+    /// Forgets directories at and below these paths.
     pub fn forget(&mut self, paths: [&[u8]; 2]) {
         let is_below = |dir: &[u8], path: &[u8]| {
             dir.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
@@ -25,7 +25,7 @@ impl Listed {
 }
 
 impl Packer {
-    /// Has the names of a directory, and of those that it lies in, be in the tree.
+    /// Adds the names of a directory, and of its parents, to the tree.
     pub fn list(&self, names: &mut Names, dir: &[u8]) -> Result<()> {
         if names.epoch == 0 || names.listed.0.get(dir) == Some(&names.epoch) {
             return Ok(());
@@ -33,7 +33,7 @@ impl Packer {
         if !dir.is_empty() {
             self.list(names, split_path(dir).0)?;
         }
-        // What the container has there was replaced, or removed, where the tree has no directory.
+        // If the tree has no directory there, the container's one was removed or replaced.
         let tree = &self.shared.tree;
         if tree.look(dir)? != Some(Found::Dir) {
             return Ok(());
@@ -42,15 +42,15 @@ impl Packer {
         if known.is_some() {
             let names = self.session.read_dir(dir)?;
             tree.keeping_time(dir, || {
-                names.iter().try_for_each(|(name, _)| self.bring_name(&join(dir, name)))
+                names.iter().try_for_each(|(name, _)| self.add_name(&join(dir, name)))
             })?;
         }
         names.listed.0.insert(dir.to_vec(), names.epoch);
         Ok(())
     }
 
-    /// What the tree has is newer, unless that is an older stub.
-    fn bring_name(&self, path: &[u8]) -> Result<()> {
+    /// Adds a name to the tree, unless the tree has a newer file. A stub is replaced by a newer one.
+    fn add_name(&self, path: &[u8]) -> Result<()> {
         let tree = &self.shared.tree;
         let Some(known) = find(&self.session, path)? else { return Ok(()) };
         let Brief { kind, mode, uid, gid, mtime, size } = known;

@@ -3,10 +3,10 @@
 use tameike_container::session::{Brief, Session};
 use tameike_core::{Errno, Result};
 
-/// The attributes of what the container has at a path, if anything.
+/// The attributes of a path in the container, if it exists.
 ///
 /// # Errors
-/// `EIO` when the container is damaged there.
+/// `EIO` if the container is damaged there.
 pub fn find(session: &Session, path: &[u8]) -> Result<Option<Brief>> {
     match session.stat(path) {
         Ok(found) => Ok(Some(found)),

@@ -1,4 +1,4 @@
-//! What the packer tells all programs at once: the numbers of [`Page`], written to the file that programs map.
+//! The shared page: numbers of [`Page`] that the packer publishes in a file, which programs map.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,11 +11,11 @@ const CHANGES: u64 = std::mem::offset_of!(Page, changes) as u64;
 /// A page of memory: programs map all of it.
 const SIZE: u64 = 4096;
 
-/// The mapped file. One packer at a time writes to it, and only while it holds the lock of names.
+/// The mapped file. Only the packer writes to it, while it holds the lock of names.
 pub struct SharedPage(File);
 
 impl SharedPage {
-    /// Opens the page of a spool. It is there at its full size before anybody maps it.
+    /// Opens the page of a spool, and extends it to its full size before any program maps it.
     pub fn open(dir: &Path) -> Result<Self> {
         let page = File::options()
             .create(true)
@@ -29,7 +29,7 @@ impl SharedPage {
                 }
                 Ok(page)
             });
-        page.map(Self).map_err(|error| Fault::from_os("making the spool's page", &error))
+        page.map(Self).map_err(|error| Fault::from_os("creating the spool's page", &error))
     }
 
     /// [`Page::epoch`].
@@ -37,17 +37,17 @@ impl SharedPage {
         self.read(EPOCH)
     }
 
-    /// Sets it.
-    pub fn tell_epoch(&self, epoch: u64) -> Result<()> {
+    /// Sets [`Page::epoch`].
+    pub fn set_epoch(&self, epoch: u64) -> Result<()> {
         self.write(EPOCH, epoch)
     }
 
-    /// Runs `change`, of which nobody is to see a part: programs look again.
+    /// Runs `change`, during which [`Page::changes`] is odd: programs that read the tree meanwhile repeat their lookups.
     pub fn while_changing<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let under_way = self.read(CHANGES)? | 1;
-        self.write(CHANGES, under_way)?;
+        let odd = self.read(CHANGES)? | 1;
+        self.write(CHANGES, odd)?;
         let changed = change();
-        self.write(CHANGES, under_way.wrapping_add(1))?;
+        self.write(CHANGES, odd.wrapping_add(1))?;
         changed
     }
 

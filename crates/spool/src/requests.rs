@@ -1,9 +1,9 @@
-//! What programs ask the packer for.
+//! Requests of programs to the packer.
 
 use super::batch::{Pass, Seen, is_recent};
 use super::intent::Intent;
 use super::lookup::find;
-use super::tree::{Found, change_at, told};
+use super::tree::{Found, change_at, spool_fault};
 use super::{Names, Packer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD};
@@ -24,14 +24,14 @@ use tameike_core::spool::protocol::{REQUEST_SIZE_MAX, Request, SOCKET};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::start_thread;
 
-/// Requests that are answered at a time.
+/// Number of requests answered in parallel.
 const THREADS: usize = 8;
 const BACKLOG: i32 = 1024;
-/// How long a program may take to ask once it is connected.
-const ASKING: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// How long a connected program may take to send its request.
+const REQUEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Where requests come in.
-pub struct Door {
+/// The socket for requests, with the threads that answer.
+pub struct RequestSocket {
     socket: Arc<OwnedFd>,
     path: PathBuf,
     threads: Vec<JoinHandle<()>>,
@@ -43,7 +43,7 @@ fn failed(doing: &'static str) -> impl Fn(rustix::io::Errno) -> Fault {
 
 fn socket() -> Result<OwnedFd> {
     let made = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    made.map_err(failed("making the spool's socket"))
+    made.map_err(failed("creating the spool's socket"))
 }
 
 fn address(path: &Path) -> Result<SocketAddrUnix> {
@@ -55,12 +55,12 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
     })
 }
 
-impl Door {
-    /// Answers requests from now on.
+impl RequestSocket {
+    /// Begins to answer requests.
     pub fn open(packer: &Arc<Packer>) -> Result<Self> {
         let path = packer.shared.dir.join(SOCKET);
         let address = address(&path)?;
-        // One that was killed has left it.
+        // A killed packer may have left it.
         let _ = std::fs::remove_file(&path);
         let socket = Arc::new(socket()?);
         bind(&*socket, &address).map_err(failed("naming the spool's socket"))?;
@@ -69,7 +69,7 @@ impl Door {
             let (packer, socket) = (packer.clone(), socket.clone());
             start_thread("requests", move || {
                 while let Ok(connection) = accept_with(&*socket, SocketFlags::CLOEXEC) {
-                    // Who has gone has no use for the answer.
+                    // A program that has ended needs no reply.
                     let _ = packer.answer_one(&connection);
                 }
             })
@@ -79,35 +79,39 @@ impl Door {
         Ok(Self { socket, path, threads })
     }
 
-    /// Answers what is asked now, and nothing more.
+    /// Answers pending requests, and ends.
     pub fn close(self) -> Result<()> {
         let Self { socket, path, threads } = self;
         std::fs::remove_file(&path).map_err(|error| Fault::from_os("removing the spool's socket", &error))?;
         shutdown(&*socket, Shutdown::Both).map_err(failed("closing the spool's socket"))?;
         let ended = threads.into_iter().map(JoinHandle::join).filter(std::result::Result::is_err).count();
-        if ended > 0 { Err(Fault::new(Errno::EIO, "answering a request has failed")) } else { Ok(()) }
+        if ended > 0 {
+            Err(Fault::new(Errno::EIO, "a thread that answers requests panicked"))
+        } else {
+            Ok(())
+        }
     }
 }
 
-/// Has the packer pack all that there is.
+/// Asks the packer to pack everything and to sync.
 pub fn ask_to_sync(path: &Path) -> Result<()> {
     let socket = socket()?;
-    connect(&socket, &address(path)?).map_err(failed("asking the packer"))?;
+    connect(&socket, &address(path)?).map_err(failed("sending a request to the packer"))?;
     let request = Request::Sync { path: None }.encode().unwrap_or_default();
-    send(&socket, &request, SendFlags::NOSIGNAL).map_err(failed("asking the packer"))?;
+    send(&socket, &request, SendFlags::NOSIGNAL).map_err(failed("sending a request to the packer"))?;
     let mut reply = [0; 4];
-    match recv(&socket, &mut reply, RecvFlags::empty()).map_err(failed("asking the packer"))? {
+    match recv(&socket, &mut reply, RecvFlags::empty()).map_err(failed("sending a request to the packer"))? {
         (_, 4) if reply == [0; 4] => Ok(()),
-        (_, 4) => Err(Fault::new(Errno::EIO, "the packer could not pack all: it says what")),
-        _ => Err(Fault::new(Errno::ECONNRESET, "the packer has gone")),
+        (_, 4) => Err(Fault::new(Errno::EIO, "the packer could not pack all files; its run reports which")),
+        _ => Err(Fault::new(Errno::ECONNRESET, "the packer has ended")),
     }
 }
 
 impl Packer {
     fn answer_one(&self, connection: &OwnedFd) -> rustix::io::Result<()> {
-        // Who is stopped before it asks must not keep others waiting. It asks again.
+        // A program stopped before it sends must not block other programs. It retries.
         let mut waiting = [PollFd::new(connection, PollFlags::IN)];
-        if poll(&mut waiting, Some(&ASKING))? == 0 {
+        if poll(&mut waiting, Some(&REQUEST_WAIT))? == 0 {
             return Ok(());
         }
         let mut request = vec![0; REQUEST_SIZE_MAX];
@@ -131,25 +135,25 @@ impl Packer {
             Request::Change { path, change } => self.change(&mut self.names.lock(), &path, &change),
             Request::Sync { path } => self.sync(path.as_deref()),
             Request::Room => {
-                self.await_room();
+                self.wait_for_space();
                 Ok(())
             }
         }
     }
 
-    fn await_room(&self) {
+    fn wait_for_space(&self) {
         if self.is_full() {
             self.shared.wake();
-            self.room.wait();
+            self.space.wait();
         }
     }
 
-    /// Has a packed file be a file of the tree.
+    /// Unpacks a file: replaces its stub by a file of the tree.
     fn fill(&self, path: &[u8], is_emptied: bool) -> Result<()> {
         let Some(Found::Packed(stub)) = self.shared.tree.look(path)? else { return Ok(()) };
-        self.await_room();
+        self.wait_for_space();
         let (file, staged) = self.shared.tree.stage()?;
-        let filled = if is_emptied { Ok(()) } else { self.bring(path, &file) };
+        let filled = if is_emptied { Ok(()) } else { self.unpack(path, &file) };
         let attributes = AttrChange {
             mode: Some(stub.mode),
             uid: Some(stub.uid),
@@ -157,13 +161,14 @@ impl Packer {
             mtime: (!is_emptied).then_some(SetTime::To(stub.mtime)),
             ..AttrChange::default()
         };
-        let filled = filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| told(&error)));
-        // The close of who has filled it is none that changes it.
+        let filled =
+            filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| spool_fault(&error)));
+        // Closed before the watch, which reports closes as changes.
         drop(file);
         let mut names = self.names.lock();
         let tree = &self.shared.tree;
-        let is_the_same = tree.look(path)? == Some(Found::Packed(stub));
-        if filled.is_err() || !is_the_same {
+        let is_unchanged = tree.look(path)? == Some(Found::Packed(stub));
+        if filled.is_err() || !is_unchanged {
             let _ = std::fs::remove_file(&staged);
             return filled;
         }
@@ -171,7 +176,7 @@ impl Packer {
         tree.keeping_time(split_path(path).0, || tree.put(&staged, path))?;
         if let Some(Found::File(mark)) = tree.look(path)?
             && !is_emptied
-            // Its time tells it from what is changed now.
+            // A recent mtime could not be distinguished from that of a later change.
             && !is_recent(stub.mtime)
         {
             names.clean.insert(path, watched, mark);
@@ -179,15 +184,16 @@ impl Packer {
         Ok(())
     }
 
-    fn bring(&self, path: &[u8], into: &std::fs::File) -> Result<()> {
+    fn unpack(&self, path: &[u8], into: &std::fs::File) -> Result<()> {
         let open = self.session.open_file(path, OpenFlags::default(), 0)?;
-        into.set_len(self.session.status(&open).size).map_err(|error| told(&error))?;
-        self.session
-            .visit(&open, &mut |at, bytes| into.write_all_at(bytes, at).map_err(|error| told(&error)))?;
+        into.set_len(self.session.status(&open).size).map_err(|error| spool_fault(&error))?;
+        self.session.visit(&open, &mut |at, bytes| {
+            into.write_all_at(bytes, at).map_err(|error| spool_fault(&error))
+        })?;
         for xattr in self.session.file_xattrs(&open) {
-            // A spool that has none leaves them in the container, where packing the file again would lose them.
+            // Fails if the spool's file system has no extended attributes: packing the file again would lose them.
             rustix::fs::fsetxattr(into, xattr.name, &xattr.value, rustix::fs::XattrFlags::empty())
-                .map_err(|error| told(&error.into()))?;
+                .map_err(|error| spool_fault(&error.into()))?;
         }
         self.session.close(open)
     }
@@ -197,7 +203,7 @@ impl Packer {
         if self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
             return Err(Errno::EISDIR.into());
         }
-        std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| told(&error))?;
+        std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
         names.clean.remove(path);
         if find(&self.session, path)?.is_some() {
             self.session.unlink(path)?;
@@ -207,7 +213,7 @@ impl Packer {
 
     fn remove_dir(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, path)?;
-        std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| told(&error))?;
+        std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
         names.listed.forget([path, path]);
         if find(&self.session, path)?.is_some() {
             self.session.remove_dir(path)?;
@@ -221,7 +227,7 @@ impl Packer {
         self.list(names, split_path(to).0)?;
         let is_dir = tree.look(from)? == Some(Found::Dir);
         if is_dir {
-            // What is in the one that is replaced counts.
+            // The replaced directory must be empty in the container, too.
             self.list(names, to)?;
         }
         let intent = Intent::begin(&self.shared.dir, from, to)?;
@@ -236,7 +242,7 @@ impl Packer {
             names.listed.forget([from, to]);
             if names.epoch > 0 {
                 names.epoch += 1;
-                tree.page.tell_epoch(names.epoch)?;
+                tree.page.set_epoch(names.epoch)?;
             }
         }
         self.follow(from, to)?;
@@ -244,12 +250,12 @@ impl Packer {
         intent.end()
     }
 
-    /// Has the container follow when something of the tree has got another name.
+    /// Repeats a rename of the tree in the container.
     fn follow(&self, from: &[u8], to: &[u8]) -> Result<()> {
         match (find(&self.session, from)?, find(&self.session, to)?) {
             _ if from == to => Ok(()),
             (Some(_), _) => self.session.rename(from, to),
-            // What it replaces is in the container; it is not yet.
+            // The source is not packed yet; its replaced target is in the container.
             (None, Some(there)) if there.kind == FileKind::Directory => self.session.remove_dir(to),
             (None, Some(_)) => self.session.unlink(to),
             (None, None) => Ok(()),
@@ -261,18 +267,19 @@ impl Packer {
         let mut names = loop {
             self.fill(from, false)?;
             let names = self.names.lock();
-            // It may have been packed again meanwhile.
+            // It may have been packed again.
             if !matches!(tree.look(from)?, Some(Found::Packed(_))) {
                 break names;
             }
         };
         self.list(&mut names, split_path(to).0)?;
         let (source, target) = (tree.real(from), tree.real(to));
-        let found = std::fs::symlink_metadata(&source).map_err(|error| told(&error))?;
+        let found = std::fs::symlink_metadata(&source).map_err(|error| spool_fault(&error))?;
         if found.nlink() == 1 {
             tree.keep_number(found.ino(), tameike_core::spool::number(from))?;
         }
-        rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty()).map_err(|error| told(&error.into()))
+        rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty())
+            .map_err(|error| spool_fault(&error.into()))
     }
 
     fn change(&self, names: &mut Names, path: &[u8], change: &AttrChange) -> Result<()> {
@@ -292,7 +299,7 @@ impl Packer {
                 let tree = &self.shared.tree;
                 tree.keeping_time(split_path(path).0, || tree.put_stub(path, &stub))
             }
-            // A link has no mode.
+            // A symbolic link has no mode.
             Found::Link if change.mode.is_some() => Err(Errno::EOPNOTSUPP.into()),
             Found::Link | Found::File(_) | Found::Dir | Found::Other => {
                 names.clean.remove(path);

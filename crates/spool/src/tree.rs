@@ -1,4 +1,4 @@
-//! The spool's tree: real files, and stubs of those that are packed.
+//! The spool's tree: files, and stubs of packed files.
 
 use super::page::SharedPage;
 use rustix::fs::{
@@ -19,41 +19,41 @@ use tameike_core::spool::protocol::LINKED;
 use tameike_core::spool::stub::Stub;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 
-/// Begins the names of files that are being brought back.
+/// Prefix of the names of files that are being unpacked.
 const STAGED: &str = "staged.";
-/// Bytes of a value, and of the list of names, at most: as the kernel has it.
+/// The kernel's maximum for an attribute's value, and for a list of names, in bytes.
 const XATTRS_SIZE_MAX: usize = 64 << 10;
 
-/// The tree, and room beside it for what is not in it yet.
+/// The tree, and a directory beside it for temporary files.
 pub struct Tree {
     root: PathBuf,
     beside: PathBuf,
     staged: AtomicU64,
-    /// What programs are told of it.
+    /// The page shared with programs.
     pub page: SharedPage,
 }
 
-/// What a name of the tree is.
+/// File type of a path of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A regular file.
     File(Mark),
     /// A directory.
     Dir,
-    /// A symbolic link of a program's.
+    /// A symbolic link of a program.
     Link,
     /// A packed file.
     Packed(Stub),
-    /// Anything else: it cannot be in a container.
+    /// Any other type, which is not packed.
     Other,
 }
 
-/// By which a file is known to be as it was.
+/// Attributes by which changes of a file are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its number in the tree's file system.
+    /// Inode number in the tree's file system.
     pub inode: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u16,
@@ -61,14 +61,14 @@ pub struct Mark {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last change of content.
+    /// mtime.
     pub mtime: Timestamp,
-    /// Last change of anything.
+    /// ctime.
     pub ctime: Timestamp,
 }
 
 impl Mark {
-    /// That of an open file, or of what was looked at.
+    /// The mark of a file with this metadata.
     pub fn of(metadata: &std::fs::Metadata) -> Self {
         let time = |seconds, nanoseconds: i64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
         Self {
@@ -82,13 +82,13 @@ impl Mark {
         }
     }
 
-    /// What programs are told of it when it is packed.
+    /// The stub for the file.
     pub fn stub(&self) -> Stub {
         let Self { size, mode, uid, gid, mtime, .. } = *self;
         Stub { size, mode, uid, gid, mtime }
     }
 
-    /// The attributes that it has, as a change.
+    /// The attributes as a change.
     pub fn attributes(&self) -> AttrChange {
         AttrChange {
             mode: Some(self.mode),
@@ -99,7 +99,7 @@ impl Mark {
         }
     }
 
-    /// The same of a symbolic link: its mode is not its own.
+    /// The attributes of a symbolic link as a change; a link has no mode.
     pub fn link_attributes(&self) -> AttrChange {
         let atime = Some(SetTime::To(self.mtime));
         AttrChange { mode: None, atime, ..self.attributes() }
@@ -112,29 +112,29 @@ impl Tree {
         Self { root, beside: beside.to_owned(), staged: AtomicU64::new(0), page }
     }
 
-    /// Takes away what was left beside the tree.
+    /// Removes temporary files of a killed packer.
     pub fn clear_beside(&self) -> Result<()> {
-        let names = std::fs::read_dir(&self.beside).map_err(|error| told(&error))?;
+        let names = std::fs::read_dir(&self.beside).map_err(|error| spool_fault(&error))?;
         for name in names.flatten().filter(|name| name.file_name().as_bytes().starts_with(STAGED.as_bytes()))
         {
-            std::fs::remove_file(name.path()).map_err(|error| told(&error))?;
+            std::fs::remove_file(name.path()).map_err(|error| spool_fault(&error))?;
         }
         Ok(())
     }
 
-    /// Where a path is.
+    /// The real path of a path in the tree.
     pub fn real(&self, path: &[u8]) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) }
     }
 
-    /// What a path is; nothing where there is none.
+    /// The type of a path; `None` if it does not exist.
     pub fn look(&self, path: &[u8]) -> Result<Option<Found>> {
         let real = self.real(path);
         let metadata = match std::fs::symlink_metadata(&real) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
-            found => found.map_err(|error| told(&error))?,
+            found => found.map_err(|error| spool_fault(&error))?,
         };
         let kind = metadata.file_type();
         Ok(Some(if kind.is_symlink() {
@@ -154,18 +154,18 @@ impl Tree {
         }))
     }
 
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     pub fn link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let target = std::fs::read_link(self.real(path)).map_err(|error| told(&error))?;
+        let target = std::fs::read_link(self.real(path)).map_err(|error| spool_fault(&error))?;
         Ok(target.into_os_string().into_encoded_bytes())
     }
 
-    /// Opens a regular file for reading. Extended attributes are with it where its bits would forbid to read them later.
+    /// Opens a regular file for reading. Also returns extended attributes if the mode forbids to read them later.
     pub fn open(&self, path: &[u8]) -> std::io::Result<(File, Option<Vec<Xattr>>)> {
         let (real, flags) = (self.real(path), open_flags());
         let open = || File::options().read(true).custom_flags(flags).open(&real);
         match open() {
-            // An owner may read what its bits forbid, by changing them for the moment.
+            // The owner may read it after a temporary change of the mode.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let mode = std::fs::symlink_metadata(&real)?.mode() & 0o7777;
                 let change = |mode: u32| {
@@ -180,24 +180,24 @@ impl Tree {
         }
     }
 
-    /// A new file beside the tree, and where it is.
+    /// A new temporary file, with its path.
     pub fn stage(&self) -> Result<(File, PathBuf)> {
         let path = self.staged_path();
         let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&path);
-        file.map(|file| (file, path)).map_err(|error| Fault::from_os("making a file in the spool", &error))
+        file.map(|file| (file, path)).map_err(|error| Fault::from_os("creating a file in the spool", &error))
     }
 
-    /// Puts what was staged at a path, in place of what is there.
+    /// Renames a temporary file to a path, and replaces what is there.
     pub fn put(&self, staged: &Path, path: &[u8]) -> Result<()> {
-        std::fs::rename(staged, self.real(path)).map_err(|error| told(&error))
+        std::fs::rename(staged, self.real(path)).map_err(|error| spool_fault(&error))
     }
 
-    /// Has a file keep the number that programs know it by when it gets a second name.
+    /// Records the inode number that programs know for a file, before it gets a second name.
     pub fn keep_number(&self, inode: u64, number: u64) -> Result<()> {
         let staged = self.staged_path();
-        std::os::unix::fs::symlink(number.to_string(), &staged).map_err(|error| told(&error))?;
+        std::os::unix::fs::symlink(number.to_string(), &staged).map_err(|error| spool_fault(&error))?;
         let kept = self.beside.join(format!("{LINKED}{inode}"));
-        std::fs::rename(staged, kept).map_err(|error| told(&error))
+        std::fs::rename(staged, kept).map_err(|error| spool_fault(&error))
     }
 
     fn staged_path(&self) -> PathBuf {
@@ -205,18 +205,17 @@ impl Tree {
         self.beside.join(format!("{STAGED}{}.{number}", std::process::id()))
     }
 
-    /// Puts a stub at a path, in place of what is there.
+    /// Puts a stub to a path, and replaces what is there.
     pub fn put_stub(&self, path: &[u8], stub: &Stub) -> Result<()> {
         let staged = self.staged_path();
-        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| told(&error))?;
+        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| spool_fault(&error))?;
         self.put(&staged, path)
     }
 
-    /// Runs `change`, which puts other things in the place of those in a directory, and leaves that its time: to programs, nothing has
-    /// changed.
+    /// Runs `change`, which replaces entries of a directory, and restores the directory's mtime: programs must see no change.
     pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
         self.page.while_changing(|| {
-            let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| told(&error))?;
+            let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| spool_fault(&error))?;
             let changed = change()?;
             let mtime = Some(SetTime::To(Mark::of(&before).mtime));
             self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
@@ -224,13 +223,13 @@ impl Tree {
         })
     }
 
-    /// Makes a directory as the container tells of it.
+    /// Creates a directory with the attributes that it has in the container.
     pub fn make_dir(&self, path: &[u8], attributes: &AttrChange, xattrs: &[Xattr]) -> Result<()> {
         let real = self.real(path);
-        std::fs::create_dir(&real).map_err(|error| told(&error))?;
+        std::fs::create_dir(&real).map_err(|error| spool_fault(&error))?;
         for Xattr { name, value } in xattrs {
             rustix::fs::lsetxattr(&real, name.as_slice(), value, XattrFlags::empty())
-                .map_err(|error| told(&error.into()))?;
+                .map_err(|error| spool_fault(&error.into()))?;
         }
         self.change(path, attributes)
     }
@@ -238,37 +237,38 @@ impl Tree {
     /// Extended attributes of a directory.
     pub fn xattrs(&self, path: &[u8]) -> Result<Vec<Xattr>> {
         let dir = File::options().read(true).custom_flags(open_flags()).open(self.real(path));
-        dir.and_then(|dir| xattrs(&dir)).map_err(|error| told(&error))
+        dir.and_then(|dir| xattrs(&dir)).map_err(|error| spool_fault(&error))
     }
 
-    /// Gives something another name, in place of what has that name; with `keeps`, only where nothing has.
+    /// Renames, and replaces what is at the target; `keeps` fails if the target exists.
     pub fn rename(&self, from: &[u8], to: &[u8], keeps: bool) -> Result<()> {
         let flags = if keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        renameat_with(CWD, self.real(from), CWD, self.real(to), flags).map_err(|error| told(&error.into()))
+        renameat_with(CWD, self.real(from), CWD, self.real(to), flags)
+            .map_err(|error| spool_fault(&error.into()))
     }
 
-    /// Makes a symbolic link with the target and the times that the container has.
+    /// Creates a symbolic link with the target and attributes that it has in the container.
     pub fn make_link(&self, path: &[u8], target: &[u8], attributes: &AttrChange) -> Result<()> {
         std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
-            .map_err(|error| told(&error))?;
+            .map_err(|error| spool_fault(&error))?;
         let AttrChange { uid, gid, mtime, .. } = *attributes;
         match self.change(path, &AttrChange { uid, gid, ..AttrChange::default() }) {
-            // Who may not give links away has them as they can be.
+            // Without the privilege to change owners, the link keeps its own.
             Err(fault) if fault.errno == Errno::EPERM => {}
             done => done?,
         }
         self.change(path, &AttrChange { mtime, ..AttrChange::default() })
     }
 
-    /// Changes attributes of what is at a path, and not of what that leads to.
+    /// Changes attributes of a path, without following a link.
     pub fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
-        change_at(&self.real(path), change).map_err(|error| told(&error))
+        change_at(&self.real(path), change).map_err(|error| spool_fault(&error))
     }
 
-    /// Names in a directory, in the order in which file systems give numbers: what was made first comes first. Who reads it in that order
-    /// again finds it so in the container.
+    /// Names in a directory, by inode number, which is the order of creation: files read in that order lie in the same order in the
+    /// container.
     pub fn names(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
-        let failed = |error: std::io::Error| told(&error);
+        let failed = |error: std::io::Error| spool_fault(&error);
         let mut names = Vec::new();
         for name in std::fs::read_dir(self.real(path)).map_err(failed)? {
             let name = name.map_err(failed)?;
@@ -289,17 +289,17 @@ impl Tree {
     }
 }
 
-/// Should a pipe have come in the place of a file, nobody waits for who writes to it.
+/// Nonblocking, in case a FIFO has replaced the file.
 fn open_flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-/// Changes attributes of what is at a path, and not of what that leads to.
+/// Changes attributes of a path, without following a link.
 pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
     if change.uid.is_some() || change.gid.is_some() {
         let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
         match chownat(CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-            // Who may not give files away has them as they can be.
+            // Without the privilege to change owners, the file keeps its own.
             Err(rustix::io::Errno::PERM) if change.mode.is_some() => {}
             done => done?,
         }
@@ -325,7 +325,7 @@ pub fn change_at(path: &Path, change: &AttrChange) -> std::io::Result<()> {
 
 /// Extended attributes of an open file or directory, by name.
 pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
-    // Most have none.
+    // The common case.
     if matches!(rustix::fs::flistxattr_query(file), Ok(0) | Err(rustix::io::Errno::OPNOTSUPP)) {
         return Ok(Vec::new());
     }
@@ -346,7 +346,7 @@ pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
     Ok(xattrs)
 }
 
-/// A failure of the spool's file system.
-pub fn told(error: &std::io::Error) -> Fault {
+/// The error for a failed operation in the spool's file system.
+pub fn spool_fault(error: &std::io::Error) -> Fault {
     Fault::from_os("in the spool", error)
 }

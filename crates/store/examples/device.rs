@@ -1,7 +1,7 @@
-//! Writes units to a store on a disk and reads them back, as a node's services do, without doors and network: what a
-//! device gives and what it costs. `bench/device.py` runs it beside fio.
+//! Device benchmark: writes units to a store on a disk and reads them back, without frontends and network.
+//! `bench/device.py` compares it with fio.
 //!
-//! `device DIRECTORY UNITS IN_FLIGHT` prints one line of JSON. The store is left where it is.
+//! `device DIRECTORY UNITS IN_FLIGHT` prints one line of JSON, and leaves the store in place.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ use tameike_store::{Options, Store};
 
 /// A file of the job-shared view.
 const FILE: InodeId = InodeId(0x0123_0000_0000_0001);
-/// Frames of the slab: an agent's with `--memory 256M`.
+/// Frames of the slab: as many as an agent has with `--memory 256M`.
 const FRAMES: u32 = 240;
 /// Clock ticks a second of `/proc/PID/stat`.
 const TICKS: f64 = 100.0;
@@ -28,7 +28,7 @@ fn unit(index: u64) -> UnitId {
     UnitId { inode: FILE, index }
 }
 
-/// Marks each block with its place.
+/// Marks each block with its index.
 fn stamp(frame: &mut Frame, index: u64) {
     for (block, bytes) in frame.chunks_exact_mut(BLOCK_SIZE).enumerate() {
         bytes[..8].copy_from_slice(&(index * 256 + block as u64).to_le_bytes());
@@ -57,14 +57,14 @@ async fn read(extents: &ExtentStore, pool: &Pool, index: u64) -> Result<()> {
     }
 }
 
-/// Least and most resident memory while a step runs.
+/// Minimum and maximum of resident memory during a step.
 struct Resident {
     least: AtomicU64,
     most: AtomicU64,
 }
 
 impl Resident {
-    fn look(&self) {
+    fn sample(&self) {
         let bytes = resident_bytes();
         self.least.fetch_min(bytes, Relaxed);
         self.most.fetch_max(bytes, Relaxed);
@@ -80,7 +80,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runs `work` on all units, and a sync at its end; tells seconds, those of processors, and resident bytes.
+    /// Runs `work` on all units, then syncs. Returns wall-clock seconds, processor seconds, and resident bytes.
     fn run<F>(&self, name: &str, work: fn(Arc<ExtentStore>, Pool, u64) -> F) -> Result<String>
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -102,7 +102,7 @@ impl Bench {
                                 return Ok(());
                             }
                             if index % 64 == 32 {
-                                resident.look();
+                                resident.sample();
                             }
                             work(extents.clone(), pool.clone(), index).await?;
                         }
@@ -123,7 +123,7 @@ impl Bench {
     }
 }
 
-/// Of all threads of this process.
+/// Processor time of all threads of this process.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
@@ -131,8 +131,8 @@ fn processor_seconds() -> f64 {
 }
 
 fn bench(dir: &Path, units: u64, in_flight: u64) -> Result<String> {
-    let system = System::start(8).map_err(|error| Fault::from_os("starting threads", &error))?;
-    let slab = Slab::new(FRAMES).map_err(|error| Fault::from_os("mapping the frames", &error))?;
+    let system = System::start(8).map_err(|error| Fault::from_os("start threads", &error))?;
+    let slab = Slab::new(FRAMES).map_err(|error| Fault::from_os("map the frames", &error))?;
     let options = Options {
         runtime: system.runtime().clone(),
         direct: Some(Direct { reactor: system.reactor().clone(), slab: slab.clone() }),
@@ -156,7 +156,7 @@ fn main() -> std::process::ExitCode {
         return 2.into();
     };
     let (Ok(units), Ok(in_flight)) = (units.parse(), in_flight.parse()) else {
-        eprintln!("{units} and {in_flight} are to be numbers");
+        eprintln!("{units} and {in_flight} must be numbers");
         return 2.into();
     };
     match bench(Path::new(dir), units, in_flight) {

@@ -1,20 +1,20 @@
 //! A store on real files in one directory.
 //!
 //! ```text
-//! format         version of everything here, and the start of the machine at which it was last opened
+//! format         version of the store, and boot id of the machine when it was last opened
 //! lock           held by the agent that has the store open
-//! log.0, log.1   the ledger's log; a checkpoint turns from one to the other
-//! table          the ledger's key-value store
-//! extents        bytes of units
-//! local          files of the node-local view, as they are; not this room's
-//! packed.0, packed.1  entries of packed files that are not safe yet; not this room's
-//! damage         what a salvage or a repair found missing, one line each; absent in a whole store
-//! table.damaged  a table that a salvage has set aside
-//! lost+found     what a repair has cut aside ([`crate::check`])
+//! log.0, log.1   log of the ledger; a checkpoint switches between them
+//! table          key-value store of the ledger
+//! extents        data of units
+//! local          files of the node-local view; other crates own it
+//! packed.0, packed.1  entries of packed files that are not durable yet; other crates own them
+//! damage         what a salvage or repair found missing, one line each; absent in an intact store
+//! table.damaged  a damaged table that a salvage has set aside
+//! lost+found     what a repair has removed ([`crate::check`])
 //! ```
 //!
-//! `format` is one line of text: `tameike-store 1 <boot id>`. When the boot id is another than the machine's,
-//! power may have been lost since.
+//! `format` is one line of text: `tameike-store 1 <boot id>`. If its boot id differs from the machine's, the machine
+//! may have lost power since.
 
 use crate::extent::{self, ExtentData, ExtentStore};
 use crate::ledger::redb::RedbKv;
@@ -32,56 +32,56 @@ use tameike_io::{Pool, Runtime};
 
 pub(crate) const TABLE: &str = "table";
 pub(crate) const EXTENTS: &str = "extents";
-/// Where the files of the node-local view are.
+/// Directory of the node-local view's files.
 pub const LOCAL: &str = "local";
 const TABLE_ASIDE: &str = "table.damaged";
 const DAMAGE: &str = "damage";
-/// What the file `format` begins with, before the number of the version.
+/// Start of the file `format`, before the version number.
 pub(crate) const FORMAT_NAME: &str = "tameike-store ";
 pub(crate) const FORMAT: &str = "tameike-store 1";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The extents file is larger than all capacities together, for blocks that are being replaced: by a sixteenth,
-/// and at least by this, in bytes.
+/// Minimum size of the extents file beyond all capacities together, in bytes, for blocks that are being replaced. A
+/// larger store has a sixteenth more.
 const SLACK_MIN: u64 = 64 << 20;
-/// On a disk, a checkpoint begins at the latest when the changes are one part in so many of all capacities: there is
-/// space set aside for six times as much.
+/// On a disk, a checkpoint begins at the latest when the changes reach this fraction of all capacities; the
+/// preallocated space is six times as much.
 const CHECKPOINT_PART: u64 = 256;
-/// ... or at so many bytes of changes.
+/// Lower limit for that, in bytes of changes.
 const CHECKPOINT_MIN: usize = 1 << 20;
 
-/// What a store is opened with.
+/// Options for opening a store.
 pub struct Options {
-    /// Time and tasks.
+    /// Clock and tasks.
     pub runtime: Runtime,
-    /// How to pass the page cache by; without it, bytes of units go through it.
+    /// Direct I/O past the page cache; without it, data of units goes through the page cache.
     pub direct: Option<Direct>,
     /// Frames for merging and for rewriting units; at least one.
     pub scratch: Pool,
-    /// Limits in bytes, by [`tameike_core::View::index`]. What a store already holds beyond them stays.
+    /// Capacities in bytes, by [`tameike_core::View::index`]. Data beyond them that the store already holds stays.
     pub capacity: [u64; 3],
-    /// Size of changes kept in memory (and in the log) before they move into the key-value store, in bytes; a small
-    /// store on a disk keeps less. Up to three times as much is in use while they move.
+    /// Bytes of changes in memory (and in the log) at which a checkpoint begins; a small store on a disk uses less. A
+    /// checkpoint in progress needs up to three times as much.
     pub checkpoint_bytes: usize,
     /// Memory of the key-value store's cache, in bytes.
     pub table_cache_bytes: usize,
 }
 
-/// An open store. Nobody else can open it before it is dropped.
+/// An open store. The lock keeps other processes from opening it.
 pub struct Store {
-    /// Metadata.
+    /// The metadata.
     pub ledger: Arc<Ledger>,
-    /// Bytes.
+    /// The data of units.
     pub extents: Arc<ExtentStore>,
-    /// What was damaged when the store was salvaged, now or before, in plain words.
+    /// Descriptions of the damage found by salvages, this one or earlier ones.
     pub damage: Vec<String>,
     _lock: FileLock,
 }
 
-/// How often, and how far apart, a store that another process has open is tried again.
+/// Attempts, and pause between them, while another process has a store open.
 const BUSY_ATTEMPTS: u32 = 200;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What of a store is open before its ledger is.
+/// The open parts of a store before its ledger is open.
 struct Parts {
     lock: FileLock,
     format: Format,
@@ -95,7 +95,7 @@ fn take_lock(dir: &Path) -> Result<FileLock> {
         .map_err(|fault| fault.context(format_args!("open the store {}", dir.display())))
 }
 
-/// Tries again while another process, which may be about to end, has the store open.
+/// Retries `attempt` while another process, which may be about to exit, has the store open.
 ///
 /// # Errors
 /// Those of `attempt`; `EBUSY` of the last one.
@@ -109,11 +109,11 @@ pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result
     attempt()
 }
 
-/// Gives the space of a stopped store's units back, also that which programs hold that have descriptors of it. What is not there
-/// has none.
+/// Truncates the extents file of a stopped store, which releases its space even if programs have descriptors of it. A
+/// missing file is no error.
 ///
 /// # Errors
-/// What the system says, with the file's name.
+/// Those of the system, with the file's name.
 pub fn give_space_back(dir: &Path) -> Result<()> {
     cut(&dir.join(EXTENTS))
 }
@@ -131,23 +131,22 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
         let part = usize::try_from(total / CHECKPOINT_PART).unwrap_or(usize::MAX).max(CHECKPOINT_MIN);
         ledger_options.checkpoint_bytes = part.min(options.checkpoint_bytes);
     }
-    // A disk that others fill must not stop the log: what frees space is logged, too.
-    let room = if volatile { 0 } else { ledger_options.log_bytes_max() as u64 };
-    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone(), room);
+    // Preallocates space: if other data fills the disk, the log must still take the records that free space.
+    let preallocated = if volatile { 0 } else { ledger_options.log_bytes_max() as u64 };
+    let log = |name| FileLog::open(&dir.join(name), options.runtime.clone(), preallocated);
     let [first, second] = LOG_NAMES;
     let media = Media {
         logs: [Arc::new(log(first)?), Arc::new(log(second)?)],
-        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes, room)?),
+        kv: Arc::new(RedbKv::open(&dir.join(TABLE), options.table_cache_bytes, preallocated)?),
         data: Arc::new(ExtentData::new(disk.clone(), options.scratch.clone())),
     };
     Ok(Parts { lock, format, disk, media, ledger_options })
 }
 
-/// Opens what is kept on these media, wherever they are; `media.data` holds the bytes on `disk`. `replay` is that
-/// of [`Store::open`].
+/// Opens a store on any media; `media.data` refers to the bytes on `disk`. `replay` is that of [`Store::open`].
 ///
 /// # Errors
-/// What the media and `replay` say.
+/// Those of the media and of `replay`.
 pub async fn open_media(
     disk: Arc<dyn Disk>,
     media: Media,
@@ -166,19 +165,20 @@ pub async fn open_media(
 }
 
 impl Store {
-    /// Opens the store in the directory `dir`, or makes one there. `replay` re-applies records of kinds other
-    /// than [`RecordKind::Extents`].
+    /// Opens or creates the store in the directory `dir`. `replay` applies log records of kinds other than
+    /// [`RecordKind::Extents`].
     ///
     /// # Errors
-    /// `EBUSY` when another process has it open, `EINVAL` when it is of another version, and what the system
-    /// and `replay` say.
+    /// - `EBUSY` if another process has it open
+    /// - `EINVAL` if it has another version
+    /// - those of the system and of `replay`
     pub async fn open(
         dir: &Path,
         options: Options,
         replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Self> {
         std::fs::create_dir_all(dir)
-            .map_err(|error| Fault::from_os(format!("make the directory {}", dir.display()), &error))?;
+            .map_err(|error| Fault::from_os(format!("create the directory {}", dir.display()), &error))?;
         let damage = read_damage(dir)?;
         let Parts { lock, format, disk, media, ledger_options } = open_parts(dir, &options, take_lock(dir)?)?;
         let (ledger, extents) = open_media(disk, media, ledger_options, options, replay)
@@ -189,18 +189,17 @@ impl Store {
         Ok(Self { ledger, extents, damage, _lock: lock })
     }
 
-    /// Whether the table of the store is as it was written. The log is checked whenever a store is opened, and
-    /// bytes of units whenever they are read.
+    /// Verifies the checksums of the table. Opening a store verifies the log; reads verify the data.
     ///
     /// # Errors
-    /// `EIO` when it is not.
+    /// `EIO` if the table is damaged.
     pub fn verify_table(dir: &Path) -> Result<()> {
         RedbKv::verify(&dir.join(TABLE))
     }
 
-    /// Opens a store of a dead agent as far as it can be read, to get out what is in it: damaged records are left
-    /// out, a damaged table is set aside. What is missing, and what is known (`missing`) to have been lost before,
-    /// stands in [`Store::damage`], from now on for good.
+    /// Opens the store of a failed agent as far as it is readable: skips damaged records and sets a damaged table
+    /// aside. [`Store::damage`] then lists what is missing, and what the caller knows (`missing`) to have been lost
+    /// before; the list is persistent.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -210,7 +209,7 @@ impl Store {
         missing: &[String],
         mut replay: impl FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()> + Send,
     ) -> Result<Self> {
-        // Nothing is touched while the agent that died, or another salvage, is not quite gone.
+        // Changes nothing while the failed agent, or another salvage, has not exited completely.
         let lock = patiently(&options.runtime, || take_lock(dir)).await?;
         let verified = patiently(&options.runtime, || match Self::verify_table(dir) {
             Err(fault) if fault.errno == Errno::EBUSY => Err(fault),
@@ -235,7 +234,7 @@ impl Store {
             media,
             ledger_options,
             &mut found,
-            // The log is emptied: what was missing in it must be known to those who come later.
+            // Must persist what the log lacks before the log is emptied.
             |damage| write_damage(dir, damage),
             move |kind, body, table| match kind {
                 RecordKind::Extents => extent::apply(body, table),
@@ -264,7 +263,7 @@ pub(crate) fn read_damage(dir: &Path) -> Result<Vec<String>> {
     Ok(read_text(&path)?.lines().map(str::to_owned).collect())
 }
 
-/// Adds what is not in the file yet.
+/// Adds lines that the file lacks.
 pub(crate) fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
     let mut lines = read_damage(dir)?;
     for line in damage.iter().map(|line| line.replace('\n', " ")) {
@@ -278,7 +277,7 @@ pub(crate) fn write_damage(dir: &Path, damage: &[String]) -> Result<()> {
     write_whole(&dir.join(DAMAGE), &(lines.join("\n") + "\n"))
 }
 
-/// Under another name first: half a file never stands there, and none that was there before is lost.
+/// Replaces a file atomically: writes a draft, then renames it.
 fn write_whole(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     let write = || {
@@ -286,7 +285,7 @@ fn write_whole(path: &Path, text: &str) -> Result<()> {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // What is there now, a link perhaps, is not written to.
+        // Fails if the draft exists, so that a symbolic link there is not followed.
         let mut file = std::fs::File::create_new(&draft)?;
         std::io::Write::write_all(&mut file, text.as_bytes())?;
         file.sync_all()?;
@@ -295,19 +294,19 @@ fn write_whole(path: &Path, text: &str) -> Result<()> {
     write().map_err(|error| Fault::from_os(format!("write {}", path.display()), &error))
 }
 
-/// The file that says what the others are.
+/// The file `format`: version and boot id.
 pub(crate) struct Format {
     pub(crate) path: PathBuf,
     pub(crate) boot_id: String,
 }
 
-/// Names this start of the machine.
 pub(crate) fn boot_id() -> Result<String> {
     read_text(Path::new(BOOT_ID))
 }
 
 impl Format {
-    /// Whether power may have been lost since the store was last open; `false` for a new store.
+    /// Checks the version. Returns true if the machine may have lost power since the store was last open; false for a
+    /// new store.
     fn check(&self) -> Result<bool> {
         if !self.path.exists() {
             return Ok(false);
@@ -318,15 +317,15 @@ impl Format {
             None => Err(Fault::new(
                 Errno::EINVAL,
                 format!(
-                    "{} says {found:?}, and this version of tameike reads {FORMAT:?}: open the store with the \
-                     version that made it, or remove its directory",
+                    "{} contains {found:?}, but this version of tameike reads {FORMAT:?}: open the store with the \
+                     version that created it, or remove its directory",
                     self.path.display()
                 ),
             )),
         }
     }
 
-    /// Written last.
+    /// Callers write the format last, when the store is consistent.
     pub(crate) fn write(&self) -> Result<()> {
         write_whole(&self.path, &format!("{FORMAT} {}\n", self.boot_id))
     }
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_comes_back_from_disk_and_memory() {
+    fn a_store_reopens_with_its_content_on_disk_and_in_memory() {
         for parent in ["/tmp", "/dev/shm"] {
             let home = Home::new(parent);
             let store = home.open().unwrap();
@@ -427,12 +426,12 @@ mod tests {
             let store = home.open().unwrap();
             assert_eq!(home.read(&store), 7);
             let found = store.ledger.read(|table| table.get(b"iname")).unwrap();
-            assert_eq!(found.as_deref(), Some(&b"again"[..]), "the log was applied again");
+            assert_eq!(found.as_deref(), Some(&b"again"[..]), "replay applied the log");
         }
     }
 
     #[test]
-    fn an_open_store_is_refused_to_others_by_name() {
+    fn opening_a_locked_store_fails_with_its_name() {
         let home = Home::new("/tmp");
         let _store = home.open().unwrap();
         let refused = home.refused();
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_opens_with_less_capacity_than_it_holds() {
+    fn a_store_opens_with_a_capacity_below_its_content() {
         let mut home = Home::new("/dev/shm");
         let store = home.open().unwrap();
         home.machine.run(store.extents.write(UNIT, home.pieces(7), false, Generation(0))).unwrap();
@@ -465,7 +464,7 @@ mod tests {
         }
     }
 
-    fn open_really(dir: &Path, system: &System, slab: &Arc<Slab>, direct: Option<Direct>) -> Store {
+    fn open_on_system(dir: &Path, system: &System, slab: &Arc<Slab>, direct: Option<Direct>) -> Store {
         let options = Options {
             runtime: system.runtime().clone(),
             direct,
@@ -478,12 +477,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_turned_on_a_disk_is_found_past_the_page_cache() {
+    fn direct_io_detects_a_flipped_bit_on_the_disk() {
         let system = System::start(2).unwrap();
         let slab = Slab::new(4).unwrap();
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let direct = Direct { reactor: system.reactor().clone(), slab: slab.clone() };
-        let store = open_really(dir.path(), &system, &slab, Some(direct));
+        let store = open_on_system(dir.path(), &system, &slab, Some(direct));
         let pool = slab.pool(2);
         let mut frame = pool.try_take().unwrap();
         frame[..8192].fill(7);
@@ -498,23 +497,23 @@ mod tests {
         assert_eq!(read().unwrap().ranges.len(), 8192);
         let path = dir.path().join(EXTENTS);
         let mut bytes = std::fs::read(&path).unwrap();
-        let place = bytes.iter().position(|byte| *byte == 7).expect("what was written");
+        let place = bytes.iter().position(|byte| *byte == 7).expect("the written bytes");
         bytes[place + 5000] ^= 1;
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes[place..place + 8192], place as u64).unwrap();
         let fault = read().unwrap_err();
-        assert!(fault.errno == Errno::EIO && fault.message.contains("is damaged"), "{fault}");
+        assert!(fault.errno == Errno::EIO && fault.to_string().contains("is damaged"), "{fault}");
     }
 
     #[test]
-    fn the_space_of_units_is_given_back_whoever_has_a_descriptor() {
+    fn released_space_is_free_despite_open_descriptors() {
         let dir = tempfile::tempdir().unwrap();
-        give_space_back(dir.path()).expect("there is none");
+        give_space_back(dir.path()).expect("a missing file is no error");
         std::fs::write(dir.path().join(EXTENTS), [1; 10_000]).unwrap();
         let held = std::fs::File::open(dir.path().join(EXTENTS)).unwrap();
         give_space_back(dir.path()).unwrap();
         assert_eq!(held.metadata().unwrap().len(), 0);
-        // What else is called so is nobody's to cut.
+        // A symbolic link there is refused: its target stays as it is.
         std::fs::write(dir.path().join("precious"), "bytes").unwrap();
         std::fs::remove_file(dir.path().join(EXTENTS)).unwrap();
         std::os::unix::fs::symlink("precious", dir.path().join(EXTENTS)).unwrap();
@@ -525,7 +524,7 @@ mod tests {
     fn many_threads(system: &System, slab: &Arc<Slab>, direct: Option<Direct>) {
         let dir = tempfile::tempdir().unwrap();
         let runtime = system.runtime().clone();
-        let store = open_really(dir.path(), system, slab, direct);
+        let store = open_on_system(dir.path(), system, slab, direct);
         let (extents, pool) = (store.extents.clone(), slab.pool(8));
         let workers: Vec<_> = (0..8u64)
             .map(|worker| {
@@ -542,7 +541,7 @@ mod tests {
         assert!(store.ledger.table_size_bytes().unwrap() > 0);
     }
 
-    /// Writes and reads units of its own and one that all share, in which each has its own bytes.
+    /// Writes and reads units of one worker, and one unit in which each worker has a range.
     async fn work(extents: &ExtentStore, pool: &Pool, worker: u64) -> Result<()> {
         let own = |round: u64| UnitId { inode: InodeId(0x0200_0000_0000_0000 + worker), index: round % 5 };
         let place = worker as u32 * 10_000;
@@ -574,13 +573,13 @@ mod tests {
         drop(home.open().unwrap());
         home.machine.kill();
         std::fs::write(home.dir.path().join("format"), "tameike-store 2 x\n").unwrap();
-        assert!(home.refused().contains("open the store with the version that made it"));
+        assert!(home.refused().contains("open the store with the version that created it"));
         std::fs::write(home.dir.path().join("format"), [0xFF, 0xFE]).unwrap();
         assert!(home.refused().contains("format is not text"));
     }
 
     #[test]
-    fn after_another_start_of_the_machine_the_log_is_believed_only_with_its_data() {
+    fn after_a_reboot_recovery_accepts_log_records_only_with_their_data() {
         let home = Home::new("/tmp");
         let store = home.open().unwrap();
         for byte in [7, 8] {

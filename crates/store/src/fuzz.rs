@@ -1,6 +1,6 @@
-//! Decoders of this room, for tests that feed them anything (feature `fuzz`).
+//! Entry points for fuzzing the decoders of this crate (feature `fuzz`).
 //!
-//! Each function panics when something is decoded that is not what was encoded, or takes more room than its bytes.
+//! Each function panics if a decoded value does not encode to the same value, or takes more memory than its bytes.
 
 use crate::check::Book;
 use crate::check::identity::Identity;
@@ -38,7 +38,7 @@ impl Table for MemoryTable {
 }
 
 impl MemoryTable {
-    /// A table of the records in `bytes`: length of the key, length of the value (one byte each), key, value.
+    /// A table of the records in `bytes`, each with the length of its key and of its value (one byte each), key, value.
     pub fn of(mut bytes: &[u8]) -> Self {
         let mut table = Self::default();
         while let [key, value, rest @ ..] = bytes {
@@ -53,12 +53,12 @@ impl MemoryTable {
     }
 }
 
-/// Files of the log: whatever stands there, what is taken for records are records.
+/// Parses `bytes` as a log file.
 pub fn log(bytes: &[u8]) {
     crate::ledger::fuzz_log(bytes);
 }
 
-/// The index record of a unit, and the log's record of it.
+/// Decodes an index record of a unit, and its log record.
 pub fn unit_record(bytes: &[u8]) {
     crate::extent::fuzz_record(bytes);
     let mut table = MemoryTable::default();
@@ -67,8 +67,8 @@ pub fn unit_record(bytes: &[u8]) {
     }
 }
 
-/// Commands of the metadata state machine, one after the other (length, command): the same commands on the same table
-/// give the same table, and one that fails says why.
+/// Applies commands of the metadata state machine (length, command): the same commands on the same table give the same
+/// table.
 pub fn log_command(bytes: &[u8]) {
     let play = || {
         let (mut table, mut rest) = (MemoryTable::default(), bytes);
@@ -92,10 +92,10 @@ pub fn log_command(bytes: &[u8]) {
     assert!(Names::examine(&table, &mut book).is_ok());
 }
 
-/// Any records in the table: an examination tells what is wrong with them, and says nothing more once it is put right.
+/// Checks a table of arbitrary records: after the repair, the check finds nothing more.
 pub fn table_values(bytes: &[u8]) {
     let mut table = MemoryTable::of(bytes);
-    let extents = Extents::open(Path::new("/nonexistent")).expect("none is no error");
+    let extents = Extents::open(Path::new("/nonexistent")).expect("a missing file is no error");
     for round in 0..32 {
         let mut book = Book::default();
         let names = Names::examine(&table, &mut book).expect("memory does not fail");
@@ -106,7 +106,7 @@ pub fn table_values(bytes: &[u8]) {
         if changes.is_empty() {
             return;
         }
-        assert!(round < 31, "it never comes to an end");
+        assert!(round < 31, "the repair does not converge");
         for (key, value) in changes {
             match value {
                 Some(value) => table.put(key, value),
@@ -116,7 +116,7 @@ pub fn table_values(bytes: &[u8]) {
     }
 }
 
-/// The file that says what a store is.
+/// Decodes the file `format` of a store.
 pub fn format(bytes: &[u8]) {
     if let Identity::Ours { boot_id } = Identity::of(bytes) {
         let again = format!("{} {boot_id}\n", crate::directory::FORMAT);

@@ -1,8 +1,8 @@
-//! What a node keeps: metadata in a log and a key-value store, file data in extents of one big file.
+//! The persistent store of a node: metadata in a log and a key-value table, file data in extents of a device.
 //!
-//! Everything that must survive goes through the [`ledger`]: a change is a record; it is applied to the table
-//! of keys and appended to the log; replaying the log after a crash gives the same table. Data goes to the
-//! device before the record that names it, so the table never names bytes that are not there.
+//! Every change of metadata is a record of the [`ledger`], applied to the table and appended to the log. Replaying the
+//! log after a crash gives the same table. Data goes to the device before the record that names it, so the table never
+//! names missing bytes.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -1,16 +1,16 @@
-//! One lock per unit, file or inode in use: made when first asked for, forgotten when nobody holds it.
+//! Reader-writer locks by key (unit, file, inode), which exist only while in use.
 
 use async_lock::{RwLock, RwLockReadGuardArc, RwLockWriteGuardArc};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Locks by key, of which many may share or one may hold each.
+/// A set of reader-writer locks by key.
 pub struct Locks<K: Ord + Copy>(Arc<Table<K>>);
 
 type Table<K> = Mutex<BTreeMap<K, Arc<RwLock<()>>>>;
 
-/// A claim on a lock's place in the table.
+/// A reference to a lock in the table.
 struct Ticket<K: Ord + Copy> {
     table: Arc<Table<K>>,
     key: K,
@@ -20,20 +20,20 @@ struct Ticket<K: Ord + Copy> {
 impl<K: Ord + Copy> Drop for Ticket<K> {
     fn drop(&mut self) {
         let mut table = self.table.lock();
-        // The table's and this one: tickets are only made under the table's lock.
+        // The references of the table and of this ticket. New tickets need the table's lock.
         if Arc::strong_count(&self.lock) == 2 {
             table.remove(&self.key);
         }
     }
 }
 
-/// A lock shared with others, until dropped.
+/// A shared lock, until dropped.
 pub struct Shared<K: Ord + Copy> {
     _guard: RwLockReadGuardArc<()>,
     _ticket: Ticket<K>,
 }
 
-/// A lock held alone, until dropped.
+/// An exclusive lock, until dropped.
 pub struct Held<K: Ord + Copy> {
     _guard: RwLockWriteGuardArc<()>,
     _ticket: Ticket<K>,
@@ -56,19 +56,19 @@ impl<K: Ord + Copy> Locks<K> {
         Ticket { table: self.0.clone(), key, lock }
     }
 
-    /// Holds the lock of `key` together with others who share it.
+    /// Takes the lock of `key` shared.
     pub async fn share(&self, key: K) -> Shared<K> {
         let ticket = self.ticket(key);
         Shared { _guard: ticket.lock.read_arc().await, _ticket: ticket }
     }
 
-    /// Holds the lock of `key` alone.
+    /// Takes the lock of `key` exclusively.
     pub async fn hold(&self, key: K) -> Held<K> {
         let ticket = self.ticket(key);
         Held { _guard: ticket.lock.write_arc().await, _ticket: ticket }
     }
 
-    /// Holds the lock of `key` alone, if nobody has it.
+    /// Takes the lock of `key` exclusively if it is free.
     pub fn try_hold(&self, key: K) -> Option<Held<K>> {
         let ticket = self.ticket(key);
         let guard = ticket.lock.try_write_arc()?;
@@ -82,7 +82,7 @@ mod tests {
     use futures_util::FutureExt;
 
     #[test]
-    fn locks_that_nobody_holds_take_no_memory() {
+    fn unused_locks_take_no_memory() {
         let locks = Locks::default();
         let readers = [locks.share(7).now_or_never(), locks.share(7).now_or_never()];
         assert!(readers.iter().all(Option::is_some), "readers share");
@@ -93,7 +93,7 @@ mod tests {
         assert!(locks.try_hold(8).is_some(), "another key is another lock");
         drop(readers);
         assert!(locks.is_idle());
-        let held = locks.try_hold(7).expect("free again");
+        let held = locks.try_hold(7).expect("the lock is free");
         assert!(locks.share(7).now_or_never().is_none());
         drop(held);
         assert!(locks.is_idle());

@@ -1,4 +1,4 @@
-//! The table of keys on which the state machines of a node work.
+//! Interface of the key-value table that the state machines of a node use.
 
 use tameike_core::Result;
 
@@ -9,23 +9,23 @@ pub trait Table {
     /// The value of a key.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the store fails.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
     /// Keys from `start` (included) to `end` (excluded) with their values, ascending, at most `limit`.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the store fails.
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     /// Sets a key.
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>);
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     fn delete(&mut self, key: Vec<u8>);
 }
 
-/// Records read at once by [`for_each`].
+/// Number of records that [`for_each`] reads at once.
 const BATCH: usize = 1024;
 
-/// Shows all records of a prefix, ascending.
+/// Calls `show` for all records of a prefix, ascending.
 ///
 /// # Errors
 /// Those of the table and of `show`.
@@ -60,21 +60,21 @@ pub mod prefix {
     pub const XATTR: u8 = b'x';
     /// Directory entries: directory (8), offset (8), name. Value: `wire::meta::Target`.
     pub const ENTRY: u8 = b'e';
-    /// What a node knows of a directory's children: directory (8). Value: `meta::record::DirectoryRecord`.
+    /// State of a directory's children on a node: directory (8). Value: `meta::record::DirectoryRecord`.
     pub const DIRECTORY: u8 = b'c';
-    /// Inodes without links that some node has open: inode number (8). Value: empty.
+    /// Inodes without links that a node has open: inode number (8). Value: empty.
     pub const ORPHAN: u8 = b'p';
-    /// Files whose units must be cut on their homes: inode number (8). Value: `meta::record::Truncation`.
+    /// Files whose units must be truncated on their homes: inode number (8). Value: `meta::record::Truncation`.
     pub const TRUNCATION: u8 = b't';
-    /// Operations over several nodes that this node coordinates: sequence number (8).
+    /// Operations across nodes that this node coordinates: sequence number (8).
     /// Value: `meta::record::Intent`.
     pub const INTENT: u8 = b'o';
     /// Applied steps of other nodes' operations: coordinator (4), sequence number (8), step (4).
     /// Value: `meta::record::StepRecord`.
     pub const STEP: u8 = b's';
-    /// How far the operations of a coordinator are ended: coordinator (4). Value: sequence number.
+    /// Last finished operation of a coordinator: coordinator (4). Value: sequence number.
     pub const FINISHED: u8 = b'f';
-    /// The lock on the shape of the tree. Value: `OperationId` of its holder.
+    /// The lock of the tree's shape. Value: `OperationId` of its holder.
     pub const TREE_LOCK: u8 = b'l';
     /// Unit records (the extent index): inode number, unit.
     pub const UNIT: u8 = b'u';

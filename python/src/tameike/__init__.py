@@ -1,4 +1,4 @@
-"""Reads Tameike's containers: many small files in a few large ones, as ``tameike agg create`` makes them.
+"""Reads Tameike's containers: many small files in a few large ones, as ``tameike agg create`` writes them.
 
     import tameike
 
@@ -8,7 +8,7 @@
     with container.open("run-7/log") as file:
         print(file.readline())
 
-fsspec knows containers by ``tameike-agg://``, and so do pandas, xarray, zarr and whatever else opens files by it.
+Libraries that open files by fsspec (pandas, xarray, zarr and others) read containers by ``tameike-agg://``.
 """
 
 from .container import Container

@@ -1,8 +1,8 @@
-"""What lanes have beyond the index of a container; where it has none, all that they have.
+"""Entries of lanes beyond the index of a container; all entries if it has no index.
 
-What was added to a lane is found from where the index ends in it, or the last look. A record before the last place
-that its writer has known to be safe is believed by its head, and what comes after that when all of its data has the
-right checksums. What a writer has known it says of its own life of the lane alone.
+Each lane is scanned from where the index or the last scan ended in it. A record that its writer knew to be durable is
+valid by its head. A later one is valid if all of its data has the right checksums. What a writer knew applies to its
+own incarnation of the lane only.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,20 +20,20 @@ from .subfile import LaneState
 
 @dataclass(frozen=True)
 class Additions:
-    """What was found of lanes. It is never changed: who looks again makes another one."""
+    """Result of scans. It is immutable: a refresh makes another one."""
 
-    #: How far each lane is known.
+    #: End of the scanned part of each lane.
     ends: dict[LaneId, LaneEnd] = field(default_factory=dict)
-    #: Of each path what is so, removals among it.
+    #: Newest entry of each path, including removals.
     newest: dict[Key, IndexEntry] = field(default_factory=dict)
-    #: What is damaged of the records that were gone through.
+    #: Damage found by scans.
     damage: list[Damage] = field(default_factory=list)
-    #: Entries that are not believed.
+    #: Entries that are not valid.
     refused: list[tuple[Key, IndexEntry]] = field(default_factory=list)
 
 
-class Look:
-    """A look at lanes, which goes on where the one before has ended."""
+class AdditionsScan:
+    """Scan of lanes, from where the last one ended."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Look:
         index: Optional[Index],
         lacks_data: Callable[[IndexEntry], bool],
     ) -> None:
-        """``lacks_data`` tells whether some of an entry's data is not what was written."""
+        """``lacks_data`` returns whether some of an entry's data is missing or damaged."""
         self._superblock = superblock
         self._index = index
         self._lacks_data = lacks_data
@@ -53,74 +53,76 @@ class Look:
         self._refused = before.refused
 
     def additions(self) -> Additions:
-        """All that was found by now."""
-        self._forget_replaced()
+        """All entries found so far."""
+        self._forget_replaced_damage()
         return Additions(self._ends, self._newest, self._damage, self._refused)
 
     def subfile(self, number: int, source: Source, states: Iterable[LaneState]) -> None:
-        """Looks at those lanes of a subfile that may have more."""
+        """Scans those lanes of a subfile that may have more."""
         for at, state in enumerate(states):
             lane = LaneId(number, at)
             end = self._ends.get(lane, LaneEnd(lane))
-            # Without an index nothing is believed that could be damaged.
-            may_go_on = not end.is_finished and (state.life != 0 or self._index is None)
-            if state.life != end.life or may_go_on:
+            # Without an index, incarnation 0 in the header is not trusted: it may be damaged.
+            may_go_on = not end.is_finished and (state.incarnation != 0 or self._index is None)
+            if state.incarnation != end.incarnation or may_go_on:
                 self._lane(source, end)
 
     def _lane(self, source: Source, start: LaneEnd) -> None:
         scan = LaneScan(source, self._superblock, start)
-        # What was not yet all there is looked at again.
+        # What was incomplete is scanned again.
         self._damage = [
             damage for damage in self._damage if damage.lane != start.lane or damage.address < start.address
         ]
         self._refused = [
             (key, entry) for key, entry in self._refused if entry.lane != start.lane or entry.address < start.address
         ]
-        life = Life(start.life)
+        current = Incarnation(start.incarnation)
         for before, step in scan:
             if isinstance(step, Damage):
                 self._damage.append(step)
-                life.doubtful = life.doubtful or before
+                current.first_invalid = current.first_invalid or before
                 continue
-            if step.life != life.number:
-                self._settle(life)
-                life = Life(step.life)
-            life.safe_end = max(life.safe_end, step.safe_end)
+            if step.incarnation != current.number:
+                self._add_valid(current)
+                current = Incarnation(step.incarnation)
+            current.durable_end = max(current.durable_end, step.durable_end)
             entry = index_entry(step)
             if entry is not None:
-                life.entries.append((before, *entry))
-        doubtful, end = self._settle(life), scan.known_end
-        if doubtful is not None and not end.is_finished:
-            end = doubtful._replace(is_finished=False)
+                current.entries.append((before, *entry))
+        first_invalid, end = self._add_valid(current), scan.known_end
+        if first_invalid is not None and not end.is_finished:
+            end = first_invalid._replace(is_finished=False)
         self._ends[start.lane] = end
 
-    def _settle(self, life: "Life") -> Optional[LaneEnd]:
-        """What may be there in part is believed when it is there; a removal when all before it is.
+    def _add_valid(self, current: "Incarnation") -> Optional[LaneEnd]:
+        """Adds the valid entries of an incarnation. Returns the end before the first invalid one or damage.
 
-        That may be where its file is now. Returns where the first thing is that is not believed.
+        Entries not known to be durable are valid if their data is complete; a removal only if nothing before it is
+        missing, as a rename puts the new path before it removes the old one.
         """
-        doubtful = life.doubtful
-        for before, key, entry in life.entries:
-            is_behind = doubtful is not None and doubtful.address <= before.address
+        first_invalid = current.first_invalid
+        for before, key, entry in current.entries:
+            is_behind = first_invalid is not None and first_invalid.address <= before.address
             is_removal = entry.kind is None
-            if entry.address < life.safe_end or not (is_behind if is_removal else self._lacks_data(entry)):
+            if entry.address < current.durable_end or not (is_behind if is_removal else self._lacks_data(entry)):
                 self._add(key, entry)
                 continue
-            what = "is not all there:"
             if is_removal:
-                what = "may be back: its removal comes after what is not all there, and"
-            why = f"{printable(entry.path)} {what} its writer has never known it to be safe"
+                what = (
+                    "may have reappeared: its removal was not known to be durable, and records before it are missing "
+                    "or damaged"
+                )
+            else:
+                what = "is incomplete: its writer failed before it was durable"
+            why = f"{printable(entry.path)} {what}"
             self._damage.append(Damage(entry.lane, entry.address, why))
             self._refused.append((key, entry))
             if not is_behind:
-                doubtful = before
-        return doubtful
+                first_invalid = before
+        return first_invalid
 
-    def _forget_replaced(self) -> None:
-        """What is not believed is no damage where the path was put again since.
-
-        A writer that was started again does so, of what it had kept.
-        """
+    def _forget_replaced_damage(self) -> None:
+        """Forgets damage of entries whose path was written again: a restarted writer repeats what it had kept."""
         replaced = {(entry.lane, entry.address) for key, entry in self._refused if self._version(key) > entry.version}
         if replaced:
             self._refused = [
@@ -129,9 +131,9 @@ class Look:
             self._damage = [damage for damage in self._damage if (damage.lane, damage.address) not in replaced]
 
     def _version(self, key: Key) -> int:
-        """Of what is so at a path, also of a removal."""
+        """Of the newest entry or removal of a path."""
         indexed = self._index.find(key) if self._index is not None else None
-        return max((told.version for told in (indexed, self._newest.get(key)) if told is not None), default=0)
+        return max((entry.version for entry in (indexed, self._newest.get(key)) if entry is not None), default=0)
 
     def _add(self, key: Key, entry: IndexEntry) -> None:
         known = self._newest.get(key)
@@ -143,20 +145,20 @@ class Look:
 
 
 @dataclass
-class Life:
-    """What was found of a life of a lane."""
+class Incarnation:
+    """Result of scanning one incarnation of a lane."""
 
     number: int
-    #: Its writer has known that what is before is safe.
-    safe_end: int = 0
-    #: Entries, and where the record before each ends.
+    #: The writer knew everything before this address to be durable.
+    durable_end: int = 0
+    #: Entries, each with the end of the record before it.
     entries: list[tuple[LaneEnd, Key, IndexEntry]] = field(default_factory=list)
-    #: Where the record before the first damage ends.
-    doubtful: Optional[LaneEnd] = None
+    #: End of the record before the first damage.
+    first_invalid: Optional[LaneEnd] = None
 
 
 def index_entry(head: Head) -> Optional[tuple[Key, IndexEntry]]:
-    """What an index has of a record, if it has an entry."""
+    """The index entry of a record; ``None`` if it has no entry."""
     if head.entry is None:
         return None
     path, version, node = head.entry

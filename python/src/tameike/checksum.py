@@ -1,11 +1,11 @@
-"""CRC-32C, by google-crc32c. No other place knows of it."""
+"""CRC-32C, by google-crc32c. No other module uses that package."""
 
 from google_crc32c import extend as _extend
 from google_crc32c import value as _value
 
 
 def crc32c(data: bytes, *more: bytes) -> int:
-    """Of all the bytes, one part after the other."""
+    """The checksum of the concatenated bytes."""
     result: int = _value(data)
     for part in more:
         result = _extend(result, part)

@@ -1,19 +1,19 @@
-"""How chunks are kept: the one place where compression is undone."""
+"""Decompression of chunks."""
 
 from types import ModuleType
 from typing import Optional
 
 from .errors import FormatError, unsupported
 
-#: Chunks are kept as they are.
+#: Chunks are not compressed.
 PLAIN = 0
-#: A chunk that became smaller is one frame of zstd, which has exactly its data. Others are kept as they are.
+#: A compressed chunk is one zstd frame with exactly its data. Others are not compressed.
 ZSTD = 1
 KNOWN = (PLAIN, ZSTD)
 
 
 def _zstd() -> Optional[ModuleType]:
-    """The module of that name, of Python itself from 3.14 on; ``None`` when it is not installed."""
+    """The zstd module, of Python 3.14 or of backports; ``None`` if neither is installed."""
     try:
         from compression import zstd
     except ImportError:
@@ -28,20 +28,20 @@ zstd = _zstd()
 
 
 def decode(kept: bytes, size: int) -> bytes:
-    """The ``size`` bytes that a chunk has, of those that are kept of it and were found to be right.
+    """The ``size`` bytes of a chunk whose kept bytes have the right checksum.
 
-    `FormatError` when these are no ``size`` bytes, however many they would be.
+    Raises `FormatError` if they do not decode to ``size`` bytes. Never allocates more than that.
     """
     if len(kept) == size:
         return kept
     if zstd is None:
-        raise unsupported(f"{size} bytes are kept by zstd, which is not installed: `pip install tameike[zstd]`")
+        raise unsupported(f"{size} bytes are compressed by zstd, which is not installed: `pip install tameike[zstd]`")
     frame = zstd.ZstdDecompressor()
     try:
-        # One more than there should be, to see the frame's end.
+        # One byte more than expected, to detect the end of the frame.
         data: bytes = frame.decompress(kept, max_length=size + 1)
     except zstd.ZstdError as error:
-        raise FormatError(f"it is no frame of zstd: {error}") from error
+        raise FormatError(f"it is no zstd frame: {error}") from error
     if len(data) != size or not frame.eof or frame.unused_data:
-        raise FormatError(f"it is no frame of {size} bytes")
+        raise FormatError(f"it is no zstd frame of {size} bytes")
     return data

@@ -1,8 +1,8 @@
-"""A container that is open for reading. It shows what it was when it was opened, or last looked at again.
+"""A container that is open for reading. It shows the state at the time of the open, or of the last refresh.
 
-Opening reads the end of the index and the headers of the subfiles, a lookup reads a page of the index, and a small
-file is one read of its record. Nothing is written, and nothing is locked: any number of threads, forked and spawned
-processes read at the same time.
+An open reads the end of the index and the headers of the subfiles. A lookup reads a page of the index, and a small
+file takes one read of its record. Nothing is written or locked. Threads, forked and spawned processes may read in
+parallel.
 """
 
 import errno
@@ -15,12 +15,12 @@ from functools import lru_cache, partial
 from typing import Any, Optional, Union
 
 from . import geometry, record, source, subfile
-from .additions import Additions, Look
+from .additions import Additions, AdditionsScan
 from .entry import FileKind, Node, encoded, printable, text
 from .errors import DamagedError, DamageWarning, damaged, no_container
+from .external import PREFIX, external_of
 from .geometry import ADDRESS_MAX, LaneId, Superblock
 from .index import Index, IndexEntry, implied_directory
-from .outside import PREFIX, outside_of
 from .overlay import Overlay
 from .reader import ContainerFile, FileReader
 from .record import FIXED, Blank, Damaged, Head, Part, Place
@@ -32,34 +32,34 @@ AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 #: Subfiles that stay open.
 SUBFILES_KEPT = 64
-#: Looks that somebody may spoil by compacting the container.
-LOOKS_MAX = 10
+#: Attempts to open a container while it is compacted.
+ATTEMPTS_MAX = 10
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a container shows."""
+    """State of an open container."""
 
-    #: What it was opened by, if so.
+    #: The index it was opened by; ``None`` without one.
     index: Optional[Index]
-    #: What lanes have beyond that.
+    #: Entries beyond the index.
     additions: Additions
     tree: Tree
-    #: Some files have their content outside.
-    has_outside: bool = False
+    #: Some files have external content.
+    has_external: bool = False
 
 
 class Container:
-    """A container that ``tameike agg create`` or programs have made, open for reading.
+    """A container of ``tameike agg create`` or of other programs, open for reading.
 
     ``path`` is its directory, or a URL of fsspec. With ``protocol`` (and ``options`` for it) it is a path of that file
     system.
 
-    What was added after its index was made is looked for, as all is in a container that has none, and in every one with
-    ``use_index=False``. What is damaged of what was gone through so is in `damage`, and a `DamageWarning` tells of it.
-    What others add while it is open is seen after `refresh`.
+    An open also scans lanes for entries that were added after the index was written. It scans all lanes if there is no
+    index, or with ``use_index=False``. Damage found by scans is in `damage`, and raises a `DamageWarning`. Entries that
+    other processes add while it is open are visible after `refresh`.
 
-    Paths are relative to the root of the container. Names that are no UTF-8 are as `os.fsdecode` makes them. Symbolic
+    Paths are relative to the root of the container. Names that are not UTF-8 are decoded as by `os.fsdecode`. Symbolic
     links are followed within the container, by the methods that say so.
     """
 
@@ -75,14 +75,14 @@ class Container:
         is_local = isinstance(self._directory, source.LocalDirectory)
         where = self._directory.path if is_local else os.fspath(path)
         self._origin = (where, protocol, options, use_index)
-        #: Of its directory, as messages name it.
+        #: The directory, for messages.
         self.path = self._directory.path
         self._superblock = self._read_superblock()
         self._subfile = lru_cache(maxsize=SUBFILES_KEPT)(partial(_open_subfile, self._directory))
         self._use_index = use_index
         self._turn = (os.getpid(), threading.Lock())
         self._shown = Shown(None, Additions(), Tree(Overlay(None, {})))
-        self._look()
+        self._update()
 
     def __repr__(self) -> str:
         return f"<tameike.Container {self.path!r}>"
@@ -92,33 +92,33 @@ class Container:
 
     @property
     def identity(self) -> int:
-        """A number that no other container has."""
+        """Unique number of the container."""
         return self._superblock.container
 
     @property
     def has_index(self) -> bool:
-        """Whether it was opened by its index."""
+        """True if it was opened by its index."""
         return self._shown.index is not None
 
     @property
     def damage(self) -> list[Damage]:
-        """What is damaged of the records that were gone through. Nobody has looked at those that the index has."""
+        """Damage found by scans. Indexed records are checked when they are read."""
         return self._shown.additions.damage
 
     def refresh(self) -> None:
-        """Looks for what was added since it was opened, or looked at the last time.
+        """Scans for entries that were added since the open or the last refresh, and uses a newer index if there is one.
 
-        What was not yet all there then is looked at again, and an index that was made since is used. Files that are
-        open stay what they are, unless the container is compacted: then their bytes may be gone.
+        Incomplete records are scanned again. Open files keep their content, unless the container is compacted: then
+        their bytes may be gone.
         """
-        with self._looking():
+        with self._refresh_lock():
             self._forget()
-            self._look()
+            self._update()
 
-    # What is there
+    # Names
 
     def exists(self, path: AnyPath) -> bool:
-        """Whether there is something at a path, all links followed."""
+        """True if a path exists after all links are followed."""
         try:
             return self._resolve(_inner(path), follow=True) is not None
         except OSError as error:
@@ -127,34 +127,34 @@ class Container:
             raise
 
     def find(self, path: AnyPath) -> Optional[IndexEntry]:
-        """What is at a path, links on the way followed, but not the last; ``None`` when nothing is.
+        """The entry of a path; ``None`` if it does not exist. Links in the path are followed, except the last one.
 
-        A directory of which the container only has what is in it is there, too.
+        A directory without an entry exists if it contains something.
         """
         entry = self._resolve(_inner(path), follow=False)
-        return None if entry is None else self._with_outside(entry)
+        return None if entry is None else self._with_external(entry)
 
     def follow(self, path: AnyPath) -> IndexEntry:
-        """What is at a path, all links followed. `FileNotFoundError` when nothing is."""
+        """The entry of a path after all links are followed. `FileNotFoundError` if it does not exist."""
         inner = _inner(path)
         entry = self._resolve(inner, follow=True)
         if entry is None:
             raise self._no_file(inner)
-        return self._with_outside(entry)
+        return self._with_external(entry)
 
     def children(self, path: AnyPath = "") -> Iterator[IndexEntry]:
-        """What is in a directory, by name. Links to the directory are followed."""
-        return map(self._with_outside, self._shown.tree.children(self._directory_at(path)))
+        """Entries of a directory, by name. Links to the directory are followed."""
+        return map(self._with_external, self._shown.tree.children(self._directory_at(path)))
 
     def walk(self, path: AnyPath = "") -> Iterator[IndexEntry]:
-        """Everything that the container tells of below a directory, by directory and name.
+        """All entries below a directory, by directory and name.
 
         Links to the directory are followed, those in it are not.
         """
-        return map(self._with_outside, self._shown.tree.walk(self._directory_at(path)))
+        return map(self._with_external, self._shown.tree.walk(self._directory_at(path)))
 
     def node(self, path: AnyPath) -> Node:
-        """All that is told of a path, links on the way followed, but not the last."""
+        """All attributes of a path. Links in the path are followed, except the last one."""
         inner = _inner(path)
         entry = self.find(path)
         if entry is None:
@@ -162,11 +162,11 @@ class Container:
         if entry.record_size == 0:
             implied = implied_directory(inner)
             return Node(FileKind.DIRECTORY, implied.mode, 0, 0, 0, 0, 0, "", {}, 0, None)
-        # Of content that is outside size and time are not its record's.
+        # Size and mtime of external content are not in the record.
         return replace(self._read_entry(entry)[0], size=entry.size, mtime_ns=entry.mtime_ns)
 
     def readlink(self, path: AnyPath) -> str:
-        """Where a symbolic link leads to."""
+        """Target of a symbolic link."""
         node = self.node(path)
         if node.kind != FileKind.SYMLINK:
             raise OSError(errno.EINVAL, "it is no symbolic link", text(_inner(path)))
@@ -183,37 +183,37 @@ class Container:
         return ContainerFile(self.reader(path))
 
     def read_bytes(self, path: AnyPath) -> bytes:
-        """All of a file. Links are followed."""
+        """The content of a file. Links are followed."""
         reader = self.reader(path)
         return reader.read_at(0, reader.size)
 
     def reader(self, path: AnyPath) -> FileReader:
-        """A file without a position, for reads from any place and thread. Links are followed."""
+        """A file without a position, for reads at any offset from any thread. Links are followed."""
         entry = self.follow(path)
         if entry.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), entry.path)
         if not entry.is_file():
             raise OSError(errno.EINVAL, "it is no regular file", entry.path)
         node, found = self._read_entry(entry)
-        outside = outside_of(node)
-        if outside is None:
+        external = external_of(node)
+        if external is None:
             return FileReader(self, entry.path, node, found)
-        content = outside.open(self._directory, entry.path)
+        content = external.open(self._directory, entry.path)
         return FileReader(self, entry.path, replace(node, size=content.size), found, content)
 
-    # For what reads files
+    # Access to records, for readers
 
     def read_lane(self, lane: LaneId, address: int, size: int) -> bytes:
-        """Bytes of a lane, within a block, as they are."""
+        """Bytes of a lane, within a block, unchecked."""
         return self._subfile(lane.subfile).read_at(self._superblock.offset(lane.lane, address), size)
 
     def read_record(self, lane: LaneId, address: int, size: int, path: str) -> tuple[Head, bytes]:
-        """A record of the file ``path``, and what was read of it: ``size`` bytes, and more where its head is larger."""
-        room = self._superblock.block_end(address) - address
-        if lane.lane >= self._superblock.lanes or address >= ADDRESS_MAX or room < FIXED.size:
-            raise self.damaged_record(lane, address, "there is no such place", path)
+        """A record of the file ``path``, and the ``size`` bytes that were read (more if its head is larger)."""
+        rest = self._superblock.block_end(address) - address
+        if lane.lane >= self._superblock.lanes or address >= ADDRESS_MAX or rest < FIXED.size:
+            raise self.damaged_record(lane, address, "the address is invalid", path)
         place = Place(self._superblock.container, lane, address)
-        wanted = min(max(size, FIXED.size), room)
+        wanted = min(max(size, FIXED.size), rest)
         while True:
             try:
                 data = self.read_lane(lane, address, wanted)
@@ -224,10 +224,10 @@ class Container:
             found = record.decode(data, place)
             if isinstance(found, Head):
                 return found, data
-            if isinstance(found, Part) and wanted < found.size <= room:
+            if isinstance(found, Part) and wanted < found.size <= rest:
                 wanted = found.size
                 continue
-            why = "the subfile ends in it"
+            why = "the subfile ends within it"
             if isinstance(found, Blank):
                 why = "nothing was ever written there"
             elif isinstance(found, Damaged):
@@ -252,15 +252,15 @@ class Container:
         except FileNotFoundError:
             return None
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         before = self._shown
-        for remaining in reversed(range(LOOKS_MAX)):
+        for remaining in reversed(range(ATTEMPTS_MAX)):
             try:
-                # At once, as other threads read, and may look, too.
+                # One assignment, as other threads read the state, or refresh it.
                 self._shown = self._found_since(before)
                 break
             except FileNotFoundError:
-                # Who compacts the container has removed a subfile just now: others have what it had.
+                # A compaction has removed a subfile just now. Others have its entries.
                 if remaining == 0:
                     raise
                 self._forget()
@@ -268,8 +268,8 @@ class Container:
         new = [damage for damage in self.damage if damage not in known]
         if new:
             warnings.warn(
-                f"{self.path}: {len(new)} places are damaged, the first one {new[0]}. Some files may "
-                "be missing, or older than they should be; `Container.damage` has all",
+                f"{self.path}: {len(new)} places are damaged, the first one {new[0]}. Some files may be missing or "
+                "outdated; see `Container.damage`",
                 DamageWarning,
                 stacklevel=3,
             )
@@ -281,28 +281,28 @@ class Container:
         known_lanes = before.index.lanes if before.index is not None else []
         is_compacted = not {lane.subfile for lane in before.additions.ends} <= set(numbers)
         if (index is None) != (before.index is None) or lanes != known_lanes or is_compacted:
-            # There is another index, which has what was found beside the one before.
+            # A new index: it contains what was found beyond the old one.
             base = Additions({end.lane: end for end in lanes})
         else:
             index, base = before.index, before.additions
-        look = Look(base, self._superblock, index, self._lacks_data)
+        scan = AdditionsScan(base, self._superblock, index, self._lacks_data)
         for number in numbers:
             file = self._subfile(number)
-            look.subfile(number, file, subfile.lane_states(file, self._superblock.lanes))
-        found = look.additions()
-        has_outside = any(name.startswith(PREFIX) for name in names)
+            scan.subfile(number, file, subfile.lane_states(file, self._superblock.lanes))
+        found = scan.additions()
+        has_external = any(name.startswith(PREFIX) for name in names)
         if index is before.index and found.newest is before.additions.newest:
-            return Shown(index, found, before.tree, has_outside)
-        return Shown(index, found, Tree(Overlay(index, found.newest)), has_outside)
+            return Shown(index, found, before.tree, has_external)
+        return Shown(index, found, Tree(Overlay(index, found.newest)), has_external)
 
-    def _looking(self) -> threading.Lock:
-        """One at a time, so that no look undoes a later one. A child has its own: its parent may look when it forks."""
+    def _refresh_lock(self) -> threading.Lock:
+        """The lock of refreshes. A child process has its own, as its parent may refresh during the fork."""
         if self._turn[0] != os.getpid():
             self._turn = (os.getpid(), threading.Lock())
         return self._turn[1]
 
     def _forget(self) -> None:
-        """What is known of files that others may have changed."""
+        """Drops cached state of files that other processes may have changed."""
         self._directory.forget()
         self._subfile.cache_clear()
 
@@ -315,25 +315,25 @@ class Container:
             return True
         return FileReader(self, entry.path, node, found).damage() is not None
 
-    # Finding
+    # Lookup
 
     def _read_entry(self, entry: IndexEntry) -> tuple[Node, tuple[Head, bytes]]:
-        """The record that has an entry."""
+        """The node of an entry, and its record."""
         head, data = self.read_record(entry.lane, entry.address, entry.record_size, entry.path)
-        told = head.entry
-        if told is None or told.node is None or told.version != entry.version or text(told.path) != entry.path:
-            why = "it is another one than the index tells of"
+        found = head.entry
+        if found is None or found.node is None or found.version != entry.version or text(found.path) != entry.path:
+            why = "another record than the index says is there"
             raise self.damaged_record(entry.lane, entry.address, why, entry.path)
-        return told.node, (head, data)
+        return found.node, (head, data)
 
-    def _with_outside(self, entry: IndexEntry) -> IndexEntry:
-        """An entry with size and time of content that is outside, if that can be found."""
-        if not self._shown.has_outside or entry.kind != FileKind.FILE or entry.size > 0:
+    def _with_external(self, entry: IndexEntry) -> IndexEntry:
+        """An entry with size and mtime of its external content, if there is any and it can be found."""
+        if not self._shown.has_external or entry.kind != FileKind.FILE or entry.size > 0:
             return entry
-        outside = outside_of(self._read_entry(entry)[0])
-        if outside is None:
+        external = external_of(self._read_entry(entry)[0])
+        if external is None:
             return entry
-        status = outside.status(self._directory)
+        status = external.status(self._directory)
         if status is None:
             return entry
         size, mtime_ns = status
@@ -364,7 +364,7 @@ def _reopen(path: str, protocol: Optional[str], options: Optional[dict[str, Any]
 
 
 def _inner(path: AnyPath) -> bytes:
-    """A path as a container has it."""
+    """A path as the container stores it."""
     inner = os.fspath(path)
     if isinstance(inner, str):
         inner = encoded(inner)

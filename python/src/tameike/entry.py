@@ -1,4 +1,4 @@
-"""What a record tells of a file.
+"""Entries: the attributes of a file, and where its content is.
 
 Entry  {path, version u64, node Option<Node>}
 Node   {kind, mode u16, uid u32, gid u32, rdev u32, atime, mtime, target, xattrs Vec<{name, value}>, size u64, content}
@@ -20,7 +20,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class FileKind(IntEnum):
-    """What kind of file it is."""
+    """File type."""
 
     FILE = 0
     DIRECTORY = 1
@@ -32,7 +32,7 @@ class FileKind(IntEnum):
 
     @property
     def mode(self) -> int:
-        """Its bits of ``st_mode``."""
+        """The file type bits of ``st_mode``."""
         return _MODES[self]
 
 
@@ -49,87 +49,87 @@ _MODES = (
 
 
 class Extent(NamedTuple):
-    """Bytes of a file in a record of data."""
+    """Bytes of a file in a data record."""
 
-    #: The first one's place in the file.
+    #: Offset in the file.
     start: int
     length: int
     lane: LaneId
-    #: Of the record.
+    #: Address of the record.
     address: int
-    #: Bytes of its data before the first one.
+    #: Offset in the record's data.
     skip: int
 
 
 @dataclass(frozen=True)
 class Node:
-    """All that is told of a file."""
+    """All attributes of a file."""
 
     kind: FileKind
     #: Permission bits: ``0o7777``.
     mode: int
     uid: int
     gid: int
-    #: Number of a device file.
+    #: Device number of a device file.
     rdev: int
     atime_ns: int
     mtime_ns: int
     #: Target of a symbolic link.
     target: str
     xattrs: dict[str, bytes]
-    #: Bytes of content.
+    #: Size of the content, in bytes.
     size: int
-    #: Where these are, ascending, zeros elsewhere; ``None``: with the entry.
+    #: Location of the content, ascending, zeros elsewhere; ``None``: in the record of the entry.
     extents: Optional[list[Extent]]
 
 
 class Entry(NamedTuple):
-    """A change of a path. Of several of one path the one with the highest version is so."""
+    """A change of a path. The highest version of a path is valid."""
 
     path: bytes
     version: int
-    #: What is there; nothing when it was removed.
+    #: ``None`` if the path was removed.
     node: Optional[Node]
 
 
 def text(path: bytes) -> str:
-    """A path or name as Python has it. What is no UTF-8 is kept, as `os.fsdecode` does."""
+    """Decodes a path or name. Bytes that are not UTF-8 are kept, as by `os.fsdecode`."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def encoded(path: str) -> bytes:
-    """The other way."""
+    """Encodes a path or name; the inverse of `text`."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def printable(path: str) -> str:
-    """As a message has it: names come from programs, and may have anything in them."""
+    """A path for messages: escaped if it is not printable."""
     return path if path.isprintable() else repr(path)[1:-1]
 
 
 def split_path(path: bytes) -> tuple[bytes, bytes]:
-    """The directory of a path, and its name there. Paths are ordered so."""
+    """The directory of a path, and its name. Paths are ordered by these pairs."""
     directory, _, name = path.rpartition(b"/")
     return directory, name
 
 
 def decode(data: bytes) -> Entry:
-    """What a record has, or `FormatError`."""
+    """Decodes the entry of a record. Raises `FormatError`."""
     decoder = Decoder(data)
     path = decoder.sized()
     version = decoder.unsigned(64)
     node = _node(decoder) if decoder.is_some() else None
     if not decoder.is_at_end():
-        raise FormatError("something comes after it")
+        raise FormatError("it has extra bytes")
     if not is_path(path):
-        raise FormatError("its path cannot be")
+        raise FormatError("its path is invalid")
     if node is not None and not _is_possible(node):
         raise FormatError("its sizes contradict each other")
     return Entry(path, version, node)
 
 
 def is_path(path: bytes) -> bool:
-    """Whether a container can have it."""
+    """True if a container can have the path."""
     names = path.split(b"/")
     return len(path) <= PATH_SIZE_MAX and all(
         name not in (b"", b".", b"..") and len(name) <= NAME_SIZE_MAX and b"\0" not in name for name in names
@@ -139,7 +139,7 @@ def is_path(path: bytes) -> bool:
 def kind(decoder: Decoder) -> FileKind:
     number = decoder.unsigned(32)
     if number >= len(_KINDS):
-        raise FormatError("it is of no known kind")
+        raise FormatError("its file type is unknown")
     return _KINDS[number]
 
 
@@ -173,7 +173,7 @@ def _content(decoder: Decoder) -> Optional[list[Extent]]:
     if variant == 0:
         return None
     if variant != 1:
-        raise FormatError("its content is of no known kind")
+        raise FormatError("the type of its content is unknown")
     return [_extent(decoder) for _ in range(decoder.unsigned(64))]
 
 

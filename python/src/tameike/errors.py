@@ -1,30 +1,30 @@
-"""What goes wrong with a container. All of it is an ``OSError`` with its number, except what a decoder meets."""
+"""Errors of containers. Each is an ``OSError`` with an errno, except `FormatError` of decoders."""
 
 import errno
 
 
 class ContainerError(OSError):
-    """Something is wrong with a container."""
+    """An error of a container."""
 
 
 class NoContainerError(ContainerError):
-    """This is no container (``EINVAL``)."""
+    """The directory is no container (``EINVAL``)."""
 
 
 class UnsupportedError(ContainerError):
-    """A later tameike made this, or by what is not installed here (``ENOTSUP``). The message tells what to install."""
+    """The container needs a later version or a package that is not installed; the message names it (``ENOTSUP``)."""
 
 
 class DamagedError(ContainerError):
-    """Bytes are not what was written (``EIO``). None of them were given out."""
+    """Bytes are damaged (``EIO``). None of them were returned."""
 
 
 class DamageWarning(UserWarning):
-    """Records that no index has are damaged: some files may be missing, or older than they should be."""
+    """Records beyond the index are damaged: some files may be missing or outdated."""
 
 
 class FormatError(ValueError):
-    """Bytes that are no encoded value. What calls a decoder makes damage of it."""
+    """Bytes are no encoded value. Callers of decoders report damage."""
 
 
 def no_container(message: str) -> NoContainerError:

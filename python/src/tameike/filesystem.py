@@ -1,4 +1,4 @@
-"""Containers as a file system of fsspec, which is read-only: ``tameike-agg://path/inside::file:///container``."""
+"""Containers as a read-only file system of fsspec: ``tameike-agg://path/inside::file:///container``."""
 
 import errno
 import os
@@ -21,12 +21,12 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of a container.
 
     ``fo`` is the directory of the container, or its URL; with ``target_protocol`` and ``target_options`` it is on that
-    file system. ``use_index=False`` goes through all of the container instead of believing its index.
+    file system. ``use_index=False`` scans the container instead of reading its index.
 
-    Links to files are files; links to directories are followed where a path names them, but not by what walks.
+    Links to files appear as files. Links to directories are followed if a path contains them, but not by walks.
     """
 
-    #: The second for who takes no hyphen in one, as xarray does.
+    #: The second one is for libraries that allow no hyphen, such as xarray.
     protocol = ("tameike-agg", "tameikeagg")
     root_marker = ""
 
@@ -40,9 +40,8 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> None:
         super().__init__(**kwargs)
         if not os.fspath(fo):
-            raise ValueError("no container: give `fo`, or a URL as tameike-agg://path::file:///container")
+            raise ValueError("no container given: set `fo`, or use a URL such as tameike-agg://path::file:///container")
         self.fo = fo
-        #: What it shows.
         self.container = Container(fo, protocol=target_protocol, options=target_options, use_index=use_index)
 
     @classmethod
@@ -51,11 +50,11 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return stripped.lstrip("/") if isinstance(stripped, str) else stripped
 
     def invalidate_cache(self, path: Optional[str] = None) -> None:
-        """What others have added to the container is seen from now on."""
+        """Makes entries visible that other processes have added."""
         self.container.refresh()
         super().invalidate_cache(path)
 
-    # What is there
+    # Names
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -85,7 +84,7 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> Any:
         path = self._strip_protocol(path)
         entry = self.container.find(path)
-        # Where not all of it is wanted, or the way leads over links, directory by directory.
+        # Directory by directory, if the depth is limited or the path contains links.
         if maxdepth is not None or entry is None or not entry.is_dir() or entry.path != path:
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
         found = {entry.path: entry for entry in self._below(path, withdirs)}
@@ -104,7 +103,7 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 yield entry
 
     def _parents(self, path: str, seen: set[str]) -> Iterator[IndexEntry]:
-        """The directories on the way to a path that nobody has seen."""
+        """The parents of a path that are not in ``seen``."""
         parent = path.rpartition("/")[0]
         while parent not in seen:
             seen.add(parent)
@@ -134,7 +133,7 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _target(self, entry: IndexEntry) -> Optional[IndexEntry]:
         return self.container.follow(entry.path) if self.container.exists(entry.path) else None
 
-    # What is damaged is told, and not missing.
+    # fsspec must report damage instead of missing files.
 
     def walk(
         self,
@@ -166,14 +165,14 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         try:
             return EPOCH + timedelta(microseconds=entry.mtime_ns // 1000)
         except OverflowError:
-            message = f"its time, {entry.mtime_ns // NANOSECONDS} seconds since 1970, is none that datetime has"
+            message = f"its mtime, {entry.mtime_ns // NANOSECONDS} seconds since 1970, is out of range of datetime"
             raise OSError(errno.EOVERFLOW, message, path) from None
 
     def ukey(self, path: str) -> str:
-        """Another one when the file is another one."""
+        """Changes with the content of the file."""
         entry = self.container.follow(self._strip_protocol(path))
         record = f"{entry.lane.subfile}-{entry.lane.lane}-{entry.address}-{entry.version}"
-        # Content outside of the container changes without a record.
+        # External content changes without a new record.
         return f"{self.container.identity:016x}-{record}-{entry.size}-{entry.mtime_ns}"
 
     # Content
@@ -195,10 +194,10 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
         on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
-        """Ranges of one file that stand together are read with one look for it."""
+        """Opens a file once for consecutive ranges of it."""
         starts, ends = (some if isinstance(some, list) else [some] * len(paths) for some in (starts, ends))
         if not len(paths) == len(starts) == len(ends):
-            raise ValueError("there must be as many starts and ends as paths")
+            raise ValueError("the numbers of paths, starts and ends differ")
         ranges: list[Any] = []
         at, reader = None, None
         for path, start, end in zip(paths, starts, ends):
@@ -212,7 +211,7 @@ class ContainerFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 ranges.append(error)
         return ranges
 
-    # Nothing is ever changed
+    # Changes are refused
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         _read_only(path)

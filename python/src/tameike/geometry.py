@@ -1,4 +1,4 @@
-"""What a container is, in its file ``container``, and where a lane's bytes lie in its subfile.
+"""The superblock: identity and geometry of a container, in the file ``container`` of its directory.
 
 TMKC | format u16 | 0 u16 | container u64 | block size u32 | lanes u32 | 0 u32 | crc32c of the 28 bytes before u32
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .checksum import crc32c
 from .errors import damaged, no_container, unsupported
-from .subfile import LIVES_AT
+from .subfile import INCARNATIONS_AT
 
 #: The file that makes a directory a container.
 NAME = "container"
@@ -20,12 +20,12 @@ FORMAT = 1
 BLOCK_SIZE_MIN = 4 << 10
 BLOCK_SIZE_MAX = 64 << 20
 LANES_MAX = 1 << 16
-#: No lane is longer.
+#: Maximum size of a lane.
 ADDRESS_MAX = 1 << 46
 
 
 class LaneId(NamedTuple):
-    """One writer's part of a subfile."""
+    """Identifier of a lane, the part of a subfile that one writer appends to."""
 
     subfile: int
     lane: int
@@ -36,45 +36,47 @@ class LaneId(NamedTuple):
 
 @dataclass(frozen=True)
 class Superblock:
-    """What is the same for all of a container."""
+    """Identity and geometry of a container."""
 
-    #: A number that no other container has.
+    #: Container number; unique.
     container: int
-    #: Bytes of a block, a power of two.
+    #: Block size in bytes, a power of two.
     block_size: int
-    #: Lanes of each subfile.
+    #: Number of lanes of each subfile.
     lanes: int
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> "Superblock":
-        """What the file ``container`` of the directory ``path`` has."""
+        """Decodes the file ``container`` of the directory ``path``."""
         if len(data) < SUPERBLOCK.size:
-            why = "is too short. Who was to make it may have died: remove it"
+            why = "is too short. The process that created it may have failed: remove it"
             raise no_container(f"{path} is no container: its file `{NAME}` {why}")
         magic, version, _, container, block_size, lanes, _, checksum = SUPERBLOCK.unpack(data[: SUPERBLOCK.size])
         if magic != MAGIC:
-            raise no_container(f"{path} is no container: its file `{NAME}` begins otherwise")
+            raise no_container(f"{path} is no container: its file `{NAME}` has another format")
         if version != FORMAT:
-            raise unsupported(f"{path} is a container of format {version}: a later tameike reads it")
+            raise unsupported(f"{path} is a container of format {version}: use a later version of tameike")
         if checksum != crc32c(data[: SUPERBLOCK.size - 4]):
             raise damaged(f"{path}: the header is damaged: its checksum is wrong")
         is_power = block_size & (block_size - 1) == 0
         if not (is_power and BLOCK_SIZE_MIN <= block_size <= BLOCK_SIZE_MAX and 1 <= lanes <= LANES_MAX):
-            raise no_container(f"{path}: blocks of {block_size} bytes for {lanes} writers cannot be")
+            raise no_container(
+                f"{path}: invalid geometry of {block_size} bytes per block and {lanes} writers per subfile"
+            )
         return cls(container, block_size, lanes)
 
     @property
     def header_size(self) -> int:
-        """Bytes of a subfile before the first block of a lane."""
-        return -(-(LIVES_AT + 4 * self.lanes) // self.block_size) * self.block_size
+        """Size of a subfile's header, padded to whole blocks."""
+        return -(-(INCARNATIONS_AT + 4 * self.lanes) // self.block_size) * self.block_size
 
     def offset(self, lane: int, address: int) -> int:
-        """Where in its subfile the byte at an address of a lane lies."""
+        """Offset in the subfile of an address of a lane."""
         block = self.block_size
         return self.header_size + (address // block * self.lanes + lane) * block + address % block
 
     def address_end(self, lane: int, size: int) -> int:
-        """After the last address of a lane that lies in a subfile of so many bytes."""
+        """End address of a lane in a subfile of ``size`` bytes."""
         rest = size - self.offset(lane, 0)
         if rest <= 0:
             return 0
@@ -82,5 +84,5 @@ class Superblock:
         return rest // turn * self.block_size + min(rest % turn, self.block_size)
 
     def block_end(self, address: int) -> int:
-        """Where the block of an address ends."""
+        """End address of the block that contains an address."""
         return (address // self.block_size + 1) * self.block_size

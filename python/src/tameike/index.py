@@ -1,11 +1,11 @@
-"""The closing index: all paths of a container in their order.
+"""The index of a container: all paths, sorted.
 
     pages    each  size u32 | crc32c u32 | IndexEntry ...        one after the other
     lanes          size u32 | crc32c u32 | Vec<{lane, address u64, sequence u64, is finished bool}>
     top            size u32 | crc32c u32 | Vec<{first path, offset u64}>
     footer         TMKI | format u16 | 0 u16 | container u64 | paths u64 | lanes at u64 | top at u64 | 0 u32 | crc32c
 
-The list of pages stays in memory, and a few pages that were used last.
+The list of pages and the last used pages stay in memory.
 """
 
 import re
@@ -22,7 +22,7 @@ from .entry import NANOSECONDS, FileKind, Node, split_path
 from .errors import DamagedError, FormatError, damaged, unsupported
 from .geometry import LaneId
 from .postcard import Decoder
-from .record import life_of
+from .record import incarnation_of
 from .source import Directory, Source
 
 NAME = "index"
@@ -32,42 +32,42 @@ PART_HEAD = struct.Struct("<II")
 MAGIC = b"TMKI"
 FORMAT = 1
 PART_SIZE_MAX = 256 << 20
-#: Most parts come with the first read.
+#: Size of the first read of a part; most parts fit.
 PART_READ_SIZE = 48 << 10
-#: What is read of the end at once: in most containers, all but the pages.
+#: Size of the read at the end of the file; in most containers it covers everything but the pages.
 TAIL_READ_SIZE = 64 << 10
-#: Pages that stay in memory, of about 32 KiB each.
+#: Cached pages, of about 32 KiB each.
 PAGES_KEPT = 64
 
-#: What comes after the path of an entry: five numbers, and seven more where something is there.
+#: Bytes after the path of an entry: five numbers, and seven more unless the path was removed.
 _TAIL = re.compile(
     rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){5}(?:\x00|\x01(?:[\x80-\xff]{0,9}[\x00-\x7f]){7})",
 )
 
-#: Directory and name of a path: in their order all of a directory stand together.
+#: Directory and name of a path; entries of a directory are adjacent in this order.
 Key = tuple[bytes, bytes]
 
 
 class IndexEntry(NamedTuple):
-    """What a container tells of a path without reading its record: what a listing shows."""
+    """Index entry of a path: the attributes that listings show."""
 
-    #: Names from the root of the container on.
+    #: Path from the root of the container.
     path: str
-    #: Which of several is so: the highest.
+    #: The highest version of a path is valid.
     version: int
     lane: LaneId
-    #: Of the record.
+    #: Address of the record.
     address: int
-    #: Bytes of the record; 0 when a directory only follows from what is in it.
+    #: Size of the record; 0 for a directory without an entry.
     record_size: int
-    #: ``None`` when the path was removed.
+    #: ``None`` if the path was removed.
     kind: Optional[FileKind]
     #: Permission bits.
     mode: int
     uid: int
     gid: int
     mtime_ns: int
-    #: Bytes of content.
+    #: Size of the content, in bytes.
     size: int
 
     @property
@@ -76,17 +76,17 @@ class IndexEntry(NamedTuple):
 
     @property
     def mtime(self) -> float:
-        """Last change of content, in seconds since 1970."""
+        """mtime in seconds since 1970."""
         return self.mtime_ns / NANOSECONDS
 
     @property
     def st_mode(self) -> int:
-        """Kind and permissions, as `os.stat` has them."""
+        """File type and permissions, as in `os.stat`."""
         return self.mode | (self.kind.mode if self.kind is not None else 0)
 
     @property
     def rank(self) -> tuple[int, LaneId, int]:
-        """Of several entries of a path the one with the highest is so."""
+        """Order of entries of a path; the highest one is valid."""
         return self.version, self.lane, self.address
 
     def is_dir(self) -> bool:
@@ -100,7 +100,7 @@ class IndexEntry(NamedTuple):
 
 
 def implied_directory(path: bytes) -> IndexEntry:
-    """A directory of which a container only has what is in it."""
+    """A directory that has no entry, but contains something."""
     mode = stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
     return IndexEntry(entry.text(path), 0, LaneId(0, 0), 0, 0, FileKind.DIRECTORY, mode, 0, 0, 0, 0)
 
@@ -108,24 +108,24 @@ def implied_directory(path: bytes) -> IndexEntry:
 def entry_of(
     path: bytes, version: int, lane: LaneId, address: int, record_size: int, node: Optional[Node]
 ) -> IndexEntry:
-    """What an index has of a record."""
-    told = entry.text(path), version, lane, address, record_size
+    """The index entry of a record."""
+    common = entry.text(path), version, lane, address, record_size
     if node is None:
-        return IndexEntry(*told, None, 0, 0, 0, 0, 0)
-    return IndexEntry(*told, node.kind, node.mode, node.uid, node.gid, node.mtime_ns, node.size)
+        return IndexEntry(*common, None, 0, 0, 0, 0, 0)
+    return IndexEntry(*common, node.kind, node.mode, node.uid, node.gid, node.mtime_ns, node.size)
 
 
 def decode_entry(decoder: Decoder) -> IndexEntry:
-    """The next entry of a page, or `FormatError`."""
+    """Decodes the next entry of a page. Raises `FormatError`."""
     path = entry.text(decoder.sized())
     version = decoder.unsigned(64)
     lane = entry.lane(decoder)
     address = decoder.unsigned(64)
-    told = path, version, lane, address, decoder.unsigned(32)
+    common = path, version, lane, address, decoder.unsigned(32)
     if not decoder.is_some():
-        return IndexEntry(*told, None, 0, 0, 0, 0, 0)
+        return IndexEntry(*common, None, 0, 0, 0, 0, 0)
     return IndexEntry(
-        *told,
+        *common,
         kind=entry.kind(decoder),
         mode=decoder.unsigned(16),
         uid=decoder.unsigned(32),
@@ -136,24 +136,24 @@ def decode_entry(decoder: Decoder) -> IndexEntry:
 
 
 class LaneEnd(NamedTuple):
-    """How far a lane is known."""
+    """End of the indexed or scanned part of a lane."""
 
     lane: LaneId
-    #: After the last record.
+    #: Address after the last record.
     address: int = 0
-    #: Of the next one.
+    #: Sequence number of the next record.
     sequence: int = 0
-    #: Whether nothing more comes in this life of the lane.
+    #: True if the writer of this incarnation has finished.
     is_finished: bool = False
 
     @property
-    def life(self) -> int:
-        """The life that the lane was in; 0 when nothing was found of it."""
-        return life_of(self.sequence)
+    def incarnation(self) -> int:
+        """The incarnation; 0 if the lane is empty."""
+        return incarnation_of(self.sequence)
 
 
 class Page:
-    """Entries that stand together. Their paths are decoded, the rest of each when it is asked for."""
+    """A page of entries. Paths are decoded at once, the rest of an entry on demand."""
 
     def __init__(self, data: bytes) -> None:
         self.keys: list[Key] = []
@@ -165,7 +165,7 @@ class Page:
             self.keys.append(split_path(decoder.sized()))
             tail = _TAIL.match(data, decoder.at)
             if tail is None:
-                raise FormatError("an entry cannot be read")
+                raise FormatError("an entry cannot be decoded")
             decoder.at = tail.end()
 
     def entry(self, number: int) -> IndexEntry:
@@ -173,26 +173,26 @@ class Page:
 
 
 class Parts:
-    """The file of an index: its parts, each of which is proven when it is read."""
+    """The file of an index: its parts, verified when they are read."""
 
     def __init__(self, directory: Directory) -> None:
-        """Reads its end. `FileNotFoundError` when there is none."""
+        """Reads the end of the file. `FileNotFoundError` if there is no index."""
         self._path = directory.path
         self._source: Source = directory.open(NAME)
         self._tail_at = max(0, self._source.size - TAIL_READ_SIZE)
         self._tail = self._source.read_at(self._tail_at, TAIL_READ_SIZE)
 
     def footer(self, container: int) -> tuple[int, int]:
-        """Where the lanes and the list of pages are."""
+        """Offsets of the lane ends and the list of pages."""
         footer = self._tail[-FOOTER.size :]
         if len(footer) < FOOTER.size:
             raise self.damaged("it is too short")
-        magic, version, _, told, _, lanes_at, top_at, _, checksum = FOOTER.unpack(footer)
+        magic, version, _, number, _, lanes_at, top_at, _, checksum = FOOTER.unpack(footer)
         if magic != MAGIC or crc32c(footer[:-4]) != checksum:
-            raise self.damaged("it has no end")
+            raise self.damaged("its footer is invalid")
         if version != FORMAT:
-            raise unsupported(f"{self._path}: the index has format {version}: a later tameike reads it")
-        if told != container:
+            raise unsupported(f"{self._path}: the index has format {version}: use a later version of tameike")
+        if number != container:
             raise self.damaged("it belongs to another container")
         return lanes_at, top_at
 
@@ -200,10 +200,10 @@ class Parts:
         """The content of a part."""
         data = self._read(offset, PART_READ_SIZE)
         if len(data) < PART_HEAD.size:
-            raise self.damaged("a part of it is missing")
+            raise self.damaged("a part is missing")
         size, checksum = PART_HEAD.unpack_from(data)
         if size > PART_SIZE_MAX:
-            raise self.damaged("a part of it has an impossible size")
+            raise self.damaged("a part has an impossible size")
         end = PART_HEAD.size + size
         if len(data) < end:
             data += self._read(offset + len(data), end - len(data))
@@ -216,16 +216,16 @@ class Parts:
         try:
             return Page(self.content(offset))
         except FormatError as error:
-            raise self.damaged(f"an entry of it cannot be read: {error}") from error
+            raise self.damaged(f"an entry cannot be decoded: {error}") from error
 
     def forget_end(self) -> None:
-        """All that is at the end was read."""
+        """Drops the end of the file, which has been decoded."""
         self._tail = b""
 
     def damaged(self, what: str) -> DamagedError:
         return damaged(
-            f"{self._path}: the index is damaged: {what}. `tameike agg verify --rebuild` makes a new one of the "
-            "files' own records, and use_index=False does without"
+            f"{self._path}: the index is damaged: {what}. Rebuild it from the records with `tameike agg verify "
+            "--rebuild`, or open the container with use_index=False"
         )
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -238,13 +238,13 @@ class Parts:
 
 
 class Index:
-    """The index of a container, which is open."""
+    """An open index of a container."""
 
     def __init__(self, directory: Directory, container: int) -> None:
-        """`FileNotFoundError` when there is none, `DamagedError` when it cannot be believed."""
+        """`FileNotFoundError` if there is none, `DamagedError` if it is damaged."""
         self._parts = Parts(directory)
         lanes_at, top_at = self._parts.footer(container)
-        #: How far it goes in each lane.
+        #: Ends of the indexed lanes.
         self.lanes = self._read_lanes(lanes_at)
         self._firsts: list[Key] = []
         self._offsets: list[int] = []
@@ -254,7 +254,7 @@ class Index:
                 self._firsts.append(split_path(decoder.sized()))
                 self._offsets.append(decoder.unsigned(64))
         except FormatError as error:
-            raise self._parts.damaged(f"its list of pages cannot be read: {error}") from error
+            raise self._parts.damaged(f"its list of pages cannot be decoded: {error}") from error
         self._parts.forget_end()
         self._page_at = lru_cache(maxsize=PAGES_KEPT)(self._parts.page)
 
@@ -266,10 +266,10 @@ class Index:
                 for _ in range(decoder.unsigned(64))
             ]
         except FormatError as error:
-            raise self._parts.damaged(f"its lanes cannot be read: {error}") from error
+            raise self._parts.damaged(f"its list of lanes cannot be decoded: {error}") from error
 
     def find(self, key: Key) -> Optional[IndexEntry]:
-        """What it tells of a path."""
+        """The entry of a path."""
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None
@@ -278,7 +278,7 @@ class Index:
         return self._entry(page, at) if page.keys[at : at + 1] == [key] else None
 
     def seek(self, key: Key) -> Optional[Key]:
-        """The first path from one on that it tells of."""
+        """The first path at or after ``key``."""
         number = bisect_right(self._firsts, key) - 1
         if number >= 0:
             page = self._page(number)
@@ -288,7 +288,7 @@ class Index:
         return self._firsts[number + 1] if number + 1 < len(self._firsts) else None
 
     def iterate(self, key: Key) -> Iterator[tuple[Key, IndexEntry]]:
-        """All from a path on, which need not be there."""
+        """All entries at or after ``key``."""
         first = max(0, bisect_right(self._firsts, key) - 1)
         for number in range(first, len(self._firsts)):
             page = self._page(number)
@@ -303,4 +303,4 @@ class Index:
         try:
             return page.entry(at)
         except FormatError as error:
-            raise self._parts.damaged(f"an entry of it cannot be read: {error}") from error
+            raise self._parts.damaged(f"an entry cannot be decoded: {error}") from error

@@ -1,4 +1,4 @@
-"""What a container tells of paths: its index, and what was added after it laid over that."""
+"""The entries of a container: its index, overlaid with entries that were added later."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from .index import Index, IndexEntry, Key
 
 
 class Overlay:
-    """Of each path what is so, the newest; what was removed is not there."""
+    """The newest entry of each path, without removed paths."""
 
     def __init__(self, index: Optional[Index], added: dict[Key, IndexEntry]) -> None:
         self._index = index
@@ -22,7 +22,7 @@ class Overlay:
         return newest if newest is not None and newest.kind is not None else None
 
     def seek(self, key: Key) -> Optional[Key]:
-        """The first path from one on that there is."""
+        """The first path at or after ``key``."""
         while True:
             at = bisect_left(self._keys, key)
             keys = self._keys[at : at + 1]
@@ -34,15 +34,15 @@ class Overlay:
             first = min(keys)
             if first not in self._added or self.find(first) is not None:
                 return first
-            # It was removed. No name is between the two.
+            # It was removed. No name sorts in between.
             key = first[0], first[1] + b"\0"
 
     def iterate(self, key: Key) -> Iterator[tuple[Key, IndexEntry]]:
-        """All from a path on, which need not be there."""
+        """All entries at or after ``key``."""
         at = bisect_left(self._keys, key)
         for indexed, entry in self._index.iterate(key) if self._index is not None else ():
             while at < len(self._keys) and self._keys[at] < indexed:
-                yield from self._told(self._keys[at])
+                yield from self._present(self._keys[at])
                 at += 1
             newest: Optional[IndexEntry] = entry
             if at < len(self._keys) and self._keys[at] == indexed:
@@ -51,9 +51,9 @@ class Overlay:
             if newest is not None and newest.kind is not None:
                 yield indexed, newest
         for rest in range(at, len(self._keys)):
-            yield from self._told(self._keys[rest])
+            yield from self._present(self._keys[rest])
 
-    def _told(self, key: Key) -> Iterator[tuple[Key, IndexEntry]]:
+    def _present(self, key: Key) -> Iterator[tuple[Key, IndexEntry]]:
         entry = self._added[key]
         if entry.kind is not None:
             yield key, entry

@@ -1,13 +1,13 @@
-"""Decoding of postcard, as far as containers use it: variable-length numbers, options, and bytes.
+"""Decoder of postcard, as far as containers use it: variable-length numbers, options, and bytes.
 
-Nothing but `FormatError` comes of any input, and nothing larger than the input is ever made.
+Invalid input raises `FormatError` and nothing else. No value is larger than the input.
 """
 
 from .errors import FormatError
 
 
 class Decoder:
-    """Reads values one after the other from the beginning of some bytes, or from ``at`` on."""
+    """Decodes consecutive values, from ``at`` on."""
 
     __slots__ = ("at", "data")
 
@@ -16,7 +16,7 @@ class Decoder:
         self.at = at
 
     def unsigned(self, bits: int) -> int:
-        """A number of so many bits: 7 in a byte, low ones first, the top bit set while more follow."""
+        """A number of at most ``bits`` bits: 7 per byte, low ones first, the top bit set if more follow."""
         data, at, value, shift = self.data, self.at, 0, 0
         while True:
             if at >= len(data):
@@ -35,7 +35,7 @@ class Decoder:
         return value
 
     def signed(self, bits: int) -> int:
-        """The same of ``(n << 1) ^ (n >> bits - 1)``."""
+        """A signed number ``n``, encoded as ``(n << 1) ^ (n >> bits - 1)``."""
         value = self.unsigned(bits)
         return (value >> 1) ^ -(value & 1)
 
@@ -45,16 +45,16 @@ class Decoder:
             raise FormatError("it ends too early")
         byte = self.data[self.at]
         if byte > 1:
-            raise FormatError("something in it is neither so nor not")
+            raise FormatError("a boolean in it is neither 0 nor 1")
         self.at += 1
         return byte == 1
 
     def is_some(self) -> bool:
-        """Whether an option has a value, which follows."""
+        """True if an option has a value, which follows."""
         return self.boolean()
 
     def sized(self) -> bytes:
-        """Bytes with their length before them."""
+        """Bytes, preceded by their length."""
         length = self.unsigned(64)
         end = self.at + length
         if end > len(self.data):

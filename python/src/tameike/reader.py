@@ -1,4 +1,4 @@
-"""Reading a file of a container. Every byte is proven by its checksum before it is given."""
+"""Reads a file of a container. Bytes are returned only after their checksum was verified."""
 
 import io
 import os
@@ -16,25 +16,25 @@ from .source import Source
 if TYPE_CHECKING:
     from .container import Container
 
-#: Chunks that are read at once where a file is read from its beginning on, also when less is asked for.
+#: Chunks per read of a sequential reader, also if less is wanted.
 CHUNKS_AHEAD = 4
-#: Chunks that are read at once, at most.
+#: Maximum number of chunks per read.
 CHUNKS_MAX = 16
 
 
 class Window:
-    """Bytes of a record as they were read, which have some of its chunks, and the chunk that was proven last."""
+    """A part of a record with some of its chunks, and the chunk that was verified last."""
 
     def __init__(self, head: Head, at: int, data: bytes) -> None:
         self.head = head
-        #: Where in the record the bytes begin.
+        #: Offset of the bytes in the record.
         self._at = at
         self._data = data
         self._proven: tuple[int, bytes] = (-1, b"")
 
     @property
     def chunks_end(self) -> int:
-        """After the last chunk that is in here."""
+        """Number of the chunk after the last whole one."""
         return bisect_right(self.head.bounds, self._at + len(self._data)) - 1
 
     def has(self, chunk: int) -> bool:
@@ -42,12 +42,12 @@ class Window:
         return self._at <= bounds[chunk] and bounds[chunk + 1] <= self._at + len(self._data)
 
     def kept(self, chunk: int) -> bytes:
-        """What is kept of a chunk that is in here; nothing is known of it yet."""
+        """The kept bytes of a chunk in the window, unverified."""
         start, end = self.head.bounds[chunk : chunk + 2]
         return self._data[start - self._at : end - self._at]
 
     def data(self, chunk: int) -> Optional[bytes]:
-        """A chunk that is in here; ``None`` when it is not what it was."""
+        """The data of a chunk in the window; ``None`` if it is damaged."""
         number, data = self._proven
         if number != chunk:
             kept = self.kept(chunk)
@@ -59,7 +59,7 @@ class Window:
 
 
 class FileReader:
-    """The content of a file. Any number of threads may read it."""
+    """The content of a file. Threads may read it in parallel."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class FileReader:
         path: str,
         node: Node,
         record: tuple[Head, bytes],
-        outside: Optional[Source] = None,
+        external: Optional[Source] = None,
     ) -> None:
         self.path = path
         self.node = node
         self.container = container
-        #: What no record has.
-        self._outside = outside
+        #: External content.
+        self._external = external
         head, data = record
         self._own = Window(head, 0, data)
         self._piece: Optional[Window] = None
@@ -84,26 +84,26 @@ class FileReader:
         return self.node.size
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """So many bytes from ``offset`` on, or as many as there are."""
+        """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
         end = min(offset + size, self.node.size)
         if end <= offset:
             return b""
-        if self._outside is not None:
-            return self._read_outside(self._outside, offset, end - offset)
+        if self._external is not None:
+            return self._read_external(self._external, offset, end - offset)
         if self.node.extents is None:
             parts = self._data(self._own_window(), offset, end)
         else:
             parts = self._from_extents(self.node.extents, offset, end)
         return b"".join(parts)
 
-    def _read_outside(self, content: Source, offset: int, size: int) -> bytes:
+    def _read_external(self, content: Source, offset: int, size: int) -> bytes:
         data = content.read_at(offset, size)
         if len(data) < size:
             raise damaged(f"{printable(self.path)}: it became shorter while it was read")
         return data
 
     def damage(self) -> Optional[DamagedError]:
-        """What is damaged of it: the first thing."""
+        """The first damage of the file."""
         if self.node.kind != FileKind.FILE:
             return None
         try:
@@ -123,7 +123,7 @@ class FileReader:
         window = self._own
         head = window.head
         if head.data_size != self.node.size:
-            raise self._damaged(head, "its size is not that of its content")
+            raise self._damaged(head, "its size differs from that of its content")
         if window.chunks_end < len(head.sums):
             window = Window(*self._with_all(head))
             self._own = window
@@ -132,7 +132,7 @@ class FileReader:
     def _with_all(self, head: Head) -> tuple[Head, int, bytes]:
         head, data = self.container.read_record(head.place.lane, head.place.address, head.end, self.path)
         if len(data) < head.end:
-            raise self._damaged(head, "the subfile ends in its content")
+            raise self._damaged(head, "the subfile ends within its data")
         return head, 0, data
 
     def _from_extents(self, extents: list[Extent], offset: int, end: int) -> Iterator[bytes]:
@@ -154,7 +154,7 @@ class FileReader:
             number += 1
 
     def _piece_window(self, extent: Extent, end: int) -> Window:
-        """Of the record that an extent names, which has data up to ``end``. Its chunks need not be in there."""
+        """The window of an extent's record, which has data up to ``end``. It need not contain the chunks."""
         window = self._piece
         if window is None or window.head.place[1:] != (extent.lane, extent.address):
             first = head_size(extent.skip + extent.length)
@@ -162,7 +162,7 @@ class FileReader:
             window = Window(head, 0, data)
             self._piece = window
         if end > window.head.data_size:
-            raise self._damaged(window.head, "it has less data than it should")
+            raise self._damaged(window.head, "its data is shorter than the entry says")
         return window
 
     def _data(self, record: Window, start: int, end: int) -> Iterator[bytes]:
@@ -177,7 +177,7 @@ class FileReader:
 
     def _prove(self, record: Window, start: int, end: int) -> None:
         for window, chunk in self._windows(record, start, end):
-            # What cannot be decoded here has the right checksum.
+            # A chunk that cannot be decompressed here has the right checksum all the same.
             with suppress(UnsupportedError):
                 self._chunk(window, chunk)
 
@@ -185,28 +185,28 @@ class FileReader:
         try:
             data = window.data(chunk)
         except FormatError as error:
-            raise self._damaged(window.head, f"its chunk {chunk} cannot be read: {error}") from error
+            raise self._damaged(window.head, f"its chunk {chunk} cannot be decompressed: {error}") from error
         if data is None:
             raise self._damaged(window.head, f"the checksum of its chunk {chunk} is wrong")
         return data
 
     def _windows(self, window: Window, start: int, end: int) -> Iterator[tuple[Window, int]]:
-        """The chunks that have some data of a record, each with a window that it is in."""
+        """The chunks of a range of a record's data, each with a window that contains it."""
         chunks_end = -(-end // CHUNK_SIZE)
         for chunk in range(start // CHUNK_SIZE, chunks_end):
             if not window.has(chunk):
-                # Who begins with the first chunk, or goes on where the window ends, will go on.
-                is_reading_on = chunk in (0, window.chunks_end)
-                ahead = max(chunks_end, chunk + CHUNKS_AHEAD) if is_reading_on else chunks_end
+                # A reader that begins at the first chunk, or continues the window, is likely to be sequential.
+                is_sequential = chunk in (0, window.chunks_end)
+                ahead = max(chunks_end, chunk + CHUNKS_AHEAD) if is_sequential else chunks_end
                 window = self._read_chunks(window.head, chunk, min(ahead, chunk + CHUNKS_MAX))
             yield window, chunk
 
     def _read_chunks(self, head: Head, first: int, last: int) -> Window:
         start, end = head.bounds[first], head.bounds[min(last, len(head.sums))]
         data = self.container.read_lane(head.place.lane, head.place.address + start, end - start)
-        # What comes before a cut can be read.
+        # Chunks before a truncation are readable.
         if len(data) < head.bounds[first + 1] - start:
-            raise self._damaged(head, "the subfile ends in its content")
+            raise self._damaged(head, "the subfile ends within its data")
         window = Window(head, start, data)
         self._piece = window
         return window
@@ -216,7 +216,7 @@ class FileReader:
 
 
 class RawFile(io.RawIOBase):
-    """A file of a container as Python's files are, without a buffer."""
+    """A file of a container as an unbuffered Python file."""
 
     mode = "rb"
 
@@ -240,9 +240,9 @@ class RawFile(io.RawIOBase):
         self._check()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.reader.size}.get(whence)
         if base is None:
-            raise ValueError(f"whence cannot be {whence}")
+            raise ValueError(f"invalid whence: {whence}")
         if base + offset < 0:
-            raise ValueError(f"there is nothing before the beginning of a file: {base + offset}")
+            raise ValueError(f"the position is before the beginning of the file: {base + offset}")
         self._at = base + offset
         return self._at
 
@@ -266,7 +266,7 @@ class RawFile(io.RawIOBase):
 
 
 class ContainerFile(io.BufferedReader):
-    """A file of a container that is open for reading: binary, seekable, buffered."""
+    """An open file of a container: binary, seekable, buffered, read-only."""
 
     raw: RawFile
 
@@ -274,7 +274,7 @@ class ContainerFile(io.BufferedReader):
         super().__init__(RawFile(reader))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A file at the same place in the same container, which is opened again: for other processes."""
+        """Pickles as the file's path and position; it is opened again when it is unpickled."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
         return _reopen_at, (self.raw.reader.container, self.raw.reader.path, self.tell())

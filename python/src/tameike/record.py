@@ -1,4 +1,4 @@
-"""Records: what a lane consists of.
+"""Records, of which lanes consist.
 
 0      4        6      7      8            16          20      24           32
 +------+--------+------+------+------------+-----------+-------+------------+------------+
@@ -7,13 +7,13 @@
 +------+--------+------+------+------------+-----------+-------+------------+------------+
 40          44         48       52         56         60       64
 +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
-| entry     | chunks   | data   | kept     | unsafe   | crc32c | entry | chunks         | data | zeros   |
-| size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | kept | to a    |
-|           |          | u32    |          |          |        |       | u32, u32       | so   | multiple|
+| entry     | chunks   | data   | kept     | unsynced | crc32c | entry | chunks         | data | zeros   |
+| size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | as   | to a    |
+|           |          | u32    |          |          |        |       | u32, u32       | kept | multiple|
 +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
 
-A lane is a sequence of lives, each of one writer: the upper half of "sequence" tells which, the lower one counts its
-records.
+A lane is a sequence of incarnations, each of one writer. The upper half of "sequence" is the incarnation, the lower one
+counts its records.
 """
 
 import struct
@@ -28,46 +28,46 @@ from .entry import Entry
 from .errors import FormatError
 from .geometry import BLOCK_SIZE_MAX, LaneId
 
-#: Where records begin.
+#: Alignment of records, in bytes.
 ALIGNMENT = 64
-#: Bytes of data that have a checksum of their own.
+#: Bytes of data per checksum.
 CHUNK_SIZE = 256 << 10
-#: What comes before the entry. The last four bytes are the checksum.
+#: Fixed part of a head, before the entry. The last four bytes are the checksum.
 FIXED = struct.Struct("<4sHBBQIIQQIIIIII")
 CHUNK = struct.Struct("<II")
 
 MAGIC = b"TREC"
 FORMAT = 1
-#: Of the unsafe size: as much, or more.
-UNSAFE_SIZE_MAX = (1 << 32) - 1
+#: Maximum of the unsynced size: that many bytes, or more.
+UNSYNCED_SIZE_MAX = (1 << 32) - 1
 BLANK = bytes(FIXED.size)
 ENTRY_SIZE_MAX = 4 << 20
 HEAD_SIZE_MAX = FIXED.size + ENTRY_SIZE_MAX + BLOCK_SIZE_MAX // CHUNK_SIZE * CHUNK.size
 
 
-def life_of(sequence: int) -> int:
-    """The life of a lane that a record with this number belongs to."""
+def incarnation_of(sequence: int) -> int:
+    """The incarnation of a sequence number."""
     return sequence >> 32
 
 
-def first_sequence(life: int) -> int:
-    """The number of the first record of a life."""
-    return life << 32
+def first_sequence(incarnation: int) -> int:
+    """The sequence number of the first record of an incarnation."""
+    return incarnation << 32
 
 
 class Kind(IntEnum):
-    """What a record is for."""
+    """Purpose of a record."""
 
     ENTRY = 0
     DATA = 1
-    #: Nothing: the rest of the block is not used.
+    #: Unused rest of the block.
     REST = 2
-    #: Nothing: its writer has ended, and all before it in its life is safe.
+    #: The writer has finished; all records of its incarnation before this one are durable.
     END = 3
 
 
 class Place(NamedTuple):
-    """Where a record begins."""
+    """Position of a record."""
 
     container: int
     lane: LaneId
@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Head:
-    """What the head of a record tells."""
+    """The decoded head of a record."""
 
     kind: Kind
     codec: int
@@ -85,59 +85,59 @@ class Head:
     entry: Optional[Entry]
     data_size: int
     kept_size: int
-    #: Checksum of what is kept of each chunk.
+    #: Checksum of the kept bytes of each chunk.
     sums: tuple[int, ...]
-    #: Where in the record what is kept of each chunk begins, and where the last one ends.
+    #: Offsets of the chunks' kept bytes in the record, and the end of the last one.
     bounds: tuple[int, ...]
-    unsafe_size: int
+    unsynced_size: int
 
     @property
     def size(self) -> int:
-        """Bytes before the data."""
+        """Size of the head."""
         return self.bounds[0]
 
     @property
     def end(self) -> int:
-        """Bytes of all of it."""
+        """Size of the record."""
         return self.size + self.kept_size
 
     @property
     def span(self) -> int:
-        """Bytes until the next record."""
+        """Distance to the next record."""
         return -(-self.end // ALIGNMENT) * ALIGNMENT
 
     @property
-    def life(self) -> int:
-        """The life of the lane that it belongs to."""
-        return life_of(self.sequence)
+    def incarnation(self) -> int:
+        """The incarnation of the lane."""
+        return incarnation_of(self.sequence)
 
     @property
-    def safe_end(self) -> int:
-        """Its writer has known that all of its life before this address is safe."""
-        return self.place.address - self.unsafe_size if self.unsafe_size < UNSAFE_SIZE_MAX else 0
+    def durable_end(self) -> int:
+        """The address before which the writer knew all records of its incarnation to be durable."""
+        return self.place.address - self.unsynced_size if self.unsynced_size < UNSYNCED_SIZE_MAX else 0
 
     def chunk_size(self, chunk: int) -> int:
-        """Bytes of data in a chunk."""
+        """Size of a chunk's data."""
         return min(CHUNK_SIZE, self.data_size - chunk * CHUNK_SIZE)
 
     def proves(self, chunk: int, kept: bytes) -> bool:
-        """Whether this is what was kept of a chunk."""
+        """True if these are the kept bytes of a chunk."""
         size = self.bounds[chunk + 1] - self.bounds[chunk]
         return len(kept) == size and crc32c(kept) == self.sums[chunk]
 
 
 class Blank(NamedTuple):
-    """Nothing was ever written there."""
+    """Zeros: nothing was ever written."""
 
 
 class Part(NamedTuple):
-    """The first bytes of a head of so many."""
+    """The beginning of a head of this size."""
 
     size: int
 
 
 class Damaged(NamedTuple):
-    """Something else, and why it is no record of this place."""
+    """No valid record of this position, and the reason."""
 
     why: str
 
@@ -146,26 +146,26 @@ Found = Union[Head, Blank, Part, Damaged]
 
 
 def head_size(data_size: int) -> int:
-    """Size of the head of a record with so much data and no entry."""
+    """Size of the head of a record with this data size and no entry."""
     return FIXED.size + -(-data_size // CHUNK_SIZE) * CHUNK.size
 
 
 def decode(data: bytes, place: Place) -> Found:
-    """What ``data``, at least ``FIXED.size`` bytes from ``place`` on, begins with. Any number of a record is right."""
+    """Decodes a record at ``place`` from at least ``FIXED.size`` bytes. The sequence number is not checked."""
     fixed = data[: FIXED.size]
     if fixed == BLANK:
         return Blank()
-    # As most of what is looked at while a scan searches is none.
+    # First, as a scan that searches for a record meets mostly other bytes.
     if fixed[:4] != MAGIC:
-        return Damaged("it does not begin as a record")
+        return Damaged("it does not begin with the magic number of a record")
     (_, version, number, codec_number, container, subfile, lane, address, sequence) = FIXED.unpack(fixed)[:9]
-    entry_size, chunk_count, data_size, kept_size, unsafe_size, checksum = FIXED.unpack(fixed)[9:]
+    entry_size, chunk_count, data_size, kept_size, unsynced_size, checksum = FIXED.unpack(fixed)[9:]
     if version != FORMAT:
-        return Damaged("it has a format that this version does not know")
+        return Damaged("its format is unknown to this version")
     if number > Kind.END:
-        return Damaged("it is of no known kind")
+        return Damaged("its kind is unknown")
     if codec_number not in codec.KNOWN:
-        return Damaged("its data was made smaller in a way that this version does not know")
+        return Damaged("its codec is unknown to this version")
     kind = Kind(number)
     size = FIXED.size + entry_size + chunk_count * CHUNK.size
     if size > HEAD_SIZE_MAX or chunk_count != -(-data_size // CHUNK_SIZE):
@@ -175,27 +175,27 @@ def decode(data: bytes, place: Place) -> Found:
     rest = data[FIXED.size : size]
     if crc32c(fixed[:-4], rest) != checksum:
         return Damaged("its checksum is wrong")
-    told = Place(container, LaneId(subfile, lane), address)
-    if told != place:
-        return Damaged("it belongs to another place")
+    found = Place(container, LaneId(subfile, lane), address)
+    if found != place:
+        return Damaged("it was written for another position")
     change = None
     if kind == Kind.ENTRY:
         try:
             change = entry.decode(rest[:entry_size])
         except FormatError as error:
-            return Damaged(f"its entry cannot be read: {error}")
+            return Damaged(f"its entry cannot be decoded: {error}")
     chunks = list(CHUNK.iter_unpack(rest[entry_size:]))
     head = Head(
         kind=kind,
         codec=codec_number,
-        place=told,
+        place=found,
         sequence=sequence,
         entry=change,
         data_size=data_size,
         kept_size=kept_size,
         sums=tuple(checksum for _, checksum in chunks),
         bounds=tuple(accumulate((kept for kept, _ in chunks), initial=size)),
-        unsafe_size=unsafe_size,
+        unsynced_size=unsynced_size,
     )
     return head if _adds_up(head) else Damaged("its sizes contradict each other")
 

@@ -1,4 +1,4 @@
-"""Going through lanes, from record to record, also where some of it is damaged or was never finished."""
+"""Scan of lanes, record by record, across damaged and unfinished parts."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Optional, Union
@@ -9,19 +9,19 @@ from .index import LaneEnd
 from .record import ALIGNMENT, FIXED, Blank, Damaged, Found, Head, Kind, Part, Place, first_sequence
 from .source import Source
 
-#: Bytes that are read at once, where heads stand close to each other.
+#: Maximum bytes per read, for consecutive heads.
 WINDOW_SIZE_MAX = 256 << 10
-#: The same where nothing may stand.
+#: Minimum bytes per read, where no record may be.
 WINDOW_SIZE_MIN = 4 << 10
-#: Bytes of a window that are looked at for a record: most heads are smaller.
-LOOK_SIZE = 1 << 10
+#: Bytes of a window that are decoded first: most heads are smaller.
+HEAD_READ_SIZE = 1 << 10
 
-#: Why a record is none that begins as one: nobody can tell which of the two.
-TORN = "it is not all there: its writer did not come to its end, or the subfile was cut or damaged"
+#: Damage of an incomplete record; the two causes cannot be distinguished.
+TORN = "it is incomplete: its writer failed, or the subfile was truncated or damaged"
 
 
 class Damage(NamedTuple):
-    """Something of a container that is not as it was written."""
+    """A damaged part of a lane."""
 
     lane: LaneId
     address: int
@@ -32,7 +32,7 @@ class Damage(NamedTuple):
 
 
 class LaneScan:
-    """The records of a lane in their order, from where a scan has ended before, and what is damaged between them."""
+    """Iterates over the records of a lane and the damage between them, from the end of an earlier scan."""
 
     def __init__(self, source: Source, superblock: Superblock, start: LaneEnd) -> None:
         self._source = source
@@ -42,15 +42,15 @@ class LaneScan:
         self._window = b""
         self._window_at = 0
         self._window_size = WINDOW_SIZE_MIN
-        #: What comes after the last record that was found.
+        #: End of the last record that was found.
         self.known_end = start
 
     def __iter__(self) -> Iterator[tuple[LaneEnd, Union[Head, Damage]]]:
-        """Each with what was the known end before it."""
+        """Each record or damage, with the known end before it."""
         address, sequence = self.known_end.address, self.known_end.sequence
         while address < self._end:
             block_end = self._superblock.block_end(address)
-            found = self._look(address)
+            found = self._decode_at(address)
             if isinstance(found, Damaged):
                 yield self.known_end, Damage(self._lane, address, found.why)
                 address = self._find_record(address + ALIGNMENT, block_end)
@@ -58,14 +58,14 @@ class LaneScan:
                 yield self.known_end, Damage(self._lane, address, TORN)
                 address = self._find_record(address + ALIGNMENT, block_end)
             elif isinstance(found, Blank):
-                # The end of a life, or of what was written before its writer died. Another may have gone on behind it.
+                # The end of an incarnation or of a failed writer. The next one may begin in the next block.
                 address = block_end
             elif address + found.end > min(self._end, block_end):
                 yield self.known_end, Damage(self._lane, address, TORN)
                 address = block_end
             else:
-                # A new life has numbers of its own.
-                missing = found.sequence - max(sequence, first_sequence(found.life))
+                # Each incarnation has its own sequence numbers.
+                missing = found.sequence - max(sequence, first_sequence(found.incarnation))
                 if missing > 0:
                     yield self.known_end, Damage(self._lane, address, f"{missing} records before it are missing")
                 before, sequence = self.known_end, found.sequence + 1
@@ -74,17 +74,17 @@ class LaneScan:
                 yield before, found
 
     def _find_record(self, address: int, block_end: int) -> int:
-        """The first record of the block from an address on, or its end."""
+        """The address of the first record of the block from ``address`` on, or the end of the block."""
         for place in range(address, min(block_end, self._end), ALIGNMENT):
-            if isinstance(self._look(place), Head):
+            if isinstance(self._decode_at(place), Head):
                 return place
         return block_end
 
-    def _look(self, address: int) -> Found:
+    def _decode_at(self, address: int) -> Found:
         place = Place(self._superblock.container, self._lane, address)
         data = self._read(address, FIXED.size)
         if data is None:
-            # Less than a head is left of the subfile, which only a cut leaves.
+            # The subfile ends within a head, which only truncation leaves.
             offset = self._superblock.offset(self._lane.lane, address)
             rest = self._source.read_at(offset, min(self._end - address, FIXED.size))
             return Part(FIXED.size) if any(rest) else Blank()
@@ -95,18 +95,18 @@ class LaneScan:
         return found
 
     def _read(self, address: int, size: int) -> Optional[bytes]:
-        """So many bytes, and maybe more; nothing where block or subfile end before."""
-        room = min(self._superblock.block_end(address), self._end) - address
-        if room < size:
+        """At least ``size`` bytes; ``None`` if the block or the subfile ends before that."""
+        rest = min(self._superblock.block_end(address), self._end) - address
+        if rest < size:
             return None
         at = address - self._window_at
         if at < 0 or at + size > len(self._window):
-            # Where heads follow each other more is read at once.
+            # Consecutive heads are read in growing windows.
             follows = self._window != b"" and 0 <= at <= len(self._window) + self._window_size
             self._window_size = min(self._window_size * 4, WINDOW_SIZE_MAX) if follows else WINDOW_SIZE_MIN
             offset = self._superblock.offset(self._lane.lane, address)
-            self._window = self._source.read_at(offset, min(room, max(size, self._window_size)))
+            self._window = self._source.read_at(offset, min(rest, max(size, self._window_size)))
             self._window_at, at = address, 0
             if len(self._window) < size:
                 return None
-        return self._window[at : at + max(size, LOOK_SIZE)]
+        return self._window[at : at + max(size, HEAD_READ_SIZE)]

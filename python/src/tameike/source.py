@@ -1,6 +1,6 @@
-"""The files of a container: on a file system of this machine, or on any that fsspec knows.
+"""The files of a container, on a local file system or on one of fsspec.
 
-Reads have their place as an argument, so that threads and forked processes share what is open.
+Reads take an offset, so that threads and forked processes can share open files.
 """
 
 import errno
@@ -14,43 +14,43 @@ from fsspec.implementations.local import LocalFileSystem
 
 
 class NotRegularError(OSError):
-    """It is there, and no regular file."""
+    """It exists, but is no regular file."""
 
 
 class Source(Protocol):
-    """A file that is open."""
+    """An open file."""
 
-    #: Its bytes when it was opened.
+    #: Size at the open, in bytes.
     size: int
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """So many bytes, or as many as there are."""
+        """Up to ``size`` bytes; fewer only at the end of the file."""
 
 
 class Directory(Protocol):
     """The directory of a container."""
 
-    #: As messages name it.
+    #: Path for messages.
     path: str
 
     def open(self, name: str) -> Source:
-        """A file of it, or `FileNotFoundError`."""
+        """Opens a file. Raises `FileNotFoundError`."""
 
     def status(self, name: str) -> tuple[int, Optional[int]]:
-        """Bytes of a file of it, no link, and its last change in nanoseconds since 1970, where that is known."""
+        """Size of a file, without following a link, and mtime in nanoseconds since 1970 if it is known."""
 
     def names(self) -> list[str]:
-        """Of all its files."""
+        """Names of all files."""
 
     def forget(self) -> None:
-        """What is known of files that others may have changed."""
+        """Drops cached state of files that other processes may have changed."""
 
 
 class LocalSource:
-    """A file of this machine. It is closed when nobody has it any more."""
+    """A local file, closed with its last reference."""
 
     def __init__(self, path: str) -> None:
-        # Whoever has put a pipe there holds nobody up.
+        # Nonblocking, so that a FIFO cannot block the open.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.size = _size_of_regular(path, os.fstat(self._descriptor))
 
@@ -58,7 +58,7 @@ class LocalSource:
         data = os.pread(self._descriptor, size, offset)
         if len(data) in (0, size):
             return data
-        # The end, or a file system that gives less at once.
+        # The end of the file, or a file system with short reads.
         parts = [data]
         while data:
             offset, size = offset + len(data), size - len(data)
@@ -73,7 +73,7 @@ class LocalSource:
 
 
 class LocalDirectory:
-    """A directory of this machine."""
+    """A local directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -90,11 +90,11 @@ class LocalDirectory:
         return os.listdir(self.path)
 
     def forget(self) -> None:
-        """Nothing is known."""
+        """Nothing is cached."""
 
 
 class RemoteSource:
-    """A file of a file system of fsspec."""
+    """A file on a file system of fsspec."""
 
     def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
         self._fs = fs
@@ -109,7 +109,7 @@ class RemoteSource:
 
 
 class RemoteDirectory:
-    """A directory of a file system of fsspec."""
+    """A directory on a file system of fsspec."""
 
     def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
         self._fs = fs
@@ -140,7 +140,7 @@ def directory(
     protocol: Optional[str] = None,
     options: Optional[dict[str, Any]] = None,
 ) -> Directory:
-    """The directory at a path of this machine, a URL, or a path of the file system that ``protocol`` names."""
+    """The directory at a local path, a URL, or a path of the file system of ``protocol``."""
     where = os.fspath(path)
     if protocol is None and "://" not in where:
         protocol = "file"

@@ -1,12 +1,12 @@
-"""A subfile's header: how often each of its lanes was begun.
+"""Header of a subfile: the incarnation of each lane.
 
 0             32           36              40      104     128
 +------------+------------+---------------+-------+-------+--------------------+
-| superblock | owner      | crc32c of the | owner | zeros | lives              |
+| superblock | owner      | crc32c of the | owner | zeros | incarnations       |
 |            | size u32   | owner u32     |       |       | u32 of each lane   |
 +------------+------------+---------------+-------+-------+--------------------+
 
-Whose it is only writers ask.
+Only writers use the owner.
 """
 
 import re
@@ -15,36 +15,36 @@ from typing import NamedTuple, Optional
 
 from .source import Source
 
-#: Where the numbers of lanes' lives begin.
-LIVES_AT = 128
-#: Of a lane's number: its writer has ended.
+#: Offset of the lanes' incarnations.
+INCARNATIONS_AT = 128
+#: Bit of a lane's number: its writer has finished.
 FINISHED = 1 << 31
 
 _NAME = re.compile(r"([0-9a-f]{8})\.data")
 
 
 class LaneState(NamedTuple):
-    """How a lane stands."""
+    """State of a lane."""
 
-    #: How often it was begun.
-    life: int
-    #: Whether the last who began it has ended as it should.
+    #: Incarnation: how often the lane was claimed.
+    incarnation: int
+    #: True if the writer of this incarnation has finished.
     is_finished: bool
 
 
 def lane_states(source: Source, lanes: int) -> list[LaneState]:
-    """How each lane of a subfile stands. What the file is too short for was never written."""
+    """The state of each lane of a subfile. Numbers beyond the end of the file were never written."""
     size = 4 * lanes
-    numbers = source.read_at(LIVES_AT, size).ljust(size, b"\0")
+    numbers = source.read_at(INCARNATIONS_AT, size).ljust(size, b"\0")
     return [LaneState(number & ~FINISHED, number & FINISHED != 0) for (number,) in struct.iter_unpack("<I", numbers)]
 
 
 def name_of(number: int) -> str:
-    """What a subfile is called."""
+    """The file name of a subfile."""
     return f"{number:08x}.data"
 
 
 def number_of(name: str) -> Optional[int]:
-    """The number of the subfile that is called so."""
+    """The number of a subfile by its file name; ``None`` for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1], 16) if match else None

@@ -1,4 +1,4 @@
-"""What is where in a container: also directories that only follow from what is in them, and the ways of links."""
+"""The paths of a container, with directories that have no entry, and resolution of symbolic links."""
 
 import errno
 import heapq
@@ -9,12 +9,12 @@ from typing import Optional, Protocol
 from .entry import encoded, split_path, text
 from .index import IndexEntry, Key, implied_directory
 
-#: Symbolic links on the way to a file: as many as Linux follows.
+#: Maximum number of symbolic links in one resolution, as on Linux.
 LINKS_MAX = 40
 
 
 class Names(Protocol):
-    """What tells of paths."""
+    """Access to entries by path."""
 
     def find(self, key: Key) -> Optional[IndexEntry]: ...
 
@@ -30,14 +30,14 @@ class Tree:
         self._names = names
 
     def children(self, directory: bytes) -> Iterator[IndexEntry]:
-        """What is in a directory, by name."""
-        # Both by name, and none of one is in the other.
-        return heapq.merge(self._told(directory), self._implied(directory), key=lambda child: encoded(child.path))
+        """Entries of a directory, by name."""
+        # Both are sorted by name, and disjoint.
+        return heapq.merge(self._entries(directory), self._implied(directory), key=lambda child: encoded(child.path))
 
     def walk(self, directory: bytes) -> Iterator[IndexEntry]:
-        """Everything that the container tells of below a directory."""
-        yield from self._told(directory)
-        # `0` comes after `/`: all directories below this one, and none beside it.
+        """All entries below a directory."""
+        yield from self._entries(directory)
+        # `0` sorts after `/`: the range contains all directories below this one, and none beside it.
         first, last = (directory + b"/", directory + b"0") if directory else (b"\0", None)
         for (parent, _), entry in self._names.iterate((first, b"")):
             if last is not None and parent >= last:
@@ -45,7 +45,7 @@ class Tree:
             yield entry
 
     def _at(self, path: bytes) -> Optional[IndexEntry]:
-        """What is at a path, as it stands."""
+        """The entry of a path, without following links."""
         if not path:
             return implied_directory(path)
         entry = self._names.find(split_path(path))
@@ -56,12 +56,12 @@ class Tree:
     def _has_some_below(self, path: bytes) -> bool:
         inside = self._names.seek((path, b""))
         if inside is not None and inside[0] != path:
-            # Names that are less than `/` come between.
+            # Names with characters less than `/` sort in between.
             inside = self._names.seek((path + b"/", b""))
         return inside is not None and (inside[0] == path or inside[0].startswith(path + b"/"))
 
     def resolve(self, path: bytes, follow: bool, target: Callable[[IndexEntry], bytes]) -> Optional[IndexEntry]:
-        """What is at a path, links on the way followed, and the last if so wanted. ``target`` tells where one leads."""
+        """The entry of a path after its links are followed, the last one only with ``follow``."""
         entry = self._at(path)
         if entry is None:
             parent, name = split_path(path)
@@ -83,7 +83,7 @@ class Tree:
                 continue
             if name == b"..":
                 if not done:
-                    # Outside of the container nothing is known.
+                    # The path leads out of the container.
                     return None
                 done = split_path(done)[0]
                 continue
@@ -95,25 +95,25 @@ class Tree:
                 links += 1
                 if links > LINKS_MAX:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), text(path))
-                way = target(entry)
-                if way.startswith(b"/"):
+                to = target(entry)
+                if to.startswith(b"/"):
                     return None
-                steps.extend(way.split(b"/")[::-1])
+                steps.extend(to.split(b"/")[::-1])
             elif steps and not entry.is_dir():
                 return None
             else:
                 done = at
         return self._at(done)
 
-    def _told(self, directory: bytes) -> Iterator[IndexEntry]:
-        """What the container tells of that is in a directory."""
+    def _entries(self, directory: bytes) -> Iterator[IndexEntry]:
+        """Entries of a directory."""
         for (parent, _), entry in self._names.iterate((directory, b"")):
             if parent != directory:
                 return
             yield entry
 
     def _implied(self, directory: bytes) -> list[IndexEntry]:
-        """Directories in a directory that follow from what is in them."""
+        """Subdirectories without an entry that contain something."""
         prefix = directory + b"/" if directory else b""
         seen: set[bytes] = set()
         implied = []
@@ -127,6 +127,6 @@ class Tree:
                 seen.add(name)
                 if self._names.find((directory, name)) is None:
                     implied.append(implied_directory(child))
-            # The next directory, or what comes after all that is below this one.
+            # Skip what is in the directory, then what is below it.
             following = self._names.seek((child + (b"\0" if below == child else b"0"), b""))
         return sorted(implied, key=lambda entry: encoded(entry.path))

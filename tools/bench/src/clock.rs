@@ -1,9 +1,8 @@
-//! The one place of this program that reads a clock.
+//! Clocks. No other module of this program reads one.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Seconds since it was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -17,13 +16,12 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
-    /// What has passed.
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// Seconds of processor time that this process has taken so far, in user and in system mode.
+/// Processor time of this process so far, user and system, in seconds.
 pub fn processor_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,7 +1,7 @@
-//! Starts the ranks of one run, keeps them in step, and gathers what they did.
+//! Starts the ranks of one run, synchronizes them, and collects their results.
 //!
-//! The barrier between two steps is this process: it says go once all ranks have answered. Ranks that are
-//! still there when a run ends, well or not, are killed.
+//! This process is the barrier between two steps: it starts the next one when all ranks have reported. It kills ranks that remain
+//! at the end of a run.
 
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
@@ -13,18 +13,16 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Where ranks run, and in which directory.
+/// Where ranks run.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The command that starts a rank on its node; empty for this machine.
     pub launcher: Vec<String>,
-    /// Its directory; `$NAME` is looked up in the rank's environment.
+    /// The directory to measure; `$NAME` is expanded from the rank's environment.
     pub directory: String,
-    /// How many nodes there are.
     pub nodes: u32,
-    /// The processes that serve it.
     pub servers: Servers,
-    /// The command that is run to its end before a step that reads; empty for none.
+    /// The command that runs to completion before each reading step; empty for none.
     pub settle: Vec<String>,
 }
 
@@ -45,31 +43,28 @@ impl Place {
     }
 }
 
-/// One step, done.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// Which step.
     pub step: Step,
-    /// What each rank did.
+    /// The result of each rank.
     pub ranks: Vec<Measured>,
-    /// What the servers took for it: processor time from its beginning to its end, memory at its end.
+    /// The servers' processor time during the step, and memory at its end.
     pub servers: Option<Usage>,
-    /// When it ended, in seconds from the start of the program's measurements.
+    /// The end, in seconds from the start of the measurements.
     pub at_seconds: f64,
 }
 
-/// When to give up, and since when.
+/// Time limit and interrupt.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Started with the program's measurements.
+    /// Started at the start of the measurements.
     pub watch: Stopwatch,
-    /// The longest that a step may take.
+    /// Time limit of a step.
     pub step: Duration,
-    /// Whether somebody wants it to end.
+    /// Set by a signal.
     pub interrupt: Interrupt,
 }
 
-/// Runs all steps of `plan` at `place`.
 pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
     let _pinned = plan.processor.map(|processor| place.servers.pin(processor)).transpose()?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
@@ -82,11 +77,12 @@ pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
         }
         let before = place.servers.usage()?;
         for link in &mut links {
-            link.say(&ToRank::Go)?;
+            link.send(&ToRank::Go)?;
         }
         let mut measured = Vec::new();
         for link in &mut links {
-            measured.push(answer(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
+            measured
+                .push(await_result(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
         }
         let after = place.servers.usage()?;
         let servers = before.zip(after).map(|(before, after)| after.since(before));
@@ -96,7 +92,7 @@ pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
     Ok(done)
 }
 
-/// One connection per rank, in the order of ranks, each told the plan.
+/// Accepts one connection per rank, and sends the plan. Returns them in the order of ranks.
 fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits) -> Outcome<Vec<Link>> {
     let mut links: Vec<Option<Link>> = (0..plan.ranks).map(|_| None).collect();
     while links.iter().any(Option::is_none) {
@@ -105,29 +101,29 @@ fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits
         let (stream, _) = listener.accept().context(|| "accept a rank")?;
         let mut link = Link::new(stream)?;
         wait::readable(link.stream(), limits.step, || ranks.check_started(limits))?;
-        match link.hear()? {
+        match link.receive()? {
             Some(FromRank::Hello { rank, token }) if token == plan.run && rank < plan.ranks => {
-                link.say(&ToRank::Plan(plan.clone()))?;
+                link.send(&ToRank::Plan(plan.clone()))?;
                 links[rank as usize] = Some(link);
             }
-            // Not one of this run's ranks: somebody else on this machine tried the port.
+            // Not a rank of this run: another process connected to the port.
             _ => drop(link),
         }
     }
     Ok(links.into_iter().flatten().collect())
 }
 
-fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measured> {
+fn await_result(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measured> {
     wait::readable(link.stream(), limits.step, || ranks.check(limits))?;
-    match link.hear()? {
+    match link.receive()? {
         Some(FromRank::Done(measured)) => Ok(measured),
         Some(FromRank::Failed(message)) => Err(message),
-        Some(FromRank::Hello { .. }) => Err("a rank said hello twice".to_owned()),
-        None => Err("a rank ended before its work did; what it said is above".to_owned()),
+        Some(FromRank::Hello { .. }) => Err("a rank sent hello twice".to_owned()),
+        None => Err("a rank exited during its work; its output is above".to_owned()),
     }
 }
 
-/// The processes of a run.
+/// The rank processes of a run.
 #[derive(Debug)]
 struct Ranks(Vec<Child>);
 
@@ -154,13 +150,13 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// An error when a rank has ended although it has not said hello.
+    /// Fails if a rank has exited before its hello.
     fn check_started(&mut self, limits: &Limits) -> Outcome<()> {
         limits.interrupt.check()?;
         self.ended().map_or(Ok(()), |(rank, status)| Err(format!("rank {rank} ended early: {status}")))
     }
 
-    /// An error when a rank has failed; one may be through while others still work.
+    /// Fails if a rank has failed. A rank may complete before others.
     fn check(&mut self, limits: &Limits) -> Outcome<()> {
         limits.interrupt.check()?;
         match self.ended() {
@@ -169,13 +165,13 @@ impl Ranks {
         }
     }
 
-    /// A rank that has ended, a failed one first.
+    /// A rank that has exited, preferably a failed one.
     fn ended(&mut self) -> Option<(usize, std::process::ExitStatus)> {
         let ended = |(rank, child): (usize, &mut Child)| Some((rank, child.try_wait().ok()??));
         self.0.iter_mut().enumerate().filter_map(ended).min_by_key(|(_, status)| status.success())
     }
 
-    /// Waits until every rank has ended well.
+    /// Waits until every rank has exited successfully.
     fn finish(&mut self, limits: &Limits) -> Outcome<()> {
         for rank in 0..self.0.len() {
             wait::until(&format!("the end of rank {rank}"), limits.step, || {
@@ -190,7 +186,7 @@ impl Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only for a process that has ended, which is what is wanted.
+            // Both fail only if the process has ended already.
             child.kill().ok();
             child.wait().ok();
         }

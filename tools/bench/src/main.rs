@@ -1,10 +1,9 @@
-//! Measures file systems side by side, and checks every byte it reads.
+//! Benchmarks of file systems side by side, with a check of every byte read.
 //!
-//! `tameike-bench run` measures one or more targets (a plain directory, tmpfs, GlusterFS, Tameike) in turn,
-//! repetition by repetition, and writes a report. The ranks that do the reading and writing are processes of
-//! their own (`tameike-bench rank`), each started on a node of its own where the target has nodes.
-//! `tameike-bench noise` measures what agents take from a program that computes, and
-//! `tameike-bench profile` where agents spend their time.
+//! - `tameike-bench run` measures targets (a plain directory, tmpfs, GlusterFS, Tameike), interleaved in each repetition, and
+//!   writes a report. Its ranks are separate processes (`tameike-bench rank`), each started on its node if the target has nodes.
+//! - `tameike-bench noise` measures how agents disturb a computing program.
+//! - `tameike-bench profile` samples where agents spend their processor time.
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -9,19 +9,19 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Options {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure the targets in turn, and write a report.
+    /// Measure targets side by side, and write a report.
     Run(RunOptions),
-    /// Measure what agents take from a program that computes on a processor of its own.
+    /// Measure how agents disturb a program that computes on a processor.
     Noise(NoiseOptions),
-    /// Draw where agents spend their processor time, with `perf`.
+    /// Sample where agents spend their processor time, with `perf`.
     Profile(ProfileOptions),
     /// One process of a run; started by `run`.
     #[command(hide = true)]
@@ -32,7 +32,7 @@ pub enum Command {
 }
 
 impl RunOptions {
-    /// The workloads that were asked for: all when none was named.
+    /// The requested workloads; all if none was named.
     pub fn workloads(&self) -> &[Workload] {
         match self.workloads.as_slice() {
             [] => Workload::value_variants(),
@@ -41,7 +41,7 @@ impl RunOptions {
     }
 }
 
-/// A target that the program sets up itself.
+/// A target that this program sets up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BuiltIn {
     /// A directory on this machine's disk.
@@ -54,48 +54,47 @@ pub enum BuiltIn {
     Moosefs,
     /// The job-shared view of a Tameike job, RAM device, one agent per node.
     Tameike,
-    /// The same with one agent, which all ranks use.
+    /// As `tameike`, with one agent that all ranks use.
     #[value(name = "tameike-1")]
     TameikeOne,
-    /// As `tameike`, with ranks that are preloaded.
+    /// As `tameike`, with preloaded ranks.
     TameikePreload,
-    /// As `tameike-1`, with ranks that are preloaded.
+    /// As `tameike-1`, with preloaded ranks.
     #[value(name = "tameike-1-preload")]
     TameikeOnePreload,
     /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in /dev/shm.
     TameikeCache,
 }
 
-/// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// What to measure.
+    /// Targets to measure.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "tmpfs,disk,tameike,tameike-1,tameike-preload,tameike-1-preload,tameike-cache,glusterfs,moosefs"
     )]
     pub targets: Vec<BuiltIn>,
-    /// Measure this directory too, under this name. `$VARIABLE` stands for the rank's own environment,
-    /// `{node}` and `{rank}` for its numbers.
+    /// Also measure this directory, under this name. `$VARIABLE` is expanded from the rank's environment, `{node}` and `{rank}`
+    /// are replaced by its numbers.
     #[arg(long = "also", value_name = "NAME=DIRECTORY")]
     pub also: Vec<String>,
-    /// Start the ranks of the target NAME through this command: `NAME=ssh host{node}`.
+    /// Start the ranks of target NAME by this command: `NAME=ssh host{node}`.
     #[arg(long = "launcher", value_name = "NAME=COMMAND")]
     pub launchers: Vec<String>,
-    /// Run this command to its end before each step in which ranks of the target NAME read: `NAME=tameike drain`.
+    /// Run this command before each step in which ranks of target NAME read: `NAME=tameike drain`.
     #[arg(long = "settle", value_name = "NAME=COMMAND")]
     pub settles: Vec<String>,
     /// The target that ratios are relative to [default: tmpfs, or else the first].
     #[arg(long)]
     pub base: Option<String>,
-    /// What to do to each target [default: everything].
+    /// Workloads to run [default: all].
     #[arg(long, value_delimiter = ',')]
     pub workloads: Vec<Workload>,
-    /// Processes that read and write at once.
+    /// Number of ranks (processes that read and write concurrently).
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
-    /// Nodes of targets that have nodes (`tameike-1` has one always); rank r runs on node r modulo this.
+    /// Nodes of targets that have nodes (`tameike-1` always has one); rank r runs on node r modulo this.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nodes: u32,
     /// Repetitions; the report gives their median.
@@ -104,28 +103,28 @@ pub struct RunOptions {
     /// Size of each rank's large file, in MiB.
     #[arg(long, default_value_t = Sizes::USUAL.size_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub size_mib: u64,
-    /// Empty files and small files of each rank.
+    /// Empty files and small files per rank.
     #[arg(long, default_value_t = Sizes::USUAL.files, value_parser = clap::value_parser!(u32).range(1..))]
     pub files: u32,
-    /// Files of 1 MiB of each rank.
+    /// Files of 1 MiB per rank.
     #[arg(long, default_value_t = Sizes::USUAL.large_files, value_parser = clap::value_parser!(u32).range(1..))]
     pub large_files: u32,
-    /// Random reads and writes of each rank.
+    /// Random reads and writes per rank.
     #[arg(long, default_value_t = Sizes::USUAL.operations, value_parser = clap::value_parser!(u32).range(1..))]
     pub operations: u32,
-    /// Very little of everything, to see that it works: sizes and repetitions above are ignored.
+    /// Minimal sizes and one repetition, for tests: the options above are ignored.
     #[arg(long)]
     pub tiny: bool,
-    /// Where the plain directory on disk is made.
+    /// Parent of the plain directory on disk.
     #[arg(long, default_value = "/var/tmp")]
     pub disk: PathBuf,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// What the bytes written follow from.
+    /// Seed of the written data.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// A phase that takes longer than this many seconds has failed.
+    /// Time limit of a step, in seconds.
     #[arg(long, default_value_t = 600)]
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
@@ -136,42 +135,40 @@ pub struct RunOptions {
     pub out: PathBuf,
 }
 
-/// Options of `rank`.
 #[derive(Debug, Args)]
 pub struct RankOptions {
-    /// Where the coordinator listens.
+    /// Address of the coordinator.
     #[arg(long)]
     pub coordinator: SocketAddr,
-    /// Which rank this is.
+    /// Number of this rank.
     #[arg(long)]
     pub rank: u32,
-    /// Shows the coordinator that this rank is of its run.
+    /// Identifies the run to the coordinator.
     #[arg(long)]
     pub token: String,
-    /// Where to read and write; `$VARIABLE` is looked up in this process's environment.
+    /// Directory to read and write; `$VARIABLE` is expanded from this process's environment.
     #[arg(long)]
     pub directory: String,
 }
 
-/// Options of `noise`.
 #[derive(Debug, Args)]
 pub struct NoiseOptions {
     /// Rounds of a window without a job, one with an idle job and one with a busy job.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Length of a window.
+    /// Length of a window, in seconds.
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
     /// Agents of the job, and ranks that use it.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nodes: u32,
-    /// Let agents and ranks run on every processor, also the compute process's.
+    /// Let agents and ranks run on every processor, including that of the compute process.
     #[arg(long)]
     pub anywhere: bool,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// What takes longer than this many seconds has failed.
+    /// Time limit of a step, in seconds.
     #[arg(long, default_value_t = 600)]
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
@@ -182,16 +179,15 @@ pub struct NoiseOptions {
     pub out: PathBuf,
 }
 
-/// Options of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileOptions {
-    /// What to do to the job.
+    /// Workloads to run on the job.
     #[arg(long, value_delimiter = ',', default_value = "sequential,interleaved,latency,metadata")]
     pub workloads: Vec<Workload>,
-    /// Repeat each workload for this long.
+    /// Repeat each workload for this time, in seconds.
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Processes that read and write at once.
+    /// Number of ranks (processes that read and write concurrently).
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
     /// Agents of the job.
@@ -200,13 +196,13 @@ pub struct ProfileOptions {
     /// Preload the ranks.
     #[arg(long)]
     pub preload: bool,
-    /// Sample all that runs on the machine, idle processors included, and not the agents alone.
+    /// Sample the whole machine, including ranks and idle processors, instead of the agents.
     #[arg(long)]
     pub machine: bool,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// What takes longer than this many seconds has failed.
+    /// Time limit of a step, in seconds.
     #[arg(long, default_value_t = 600)]
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
@@ -217,13 +213,12 @@ pub struct ProfileOptions {
     pub out: PathBuf,
 }
 
-/// Options of `quantum`.
 #[derive(Debug, Args)]
 pub struct QuantumOptions {
-    /// Where to compute.
+    /// The processor to compute on.
     #[arg(long)]
     pub processor: usize,
-    /// For how long.
+    /// The time to compute, in seconds.
     #[arg(long)]
     pub seconds: f64,
 }

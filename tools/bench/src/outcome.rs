@@ -1,13 +1,13 @@
-//! Errors of this program: one line for a person, which says what was being done and what went wrong.
+//! Errors of this program: one line that states the failed operation and the cause.
 
 use std::fmt::Display;
 
-/// What a step of a measurement gives, or why there is no figure.
+/// The result of a step, or the reason that there is none.
 pub type Outcome<T> = Result<T, String>;
 
-/// Says what was being done when something failed.
+/// Adds the failed operation to an error.
 pub trait Context<T> {
-    /// `doing` is a verb and what it is done to: "open /x/y".
+    /// `doing` is a verb with its object: "open /x/y".
     fn context<D: Display>(self, doing: impl FnOnce() -> D) -> Outcome<T>;
 }
 

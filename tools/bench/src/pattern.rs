@@ -1,26 +1,25 @@
-//! What is written: bytes that follow from (seed, file, offset, version), cheap to make and to check.
+//! Test data: bytes determined by (seed, file, offset, version), cheap to generate and to check.
 //!
-//! A block of random words, made once, is repeated through every file, each page of it combined with a key of
-//! its own: so a page of another file, of another offset or of an older version never passes for this one, and
-//! making or checking a gigabyte takes a fraction of the time of moving it.
+//! Every file repeats one block of random words, and combines each page with a separate key. So a page of another file, another
+//! offset or an older version is never taken for the right one, and generating or checking a gigabyte takes a fraction of the
+//! time of its transfer.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes under one key.
 const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 256;
 
-/// Which bytes: of which file, and of which version of its content.
+/// Identifies a version of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Names the file among all of a run.
+    /// Identifies the file within a run.
     pub file: u64,
     /// Changes when the file is overwritten.
     pub version: u64,
 }
 
-/// The bytes of all files of a run.
+/// The data of all files of a run.
 #[derive(Debug)]
 pub struct Pattern {
     seed: u64,
@@ -28,14 +27,14 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The same bytes for the same seed, everywhere.
+    /// The same seed gives the same bytes everywhere.
     pub fn new(seed: u64) -> Self {
         let word = |index: usize| xxh3_64_with_seed(&index.to_le_bytes(), seed);
         let page = |page: usize| std::array::from_fn(|at| word(page * PAGE_BYTES + at));
         Self { seed, block: (0..BLOCK_PAGES).map(page).collect() }
     }
 
-    /// Fills `bytes` with what belongs at `offset` of `content`; `offset` is a whole number of words of 8 bytes.
+    /// Fills `bytes` with the data at `offset` of `content`; `offset` is a multiple of 8.
     pub fn fill(&self, content: Content, offset: u64, bytes: &mut [u8]) {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -47,7 +46,7 @@ impl Pattern {
         }
     }
 
-    /// Fills `bytes` with what belongs in `page` from its word `first`.
+    /// Fills `bytes` with the data of `page` from its word `first` on.
     fn fill_in_page(&self, content: Content, page: u64, first: usize, bytes: &mut [u8]) {
         let (words, key) = (&self.words(page)[first..], self.key(content, page));
         let (whole, rest) = bytes.as_chunks_mut::<WORD_BYTES>();
@@ -58,7 +57,7 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// The offset of the first byte of `bytes` that is not what belongs there, or `None` when all are right.
+    /// The offset of the first wrong byte of `bytes`; `None` if all are right.
     pub fn first_wrong(&self, content: Content, offset: u64, bytes: &[u8]) -> Option<u64> {
         let mut expected = [0; PAGE_BYTES];
         for (index, chunk) in bytes.chunks(PAGE_BYTES).enumerate() {
@@ -86,10 +85,10 @@ impl Pattern {
     }
 }
 
-/// The blocks that random access visits: the same for writer and reader.
+/// The blocks that random access visits, the same for writer and reader.
 pub fn random_blocks(seed: u64, file: u64, blocks: u64, count: u64) -> impl Iterator<Item = u64> {
     let draw = move |index: u64| xxh3_64_with_seed(&index.to_le_bytes(), seed ^ file.rotate_left(32));
-    // The high part of a product spreads evenly over the range without the bias of a remainder.
+    // The high half of a product has no modulo bias.
     (0..count).map(move |index| ((u128::from(draw(index)) * u128::from(blocks)) >> 64) as u64)
 }
 
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filled_is_right() {
+    fn filled_bytes_are_right() {
         let pattern = Pattern::new(1);
         for size in [0, 1, 7, 8, 3901, 4096, 4097, 3 << 20] {
             let bytes = filled(&pattern, CONTENT, 8192, size);
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_elsewhere_are_found() {
+    fn misplaced_bytes_are_found() {
         let pattern = Pattern::new(1);
         let bytes = filled(&pattern, CONTENT, 0, 4096);
         let period = (BLOCK_PAGES * PAGE_BYTES) as u64;

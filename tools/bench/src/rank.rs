@@ -1,7 +1,7 @@
-//! One rank: does what the coordinator plans, a step at a time.
+//! A rank: executes the coordinator's plan step by step.
 //!
-//! Coordinator and rank exchange lines of JSON over one connection. The coordinator sends the plan, then one
-//! [`ToRank::Go`] per step once every rank has finished the step before; the rank answers each with its work.
+//! Coordinator and rank exchange lines of JSON over one connection. The coordinator sends the plan, and one [`ToRank::Go`] per
+//! step, after every rank has completed the previous one. The rank replies to each with its measurements.
 
 use crate::options::RankOptions;
 use crate::outcome::{Context, Outcome};
@@ -12,28 +12,24 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-/// What the coordinator says.
+/// A message of the coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToRank {
-    /// What will be done; said once.
     Plan(Plan),
-    /// Do the next step now.
     Go,
 }
 
-/// What a rank says.
+/// A message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromRank {
-    /// I am here.
+    /// The first message.
     Hello {
-        /// Which rank.
         rank: u32,
-        /// What the coordinator gave it.
+        /// The token of the run.
         token: String,
     },
-    /// The step is done.
     Done(Measured),
-    /// The step failed, and why.
+    /// The step has failed, with the reason.
     Failed(String),
 }
 
@@ -42,56 +38,53 @@ pub enum FromRank {
 pub struct Link(BufReader<TcpStream>);
 
 impl Link {
-    /// Over `stream`.
     pub fn new(stream: TcpStream) -> Outcome<Self> {
         stream.set_nodelay(true).context(|| "set up a connection")?;
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// The connection, to wait on.
     pub fn stream(&self) -> &TcpStream {
         self.0.get_ref()
     }
 
-    /// Sends one message.
-    pub fn say(&mut self, message: &impl Serialize) -> Outcome<()> {
+    pub fn send(&mut self, message: &impl Serialize) -> Outcome<()> {
         let mut line = serde_json::to_vec(message).context(|| "write a message")?;
         line.push(b'\n');
         self.0.get_mut().write_all(&line).context(|| "send a message")
     }
 
-    /// The next message; `None` when the other end has gone.
-    pub fn hear<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
+    /// Receives the next message; `None` if the other end has closed.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
         let mut line = String::new();
         match self.0.read_line(&mut line).context(|| "read a message")? {
             0 => Ok(None),
-            _ => serde_json::from_str(&line).map(Some).context(|| "understand a message"),
+            _ => serde_json::from_str(&line).map(Some).context(|| "parse a message"),
         }
     }
 }
 
-/// Serves one coordinator from hello to the last step.
+/// Executes all steps of one run.
 pub fn serve(options: &RankOptions) -> Outcome<()> {
     let rank = options.rank;
-    let gone = || format!("rank {rank}: the coordinator has gone");
+    let gone = || format!("rank {rank}: the coordinator closed the connection");
     let directory = expand(&options.directory)?;
     let stream =
         TcpStream::connect(options.coordinator).context(|| format!("reach {}", options.coordinator))?;
     let mut link = Link::new(stream)?;
-    link.say(&FromRank::Hello { rank, token: options.token.clone() })?;
-    let Some(ToRank::Plan(plan)) = link.hear()? else { return Err(gone()) };
+    link.send(&FromRank::Hello { rank, token: options.token.clone() })?;
+    let Some(ToRank::Plan(plan)) = link.receive()? else { return Err(gone()) };
     if let Some(processor) = plan.processor {
         servers::pin_self(processor)?;
     }
     let steps = plan.workload.steps();
     let site = Site::new(plan, rank, &directory);
     for &step in steps {
-        let Some(ToRank::Go) = link.hear()? else { return Err(gone()) };
+        let Some(ToRank::Go) = link.receive()? else { return Err(gone()) };
         match site.take(step) {
-            Ok(measured) => link.say(&FromRank::Done(measured))?,
+            Ok(measured) => link.send(&FromRank::Done(measured))?,
             Err(message) => {
                 let message = format!("rank {rank}: {message}");
-                link.say(&FromRank::Failed(message.clone()))?;
+                link.send(&FromRank::Failed(message.clone()))?;
                 return Err(message);
             }
         }
@@ -99,7 +92,7 @@ pub fn serve(options: &RankOptions) -> Outcome<()> {
     Ok(())
 }
 
-/// `$NAME/rest` with NAME taken from the environment: views may be elsewhere on each node.
+/// Expands `$NAME/rest` from the environment, since the path of a view differs between nodes.
 fn expand(directory: &str) -> Outcome<PathBuf> {
     let Some(variable) = directory.strip_prefix('$') else { return Ok(directory.into()) };
     let (name, rest) = variable.split_once('/').unwrap_or((variable, ""));

@@ -1,6 +1,6 @@
-//! The processes that serve a target: what processor time and memory they take, and which processors they run on.
+//! The server processes of a target: their processor time, memory, and affinity.
 //!
-//! Only what `/proc` tells anybody about a process; its times come in ticks, of 10 ms on Linux.
+//! All data comes from `/proc`, whose times have a resolution of 10 ms (ticks) on Linux.
 
 use crate::outcome::{Context, Outcome};
 use rustix::io::Errno;
@@ -10,33 +10,32 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Processes by their numbers on this host; none for what the kernel or another host serves.
+/// Server processes of this host, by number; empty if the kernel or another host serves the target.
 #[derive(Clone, Debug, Default)]
 pub struct Servers(Vec<u32>);
 
-/// What they take together.
+/// Resource usage of the processes together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Usage {
-    /// In user and in system mode.
+    /// Processor time, user and system, in seconds.
     pub processor_seconds: f64,
-    /// Resident now.
+    /// Current resident memory, in bytes.
     pub resident_bytes: u64,
-    /// The most that was ever resident, summed over processes.
+    /// Sum of their peak resident memory, in bytes.
     pub peak_bytes: u64,
 }
 
 impl Servers {
-    /// These processes.
     pub fn new(processes: Vec<u32>) -> Self {
         Self(processes)
     }
 
-    /// Their numbers, as other programs take a list.
+    /// Their numbers, separated by commas.
     pub fn numbers(&self) -> String {
         self.0.iter().map(u32::to_string).collect::<Vec<String>>().join(",")
     }
 
-    /// What they have taken so far; `None` where there are none.
+    /// Their usage so far; `None` without processes.
     pub fn usage(&self) -> Outcome<Option<Usage>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -48,26 +47,26 @@ impl Servers {
                 fs::read_to_string(&path).context(|| format!("read {path} (has that server ended?)"))
             };
             let (stat, status) = (read("stat")?, read("status")?);
-            all.processor_seconds += processor_seconds(&stat).ok_or("cannot understand /proc/PID/stat")?;
+            all.processor_seconds += processor_seconds(&stat).ok_or("cannot parse /proc/PID/stat")?;
             all.resident_bytes += bytes(&status, "VmRSS:");
             all.peak_bytes += bytes(&status, "VmHWM:");
         }
         Ok(Some(all))
     }
 
-    /// Keeps all their threads on one processor until the result is dropped.
+    /// Pins all their threads to one processor until the result is dropped.
     pub fn pin(&self, processor: usize) -> Outcome<Pinned> {
         let mut pinned = Pinned { servers: self.clone(), before: BTreeMap::new() };
         for thread in self.threads() {
-            // A thread that has ended meanwhile needs no pinning.
+            // A thread that has exited meanwhile needs no pinning.
             let set = match sched_getaffinity(Some(thread)) {
                 Err(Errno::SRCH) => continue,
-                other => other.context(|| "ask where a server runs")?,
+                other => other.context(|| "get the affinity of a server")?,
             };
             pinned.before.insert(thread.as_raw_nonzero().get(), set);
             match sched_setaffinity(Some(thread), &only(processor)) {
                 Ok(()) | Err(Errno::SRCH) => {}
-                Err(error) => return Err(format!("cannot keep a server on processor {processor}: {error}")),
+                Err(error) => return Err(format!("cannot pin a server to processor {processor}: {error}")),
             }
         }
         Ok(pinned)
@@ -81,27 +80,27 @@ impl Servers {
 }
 
 impl Usage {
-    /// With the processor time that was taken since `before`.
+    /// The usage with the processor time since `before`.
     pub fn since(self, before: Self) -> Self {
         Self { processor_seconds: self.processor_seconds - before.processor_seconds, ..self }
     }
 }
 
-/// Servers that are kept on one processor.
+/// Servers pinned to one processor.
 #[derive(Debug)]
 pub struct Pinned {
     servers: Servers,
-    /// Where each thread ran, by its number.
+    /// The previous affinity of each thread, by its number.
     before: BTreeMap<i32, CpuSet>,
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         for thread in self.servers.threads() {
-            // A thread that was started meanwhile goes where some other of them went.
+            // A thread started meanwhile gets the affinity of another one.
             let before = self.before.get(&thread.as_raw_nonzero().get());
             if let Some(set) = before.or_else(|| self.before.values().next()) {
-                // It fails only for a thread that has ended.
+                // Fails only if the thread has exited.
                 sched_setaffinity(Some(thread), set).ok();
             }
         }
@@ -110,18 +109,18 @@ impl Drop for Pinned {
 
 /// The first and the last processor that this process may run on.
 pub fn first_and_last_processor() -> Outcome<(usize, usize)> {
-    let allowed = sched_getaffinity(None).context(|| "ask where this process runs")?;
+    let allowed = sched_getaffinity(None).context(|| "get the affinity of this process")?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|&at| allowed.is_set(at));
     let first = allowed.next().ok_or("there is no processor")?;
     Ok((first, allowed.next_back().unwrap_or(first)))
 }
 
-/// How long the hypervisor has not run `processor` so far although it had work.
+/// Time stolen from `processor` by the hypervisor so far.
 pub fn stolen_seconds(processor: usize) -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/stat").context(|| "read /proc/stat")?;
     stolen_ticks(&stat, processor)
         .map(|ticks| ticks as f64 / clock_ticks_per_second() as f64)
-        .ok_or_else(|| format!("/proc/stat says nothing of processor {processor}"))
+        .ok_or_else(|| format!("/proc/stat lacks processor {processor}"))
 }
 
 /// The eighth figure in the line of `processor`.
@@ -131,9 +130,9 @@ fn stolen_ticks(stat: &str, processor: usize) -> Option<u64> {
     line.split_ascii_whitespace().nth(7)?.parse().ok()
 }
 
-/// Keeps this process on one processor from now on.
+/// Pins this process to one processor.
 pub fn pin_self(processor: usize) -> Outcome<()> {
-    sched_setaffinity(None, &only(processor)).context(|| format!("stay on processor {processor}"))
+    sched_setaffinity(None, &only(processor)).context(|| format!("pin this process to processor {processor}"))
 }
 
 fn only(processor: usize) -> CpuSet {
@@ -142,14 +141,14 @@ fn only(processor: usize) -> CpuSet {
     set
 }
 
-/// User and system time from `/proc/PID/stat`: its fields 14 and 15, of which the second is the name in brackets.
+/// User and system time: fields 14 and 15 of `/proc/PID/stat`. The name, in brackets, is field 2.
 fn processor_seconds(stat: &str) -> Option<f64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     Some((ticks()? + ticks()?) as f64 / clock_ticks_per_second() as f64)
 }
 
-/// The figure of a line of `/proc/PID/status`, which is in KiB.
+/// A figure of `/proc/PID/status` in bytes; the file has KiB.
 fn bytes(status: &str, name: &str) -> u64 {
     let figure = status.lines().find_map(|line| line.strip_prefix(name));
     figure.and_then(|text| text.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
@@ -162,7 +161,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn times_are_found_behind_any_name() {
+    fn times_are_parsed_after_any_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 5 6 7 8 250 50 0 0 20 0 1 0 9";
         assert_eq!(processor_seconds(stat), Some(300.0 / clock_ticks_per_second() as f64));
         assert_eq!(processor_seconds("7 (a) S 1"), None);
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_pinned_and_let_go_again() {
+    fn servers_are_pinned_and_released() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat starts");
         let thread = Pid::from_raw(child.id() as i32);
         let (before, processor) =
@@ -193,7 +192,7 @@ mod tests {
         drop(pinned);
         assert_eq!(sched_getaffinity(thread).expect("a mask"), before);
         drop(child.stdin.take());
-        assert!(child.wait().expect("it ends").success());
-        assert!(Servers::new(vec![child.id()]).usage().is_err(), "it has ended");
+        assert!(child.wait().expect("an exit status").success());
+        assert!(Servers::new(vec![child.id()]).usage().is_err(), "the process has exited");
     }
 }

@@ -1,7 +1,6 @@
-//! A whole run: every workload on every target, in turn, repetition by repetition.
+//! A run: every workload on every target, interleaved in each repetition.
 //!
-//! Turns are short (one workload on one target), so that whatever changes on the machine during a run changes
-//! for all targets alike.
+//! A turn is one workload on one target, short enough that changes of the machine during a run affect all targets alike.
 
 use crate::clock::Stopwatch;
 use crate::coordinator::{self, Limits};
@@ -13,14 +12,13 @@ use crate::wait::Interrupt;
 use crate::workload::Sizes;
 use std::time::Duration;
 
-/// Measures, and writes the report.
 pub fn run(options: &RunOptions) -> Outcome<()> {
     let limits = Limits {
         watch: Stopwatch::start(),
         step: Duration::from_secs(options.limit_s),
         interrupt: Interrupt::listen()?,
     };
-    // Refused now rather than after an hour of measuring.
+    // Fail now rather than after an hour of measurements.
     let place = report::make_directory(&options.out, &options.name)?;
     let outcome = measure(options, &limits).and_then(|(targets, figures)| {
         let base = base(options, &targets)?;
@@ -32,7 +30,7 @@ pub fn run(options: &RunOptions) -> Outcome<()> {
     });
     match &outcome {
         Ok(()) => println!("report: {}", place.join("report.md").display()),
-        // Nothing was written: an empty directory must not pass for a report.
+        // An empty directory must not look like a report.
         Err(_) => drop(std::fs::remove_dir(&place)),
     }
     outcome
@@ -56,7 +54,7 @@ fn measure(options: &RunOptions, limits: &Limits) -> Outcome<(Vec<Target>, Figur
                 print!("{turn}/{turns}, {:.0} s: ", limits.watch.elapsed().as_secs_f64());
                 match coordinator::run(&plan, &target.place, limits) {
                     Ok(done) => figures.add(workload, target, repetition, &done),
-                    // What another file system cannot do is a result, too.
+                    // The failure of another file system is a result too.
                     Err(message) if target.is_peer() && limits.interrupt.check().is_ok() => {
                         figures.fail(workload, &target.label.name, message);
                     }
@@ -82,7 +80,6 @@ fn sizes(options: &RunOptions) -> Sizes {
     }
 }
 
-/// The target that ratios are relative to.
 fn base(options: &RunOptions, targets: &[Target]) -> Outcome<String> {
     let names: Vec<&str> = targets.iter().map(|target| target.label.name.as_str()).collect();
     let wanted = match &options.base {

@@ -1,4 +1,4 @@
-//! Waiting for something to become readable, while watching for an interrupt and for processes that end.
+//! Waits with a time limit that also check for interrupts and for processes that have exited.
 
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a wait looks at what does not wake it.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether a person or the batch system wants this program to end; it then cleans up and ends.
+/// Set when a signal requests the end of this program, which then cleans up and exits.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on SIGINT, SIGTERM and SIGHUP are noted here and no longer end the program at once.
+    /// From now on SIGINT, SIGTERM and SIGHUP are recorded here and no longer kill the program.
     pub fn listen() -> Outcome<Self> {
         let noted = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -26,7 +25,7 @@ impl Interrupt {
         Ok(noted)
     }
 
-    /// An error once a signal has come.
+    /// Fails after a signal.
     pub fn check(&self) -> Outcome<()> {
         match self.0.load(Ordering::Relaxed) {
             true => Err("interrupted; nothing is left behind, and there is no report".to_owned()),
@@ -35,37 +34,37 @@ impl Interrupt {
     }
 }
 
-/// Waits until `source` is readable. `look` is asked now and then whether to go on.
-pub fn readable(source: impl AsFd, limit: Duration, mut look: impl FnMut() -> Outcome<()>) -> Outcome<()> {
+/// Waits until `source` is readable. Calls `check` regularly to check whether to continue.
+pub fn readable(source: impl AsFd, limit: Duration, mut check: impl FnMut() -> Outcome<()>) -> Outcome<()> {
     let begun = Stopwatch::start();
     loop {
         let mut polled = [PollFd::new(&source, PollFlags::IN)];
-        match poll(&mut polled, Some(&timespec(LOOK_EVERY))) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => look()?,
+        match poll(&mut polled, Some(&timespec(CHECK_INTERVAL))) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => check()?,
             Ok(_) => return Ok(()),
             Err(error) => return Err(format!("cannot wait: {error}")),
         }
         if begun.elapsed() > limit {
-            return Err(format!("nothing heard for {} s", limit.as_secs()));
+            return Err(format!("no data within {} s", limit.as_secs()));
         }
     }
 }
 
-/// Whether `source` is readable now.
+/// True if `source` is readable now.
 pub fn is_readable(source: impl AsFd) -> Outcome<bool> {
     let mut polled = [PollFd::new(&source, PollFlags::IN)];
-    poll(&mut polled, Some(&timespec(Duration::ZERO))).map(|count| count > 0).context(|| "look for an answer")
+    poll(&mut polled, Some(&timespec(Duration::ZERO))).map(|count| count > 0).context(|| "poll for a result")
 }
 
-/// Asks `ready` again and again until it says so; for programs of others, which offer no event to wait for.
+/// Polls `ready`, for third-party programs without an event to wait for.
 pub fn until(what: &str, limit: Duration, mut ready: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
     let begun = Stopwatch::start();
     while !ready()? {
         if begun.elapsed() > limit {
             return Err(format!("{what} is not ready after {} s", limit.as_secs()));
         }
-        // An interrupted wait only asks again sooner.
-        poll(&mut [], Some(&timespec(LOOK_EVERY))).ok();
+        // An interrupted wait is only shorter.
+        poll(&mut [], Some(&timespec(CHECK_INTERVAL))).ok();
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The whole program, very little of everything, on plain directories.
+//! Runs the whole program with minimal sizes, on plain directories.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -31,7 +31,7 @@ fn all_workloads_on_two_directories_and_through_a_launcher() {
     let out = tempfile::tempdir().expect("a directory");
     let (disk, other) =
         (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
-    // The directory comes from the environment that the launcher sets, different on each node.
+    // The launcher sets a variable with the directory, different on each node.
     std::os::unix::fs::symlink(other.path(), out.path().with_extension("node-0")).expect("a link");
     std::os::unix::fs::symlink(other.path(), out.path().with_extension("node-1")).expect("a link");
     let launcher = format!("other=env PLACE={}.node-{{node}}", out.path().display());
@@ -46,7 +46,7 @@ fn all_workloads_on_two_directories_and_through_a_launcher() {
 
     let report = report(out.path());
     let samples = report["samples"].as_array().expect("samples");
-    // Steps that are measured, on two targets: of six patterns of large files, three of blocks, and many files of three sizes.
+    // Measured steps on two targets: six patterns of large files, three of blocks, and many files of three sizes.
     assert_eq!(samples.len(), 2 * ((3 + 5 * 2) + 3 * 2 + 3 * 2 * 6));
     for sample in samples {
         let ranks = sample["ranks"].as_array().expect("ranks");
@@ -59,21 +59,21 @@ fn all_workloads_on_two_directories_and_through_a_launcher() {
         assert!(sample["latency"]["p99_us"].as_f64().expect("a figure") > 0.0, "{sample}");
         assert!(ranks.iter().all(|work| work["seconds"].as_f64().expect("seconds") > 0.0), "{sample}");
     }
-    assert_eq!((files_in(disk.path()), files_in(other.path())), (0, 0), "something was left behind");
+    assert_eq!((files_in(disk.path()), files_in(other.path())), (0, 0), "files were left behind");
 }
 
 #[test]
-fn a_target_that_cannot_be_written_gives_an_error_and_no_report() {
+fn a_target_that_cannot_be_written_is_an_error_without_a_report() {
     let out = tempfile::tempdir().expect("a directory");
     let output = bench(out.path(), &["--targets", "tmpfs", "--also", "broken=/proc/nowhere"]);
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("Sequential on broken") && said.contains("/proc/nowhere"), "{said}");
-    assert_eq!(files_in(out.path()), 0, "there is a report of nothing");
+    assert_eq!(files_in(out.path()), 0, "an empty report exists");
 }
 
 #[test]
-fn a_launcher_that_starts_nothing_is_noticed() {
+fn a_launcher_that_starts_no_rank_is_an_error() {
     let out = tempfile::tempdir().expect("a directory");
     let output = bench(out.path(), &["--targets", "tmpfs", "--launcher", "tmpfs=true"]);
     assert!(!output.status.success());

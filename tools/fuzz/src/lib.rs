@@ -1,8 +1,7 @@
-//! Everything that decodes bytes from outside, as functions that take any bytes.
+//! Fuzz targets: all decoders of external bytes, as functions that take any bytes.
 //!
-//! A target panics when a decoder does, when what it gives is encoded to something else, or takes more room than the
-//! bytes can mean. `fuzz/` runs each under libFuzzer; the tests of this crate replay the corpus, and change it at
-//! random, on every run.
+//! A target panics if a decoder panics, if a decoded value does not encode back to an equal value, or if it takes more memory than its
+//! bytes can mean. `fuzz/` runs each target under libFuzzer. The tests of this crate replay the corpus and random mutations of it.
 #![forbid(unsafe_code)]
 
 pub mod mutation;
@@ -19,7 +18,7 @@ use tameike_core::wire::call::{ReplyHeader, RequestHeader};
 use tameike_core::wire::endpoint::Endpoint;
 use tameike_core::wire::{Reply, Request, codec};
 
-/// A function that takes any bytes.
+/// A fuzz target: panics on a bug in a decoder.
 pub type Target = fn(&[u8]);
 
 /// All targets by name; each has a directory in `fuzz/corpus`.
@@ -51,24 +50,24 @@ pub const TARGETS: [(&str, Target); 25] = [
     ("records", records),
 ];
 
-/// Runs the target of this name.
+/// Runs the named target, which must exist.
 pub fn run(name: &str, bytes: &[u8]) {
     let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target of this name");
     target(bytes);
 }
 
-/// Where the corpus is.
+/// Returns the directory of the corpus.
 pub fn corpus() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus"))
 }
 
-/// What one byte of a message can mean, in bytes: an empty list element, or a number.
+/// Maximum memory of a value per encoded byte, in bytes: an empty list element, or a number.
 const EXPANSION_MAX: usize = 16;
 
-/// A decoded message is encoded to one that decodes to the same, and that is not much larger.
+/// Checks that a decoded message encodes to bytes that decode to the same message, and that are not much longer.
 fn round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
     if let Ok(message) = codec::decode::<T>(bytes) {
-        let again = codec::encode(&message).expect("it was no larger than this");
+        let again = codec::encode(&message).expect("it was no longer than this");
         assert!(again.len() <= bytes.len().saturating_mul(EXPANSION_MAX));
         assert_eq!(codec::decode::<T>(&again).as_ref(), Ok(&message));
     }
@@ -81,7 +80,10 @@ pub fn request(bytes: &[u8]) {
         assert_eq!(codec::decode::<RequestHeader>(&again), Ok(header));
         round_trip::<Request>(rest);
         if let Ok(request) = codec::decode::<Request>(rest) {
-            assert!(!request.expects_payload() || request.is_read_only(), "a payload may be asked for twice");
+            assert!(
+                !request.expects_payload() || request.is_read_only(),
+                "only read-only requests may expect a payload: clients may send them twice"
+            );
         }
     }
 }
@@ -95,12 +97,12 @@ pub fn reply(bytes: &[u8]) {
     }
 }
 
-/// What an agent tells of its endpoint.
+/// An agent's announcement of its endpoint.
 pub fn endpoint(bytes: &[u8]) {
     round_trip::<Endpoint>(bytes);
 }
 
-/// The journal of the cache view: what the log says of it, and what the table has.
+/// The journal of the cache view: records of the log, and values of the table.
 pub fn journal(bytes: &[u8]) {
     tameike_server::fuzz::journal_log(bytes);
     tameike_server::fuzz::journal(bytes);
@@ -110,7 +112,7 @@ pub fn journal(bytes: &[u8]) {
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Err(fault) = tameike::settings::config::parse(text) {
-        assert!(!fault.message.is_empty(), "a wrong line is told");
+        assert!(fault.has_message(), "an error has a message");
     }
 }
 
@@ -119,7 +121,7 @@ pub fn hostfile(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match tameike::settings::hostfile::parse(text) {
         Ok(hosts) => assert!(hosts.iter().all(|host| !host.host.is_empty() && !host.host.starts_with('-'))),
-        Err(fault) => assert!(fault.message.contains("line "), "{fault}"),
+        Err(fault) => assert!(fault.to_string().contains("line "), "{fault}"),
     }
     if let Ok(hosts) = tameike::settings::hostfile::parse_list(text) {
         assert!(hosts.iter().all(|host| !host.host.starts_with('-')));
@@ -128,7 +130,7 @@ pub fn hostfile(bytes: &[u8]) {
 
 fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
     if let Ok(value) = serde_json::from_slice::<T>(bytes) {
-        // Paths that are not text cannot be written as JSON, and are never read from it either.
+        // Paths that are not UTF-8 cannot be written as JSON, and are never read from it either.
         let again = serde_json::to_vec(&value).expect("it was JSON");
         assert_eq!(serde_json::from_slice::<T>(&again).expect("as written"), value);
     }
@@ -143,7 +145,7 @@ pub fn control(bytes: &[u8]) {
     json::<DriverReply>(bytes);
 }
 
-/// Records that jobs, nodes and devices leave for who comes later.
+/// Records of jobs, nodes and devices that later commands read.
 pub fn records(bytes: &[u8]) {
     json::<JobRecord>(bytes);
     json::<NodeState>(bytes);

@@ -1,4 +1,4 @@
-//! Writes the seeds of the corpus anew: `cargo run --package tameike-fuzz`.
+//! Regenerates the seeds of the corpus: `cargo run --package tameike-fuzz`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,13 +1,13 @@
-//! The short run: the corpus, and random changes of it, through every target.
+//! Runs the corpus and random mutations of it through every target.
 //!
-//! `TAMEIKE_SEED` chooses other changes, `PROPTEST_CASES` more of them, as for the other random tests.
+//! `TAMEIKE_SEED` selects other mutations, `PROPTEST_CASES` their number, as for other random tests.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tameike_fuzz::mutation::{Chance, mutated};
+use tameike_fuzz::mutation::{Rng, mutated};
 use tameike_fuzz::{TARGETS, Target, corpus, seeds};
 
-/// Changed inputs for each target and proptest case.
+/// Mutated inputs per target and proptest case.
 const CHANGES_PER_CASE: u64 = 32;
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -22,7 +22,7 @@ fn inputs(name: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("a file of the corpus")).collect()
 }
 
-/// Whether the target takes these bytes.
+/// Returns true if the target accepts these bytes without a panic.
 fn takes(target: Target, bytes: &[u8]) -> bool {
     catch_unwind(AssertUnwindSafe(|| target(bytes))).is_ok()
 }
@@ -33,39 +33,43 @@ fn check(name: &str, target: Target, bytes: &[u8]) {
 }
 
 #[test]
-fn the_corpus_and_random_changes_of_it_break_no_decoder() {
+fn no_decoder_fails_on_the_corpus_and_mutations_of_it() {
     let seed = number("TAMEIKE_SEED", 1);
     let changes = CHANGES_PER_CASE * number("PROPTEST_CASES", 256);
-    println!("TAMEIKE_SEED={seed}, {changes} changes for each target");
+    println!("TAMEIKE_SEED={seed}, {changes} mutations for each target");
     for (name, target) in TARGETS {
-        let (inputs, mut chance) = (inputs(name), Chance::new(seed));
+        let (inputs, mut rng) = (inputs(name), Rng::new(seed));
         assert!(!inputs.is_empty(), "{name} has no corpus");
         inputs.iter().for_each(|bytes| check(name, target, bytes));
         for _ in 0..changes {
-            check(name, target, &mutated(&inputs, &mut chance));
+            check(name, target, &mutated(&inputs, &mut rng));
         }
     }
 }
 
-/// A corpus of bytes that no version writes any more would test nothing.
+/// A corpus in outdated formats would test nothing.
 #[test]
-fn the_corpus_has_what_is_written_today() {
+fn the_corpus_has_the_current_formats() {
     for (name, seed, bytes) in seeds::all() {
         let path = corpus().join(name).join(&seed);
         let found = fs::read(&path).unwrap_or_default();
-        assert!(found == bytes, "{}: make it anew: cargo run --package tameike-fuzz", path.display());
+        assert!(
+            found == bytes,
+            "{}: outdated; regenerate it: cargo run --package tameike-fuzz",
+            path.display()
+        );
     }
     for (name, _) in TARGETS {
         assert!(seeds::all().iter().any(|(of, ..)| *of == name), "{name} has no seed");
     }
 }
 
-/// What a broken decoder would do, and what the run above would then say.
+/// The test above detects a broken decoder.
 #[test]
-fn a_broken_decoder_is_found() {
+fn a_broken_decoder_is_detected() {
     let seeds: Vec<Vec<u8>> = vec![b"length=12".to_vec()];
     let broken: Target = |bytes| assert!(!bytes.starts_with(b"length=1\xFF"));
-    let mut chance = Chance::new(1);
-    let found = (0..100_000).any(|_| !takes(broken, &mutated(&seeds, &mut chance)));
+    let mut rng = Rng::new(1);
+    let found = (0..100_000).any(|_| !takes(broken, &mutated(&seeds, &mut rng)));
     assert!(found);
 }

@@ -1,39 +1,38 @@
-//! Countdowns: of all calls that the product makes to its disks, to the network and to the shared file system, the
-//! n-th fails once, and everything after it works.
+//! Fault countdowns: the n-th call to a disk, the network or the shared file system fails once; all later calls work.
 //!
-//! A first run counts the calls. They are the same in every run up to the one that fails, so the number of a call and the way in
-//! which it fails identify a run.
+//! A first run counts the calls. Every run makes the same calls up to the one that fails, so the number of a call and its fault
+//! identify a run.
 
 use parking_lot::Mutex;
 use std::fmt::{Display, Formatter};
 use std::sync::Arc;
 use tameike_core::NodeId;
 
-/// How a call fails.
+/// A fault that a call can meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum FaultKind {
     /// `EIO`, without effect.
     Fails,
-    /// `EIO`, and the first half took effect.
+    /// `EIO`, with the first half in effect.
     Torn,
-    /// `EIO`, though it took effect.
+    /// `EIO`, with full effect.
     Done,
-    /// `EIO` of a sync, and what was not safe is gone.
+    /// `EIO` of a sync, which drops everything that was not durable.
     Forgotten,
     /// `ENOSPC`; of a write, the first half took effect.
     Full,
-    /// A message is lost without a sign.
+    /// The network drops a message silently.
     Lost,
-    /// The connection breaks, and what is on its way is lost with it.
+    /// The connection breaks and loses the messages in flight.
     Broken,
 }
 
-impl Way {
-    /// All of them.
+impl FaultKind {
+    /// All faults.
     pub const ALL: [Self; 7] =
         [Self::Fails, Self::Torn, Self::Done, Self::Forgotten, Self::Full, Self::Lost, Self::Broken];
 
-    /// One word.
+    /// Returns the name, as in the number of a countdown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fails => "fails",
@@ -47,26 +46,26 @@ impl Way {
     }
 }
 
-/// What is called.
+/// The part that a call goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Medium {
     /// A disk of a node, with log and table.
     Disk(NodeId),
-    /// The network: from whom.
+    /// The network, with the sending node.
     Network(NodeId),
     /// The shared file system.
     SharedFs,
 }
 
-/// A call.
+/// A call that can fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// What is called.
+    /// The part that a call goes to.
     pub medium: Medium,
-    /// For what.
+    /// The name of the call.
     pub call: String,
-    /// How it can fail.
-    pub ways: &'static [Way],
+    /// The faults that it can meet.
+    pub faults: &'static [FaultKind],
 }
 
 impl Display for Site {
@@ -87,25 +86,25 @@ enum Mode {
     Armed {
         /// Calls until the one that fails.
         left: u64,
-        way: Way,
+        fault: FaultKind,
     },
-    Met(Site, Way),
+    Injected(Site, FaultKind),
 }
 
 #[derive(Debug, Default)]
 struct State {
     mode: Mode,
-    /// Calls are those of a check, and do not count.
+    /// Calls of a check do not count.
     paused: bool,
-    /// Nobody has asked what was met.
-    is_news: bool,
+    /// No caller has taken the fault yet.
+    is_new: bool,
 }
 
-/// What all calls of a run go by. Clones are the same.
+/// The countdown of a run. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Countdown(Arc<Mutex<State>>);
 
-/// Calls do not count until this is dropped.
+/// Excludes calls from the count until it is dropped.
 pub struct Pause(Countdown);
 
 impl Drop for Pause {
@@ -116,69 +115,74 @@ impl Drop for Pause {
 
 impl Countdown {
     fn new(mode: Mode) -> Self {
-        Self(Arc::new(Mutex::new(State { mode, paused: false, is_news: false })))
+        Self(Arc::new(Mutex::new(State { mode, paused: false, is_new: false })))
     }
 
-    /// Counts calls, and lets all of them work.
+    /// Counts calls and fails none.
     pub fn counting() -> Self {
         Self::new(Mode::Counting(Vec::new()))
     }
 
-    /// Has call `number` (the first is 1) fail.
-    pub fn armed(number: u64, way: Way) -> Self {
-        Self::new(Mode::Armed { left: number, way })
+    /// Fails call `number`; the first call is 1.
+    pub fn armed(number: u64, fault: FaultKind) -> Self {
+        Self::new(Mode::Armed { left: number, fault })
     }
 
-    /// One call: how it is to fail, if it is.
-    pub fn meets(&self, medium: Medium, ways: &'static [Way], call: impl FnOnce() -> String) -> Option<Way> {
+    /// Registers a call, and returns the fault to inject.
+    pub fn register(
+        &self,
+        medium: Medium,
+        faults: &'static [FaultKind],
+        call: impl FnOnce() -> String,
+    ) -> Option<FaultKind> {
         let state = &mut *self.0.lock();
         if state.paused {
             return None;
         }
         match &mut state.mode {
-            Mode::Off | Mode::Met(..) => None,
+            Mode::Off | Mode::Injected(..) => None,
             Mode::Counting(sites) => {
-                sites.push(Site { medium, call: call(), ways });
+                sites.push(Site { medium, call: call(), faults });
                 None
             }
-            Mode::Armed { left, way } => {
+            Mode::Armed { left, fault } => {
                 *left -= 1;
                 if *left > 0 {
                     return None;
                 }
-                let (way, site) = (*way, Site { medium, call: call(), ways });
-                log::trace!("{site}: {}", way.as_str());
-                (state.mode, state.is_news) = (Mode::Met(site, way), true);
-                Some(way)
+                let (fault, site) = (*fault, Site { medium, call: call(), faults });
+                log::trace!("{site}: {}", fault.as_str());
+                (state.mode, state.is_new) = (Mode::Injected(site, fault), true);
+                Some(fault)
             }
         }
     }
 
-    /// Lets calls not count for a while.
+    /// Excludes calls from the count until the guard is dropped.
     #[must_use]
     pub fn pause(&self) -> Pause {
         self.0.lock().paused = true;
         Pause(self.clone())
     }
 
-    /// What has failed, and how, when it has not been asked for before.
-    pub fn news(&self) -> Option<(Site, Way)> {
+    /// Returns the injected fault with its site; once.
+    pub fn take_injected(&self) -> Option<(Site, FaultKind)> {
         let state = &mut *self.0.lock();
         match &state.mode {
-            Mode::Met(site, way) if std::mem::take(&mut state.is_news) => Some((site.clone(), *way)),
+            Mode::Injected(site, fault) if std::mem::take(&mut state.is_new) => Some((site.clone(), *fault)),
             _ => None,
         }
     }
 
-    /// What has failed.
-    pub fn met(&self) -> Option<Site> {
+    /// Returns the site of the injected fault.
+    pub fn injected(&self) -> Option<Site> {
         match &self.0.lock().mode {
-            Mode::Met(site, _) => Some(site.clone()),
+            Mode::Injected(site, _) => Some(site.clone()),
             _ => None,
         }
     }
 
-    /// The calls that were counted.
+    /// Takes the counted calls.
     pub fn counted(&self) -> Vec<Site> {
         match &mut self.0.lock().mode {
             Mode::Counting(sites) => std::mem::take(sites),

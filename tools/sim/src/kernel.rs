@@ -1,4 +1,4 @@
-//! What the kernel and the door do of a program's call: walk the path, look at kinds, call the view.
+//! The kernel's VFS and the FUSE frontend of a simulated node: resolves paths, checks file types, calls the view.
 
 mod cache;
 
@@ -13,22 +13,22 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::{Attr, Errno, Fault, FileKind, Layout, Result};
 
-/// What a call told its program.
+/// The result of a successful call.
 #[derive(Clone, Debug)]
-pub enum Told {
-    /// Nothing.
+pub enum Output {
+    /// No value.
     Done,
-    /// An open file and its attributes.
+    /// The handle and attributes of an open file.
     Opened(HandleNumber, Box<Attr>),
-    /// Bytes of a file, a link or an attribute.
+    /// Bytes of a file, a symbolic link or an extended attribute.
     Bytes(Vec<u8>),
-    /// Attributes.
+    /// Attributes of a file.
     Attr(Box<Attr>),
-    /// Names in a directory with kind and number.
+    /// The names of a directory with file type and inode number.
     Names(BTreeMap<String, (FileKind, u64)>),
 }
 
-/// A file that was looked up, until the call ends.
+/// The path resolution of a call: holds the inodes that it looked up until the call ends.
 struct Walk<'a, V: Vfs> {
     vfs: &'a V,
     kernel: &'a Kernel,
@@ -48,12 +48,12 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Self { vfs, kernel, held: Vec::new(), opens: false }
     }
 
-    /// The kernel has an inode for what was found or made.
+    /// Counts a use of the kernel's inode for a file that was found or created.
     async fn hold(&mut self, found: Found, asked: cache::Version) -> Found {
         self.kernel.found(found.file);
         self.held.push(found.file);
         let found = if self.opens { self.kernel.opens_with(found) } else { found };
-        self.kernel.told(found.file, &found.attr, asked).await;
+        self.kernel.apply_attr(found.file, &found.attr, asked).await;
         found
     }
 
@@ -63,7 +63,6 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Ok(self.hold(found, asked).await)
     }
 
-    /// The file at a path.
     async fn file(&mut self, path: &str) -> Result<(FileNumber, Attr)> {
         let mut at = FileNumber::ROOT;
         let mut attr = None;
@@ -86,8 +85,8 @@ impl<'a, V: Vfs> Walk<'a, V> {
         }
     }
 
-    /// The directory of a path and its last name.
-    async fn place<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
+    /// Looks up the directory of a path, and returns it with the last name.
+    async fn parent<'b>(&mut self, path: &'b str) -> Result<(FileNumber, &'b [u8])> {
         let (dir, name) = crate::model::path::split(path);
         let mut at = FileNumber::ROOT;
         if !dir.is_empty() {
@@ -98,7 +97,7 @@ impl<'a, V: Vfs> Walk<'a, V> {
         Ok((at, name.as_bytes()))
     }
 
-    /// What is at a path, if anything is.
+    /// Looks up a name; `None` if it is missing.
     async fn at(&mut self, dir: FileNumber, name: &[u8]) -> Result<Option<Found>> {
         let name = std::str::from_utf8(name).unwrap_or("?");
         match self.name(dir, name).await {
@@ -121,27 +120,27 @@ fn new(kind: FileKind, mode: u16, symlink: &str) -> NewInode {
     }
 }
 
-/// Makes a call, again if it meets a file that has just moved, as the kernel does.
+/// Executes a system call. As the kernel does, repeats it once after `ESTALE`, since the path may have changed meanwhile.
 ///
 /// # Errors
-/// What the program is told.
+/// The errno that the program gets.
 pub async fn call<V: Vfs>(
     vfs: &Arc<V>,
     caller: &Caller,
     op: &Op,
     handle: Option<HandleNumber>,
-) -> Result<Told> {
+) -> Result<Output> {
     if op.slot().is_some() {
         return on_handle(vfs, caller, op, handle.ok_or(Errno::EBADF)?).await;
     }
     caller.kernel.shrink(&**vfs);
     match once(vfs, &caller.kernel, op).await {
         Err(fault) if fault.errno == Errno::ESTALE => once(vfs, &caller.kernel, op).await,
-        told => told,
+        output => output,
     }
 }
 
-async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
+async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Output> {
     let mut walk = Walk::new(&**vfs, kernel);
     match op {
         Op::Open { .. } => return open_file(&mut walk, op).await,
@@ -152,7 +151,7 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
-            return cut(&**vfs, kernel, file, *size).await;
+            return truncate(&**vfs, kernel, file, *size).await;
         }
         Op::Chmod { path, mode } => {
             let (file, attr) = walk.file(path).await?;
@@ -161,14 +160,14 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
             }
             return change_mode(&**vfs, kernel, file, *mode).await;
         }
-        Op::Stat { path } => return Ok(Told::Attr(Box::new(walk.file(path).await?.1))),
+        Op::Stat { path } => return Ok(Output::Attr(Box::new(walk.file(path).await?.1))),
         Op::List { path } => return list(&mut walk, path).await,
         Op::Readlink { path } => {
             let (file, attr) = walk.file(path).await?;
             if attr.kind != FileKind::Symlink {
                 return Err(Errno::EINVAL.into());
             }
-            return Ok(Told::Bytes(vfs.readlink(file).await?));
+            return Ok(Output::Bytes(vfs.readlink(file).await?));
         }
         Op::SetXattr { path, value } => {
             let (file, attr) = walk.file(path).await?;
@@ -183,8 +182,8 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
                 return Err(Errno::EPERM.into());
             }
             return match vfs.get_xattr(file, XATTR).await {
-                Ok(value) => Ok(Told::Bytes(value)),
-                Err(fault) if fault.errno == Errno::ENODATA => Ok(Told::Bytes(Vec::new())),
+                Ok(value) => Ok(Output::Bytes(value)),
+                Err(fault) if fault.errno == Errno::ENODATA => Ok(Output::Bytes(Vec::new())),
                 Err(fault) => Err(fault),
             };
         }
@@ -207,28 +206,27 @@ async fn once<V: Vfs>(vfs: &Arc<V>, kernel: &Kernel, op: &Op) -> Result<Told> {
         | Op::Fsync { .. }
         | Op::Close { .. } => return Err(Errno::EBADF.into()),
     }
-    Ok(Told::Done)
+    Ok(Output::Done)
 }
 
-async fn cut<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64) -> Result<Told> {
+async fn truncate<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, size: u64) -> Result<Output> {
     let change = AttrChange { size: Some(size), ..AttrChange::default() };
     let attr = vfs.setattr(file, change).await?;
-    kernel.cut(file, &attr);
-    Ok(Told::Attr(Box::new(attr)))
+    kernel.truncated(file, &attr);
+    Ok(Output::Attr(Box::new(attr)))
 }
 
-async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u16) -> Result<Told> {
+async fn change_mode<V: Vfs>(vfs: &V, kernel: &Kernel, file: FileNumber, mode: u16) -> Result<Output> {
     let (change, asked) = (AttrChange { mode: Some(mode), ..AttrChange::default() }, kernel.asked());
     let attr = vfs.setattr(file, change).await?;
-    kernel.told(file, &attr, asked).await;
-    Ok(Told::Attr(Box::new(attr)))
+    kernel.apply_attr(file, &attr, asked).await;
+    Ok(Output::Attr(Box::new(attr)))
 }
 
-/// A call on an open file.
-async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Told> {
+async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleNumber) -> Result<Output> {
     match op {
         Op::Read { offset, length, .. } => {
-            return Ok(Told::Bytes(caller.kernel.read(&**vfs, open, *offset, *length).await?));
+            return Ok(Output::Bytes(caller.kernel.read(&**vfs, open, *offset, *length).await?));
         }
         Op::Write { offset, length, tag, .. } => {
             let bytes: Vec<u8> =
@@ -271,14 +269,14 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleN
         }
         _ => return Err(Errno::EINVAL.into()),
     }
-    Ok(Told::Done)
+    Ok(Output::Done)
 }
 
-async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
+async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Output> {
     let Op::Open { path, flags, .. } = op else { return Err(Errno::EINVAL.into()) };
     let (write, append, truncate) = (flags.write, flags.append, flags.truncate);
     let mode = OpenMode { read: true, write, append, truncate, ..OpenMode::default() };
-    let (dir, name) = walk.place(path).await?;
+    let (dir, name) = walk.parent(path).await?;
     walk.opens = true;
     let found = walk.at(dir, name).await?;
     if let (None, true) = (&found, flags.create) {
@@ -287,7 +285,7 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
         let (found, opened) = made?;
         let found = walk.hold(found, asked).await;
         walk.kernel.opened(walk.vfs, found.file, mode, opened);
-        return Ok(Told::Opened(opened.handle, Box::new(found.attr)));
+        return Ok(Output::Opened(opened.handle, Box::new(found.attr)));
     }
     let found = found.ok_or(Errno::ENOENT)?;
     match found.attr.kind {
@@ -298,10 +296,10 @@ async fn open_file<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<Told> {
     }
     let opened = walk.vfs.open(found.file, mode).await?;
     walk.kernel.opened(walk.vfs, found.file, mode, opened);
-    Ok(Told::Opened(opened.handle, Box::new(found.attr)))
+    Ok(Output::Opened(opened.handle, Box::new(found.attr)))
 }
 
-async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
+async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Output> {
     let (file, attr) = walk.file(path).await?;
     walk.is_dir(Some(&attr))?;
     let dir = walk.vfs.open_dir(file).await?;
@@ -317,7 +315,7 @@ async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
             (after, is_end) = (next, false);
             let name = String::from_utf8_lossy(name).into_owned();
             if name != "." && name != ".." && names.insert(name.clone(), (kind, inode)).is_some() {
-                return Err(Fault::io(format!("{name} was listed twice")));
+                return Err(Fault::io(format!("readdir returned {name} twice")));
             }
         }
         if is_end {
@@ -325,13 +323,13 @@ async fn list<V: Vfs>(walk: &mut Walk<'_, V>, path: &str) -> Result<Told> {
         }
     };
     walk.vfs.release_dir(dir);
-    listed.map(|()| Told::Names(names))
+    listed.map(|()| Output::Names(names))
 }
 
 async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
     match op {
         Op::Mkdir { path } | Op::Symlink { path, .. } => {
-            let (dir, name) = walk.place(path).await?;
+            let (dir, name) = walk.parent(path).await?;
             if walk.at(dir, name).await?.is_some() {
                 return Err(Errno::EEXIST.into());
             }
@@ -344,7 +342,7 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
             walk.hold(made, asked).await;
         }
         Op::Rmdir { path } | Op::Unlink { path } => {
-            let (dir, name) = walk.place(path).await?;
+            let (dir, name) = walk.parent(path).await?;
             let found = walk.at(dir, name).await?.ok_or(Errno::ENOENT)?;
             let is_dir = found.attr.kind == FileKind::Directory;
             match (op, is_dir) {
@@ -356,7 +354,7 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
         }
         Op::Link { from, to } => {
             let (file, attr) = walk.file(from).await?;
-            let (dir, name) = walk.place(to).await?;
+            let (dir, name) = walk.parent(to).await?;
             if walk.at(dir, name).await?.is_some() {
                 return Err(Errno::EEXIST.into());
             }
@@ -368,7 +366,7 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
             walk.hold(linked, asked).await;
         }
         Op::Rename { from, to, mode } => {
-            let (old, new) = (walk.place(from).await?, walk.place(to).await?);
+            let (old, new) = (walk.parent(from).await?, walk.parent(to).await?);
             walk.at(old.0, old.1).await?.ok_or(Errno::ENOENT)?;
             let target = walk.at(new.0, new.1).await?;
             if let Some(errno) = nested(from, to, *mode, target.is_some()) {
@@ -384,8 +382,8 @@ async fn change_names<V: Vfs>(walk: &mut Walk<'_, V>, op: &Op) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel says to a rename into what is renamed, or over what it lies in. It looks first at whether the target
-/// may be there.
+/// The kernel's errno for a rename of a directory into itself, or onto a directory above it. The kernel checks first whether the
+/// target exists.
 fn nested(from: &str, to: &str, mode: RenameMode, is_there: bool) -> Option<Errno> {
     let is_below = |path: &str, dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
     let (into, over) = (is_below(to, from), is_below(from, to));

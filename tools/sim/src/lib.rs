@@ -1,23 +1,21 @@
-//! A simulated cluster, driven by one seed.
+//! Deterministic simulation of a cluster: one seed decides every event of a run.
 //!
-//! [`program::draw`] makes a program of a seed: what programs do on several nodes in the job-shared and the cache
-//! view, and what goes wrong meanwhile. [`run::run`] runs it on a [`world::World`], which is the product's own code
-//! over a simulated network, simulated disks and a simulated shared file system, and holds every answer against the
-//! reference [`model`], which allows what `SEMANTICS.md` allows and nothing else. Same seed, same run.
+//! [`program::draw`] generates a program from a seed: the calls of application processes on several nodes, in the job-shared and the
+//! cache view, and the faults to inject. [`run::run`] executes it on a [`world::World`]: the product's code over a simulated network,
+//! simulated disks and a simulated shared file system. It compares every reply with the reference [`model`], which allows exactly
+//! what `SEMANTICS.md` allows.
 //!
-//! [`scale`] is apart: thousands of slim agents, of which connections, memory and load are counted.
-//!
-//! [`mod@walk`] runs one program over and over, and each time another of the product's calls to its disks, the
-//! network and the shared file system fails.
+//! [`mod@walk`] repeats one program and fails another call to a disk, the network or the shared file system in each run. [`scale`]
+//! runs thousands of small agents and counts their connections, memory and load.
 #![forbid(unsafe_code)]
 
-pub mod chance;
 pub mod countdown;
 pub mod kernel;
 pub mod locking;
 pub mod model;
 pub mod op;
 pub mod program;
+pub mod rng;
 pub mod run;
 pub mod runner;
 pub mod scale;

@@ -1,4 +1,4 @@
-//! What the kernel and the door do of a program's `flock` or `fcntl`: name the owner, send its signals on while it waits.
+//! `flock` and `fcntl` in the kernel and the FUSE frontend: names the lock owner, forwards signals while a call waits.
 
 use crate::kernel::Kernel;
 use crate::op::SLOTS;
@@ -14,45 +14,45 @@ use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, Result, View};
 use tameike_io::Runtime;
 
-/// Between two looks at the signals of a program that waits.
-const SIGNAL_LOOK: Duration = Duration::from_millis(100);
-/// Processes that share the slots of a node and view among them.
+/// How often a waiting call checks for signals.
+const SIGNAL_POLL: Duration = Duration::from_millis(100);
+/// Processes that share the slots of a node and view.
 const PROCESSES: u8 = 2;
-/// Open file descriptions have numbers beyond those of processes.
+/// Owner numbers of open file descriptions begin here, above those of processes.
 const DESCRIPTIONS: u64 = 1 << 32;
 
-/// The owner of `fcntl` locks that are taken through a slot: its process. That of the checks is one of its own, as a
-/// process loses its locks of a file when it closes any descriptor of it.
+/// Returns the owner of `fcntl` locks taken through a slot: its process. Checks use a separate process, since a process loses its
+/// locks of a file when it closes any descriptor of it.
 pub fn process_of(slot: u8) -> u64 {
     if slot < SLOTS { 1 + u64::from(slot % PROCESSES) } else { 0 }
 }
 
-/// The owner of a lock: a process where bytes are locked, an open file description where the whole file is.
+/// Returns the owner of a lock: a process for a byte range, an open file description for `flock`.
 pub fn owner_of(slot: u8, handle: HandleNumber, range: Option<LockRange>) -> u64 {
     if range.is_some() { process_of(slot) } else { DESCRIPTIONS + handle.0 }
 }
 
-/// What the kernel calls an owner in a view: in each another number.
+/// Returns the kernel's number of an owner, which differs between views.
 fn number_of(owner: u64, view: View) -> u64 {
     owner | (view.index() as u64) << 48
 }
 
-/// A program that makes a call.
+/// The process that makes a call.
 pub struct Caller {
-    /// Its node's time.
+    /// The runtime of its node.
     pub runtime: Runtime,
-    /// Where its file is.
+    /// The view of its file.
     pub view: View,
-    /// What the kernel of its node has cached of that.
+    /// The kernel's caches of that view.
     pub kernel: Arc<Kernel>,
-    /// Whether it was sent a signal: if it waits, it is to wait no longer.
+    /// Set when a signal interrupts its wait.
     pub signalled: Arc<AtomicBool>,
 }
 
-/// Takes a lock, or with `None` gives it back.
+/// Acquires a lock; with `None` as `kind`, releases it.
 ///
 /// # Errors
-/// What the program is told.
+/// The errno that the program gets.
 pub async fn set<V: Vfs>(
     vfs: &V,
     caller: &Caller,
@@ -67,7 +67,7 @@ pub async fn set<V: Vfs>(
     let ticket = locks.ticket();
     let mut set = pin!(lock_calls::set(vfs, handle, call, (ticket, wait)));
     let stale = loop {
-        match select(set, caller.runtime.sleep(SIGNAL_LOOK)).await {
+        match select(set, caller.runtime.sleep(SIGNAL_POLL)).await {
             Either::Left((done, _)) => break done?,
             Either::Right(((), waiting)) => set = waiting,
         }
@@ -84,10 +84,10 @@ pub async fn set<V: Vfs>(
     Ok(())
 }
 
-/// A program closes a descriptor.
+/// Closes a descriptor.
 ///
 /// # Errors
-/// What it is told.
+/// The errno that the program gets.
 pub async fn close<V: Vfs>(vfs: &V, caller: &Caller, slot: u8, handle: HandleNumber) -> Result<()> {
     let flushed = vfs.flush(handle).await;
     lock_calls::closed(vfs, handle, number_of(process_of(slot), caller.view)).await;

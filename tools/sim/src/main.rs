@@ -1,4 +1,4 @@
-//! Runs seeds and countdowns on simulated clusters, and one again with its log.
+//! Command line of the simulator: runs seeds and countdowns, and replays one with its log.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
@@ -33,75 +33,74 @@ enum Command {
         /// Seeds that run at the same time.
         #[arg(long, default_value_t = 2)]
         jobs: u32,
-        /// A bug on purpose.
+        /// Inject this bug.
         #[arg(long)]
         canary: Option<Canary>,
         /// Go on after a failure.
         #[arg(long)]
         keep_going: bool,
     },
-    /// Run one seed again.
+    /// Repeat the run of one seed.
     Replay {
         /// The seed.
         seed: u64,
         /// Print the log of the run.
         #[arg(long)]
         log: bool,
-        /// Make the program smaller, if it fails.
+        /// If it fails, reduce the program first.
         #[arg(long)]
         shrink: bool,
-        /// A bug on purpose.
+        /// Inject this bug.
         #[arg(long)]
         canary: Option<Canary>,
     },
-    /// Run a mixed workload over and over, each time with another call to a disk, the network or the shared file
-    /// system that fails.
+    /// Repeat a mixed workload; in each run another call to a disk, the network or the shared file system fails.
     Countdowns {
-        /// Run only this one again, as in serve/1234/torn, and print its log.
+        /// Repeat only this countdown, as in serve/1234/torn, and print its log.
         #[arg(long)]
         replay: Option<Number>,
-        /// Run none; print the calls that there are, and how often each is made.
+        /// Print the calls and their counts, and run no countdown.
         #[arg(long)]
         list: bool,
-        /// Of so many, run one.
+        /// Run one of this many countdowns.
         #[arg(long, default_value_t = 1)]
         stride: usize,
         /// Countdowns that run at the same time.
         #[arg(long, default_value_t = 2)]
         jobs: u32,
-        /// A bug on purpose.
+        /// Inject this bug.
         #[arg(long)]
         canary: Option<Canary>,
         /// Go on after a failure.
         #[arg(long)]
         keep_going: bool,
     },
-    /// Have many slim agents read, and count their connections, memory and load.
+    /// Run many small agents that read, and report their connections, memory and load.
     Scale {
-        /// How many; each number is a cluster of its own.
+        /// Numbers of agents; each is a separate cluster.
         #[arg(long, num_args = 1.., default_values_t = [10, 100, 1000, 10_000])]
         agents: Vec<u32>,
-        /// Peers that each may stay connected with.
+        /// Maximum number of connected peers of an agent.
         #[arg(long, default_value_t = CONNECTIONS_DEFAULT)]
         connections: usize,
-        /// Of all chance.
+        /// Seed of all random choices.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Print all figures as JSON.
+        /// Print all results as JSON.
         #[arg(long)]
         json: bool,
     },
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || "seeds are told as FIRST..END, as in 0..1000".to_owned();
+    let wrong = || "give seeds as FIRST..END, as in 0..1000".to_owned();
     let (first, end) = text.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
     Ok(number(first)?..number(end)?)
 }
 
 fn main() -> ExitCode {
-    // Panics of a run are its findings, told with its seed.
+    // A panic of a run is a finding, and is printed with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     match Options::parse().command {
         Command::Run { seeds, jobs, canary, keep_going } => {
@@ -143,10 +142,10 @@ fn measure_all(all: impl Iterator<Item = Scale>, json: bool) -> ExitCode {
 }
 
 fn run_many(batch: &Batch) -> ExitCode {
-    let tell = |seed: &u64, failure: &Failure| {
+    let report = |seed: &u64, failure: &Failure| {
         println!("seed {seed} fails in step {}: {}", failure.step, failure.message);
     };
-    let ended = run_batch(batch, tell);
+    let ended = run_batch(batch, report);
     println!("{}", batch.tally.counts());
     match ended {
         Ok(failed) if failed.is_empty() => {
@@ -154,7 +153,10 @@ fn run_many(batch: &Batch) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(failed) => {
-            println!("{} seeds failed; see one with: tameike-sim replay SEED --shrink --log", failed.len());
+            println!(
+                "{} seeds failed; replay one with: tameike-sim replay SEED --shrink --log",
+                failed.len()
+            );
             ExitCode::FAILURE
         }
         Err(fault) => {
@@ -200,11 +202,11 @@ fn replay_countdown(number: &Number, canary: Option<Canary>) -> ExitCode {
     }
 }
 
-/// The calls of a workload, or how it fails though nothing befalls it.
+/// Counts the calls of a workload, which must pass without a fault.
 fn count(workload: Workload) -> Result<Vec<Site>, ExitCode> {
     walk::count(workload).map_err(|Failure { step, message }| {
         let name = workload.as_str();
-        println!("workload {name} fails in step {step} though nothing befalls it: {message}");
+        println!("workload {name} fails in step {step} without an injected fault: {message}");
         ExitCode::FAILURE
     })
 }
@@ -234,17 +236,17 @@ fn walk_all(stride: Stride, how: Walk) -> ExitCode {
     let numbers = walk::numbers(&counted, stride);
     let sites: BTreeSet<_> = counted.iter().flat_map(|(_, sites)| sites).map(ToString::to_string).collect();
     let (count, sites) = (numbers.len(), sites.len());
-    let tell = |number: &Number, failure: &Failure| {
+    let report = |number: &Number, failure: &Failure| {
         println!("countdown {number} fails in step {}: {}", failure.step, failure.message);
     };
-    match walk::walk(numbers, how, tell) {
+    match walk::walk(numbers, how, report) {
         Ok(failed) if failed.is_empty() => {
             println!("{count} countdowns over {sites} sites passed");
             ExitCode::SUCCESS
         }
         Ok(failed) => {
             println!(
-                "{} of {count} countdowns over {sites} sites failed; see one with: tameike-sim countdowns --replay NUMBER",
+                "{} of {count} countdowns over {sites} sites failed; replay one with: tameike-sim countdowns --replay NUMBER",
                 failed.len()
             );
             ExitCode::FAILURE

@@ -6,12 +6,12 @@ use tameike_core::wire::unit::SpaceChange;
 
 /// Directories that exist from the start.
 pub const DIRS: [&str; 3] = ["a", "b", "a/c"];
-/// Slots for open files of one node and view.
+/// Open files of one node and view.
 pub const SLOTS: u8 = 3;
-/// Name of the extended attribute that programs set and get.
+/// The extended attribute that programs set and get.
 pub const XATTR: &[u8] = b"user.sim";
 
-/// How a file is opened.
+/// Flags of `open`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `O_WRONLY` or `O_RDWR`.
@@ -26,7 +26,7 @@ pub struct Flags {
     pub exclusive: bool,
 }
 
-/// One call of a program. Open files are in numbered slots of their node and view.
+/// One system call. Open files are in numbered slots of their node and view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are the system calls of the same names")]
 pub enum Op {
@@ -40,7 +40,7 @@ pub enum Op {
         offset: u64,
         length: u32,
     },
-    /// `tag` decides the bytes.
+    /// `tag` selects the pattern of the bytes.
     Write {
         slot: u8,
         offset: u64,
@@ -54,7 +54,7 @@ pub enum Op {
         offset: u64,
         length: u64,
     },
-    /// Without a range `flock`, else `fcntl`.
+    /// `flock` without a range, `fcntl` with one.
     Lock {
         slot: u8,
         range: Option<LockRange>,
@@ -123,7 +123,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The slot of an open file that it works on.
+    /// Returns the slot of the open file that the call uses.
     pub fn slot(&self) -> Option<u8> {
         match self {
             Self::Read { slot, .. }
@@ -137,7 +137,7 @@ impl Op {
         }
     }
 
-    /// Paths that it names.
+    /// Returns the paths that the call names.
     pub fn paths(&self) -> Vec<&str> {
         match self {
             Self::Open { path, .. }
@@ -164,7 +164,7 @@ impl Op {
         }
     }
 
-    /// Whether it can change names, or must be told apart from what does.
+    /// Returns true if the call can change names, or must be ordered with calls that do.
     pub fn changes_names(&self) -> bool {
         matches!(
             self,
@@ -178,12 +178,12 @@ impl Op {
         )
     }
 
-    /// Whether it opens what is there, or fails.
+    /// Returns true for an open without `O_CREAT`.
     pub fn only_opens(&self) -> bool {
         matches!(self, Self::Open { flags, .. } if !flags.create)
     }
 
-    /// Whether it changes attributes of an inode.
+    /// Returns true if the call changes attributes of an inode.
     pub fn changes_inode(&self) -> bool {
         matches!(self, Self::Truncate { .. } | Self::Chmod { .. } | Self::SetXattr { .. })
     }

@@ -1,12 +1,12 @@
-//! Makes a failing program smaller.
+//! Reduces a failing program.
 
 use crate::program::{Action, Program, Step};
 use crate::run::{Failure, run};
 
-/// Runs at most so many smaller programs.
+/// Maximum number of candidate programs to run.
 const ATTEMPTS_MAX: u32 = 2000;
 
-/// A smaller program that fails, too, and how it does. Steps go first, many at a time, then parts of steps.
+/// Returns a smaller program that fails, with its failure. Removes ranges of steps, then single actions of steps.
 pub fn shrink(program: &Program, failure: Failure) -> (Program, Failure) {
     let mut best = (program.clone(), failure);
     best.0.steps.truncate(best.1.step + 1);
@@ -63,13 +63,12 @@ pub fn shrink(program: &Program, failure: Failure) -> (Program, Failure) {
     }
 }
 
-/// Plainer surroundings.
 fn simplify(
     best: &mut (Program, Failure),
     attempt: &mut impl FnMut(Program, &mut (Program, Failure)) -> bool,
 ) {
     let mut plainer = vec![best.0.clone(); 5];
-    plainer[0].dies = false;
+    plainer[0].crashes = false;
     plainer[1].world.slowness.iter_mut().for_each(|slowness| *slowness = std::time::Duration::ZERO);
     plainer[2].world.skew.iter_mut().for_each(|skew| *skew = std::time::Duration::ZERO);
     plainer[3].world.view_frames = u32::MAX;

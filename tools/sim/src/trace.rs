@@ -1,4 +1,4 @@
-//! The log of a run: what product and simulator log on the thread of the run, line by line.
+//! Captures the log lines that product and simulator write on the thread of a run.
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::cell::RefCell;
@@ -25,9 +25,9 @@ impl Log for ByThread {
     fn flush(&self) {}
 }
 
-/// Runs `work` on this thread and gives its log along.
+/// Runs `work` on this thread, and returns its result with its log.
 pub fn traced<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
-    // Only the first sets it; all are the same.
+    // Only the first call installs the logger; it serves all threads.
     if log::set_logger(&ByThread).is_ok() {
         log::set_max_level(LevelFilter::Trace);
     }

@@ -1,4 +1,4 @@
-//! Rule about imports inside a crate: no circle of files, except between a module and those below it.
+//! Lint: the files of a crate do not import each other in cycles, except a module and its submodules.
 //!
 //! The lint reads the `use` declarations and the paths in code that begin with `crate`, `self` or `super`, and follows names that
 //! a module re-exports. It does not read tests, macros, or paths that begin with an imported module.
@@ -11,12 +11,10 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Folders whose circles remain until their objects are split.
-const KNOWN: [&str; 1] = ["crates/packer/src/server"];
-/// Re-exports that are followed one after the other, at most.
+/// Maximum length of a chain of re-exports that the lint follows.
 const REEXPORTS_MAX: usize = 8;
 
-/// Checks the crates among `files`: those with a folder `src` below `crates` and `tools`.
+/// Checks the crates among `files`: directories below `crates` and `tools` with a `src`.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let mut crates: BTreeMap<PathBuf, Vec<(ModulePath, &File)>> = BTreeMap::new();
     for file in files {
@@ -24,14 +22,13 @@ pub fn check(files: &[File]) -> Vec<Finding> {
             crates.entry(root).or_default().push((module, file));
         }
     }
-    let is_known = |finding: &Finding| KNOWN.iter().any(|known| finding.path.starts_with(known));
-    crates.values().flat_map(|modules| check_crate(modules)).filter(|finding| !is_known(finding)).collect()
+    crates.values().flat_map(|modules| check_crate(modules)).collect()
 }
 
-/// Names of modules, from the root of the crate on.
+/// A module path, relative to the root of the crate.
 type ModulePath = Vec<String>;
 
-/// The crate's folder and the module that a file holds; none for tests and files that are no modules.
+/// Returns the crate's directory and the module of a file; none for tests and files that are not modules.
 fn module_of(path: &Path) -> Option<(PathBuf, ModulePath)> {
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
     let [group @ ("crates" | "tools"), name, "src", inner @ ..] = parts.as_slice() else { return None };
@@ -45,12 +42,11 @@ fn module_of(path: &Path) -> Option<(PathBuf, ModulePath)> {
     (!is_test).then(|| (Path::new(group).join(name), module))
 }
 
-/// One module: where it is, and what it imports.
 struct Module<'a> {
     path: &'a Path,
-    /// Paths that it names, resolved against itself.
+    /// Imported paths, relative to the root of the crate.
     imports: Vec<ModulePath>,
-    /// Names that it hands on, each with the path that the name stands for.
+    /// Re-exported names, each with its path.
     exports: BTreeMap<String, ModulePath>,
 }
 
@@ -69,14 +65,14 @@ fn check_crate(files: &[(ModulePath, &File)]) -> Vec<Finding> {
         }
         let inline = inline_paths(&code);
         read.imports.extend(inline.iter().filter_map(|path| resolve(path, module, &known)));
-        // A library and a program of one crate have the same root.
+        // The library and the program of a crate have the same root.
         modules.entry(module.clone()).or_insert(read);
     }
     let edges: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = modules
         .iter()
         .map(|(module, read)| {
             let targets = read.imports.iter().map(|path| target(path, &modules));
-            // A module may use what those above it define.
+            // A module may use items of the modules above it.
             (module, targets.filter(|target| !module.starts_with(target)).collect())
         })
         .collect();
@@ -88,14 +84,14 @@ fn finding(circle: &[&ModulePath], modules: &BTreeMap<ModulePath, Module<'_>>) -
         circle.iter().map(|module| modules[*module].path.display().to_string()).collect();
     let first = modules.get(*circle.first()?)?.path;
     let message = format!(
-        "{} files import each other in a circle: {}. Move what they share to a file below all of them",
+        "{} files import each other in a cycle: {}. Move what they share to a file below all of them",
         paths.len(),
         paths.join(", ")
     );
     Some(Finding::new(first, 1, message))
 }
 
-/// The file that defines what a path names.
+/// Returns the module that defines a path.
 fn target(path: &ModulePath, modules: &BTreeMap<ModulePath, Module<'_>>) -> ModulePath {
     let mut path = path.clone();
     for _ in 0..REEXPORTS_MAX {
@@ -111,7 +107,7 @@ fn target(path: &ModulePath, modules: &BTreeMap<ModulePath, Module<'_>>) -> Modu
     path
 }
 
-/// A path as named in `module`, from the root of the crate on; none if it leads out of the crate.
+/// Resolves a path of `module` relative to the root of the crate; none if it leads out of the crate.
 fn resolve(path: &[String], module: &ModulePath, known: &BTreeSet<&ModulePath>) -> Option<ModulePath> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
@@ -129,7 +125,7 @@ fn resolve(path: &[String], module: &ModulePath, known: &BTreeSet<&ModulePath>) 
     }
 }
 
-/// Code without comments, and without what comes after the first test module.
+/// Returns the code without comments, up to the first test module.
 fn product_code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
@@ -144,7 +140,7 @@ fn product_code(text: &str) -> String {
     code
 }
 
-/// Paths of `use` declarations, each with the name under which it is known; and the code without these declarations.
+/// Returns the paths of `use` declarations, each with its local name, and the code without these declarations.
 fn used_paths(code: &str) -> (Vec<(Vec<String>, String)>, String) {
     let (mut found, mut rest, mut last) = (Vec::new(), String::new(), 0);
     for (at, _) in code.match_indices("use ") {
@@ -162,7 +158,6 @@ fn used_paths(code: &str) -> (Vec<(Vec<String>, String)>, String) {
     (found, rest)
 }
 
-/// Takes a tree of `use` apart.
 fn expand(tree: &str, above: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let tree = tree.trim();
     let (path, inner) = match tree.split_once('{') {
@@ -187,7 +182,7 @@ fn expand(tree: &str, above: &[String], found: &mut Vec<(Vec<String>, String)>) 
     }
 }
 
-/// Parts between the commas that are in no braces.
+/// Splits at the commas outside of braces.
 fn split_top(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
     for (at, character) in text.char_indices() {
@@ -206,7 +201,7 @@ fn split_top(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Paths in code that begin with `crate`, `self` or `super`.
+/// Returns the paths in code that begin with `crate`, `self` or `super`.
 fn inline_paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let is_part = |character: char| character.is_alphanumeric() || character == '_' || character == ':';
@@ -219,7 +214,7 @@ fn inline_paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Groups of modules of which each reaches each other one (Tarjan's strongly connected components, by reachability: crates are small).
+/// Returns the strongly connected components of several modules, by pairwise reachability: crates are small.
 fn circles<'a>(edges: &BTreeMap<&'a ModulePath, BTreeSet<ModulePath>>) -> Vec<Vec<&'a ModulePath>> {
     let reach = |from: &ModulePath| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);

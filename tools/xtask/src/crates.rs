@@ -1,7 +1,6 @@
-//! Rules about crates: who may depend on whom, and where `unsafe` may be.
+//! Lint: the dependencies between crates, and the crates that may hold `unsafe`.
 //!
-//! The edges are those of `ARCHITECTURE.md`, asked of `cargo metadata`; dependencies for tests and builds
-//! count like any other.
+//! The edges are those of `ARCHITECTURE.md`, compared with `cargo metadata`, including dependencies of tests and build scripts.
 
 use crate::Finding;
 use serde_json::Value;
@@ -13,7 +12,7 @@ use std::process::Command;
 #[cfg(test)]
 mod tests;
 
-/// The crates, each after all it stands on, with those it may name directly. What these may name, it may too.
+/// The crates in dependency order, each with its direct dependencies. Indirect dependencies are allowed, too.
 pub const EDGES: [(&str, &[&str]); 21] = [
     ("tameike-core", &[]),
     ("tameike-io", &["tameike-core"]),
@@ -41,8 +40,7 @@ pub const EDGES: [(&str, &[&str]); 21] = [
     ("xtask", &[]),
 ];
 
-/// The only crates that may hold `unsafe`: those that call the operating system or libfabric, and the libraries whose callers
-/// are C programs.
+/// The crates that may hold `unsafe`: they call the operating system or libfabric, or C programs call them.
 pub const UNSAFE_CRATES: [&str; 7] = [
     "tameike-io",
     "tameike-fabric",
@@ -70,7 +68,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// One member of the workspace.
+/// A member of the workspace.
 #[derive(Debug)]
 struct Package {
     name: String,
@@ -80,7 +78,7 @@ struct Package {
     roots: Vec<PathBuf>,
 }
 
-/// All crates that `name` may depend on, or `None` when nobody has said.
+/// Returns all crates that `name` may depend on, or `None` if the table lacks it.
 fn allowed(name: &str) -> Option<BTreeSet<&'static str>> {
     let (_, direct) = EDGES.iter().find(|(known, _)| *known == name)?;
     let mut all: BTreeSet<&str> = direct.iter().copied().collect();
@@ -93,7 +91,8 @@ fn allowed(name: &str) -> Option<BTreeSet<&'static str>> {
 fn check_edges(package: &Package, manifest: &Path, text: &str, members: &BTreeSet<&str>) -> Vec<Finding> {
     let name = &package.name;
     let Some(allowed) = allowed(name) else {
-        let message = format!("crate {name} has no place: say what it may depend on in xtask's crates.rs");
+        let message =
+            format!("crate {name} is unknown: add it with its dependencies to EDGES in xtask's crates.rs");
         return vec![Finding::new(manifest, 1, message)];
     };
     let wrong = |dependency: &&String| {
@@ -118,7 +117,7 @@ fn check_unsafe(name: &str, path: &Path, text: &str) -> Option<Finding> {
     Some(Finding::new(
         path,
         1,
-        "add `#![forbid(unsafe_code)]` below the opening `//!`; or list the crate in UNSAFE_CRATES",
+        "add `#![forbid(unsafe_code)]` below the opening `//!`, or add the crate to UNSAFE_CRATES",
     ))
 }
 
@@ -133,7 +132,7 @@ fn packages(root: &Path) -> Result<Vec<Package>, String> {
         return Err(format!("xtask: cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr)));
     }
     let metadata: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("xtask: cargo metadata gave no JSON: {error}"))?;
+        .map_err(|error| format!("xtask: cargo metadata printed no JSON: {error}"))?;
     Ok(list(&metadata["packages"]).iter().map(package).collect())
 }
 

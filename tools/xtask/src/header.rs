@@ -1,47 +1,52 @@
-//! The header of the library for C, which is made of the functions' own signatures and comments.
+//! Generates the C header of `libtameike.so` from the signatures and comments of the functions.
 
 use crate::Finding;
 use std::fs;
 use std::path::Path;
 
-/// Where it lies.
+/// The generated header.
 const HEADER: &str = "crates/capi/include/tameike.h";
-/// What it is made of: the functions, and what they only pass on.
+/// The sources: the functions, and the opaque types of their arguments.
 const SOURCES: [&str; 4] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",
-    // And the modules below it.
+    // With its submodules.
     "crates/capi/src/aggregate/mod.rs",
 ];
 const OPENING: &str = "\
-/* Files of a job's views, without the kernel on the way.
+/* Access to files of a job's views without kernel calls.
  *
  * cc program.c $(pkg-config --cflags --libs tameike)
  *
- * In a job of Tameike, calls on files of its views go to the agent of the node through shared memory. Elsewhere, and for what
- * the agent leaves to the kernel, the library makes the kernel's calls: each function works on every path. Nothing is
- * printed, no call ends the program, and what fails tells why by a negative number of errno.h. An agent that has gone away is
- * -EIO, and -ENOTCONN later.
+ * In a job of Tameike, calls on files of its views go to the node's agent through shared memory. Elsewhere, and for calls that
+ * the agent leaves to the kernel, the library makes system calls, so that each function works on every path. The library prints
+ * nothing and never ends the program. A failed call returns a negative number of errno.h: -EIO if the agent has failed, and
+ * -ENOTCONN for later calls.
  *
- * Functions may be called by any number of threads at once, a request by one at a time; none by signal handlers. In a child
- * of fork(), files and requests of the parent fail with -EIO: let the child open its own. A file that was opened with
- * tameike_open() is seen by all other programs as SEMANTICS.md says, as if its calls were the kernel's.
+ * Any number of threads may call the functions concurrently, but only one at a time for each request; signal handlers may not.
+ * In a child of fork(), files and requests of the parent fail with -EIO: the child must open its own. Files opened with
+ * tameike_open() have the semantics of SEMANTICS.md for all programs, as with system calls.
  *
- * The functions tameike_agg_*() are for many small files: they are kept in a few large ones, in a container, on any file system and
- * without an agent. Any number of processes write to a container at the same time, each to its own files. tameike_agg_message()
- * tells in words what has failed.
+ * The functions tameike_agg_*() store many small files in a few large ones, in a container, on any file system and without an
+ * agent. Any number of processes write to a container concurrently, each to its own files. tameike_agg_message() describes the
+ * last error.
  */";
 
-/// One finding when the header is not the one that the functions make.
+/// Returns a finding if the header differs from the generated one.
 pub fn check(root: &Path) -> Result<Option<Finding>, String> {
     let found = fs::read_to_string(root.join(HEADER)).unwrap_or_default();
-    let finding =
-        || Finding::new(Path::new(HEADER), 1, "is not what crate capi has: run `cargo xtask header`");
+    let finding = || {
+        Finding::new(
+            Path::new(HEADER),
+            1,
+            "differs from the sources in crates/capi: run `cargo xtask header`",
+        )
+    };
     Ok((found != text(root)?).then(finding))
 }
 
-/// Writes it.
+/// Generates the header file.
 pub fn write(root: &Path) -> Result<(), String> {
     fs::write(root.join(HEADER), text(root)?)
         .map_err(|error| format!("xtask: cannot write {HEADER}: {error}"))
@@ -75,7 +80,7 @@ fn text(root: &Path) -> Result<String, String> {
     let sources = SOURCES.iter().fold(cbindgen::Builder::new().with_config(config), |builder, source| {
         builder.with_src(root.join(source))
     });
-    let bindings = sources.generate().map_err(|error| format!("xtask: cannot make {HEADER}: {error}"))?;
+    let bindings = sources.generate().map_err(|error| format!("xtask: cannot generate {HEADER}: {error}"))?;
     let mut text = Vec::new();
     bindings.write(&mut text);
     String::from_utf8(text).map_err(|error| format!("xtask: {HEADER}: {error}"))

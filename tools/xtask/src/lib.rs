@@ -1,7 +1,7 @@
-//! The rules of the house, as lints over the repository.
+//! House lints: rules of this repository that the compiler and clippy cannot check.
 //!
-//! One module per kind of rule; each gives [`Finding`]s and changes nothing. What the compiler and clippy
-//! can check (function length, banned calls, missing docs) is set in `Cargo.toml` and `clippy.toml`, not here.
+//! Each module checks one kind of rule, returns [`Finding`]s and changes nothing. `Cargo.toml` and `clippy.toml` configure the
+//! compiler's and clippy's rules (function length, banned calls, missing docs).
 #![forbid(unsafe_code)]
 
 pub mod circles;
@@ -16,19 +16,19 @@ pub mod tree;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// One breach of a rule: where it is, and what to do about it.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The file, relative to the root of the repository.
     pub path: PathBuf,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, and what to do now.
+    /// The violation and its remedy.
     pub message: String,
 }
 
 impl Finding {
-    /// A finding at `line` of `path`.
+    /// Creates a finding at `line` of `path`.
     pub fn new(path: &Path, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, message: message.into() }
     }
@@ -40,21 +40,21 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The root of the repository that this program was built from.
+/// Returns the root of the repository that this program was built from.
 pub fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
 }
 
-/// The outcome of all lints.
+/// The result of all lints.
 #[derive(Debug)]
 pub struct Report {
-    /// Breaches, in the order of paths.
+    /// Violations, ordered by path.
     pub findings: Vec<Finding>,
-    /// Documents whose sentences are measured, with the mean number of words of a sentence.
+    /// The mean number of words per sentence of each measured document.
     pub means: Vec<(PathBuf, f64)>,
 }
 
-/// Every lint on the repository at `root`; `Err` when it could not be read.
+/// Runs every lint on the repository at `root`. Fails if a file cannot be read.
 pub fn lint(root: &Path) -> Result<Report, String> {
     let files = tree::files(root)?;
     let mut findings = crates::check(root)?;

@@ -1,6 +1,4 @@
-//! Links between documents: every relative link in Markdown must lead to a file that is there.
-//!
-//! Links to other sites are not followed, nor is the part after `#` checked.
+//! Lint: every relative link in Markdown must lead to an existing file. Does not check other sites, nor the part after `#`.
 
 use crate::Finding;
 use std::path::Path;
@@ -8,7 +6,7 @@ use std::path::Path;
 #[cfg(test)]
 mod tests;
 
-/// Checks the links of one file, if it is Markdown; `path` is relative to `root`.
+/// Checks the links of a file, if it is Markdown. `path` is relative to `root`.
 pub fn check(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
     if path.extension().is_none_or(|extension| extension != "md") {
         return Vec::new();
@@ -23,7 +21,7 @@ pub fn check(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
             for link in links(line).filter(|link| is_relative(link)) {
                 let file = link.split(['#', '?']).next().unwrap_or(link);
                 if !directory.join(file).exists() {
-                    let message = format!("the link to `{link}` leads nowhere: correct it, or add the file");
+                    let message = format!("the link to `{link}` has no target: correct it, or add the file");
                     findings.push(Finding::new(path, index + 1, message));
                 }
             }
@@ -32,7 +30,7 @@ pub fn check(root: &Path, path: &Path, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The targets of `[text](target)`, `[text](target "title")` and `[name]: target` in one line.
+/// Iterates over the targets of `[text](target)`, `[text](target "title")` and `[name]: target` in a line.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let named = line.starts_with('[').then(|| line.split_once("]: ")).flatten().map(|(_, target)| target);

@@ -1,4 +1,4 @@
-//! `cargo xtask`: the house lints, and what CI does, as one command.
+//! `cargo xtask`: the house lints, and all steps of CI.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  lint           check the rules of the house that the compiler and clippy do not know
-  header         make tameike.h anew of what crate capi has for C
-  ci [--locked]  formatting, clippy, house lints, all tests, by all ways, and those of Python; stops at the first that fails";
+  lint           check the house rules that the compiler and clippy do not check
+  header         generate tameike.h from crates/capi
+  ci [--locked]  formatting, house lints, clippy, all tests, Python tests, other test suites; stops at the first failure";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// All house lints on this repository; every finding on a line of its own.
+/// Runs all house lints on this repository, and prints one finding per line.
 fn lint() -> Result<(), String> {
     let root = xtask::repository_root();
     let xtask::Report { findings, means } = xtask::lint(&root)?;
@@ -39,15 +39,15 @@ fn lint() -> Result<(), String> {
         println!("{finding}");
     }
     for (path, mean) in means {
-        println!("xtask: {}: {mean:.1} words a sentence", path.display());
+        println!("xtask: {}: {mean:.1} words per sentence", path.display());
     }
     match findings.len() {
         0 => Ok(()),
-        count => Err(format!("xtask: {count} findings; each line above says what to do")),
+        count => Err(format!("xtask: {count} findings; each line above gives a remedy")),
     }
 }
 
-/// The steps of CI; the house lints come before the long ones. Prints the time of each at the end.
+/// Runs the steps of CI, short ones first. Prints the time of each step at the end.
 fn ci(locked: &[&str]) -> Result<(), String> {
     let mut times = Vec::new();
     let outcome = ci_steps(locked, &mut times);
@@ -76,14 +76,14 @@ fn ci_steps(locked: &[&str], times: &mut Vec<(&'static str, Duration)>) -> Resul
     step("build of the tests", &|| cargo(&build, "correct the errors above"))?;
     let test = [&["test", "--workspace", "--no-fail-fast"], locked].concat();
     step("tests", &|| cargo(&test, "correct what failed above"))?;
-    // The program that the tests have built, beside this one: cargo would build its package alone with other features, and all crates
-    // anew after it.
-    let own = std::env::current_exe().map_err(|error| format!("xtask: find the own program: {error}"))?;
+    // The tests have built the program next to this one. Building its package alone would enable other features and rebuild all crates.
+    let own =
+        std::env::current_exe().map_err(|error| format!("xtask: cannot find its own executable: {error}"))?;
     let built = format!("TAMEIKE={}", own.with_file_name("tameike").display());
     let python = [&[&*built, "scripts/python.sh"], locked].concat();
     step("Python package", &|| run(OsStr::new("env"), &python, "correct what failed above"))?;
     let suites = xtask::repository_root().join("scripts/suites.sh");
-    step("tests by other ways", &|| run(suites.as_os_str(), locked, "correct what failed above"))
+    step("other test suites", &|| run(suites.as_os_str(), locked, "correct what failed above"))
 }
 
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {

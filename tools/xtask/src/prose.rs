@@ -1,4 +1,4 @@
-//! Rules about prose: phrases that documents, comments, messages and commit subjects do not use, and the length of sentences.
+//! Lint: banned phrases in documents, comments, messages and commit subjects, and the length of sentences.
 //!
 //! `tools/xtask/banned.txt` lists the phrases, each with the words to write instead. The lint reads Markdown without its code,
 //! comments, and string literals of Rust code that hold a space.
@@ -13,23 +13,23 @@ mod tests;
 
 /// The list of phrases, relative to the root of the repository.
 pub const LIST: &str = "tools/xtask/banned.txt";
-/// Files whose words the lint does not read.
+/// Paths that the lint skips.
 const UNREAD: [&str; 3] = ["bench/runs", "tools/xtask/src/prose", "tools/xtask/tests"];
-/// Words of a sentence in a document, at most.
+/// Maximum number of words in a sentence of a measured document.
 pub const WORDS_MAX: usize = 50;
-/// Documents whose mean length of sentences is bounded.
+/// Documents with limits on the length of sentences.
 const MEASURED: [&str; 3] = ["README.md", "ARCHITECTURE.md", "SEMANTICS.md"];
-/// Words of a sentence in these, on average, at most.
+/// Maximum mean number of words per sentence in these.
 pub const WORDS_MEAN_MAX: usize = 22;
 
-/// A phrase that is not used, in lower case, and what to write instead.
+/// A banned phrase in lower case, and its replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Banned {
     phrase: String,
     instead: String,
 }
 
-/// Reads the list: a phrase and its replacement on each line, with ` => ` between them; `#` begins a comment.
+/// Reads the list: on each line a phrase, ` => ` and its replacement; `#` begins a comment.
 ///
 /// # Errors
 /// A line without a replacement.
@@ -45,7 +45,7 @@ pub fn read_list(text: &str) -> Result<Vec<Banned>, String> {
         .collect()
 }
 
-/// Checks the phrases of all files but published runs, and this lint's own.
+/// Checks the phrases of all files except published runs and this lint's own.
 pub fn check(files: &[File], list: &[Banned]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_read = |path: &Path| !UNREAD.iter().any(|unread| path.starts_with(unread));
@@ -60,13 +60,13 @@ pub fn check(files: &[File], list: &[Banned]) -> Vec<Finding> {
     findings
 }
 
-/// Checks the length of sentences in the documents where it is bounded.
+/// Checks the length of sentences in the measured documents.
 pub fn check_sentences(files: &[File]) -> Vec<Finding> {
     let measured = files.iter().filter(|file| is_measured(&file.path));
     measured.flat_map(|file| sentences_of(&file.path, &file.text)).collect()
 }
 
-/// Checks the subjects of the commits since the list is there. Without git, or a history, there are none.
+/// Checks the subjects of commits since the list was added. Without git or a history, there are no findings.
 pub fn check_subjects(root: &Path, list: &[Banned]) -> Vec<Finding> {
     let git = |words: &[&str]| {
         let output = Command::new("git").args(words).current_dir(root).output().ok()?;
@@ -85,7 +85,7 @@ pub fn check_subjects(root: &Path, list: &[Banned]) -> Vec<Finding> {
         .collect()
 }
 
-/// The mean length of sentences of each document that is measured, in words.
+/// Returns the mean number of words per sentence of each measured document.
 pub fn means(files: &[File]) -> Vec<(&Path, f64)> {
     files.iter().filter(|file| is_measured(&file.path)).map(|file| (&*file.path, mean(&file.text))).collect()
 }
@@ -104,8 +104,9 @@ fn sentences_of(path: &Path, text: &str) -> Vec<Finding> {
     let long = sentences(text).into_iter().filter(|(_, words)| *words > WORDS_MAX);
     let mut findings: Vec<Finding> = long
         .map(|(line, words)| {
-            let message =
-                format!("a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several");
+            let message = format!(
+                "a sentence of {words} words, {WORDS_MAX} at most: make it a list, or several sentences"
+            );
             Finding::new(path, line, message)
         })
         .collect();
@@ -117,7 +118,7 @@ fn sentences_of(path: &Path, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Lines of prose in a file, with their numbers.
+/// Returns the lines of prose in a file, with their numbers.
 fn prose_of(path: &Path, text: &str) -> Vec<(usize, String)> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("md") => markdown_prose(text),
@@ -139,7 +140,7 @@ fn prose_of(path: &Path, text: &str) -> Vec<(usize, String)> {
     }
 }
 
-/// Lines of a document, without blocks and spans of code.
+/// Returns the lines of a document, without blocks and spans of code.
 fn markdown_prose(text: &str) -> Vec<(usize, String)> {
     let (mut prose, mut in_code) = (Vec::new(), false);
     for (index, line) in text.lines().enumerate() {
@@ -152,7 +153,7 @@ fn markdown_prose(text: &str) -> Vec<(usize, String)> {
     prose
 }
 
-/// A line without what stands between backquotes, nor the targets of links.
+/// Returns a line without text between backquotes and without the targets of links.
 fn without_spans(line: &str) -> String {
     let plain: Vec<&str> = line.split('`').step_by(2).collect();
     let mut text = String::new();
@@ -163,10 +164,10 @@ fn without_spans(line: &str) -> String {
     text
 }
 
-/// The comment of a line of Rust, and its string literals that hold a space.
+/// Returns the comment of a line of Rust, and its string literals that hold a space.
 fn rust_prose(line: &str) -> String {
     let (code, comment) = match line.split_once("//") {
-        // What follows a scheme is an address.
+        // `//` after a scheme is part of a URL.
         Some((code, comment)) if !code.ends_with(':') => (code, without_spans(comment)),
         _ => (line, String::new()),
     };
@@ -176,7 +177,7 @@ fn rust_prose(line: &str) -> String {
     prose.join(" ").trim().to_owned()
 }
 
-/// The phrases of the list that a text holds as whole words.
+/// Returns the banned phrases that a text holds as whole words.
 fn banned_in<'a>(text: &str, list: &'a [Banned]) -> impl Iterator<Item = &'a Banned> {
     let text = text.to_lowercase();
     list.iter().filter(move |banned| {
@@ -187,7 +188,8 @@ fn banned_in<'a>(text: &str, list: &'a [Banned]) -> impl Iterator<Item = &'a Ban
     })
 }
 
-/// Sentences of a document, each with its line and number of words. Headings, tables and code are none; an item of a list ends one.
+/// Returns the sentences of a document, each with its line and number of words. Skips headings, tables and code; each list item begins
+/// a sentence.
 fn sentences(text: &str) -> Vec<(usize, usize)> {
     let (mut found, mut words, mut first) = (Vec::new(), 0, 0);
     let mut end = |words: &mut usize, line: usize| {
@@ -207,7 +209,7 @@ fn sentences(text: &str) -> Vec<(usize, usize)> {
         if prose.starts_with(['#', '|']) {
             continue;
         }
-        // An ID or a title in bold letters begins an item, and is no sentence.
+        // An ID or a title in bold letters at the begin of an item is not part of the sentence.
         let is_word = |word: &&str| {
             word.contains(char::is_alphanumeric) && !(word.starts_with("**") && word.ends_with("**"))
         };

@@ -1,7 +1,7 @@
-//! Claims and their tests: a test must cite each claim of `SEMANTICS.md`, and none may cite a claim that is not there.
+//! Lint: a test cites each claim of `SEMANTICS.md`, and no test cites a missing claim.
 //!
-//! A claim is an item `- **S21a.** text` of at most two sentences. A comment of a test cites it by its ID, `S21a`; `S21` refers to all
-//! claims of that number, and cites none. Whether a test proves the claims that it cites is for its reader to judge.
+//! A claim is an item `- **S21a.** text` of at most two sentences. A comment of a test cites it by its ID, `S21a`. `S21` refers to
+//! all claims with that number, and cites none. The lint does not check that a test proves the claims that it cites.
 
 use crate::Finding;
 use crate::tree::File;
@@ -13,18 +13,17 @@ mod tests;
 
 /// The document that states the claims.
 pub const DOCUMENT: &str = "SEMANTICS.md";
-/// This lint's own tests, which cite what is not there.
+/// This lint's own tests, which cite missing claims.
 const OWN: &str = "tools/xtask/src/semantics";
-/// Sentences of a claim, at most.
+/// Maximum number of sentences of a claim.
 const SENTENCES_MAX: usize = 2;
 
-/// One claim.
 struct Claim {
     line: usize,
     text: String,
 }
 
-/// Checks the document against the tests in `files`; no finding when there is no document.
+/// Checks the document against the tests in `files`. Without the document, there are no findings.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let Some(document) = files.iter().find(|file| file.path == Path::new(DOCUMENT)) else {
         return Vec::new();
@@ -59,12 +58,12 @@ fn is_test(path: &Path) -> bool {
     })
 }
 
-/// The line at which the tests at the end of a file begin.
+/// Returns the line at which the inline tests of a file begin.
 fn inline_tests(text: &str) -> usize {
     text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX)
 }
 
-/// The claims by ID, and what is wrong with them. Lines that continue a claim are indented.
+/// Returns the claims by ID, and findings about them. Continuation lines of a claim are indented.
 fn claims(document: &str) -> (BTreeMap<String, Claim>, Vec<Finding>) {
     let (mut claims, mut findings) = (BTreeMap::<String, Claim>::new(), Vec::new());
     let mut last: Option<String> = None;
@@ -72,7 +71,7 @@ fn claims(document: &str) -> (BTreeMap<String, Claim>, Vec<Finding>) {
         if let Some((id, text)) = line.strip_prefix("- **").and_then(|rest| rest.split_once(".** ")) {
             let claim = Claim { line: index + 1, text: text.trim().to_owned() };
             if claims.insert(id.to_owned(), claim).is_some() {
-                let message = format!("{id} stands twice: an ID belongs to one claim");
+                let message = format!("{id} is used twice: an ID belongs to one claim");
                 findings.push(Finding::new(Path::new(DOCUMENT), index + 1, message));
             }
             last = Some(id.to_owned());
@@ -88,7 +87,7 @@ fn claims(document: &str) -> (BTreeMap<String, Claim>, Vec<Finding>) {
     for (id, claim) in &claims {
         let mut problems = Vec::new();
         if !is_id(id) || number_of(id) == *id {
-            problems.push(format!("{id} is no ID: write a number and a letter, as S21a"));
+            problems.push(format!("{id} is not an ID: write a number and a letter, as S21a"));
         }
         let count = sentences(&claim.text);
         if count > SENTENCES_MAX {
@@ -102,26 +101,25 @@ fn claims(document: &str) -> (BTreeMap<String, Claim>, Vec<Finding>) {
     (claims, findings)
 }
 
-/// Sentences of a text: each ends with a full stop, before a capital letter or at the end.
+/// Counts the sentences of a text: each ends with a full stop, before a capital letter or at the end.
 fn sentences(text: &str) -> usize {
     let inner =
         text.match_indices(". ").filter(|(at, _)| text[at + 2..].starts_with(char::is_uppercase)).count();
     inner + 1
 }
 
-/// An ID without its letter.
 fn number_of(id: &str) -> &str {
     id.trim_end_matches(|character: char| character.is_ascii_lowercase())
 }
 
-/// Whether a word is `S`, a number, and a letter or none.
+/// Returns true if a word is `S`, a number, and at most one letter.
 fn is_id(word: &str) -> bool {
     let Some(rest) = word.strip_prefix('S') else { return false };
     let digits = rest.trim_end_matches(|character: char| character.is_ascii_lowercase());
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && rest.len() - digits.len() <= 1
 }
 
-/// The IDs in the comments of a source text, with their lines.
+/// Returns the IDs in the comments of a source text, with their lines.
 fn ids(source: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in source.lines().enumerate() {

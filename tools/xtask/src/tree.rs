@@ -1,7 +1,7 @@
-//! The text files of the repository that rules apply to.
+//! Reads the text files of the repository that lints check.
 //!
-//! Walks the directory itself rather than asking git, so that it also works in an unpacked archive. Hidden
-//! directories and those that `.gitignore` names at the root (`/target`) are not entered.
+//! Walks the directory without git, so that it also works in an unpacked archive. Skips hidden directories except `.ci`, and paths
+//! that `.gitignore` names at the root (`/target`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 const READ_EXTENSIONS: [&str; 6] = ["rs", "md", "py", "sh", "toml", "yml"];
 const READ_NAMES: [&str; 2] = ["Makefile", "run"];
 
-/// One file of the repository.
+/// A file of the repository.
 #[derive(Debug)]
 pub struct File {
     /// Relative to the root of the repository.
     pub path: PathBuf,
-    /// What it holds.
+    /// Its content.
     pub text: String,
 }
 
-/// All files under `root` that a rule may apply to, in the order of their paths.
+/// Returns all files under `root` that lints check, ordered by path.
 pub fn files(root: &Path) -> Result<Vec<File>, String> {
     let ignored = ignored_at(root);
     let mut found = Vec::new();
@@ -52,7 +52,7 @@ fn is_read(path: &Path) -> bool {
         || name.is_some_and(|name| READ_NAMES.contains(&name))
 }
 
-/// The lines of `.gitignore` that name one path at the root.
+/// Returns the paths at the root that `.gitignore` names.
 fn ignored_at(root: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
     text.lines().filter_map(|line| Some(root.join(line.trim().strip_prefix('/')?))).collect()

@@ -1,10 +1,10 @@
-//! The rules of the house hold for this repository, and a bad repository is told so.
+//! This repository passes the house lints, and a bad repository fails them.
 
 use std::fs;
 use std::path::Path;
 
 #[test]
-fn this_repository_keeps_the_rules() {
+fn this_repository_passes_the_lints() {
     let findings = xtask::lint(&xtask::repository_root()).expect("the repository can be read").findings;
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(lines.is_empty(), "{} findings:\n{}", lines.len(), lines.join("\n"));
@@ -21,7 +21,7 @@ fn bad_repository(root: &Path) {
     write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"core\", \"io\"]\n");
     let edge = "[dev-dependencies]\ntameike-io = { path = \"../io\" }\n";
     write("core/Cargo.toml", &(package("tameike-core") + edge));
-    write("core/src/lib.rs", "//! Words.\npub mod utils;\n");
+    write("core/src/lib.rs", "//! Types.\npub mod utils;\n");
     write("core/src/utils.rs", "pub fn nothing() {}\n");
     write("io/Cargo.toml", &package("tameike-io"));
     write("io/src/lib.rs", &format!("//! Machine.\n// {}: all of it\n", concat!("TO", "DO")));
@@ -31,7 +31,7 @@ fn bad_repository(root: &Path) {
     write("README.md", "[more](docs/more.md)\nReads by chance.\n");
     write("SEMANTICS.md", "- **S1a.** No test\n  cites this.\n");
     write("tools/xtask/banned.txt", "by chance => random\n");
-    write("crates/b/src/lib.rs", "//! Circle.\nmod one;\nmod two;\n");
+    write("crates/b/src/lib.rs", "//! A cycle.\nmod one;\nmod two;\n");
     write("crates/b/src/one.rs", "//! One.\nuse super::two::Two;\n");
     write("crates/b/src/two.rs", "//! Two.\nuse super::one::One;\n");
     write(".gitignore", "/target\n");
@@ -39,7 +39,7 @@ fn bad_repository(root: &Path) {
 }
 
 #[test]
-fn a_bad_repository_is_told_of_every_breach() {
+fn every_violation_of_a_bad_repository_is_reported() {
     let root = tempfile::tempdir().expect("a temporary directory");
     bad_repository(root.path());
     let findings = xtask::lint(root.path()).expect("the repository can be read").findings;

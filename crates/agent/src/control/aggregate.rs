@@ -1,19 +1,19 @@
-//! Which files of the cache view go to the shared file system packed, as people write it.
+//! Options for packing files of the cache view, with their textual forms.
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tameike_core::Errno;
 use tameike_io::shared::PosixTree;
 
-/// Which new files are packed, where nothing was said of their directory.
+/// New files that are packed in directories without a layout for packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AggregateChoice {
     /// All.
     On,
-    /// Those of directories in which many are made fast.
+    /// Those in directories in which many files are created within seconds.
     Auto,
-    /// None. What is packed already is there all the same.
+    /// None. Files that are packed already stay visible.
     #[default]
     Off,
 }
@@ -55,21 +55,20 @@ impl From<AggregateChoice> for String {
     }
 }
 
-/// What a job packs.
+/// Packing options of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aggregate {
-    /// Which new files.
+    /// New files to pack.
     pub choice: AggregateChoice,
-    /// Files that are larger when the job ends become files of their own, in bytes.
+    /// Largest packed file in bytes; larger ones become separate files when the job ends.
     pub size_max: u64,
-    /// Files that other users have packed in the shared directory are shown. Whoever owns a container decides which files it shows
-    /// and where.
+    /// Shows files that other users packed in the shared directory. A container's owner decides which files it shows, and where.
     pub by_others: bool,
 }
 
 impl Aggregate {
-    /// Why a job without `--aggregate` ignores the container that lies at `container`: it is not this user's alone, and whoever owns it
-    /// could show any files by it, below directories of others, too. None where it does not, or nothing lies there.
+    /// Returns why a job without `--aggregate` must ignore the container at `container`: another user controls it, and could show any
+    /// files through it, even below directories of others. `None` if the job may use it, or there is none.
     pub fn why_ignored(self, container: &Path) -> Option<String> {
         if self.by_others {
             return None;
@@ -77,11 +76,11 @@ impl Aggregate {
         let why = match PosixTree::open_unfollowed(container) {
             Ok((_, why)) => why?,
             Err(fault) if fault.errno == Errno::ENOENT => return None,
-            Err(fault) => fault.message.into_owned(),
+            Err(fault) => fault.to_string(),
         };
         let container = container.display();
         Some(format!(
-            "{container} {why}: files that are packed there are not shown; if you trust the owner, `--packed-by-others` shows them"
+            "{container} {why}: files packed there are not shown; if you trust the owner, use `--packed-by-others`"
         ))
     }
 }

@@ -1,18 +1,18 @@
-//! How agents of a job speak with each other, as people write it.
+//! Choice of the transport between agents, with its textual form.
 
 use serde::{Deserialize, Serialize};
 use tameike_fabric::ofi::Provider;
 
-/// How agents speak with each other.
+/// Transport between agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum FabricChoice {
-    /// With those of the same host through memory, with others over TCP.
+    /// Shared memory within a host, TCP between hosts.
     #[default]
     Auto,
-    /// Over TCP with all.
+    /// Always TCP.
     Tcp,
-    /// Through libfabric with all: its provider, or the first that the machine has.
+    /// libfabric with a provider, or the first that the machine has.
     Ofi(Option<Provider>),
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fabrics_are_read_as_they_are_written() {
+    fn fabrics_round_trip_as_text() {
         for text in ["auto", "tcp", "ofi", "ofi:verbs", "ofi:shm"] {
             let choice: FabricChoice = text.parse().expect("a fabric");
             assert_eq!(choice.to_string(), text);

@@ -1,9 +1,9 @@
-//! How much of a job's data is not yet on the shared file system: during a drain, and in its journals.
+//! Amount of data that is not yet on the shared file system: during a drain, and in journals.
 
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
-/// How far a drain is.
+/// Progress of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Files with dirty data that this node coordinates.
@@ -15,8 +15,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How far a drain is that began at `before`, both as counted since the agent started. What is written stays dirty until it is safe:
-    /// until then, it is not counted twice.
+    /// Returns the progress since `before`, both counted since the agent's start. Flushed data stays dirty until it is durable; it is
+    /// not counted twice until then.
     pub(crate) fn since(self, before: Self) -> Self {
         let bytes_flushed = self.bytes_flushed.saturating_sub(before.bytes_flushed);
         let bytes_left = self.bytes_left.min(before.bytes_left.saturating_sub(bytes_flushed));
@@ -24,18 +24,18 @@ impl Progress {
     }
 }
 
-/// What an agent, or a device directory, holds that is not on the shared file system.
+/// Data of an agent or device directory that is not on the shared file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
-    /// Files with dirty data that this node coordinates: each file is counted by one node, wherever its data is.
+    /// Files with dirty data that this node coordinates: one node counts each file, wherever its data is.
     pub files: u64,
     /// Dirty bytes.
     pub bytes: u64,
     /// Files that the journal names: needed as long as another node of the job holds dirty data.
     pub named: u64,
-    /// Changes of names of packed files that may not be safe in their container.
+    /// Changes of names of packed files that may not be durable in their container.
     pub names: u64,
-    /// Files that a program had open for writing when its node, or the job, was cut off, and of which nobody has been told.
+    /// Files that a program had open for writing when its node or the job failed, and that no receipt has reported yet.
     pub open: u64,
 }
 
@@ -50,12 +50,12 @@ impl AddAssign for Left {
 }
 
 impl Left {
-    /// Whether the journal holds nothing that the shared file system lacks or that a person must know.
+    /// Returns true if the journal holds nothing that the shared file system lacks or that a receipt must report.
     pub fn is_nothing(self) -> bool {
         (self.files, self.bytes, self.names, self.open) == (0, 0, 0, 0)
     }
 
-    /// Whether the directory can go, when other nodes of the job hold dirty data (`others`) or do not.
+    /// Returns true if the directory can be removed; `others`: other nodes of the job hold dirty data.
     pub fn is_needless(self, others: bool) -> bool {
         self.is_nothing() && !(others && self.named > 0)
     }

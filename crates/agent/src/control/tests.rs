@@ -1,8 +1,8 @@
 use super::*;
 
 #[test]
-fn secrets_are_read_as_they_are_written_and_never_shown() {
-    let secret = Secret(std::array::from_fn(|place| place as u8 * 7));
+fn secrets_round_trip_and_debug_hides_them() {
+    let secret = Secret(std::array::from_fn(|index| index as u8 * 7));
     let line = serde_json::to_string(&secret).expect("secrets are JSON strings");
     assert_eq!(serde_json::from_str::<Secret>(&line).expect("as written"), secret);
     assert_eq!(format!("{secret:?}"), "Secret(..)");

@@ -1,8 +1,8 @@
-//! Answers that several requests share, with how long the kernel may believe them.
+//! Replies that several requests share, with their cache lifetimes.
 
 use super::convert::errno;
 use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, UNCHANGING_LIFETIME, open_flags};
-use crate::custody::Custody;
+use crate::arbiter::Arbiter;
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
@@ -10,21 +10,21 @@ use tameike_core::{Attr, FileKind, Result};
 use tameike_fuse::Reply;
 use tameike_fuse::abi::{Lifetimes, Space, open_flag};
 
-/// How long the kernel may use a name.
-fn name_lifetime(custody: &Custody, kind: FileKind) -> Duration {
+/// Time for which the kernel may cache a name.
+fn name_lifetime(arbiter: &Arbiter, kind: FileKind) -> Duration {
     match kind {
-        _ if custody.is_unchanging() => UNCHANGING_LIFETIME,
+        _ if arbiter.is_unchanging() => UNCHANGING_LIFETIME,
         FileKind::Directory => ATTRIBUTE_LIFETIME,
         _ => NAME_LIFETIME,
     }
 }
 
-/// How long the kernel may show attributes that were had after so many changes.
-fn attribute_lifetime(custody: &Custody, file: FileNumber, attr: &Attr, changes: u64) -> Duration {
-    if custody.is_unchanging() {
+/// Time for which the kernel may cache attributes that were read when the arbiter's count was `changes`.
+fn attribute_lifetime(arbiter: &Arbiter, file: FileNumber, attr: &Attr, changes: u64) -> Duration {
+    if arbiter.is_unchanging() {
         return UNCHANGING_LIFETIME;
     }
-    let may_keep = attr.kind != FileKind::Directory || custody.tell(file, changes);
+    let may_keep = attr.kind != FileKind::Directory || arbiter.may_cache_attributes(file, changes);
     if may_keep { ATTRIBUTE_LIFETIME } else { Duration::ZERO }
 }
 
@@ -35,11 +35,11 @@ pub(super) fn answer_done(reply: Reply, done: Result<()>) {
     }
 }
 
-pub(super) fn answer_entry(reply: Reply, found: Result<Found>, custody: &Custody, changes: u64) {
+pub(super) fn answer_entry(reply: Reply, found: Result<Found>, arbiter: &Arbiter, changes: u64) {
     match found {
         Ok(found) => {
-            let attr = attribute_lifetime(custody, found.file, &found.attr, changes);
-            let lifetimes = Lifetimes { name: name_lifetime(custody, found.attr.kind), attr };
+            let attr = attribute_lifetime(arbiter, found.file, &found.attr, changes);
+            let lifetimes = Lifetimes { name: name_lifetime(arbiter, found.attr.kind), attr };
             reply.entry(found.file.0, &found.attr, lifetimes);
         }
         Err(fault) => reply.error(errno(&fault)),
@@ -50,11 +50,11 @@ pub(super) fn answer_attr(
     reply: Reply,
     file: FileNumber,
     attr: Result<Attr>,
-    custody: &Custody,
+    arbiter: &Arbiter,
     changes: u64,
 ) {
     match attr {
-        Ok(attr) => reply.attr(file.0, &attr, attribute_lifetime(custody, file, &attr, changes)),
+        Ok(attr) => reply.attr(file.0, &attr, attribute_lifetime(arbiter, file, &attr, changes)),
         Err(fault) => reply.error(errno(&fault)),
     }
 }
@@ -82,8 +82,8 @@ pub(super) fn answer_created(
     }
 }
 
-pub(super) fn answer_open_dir(reply: Reply, opened: Result<HandleNumber>, custody: &Custody) {
-    let flags = if custody.is_unchanging() { open_flag::CACHE_DIR | open_flag::KEEP_CACHE } else { 0 };
+pub(super) fn answer_open_dir(reply: Reply, opened: Result<HandleNumber>, arbiter: &Arbiter) {
+    let flags = if arbiter.is_unchanging() { open_flag::CACHE_DIR | open_flag::KEEP_CACHE } else { 0 };
     match opened {
         Ok(handle) => reply.opened(handle.0, flags),
         Err(fault) => reply.error(errno(&fault)),

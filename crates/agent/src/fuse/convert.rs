@@ -1,4 +1,4 @@
-//! Between the kernel's words and ours.
+//! Conversions between types of the FUSE protocol and of the views.
 
 use tameike_client::vfs::OpenMode;
 use tameike_core::wire::meta::{NewInode, RenameMode};
@@ -9,7 +9,7 @@ use tameike_fuse::abi::Header;
 const FALLOCATE_PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const FALLOCATE_ZERO_KEEP_SIZE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Who makes a request.
+/// The thread that makes a request.
 #[derive(Clone, Copy)]
 pub(super) struct Caller {
     pub user: u32,
@@ -24,7 +24,7 @@ impl Caller {
 }
 
 pub(super) fn errno(fault: &Fault) -> Errno {
-    if !fault.message.is_empty() {
+    if fault.has_message() {
         log::debug!("{fault}");
     }
     fault.errno
@@ -59,11 +59,11 @@ pub(super) fn rename_mode(flags: u32) -> Result<RenameMode> {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        _ => Err(Fault::new(Errno::EINVAL, "a rename that leaves a whiteout is not supported")),
+        _ => Err(Fault::new(Errno::EINVAL, "renameat2 with RENAME_WHITEOUT is not supported")),
     }
 }
 
-/// What `fallocate` is asked for, and whether the file grows.
+/// The change that `fallocate` requests, and whether the file grows.
 pub(super) fn space_change(mode: i32) -> Result<(SpaceChange, bool)> {
     match mode {
         0 => Ok((SpaceChange::Allocate, true)),
@@ -75,7 +75,7 @@ pub(super) fn space_change(mode: i32) -> Result<(SpaceChange, bool)> {
     }
 }
 
-/// What `lseek` looks for; the kernel answers all others itself.
+/// The target of `lseek`; the kernel serves all other modes itself.
 pub(super) fn sought(whence: i32) -> Result<Sought> {
     match whence {
         libc::SEEK_DATA => Ok(Sought::Data),

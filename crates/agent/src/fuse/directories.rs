@@ -1,7 +1,7 @@
-//! Attributes of directories as the kernel was last told them.
+//! The last attributes of directories that the kernel received.
 //!
-//! A process may have a directory open, or work in it, while it is removed. Its home knows nothing of it then; the process may still look
-//! at it, as at any file without a name.
+//! A process may have a removed directory open, or as its working directory. The home no longer has the directory, but the process may
+//! still stat it, like any unlinked file.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -9,14 +9,13 @@ use tameike_client::vfs::FileNumber;
 use tameike_core::attr::AttrChange;
 use tameike_core::{Attr, Errno, FileKind, Result};
 
-/// Directories in each of the two halves.
 const HALF: usize = 2048;
 
-/// Attributes of the directories that the kernel asked for last.
+/// Attributes of the directories that the kernel requested last.
 #[derive(Default)]
 pub(super) struct Directories(Mutex<Halves>);
 
-/// When the newer half is full, it takes the place of the older one.
+/// When the newer half is full, it replaces the older one.
 #[derive(Default)]
 struct Halves {
     newer: BTreeMap<FileNumber, Attr>,
@@ -36,8 +35,8 @@ impl Directories {
         halves.newer.insert(file, attr.clone());
     }
 
-    /// What `attr` says, or where it says that the file is gone (`ESTALE`, `ENOENT`), the attributes of the directory that it was, without a name
-    /// now and with these changes.
+    /// Returns `attr`. If it reports that the file is gone (`ESTALE`, `ENOENT`), returns the last attributes of the directory, with a
+    /// link count of 0 and with `change` applied.
     pub(super) fn or_removed(
         &self,
         file: FileNumber,
@@ -62,7 +61,7 @@ impl Directories {
         }
     }
 
-    /// Whether an operation failed because the directory was removed; nothing of it needs an fsync then.
+    /// Returns whether an operation failed because the directory was removed, so that it needs no fsync.
     pub(super) fn is_removed(&self, file: FileNumber, done: &Result<()>) -> bool {
         done.as_ref().is_err_and(|fault| is_gone(fault.errno)) && self.find(file).is_some()
     }
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_kept() {
+    fn the_number_of_directories_is_bounded() {
         let directories = Directories::default();
         for number in 0..3 * HALF as u64 {
             directories.record(FileNumber(number), &attr(number, FileKind::Directory));

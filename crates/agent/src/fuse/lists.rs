@@ -1,4 +1,4 @@
-//! Directory listings and lists of extended attributes, as the kernel wants them.
+//! Directory listings and lists of extended attributes in the kernel's formats.
 
 use super::convert::errno;
 use tameike_client::vfs::{HandleNumber, Vfs};
@@ -6,8 +6,8 @@ use tameike_core::{Errno, Result};
 use tameike_fuse::Reply;
 use tameike_fuse::abi::Directory;
 
-/// One answer to a read of an open directory after cursor `after`: with what its view has at hand, so that
-/// what the kernel cannot use of it is still at hand when it asks again.
+/// Fills one reply to a read of an open directory after cursor `after`, from the entries that the view has buffered. Entries that
+/// do not fit stay buffered for the next read.
 pub(super) async fn list<V: Vfs>(vfs: &V, dir: HandleNumber, after: u64, size: u32) -> Result<Directory> {
     let entries = vfs.readdir(dir, after).await?;
     let mut listing = Directory::new(size);
@@ -19,7 +19,7 @@ pub(super) async fn list<V: Vfs>(vfs: &V, dir: HandleNumber, after: u64, size: u
     Ok(listing)
 }
 
-/// Answers a request for an attribute's value or the list of names: its size when the kernel asks for that.
+/// Replies with an attribute's value or the list of names, or with its size if `size` is 0.
 pub(super) fn answer_xattr(reply: Reply, size: u32, value: Result<Vec<u8>>) {
     match value {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -29,7 +29,7 @@ pub(super) fn answer_xattr(reply: Reply, size: u32, value: Result<Vec<u8>>) {
     }
 }
 
-/// Names as the kernel lists them: each ended by a zero byte.
+/// Joins names, each terminated by NUL.
 pub(super) fn joined(names: Vec<Vec<u8>>) -> Vec<u8> {
     names
         .into_iter()

@@ -1,9 +1,9 @@
-//! Locks of files, as the kernel asks for them.
+//! Lock requests of the kernel.
 //!
-//! A request that waits holds no thread. The kernel tells of a signal to the program that waits by FUSE_INTERRUPT, which
-//! is not served: from then on the kernel leaves the program asleep until it is answered, even one that was killed. So
-//! while a request waits, the signals of its thread are looked at ([`is_interrupted`]). It is then answered with `EINTR`, which the kernel takes as "restart, or fail, as the handler
-//! of the signal has it". Without a signal it must never be: the program would see an error number that it cannot know.
+//! A waiting request blocks no thread. The frontend does not serve FUSE_INTERRUPT: after it, the kernel leaves even a killed program
+//! asleep until the reply. While a request waits, the frontend therefore polls the signals of its thread ([`is_interrupted`]), and
+//! replies EINTR: the kernel then restarts or fails the call as the signal's handler specifies. Without a signal it must not reply
+//! EINTR, as the program would see an internal error number.
 
 use super::convert::errno;
 use crate::kernel_cache::KernelCache;
@@ -20,8 +20,8 @@ use tameike_fuse::Reply;
 use tameike_fuse::abi::{LockRequest, LockState};
 use tameike_io::Runtime;
 
-/// Between two looks at the signals of a thread that waits.
-const SIGNAL_LOOK: Duration = Duration::from_millis(100);
+/// Interval at which the signals of a waiting thread are polled.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn call(wanted: &LockRequest) -> Result<LockCall> {
     let kind = match wanted.kind {
@@ -37,7 +37,7 @@ fn call(wanted: &LockRequest) -> Result<LockCall> {
     Ok(LockCall { owner: wanted.owner, range, kind, pid: wanted.pid })
 }
 
-/// Answers what lock is in the way.
+/// Replies with a conflicting lock, if there is one.
 pub(super) async fn test<V: Vfs>(vfs: &V, wanted: LockRequest, reply: Reply) {
     let tested = async { lock_calls::test(vfs, HandleNumber(wanted.handle), call(&wanted)?).await };
     match tested.await {
@@ -53,13 +53,13 @@ pub(super) async fn test<V: Vfs>(vfs: &V, wanted: LockRequest, reply: Reply) {
     }
 }
 
-/// A request that takes, changes or gives back a lock, on its way.
+/// A request that acquires, changes or releases a lock.
 pub(super) struct SetLock<V> {
     pub runtime: Runtime,
     pub vfs: Arc<V>,
     pub kernel: KernelCache,
     pub file: FileNumber,
-    /// The thread whose signals end a wait, if it may wait.
+    /// Thread whose signals end a wait, if the request may wait.
     pub waits: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ impl<V: Vfs> SetLock<V> {
         let ticket = locks.ticket();
         let mut set = pin!(lock_calls::set(&*self.vfs, handle, call, (ticket, self.waits.is_some())));
         let stale = loop {
-            match select(set, self.runtime.sleep(SIGNAL_LOOK)).await {
+            match select(set, self.runtime.sleep(SIGNAL_INTERVAL)).await {
                 Either::Left((done, _)) => break done?,
                 Either::Right(((), waiting)) => set = waiting,
             }
@@ -95,14 +95,13 @@ impl<V: Vfs> SetLock<V> {
     }
 }
 
-/// Whether a thread that sleeps in the kernel has a signal to take. What is not to be seen from here, as of a thread
-/// of another process namespace, has none.
+/// Returns whether a thread that sleeps in the kernel has a pending signal. False for threads that are invisible here, such as those
+/// of another PID namespace.
 fn is_interrupted(thread: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_signal(&status, thread))
 }
 
-/// Signals that were sent to the process and not to the thread may be another thread's to take; the kernel gives
-/// them to the first one, unless that blocks them.
+/// Signals to the process count for its first thread only: the kernel delivers them to that thread unless it blocks them.
 fn has_signal(status: &str, thread: u32) -> bool {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -125,7 +124,7 @@ mod tests {
 
     /// S21k, S21l.
     #[test]
-    fn a_signal_counts_when_the_thread_takes_it() {
+    fn only_signals_that_the_thread_receives_count() {
         let (none, kill, usr1) = ("0000000000000000", "0000000000000100", "0000000000000200");
         assert!(!has_signal(&status(7, none, none, none), 7));
         assert!(has_signal(&status(7, kill, none, none), 7));
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_what_the_kernel_asked_for() {
+    fn requests_of_the_kernel_convert_to_calls() {
         let called = |kind, start, end| call(&LockRequest { handle: 1, owner: 3, start, end, kind, pid: 9 });
         let call = called(libc::F_WRLCK, 5, 9).expect("a lock");
         let range = LockRange { start: 5, last: 9 };

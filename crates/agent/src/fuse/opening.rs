@@ -1,8 +1,8 @@
-//! Requests by which the kernel comes to have a file, or sees another than before: the ring must know of them.
+//! Lookups, opens, creates and attribute requests of the kernel, which the arbiter must track.
 
-use super::FuseDoor;
+use super::FuseFrontend;
 use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
-use crate::custody::Custody;
+use crate::arbiter::Arbiter;
 
 use std::time::Duration;
 use tameike_client::lock_calls;
@@ -13,66 +13,67 @@ use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Result};
 use tameike_fuse::Reply;
 
-impl<V: Vfs> FuseDoor<V> {
-    /// Looks a name up for a thread: also one by which the ring hands a file over.
+impl<V: Vfs> FuseFrontend<V> {
+    /// Looks a name up for a thread, including names by which the ring hands a file over.
     pub(super) fn find(&self, (dir, name): (FileNumber, &[u8]), thread: u32, reply: Reply) {
-        let (vfs, ahead, looked) = (self.vfs.clone(), self.ahead.clone(), self.looked.clone());
+        let (vfs, open_ahead) = (self.vfs.clone(), self.open_ahead.clone());
+        let recent_lookups = self.recent_lookups.clone();
         let (reported_sizes, directories) = (self.reported_sizes.clone(), self.directories.clone());
-        let (runtime, custody, name) = (self.tasks.runtime().clone(), self.custody.clone(), name.to_vec());
+        let (runtime, arbiter, name) = (self.tasks.runtime().clone(), self.arbiter.clone(), name.to_vec());
         self.tasks.spawn(async move {
-            let changes = custody.changes();
-            let found = match custody.handed(dir, &name) {
+            let changes = arbiter.changes();
+            let found = match arbiter.handed_over(dir, &name) {
                 Some(handed) => vfs.find_again(handed).await,
-                None => ahead.lookup(&vfs, thread, (dir, &name)).await,
+                None => open_ahead.lookup(&vfs, thread, (dir, &name)).await,
             };
             if let Ok(found) = &found {
                 let now = runtime.clock.monotonic();
-                looked.note(thread, found, now);
+                recent_lookups.note(thread, found, now);
                 directories.record(found.file, &found.attr);
                 record_size(&reported_sizes, found.file, &found.attr, now);
             }
-            answer_entry(reply, found, &custody, changes);
+            answer_entry(reply, found, &arbiter, changes);
         });
     }
 
-    /// Tells a thread attributes: those of its look-up where another file has taken the name since.
+    /// Replies with attributes: those of the thread's lookup if another file has replaced the file since.
     pub(super) fn getattr(&self, file: FileNumber, thread: u32, reply: Reply) {
-        let (vfs, custody, looked) = (self.vfs.clone(), self.custody.clone(), self.looked.clone());
+        let (vfs, arbiter, recent_lookups) =
+            (self.vfs.clone(), self.arbiter.clone(), self.recent_lookups.clone());
         let (runtime, reported_sizes) = (self.tasks.runtime().clone(), self.reported_sizes.clone());
         let directories = self.directories.clone();
         self.tasks.spawn(async move {
-            let changes = custody.changes();
-            let told = looked.take(thread, file, runtime.clock.monotonic());
-            let attr = match (vfs.getattr(file).await, told) {
-                (Err(fault), Some(told)) if fault.errno == Errno::ESTALE => Ok(told),
+            let changes = arbiter.changes();
+            let recent = recent_lookups.take(thread, file, runtime.clock.monotonic());
+            let attr = match (vfs.getattr(file).await, recent) {
+                (Err(fault), Some(recent)) if fault.errno == Errno::ESTALE => Ok(recent),
                 (attr, _) => directories.or_removed(file, attr, &AttrChange::default()),
             };
             if let Ok(attr) = &attr {
                 record_size(&reported_sizes, file, attr, runtime.clock.monotonic());
             }
-            answer_attr(reply, file, attr, &custody, changes);
+            answer_attr(reply, file, attr, &arbiter, changes);
         });
     }
 
-    /// Opens a file for a thread.
     pub(super) fn open_file(&self, file: FileNumber, mode: OpenMode, thread: u32, reply: Reply) {
-        let (vfs, ahead, custody) = (self.vfs.clone(), self.ahead.clone(), self.custody.clone());
-        self.looked.forget(thread);
+        let (vfs, open_ahead, arbiter) = (self.vfs.clone(), self.open_ahead.clone(), self.arbiter.clone());
+        self.recent_lookups.forget(thread);
         let (runtime, reported_sizes) = (self.tasks.runtime().clone(), self.reported_sizes.clone());
         self.tasks.spawn(async move {
-            let changes = custody.directories();
-            let mut opened = match ahead.open(&vfs, thread, file, mode).await {
-                Ok(opened) => admitted(&*vfs, (&custody, changes), (file, mode), opened).await,
+            let changes = arbiter.directories();
+            let mut opened = match open_ahead.open(&vfs, thread, file, mode).await {
+                Ok(opened) => admitted(&*vfs, (&arbiter, changes), (file, mode), opened).await,
                 Err(fault) => Err(fault),
             };
             if opened.is_ok()
                 && reported_sizes.take_conflict(file, runtime.clock.monotonic())
-                && let Err(fault) = custody.kernel().drop_attributes(file).await
+                && let Err(fault) = arbiter.kernel().drop_attributes(file).await
             {
                 if let Ok(Opened { handle, .. }) = opened {
-                    custody.kernel().closed(file, handle);
+                    arbiter.kernel().closed(file, handle);
                     lock_calls::release(&*vfs, handle).await;
-                    custody.closed(file);
+                    arbiter.kernel_closed(file);
                 }
                 opened = Err(fault);
             }
@@ -80,7 +81,7 @@ impl<V: Vfs> FuseDoor<V> {
         });
     }
 
-    /// Makes a file, or finds it, and opens it.
+    /// Creates or finds a file, and opens it.
     pub(super) fn create_file(
         &self,
         (dir, name): (FileNumber, &[u8]),
@@ -88,12 +89,12 @@ impl<V: Vfs> FuseDoor<V> {
         (exclusive, mode): (bool, OpenMode),
         reply: Reply,
     ) {
-        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
+        let (vfs, arbiter, name) = (self.vfs.clone(), self.arbiter.clone(), name.to_vec());
         self.tasks.spawn(async move {
-            let changes = custody.directories();
+            let changes = arbiter.directories();
             let created = match vfs.create(dir, &name, new, exclusive, mode).await {
                 Ok((found, opened)) => {
-                    let opened = admitted(&*vfs, (&custody, changes), (found.file, mode), opened).await;
+                    let opened = admitted(&*vfs, (&arbiter, changes), (found.file, mode), opened).await;
                     opened.map(|opened| (found, opened))
                 }
                 Err(fault) => Err(fault),
@@ -102,20 +103,20 @@ impl<V: Vfs> FuseDoor<V> {
         });
     }
 
-    /// Changes attributes, with them perhaps who may use a directory.
+    /// Changes attributes. Changes of owner or mode invalidate path walks of the ring.
     pub(super) fn change_attributes(&self, file: FileNumber, change: AttrChange, reply: Reply) {
-        let (vfs, custody) = (self.vfs.clone(), self.custody.clone());
+        let (vfs, arbiter) = (self.vfs.clone(), self.arbiter.clone());
         let directories = self.directories.clone();
         self.tasks.spawn(async move {
-            let changes = custody.changes();
+            let changes = arbiter.changes();
             let mode = change.mode;
             let is_access = mode.is_some() || change.uid.is_some() || change.gid.is_some();
             let attr = vfs.setattr(file, change.clone()).await;
             let attr = directories.or_removed(file, attr, &change);
             if is_access {
-                custody.access_changed(file, mode);
+                arbiter.access_changed(file, mode);
             }
-            answer_attr(reply, file, attr, &custody, changes);
+            answer_attr(reply, file, attr, &arbiter, changes);
         });
     }
 }
@@ -126,23 +127,23 @@ fn record_size(reported_sizes: &ReportedSizes, file: FileNumber, attr: &Attr, no
     }
 }
 
-/// Has the kernel have a file that was opened for it when the count of changes was so.
+/// Gives a file to the kernel that was opened when the arbiter's count of directory changes was `changes`.
 async fn admitted<V: Vfs>(
     vfs: &V,
-    (custody, changes): (&Custody, u64),
+    (arbiter, changes): (&Arbiter, u64),
     (file, mode): (FileNumber, OpenMode),
     opened: Opened,
 ) -> Result<Opened> {
-    match custody.admit(file).await {
+    match arbiter.kernel_opens(file).await {
         Ok(()) => {
             if let Some(lendable) = vfs.lendable(opened.handle) {
                 lendable.recall();
             }
-            custody.opened(file, opened.gives_rights, changes);
-            Ok(custody.kernel().opened(vfs, file, mode, opened))
+            arbiter.opened(file, opened.gives_rights, changes);
+            Ok(arbiter.kernel().opened(vfs, file, mode, opened))
         }
         Err(fault) => {
-            // The kernel, which hears of no open, keeps what it has.
+            // Without a reply to an open, the kernel keeps the pages that it has.
             vfs.pages_passed(opened.handle);
             lock_calls::release(vfs, opened.handle).await;
             Err(fault)

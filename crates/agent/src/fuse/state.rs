@@ -1,12 +1,12 @@
-//! What a door is made of, and what its requests share.
+//! The state of a FUSE frontend, and operations that several requests share.
 
-use super::WaitingRoom;
-use super::ahead::OpenAhead;
+use super::WriteBacklog;
 use super::answer::{answer_done, answer_entry};
 use super::directories::Directories;
-use super::looked::Looked;
+use super::open_ahead::OpenAhead;
+use super::recent_lookups::RecentLookups;
 use super::tasks::Tasks;
-use crate::custody::Custody;
+use crate::arbiter::Arbiter;
 use crate::kernel_cache::KernelCache;
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -17,35 +17,35 @@ use tameike_core::wire::meta::NewInode;
 use tameike_fuse::Reply;
 use tameike_io::os::process;
 
-/// A kernel of this version drops pages once more after a write past them, so that mappings stay true.
+/// From this version on, the kernel drops pages again after a direct write, so that mappings stay coherent.
 const DROPS_AFTER_WRITE: (u32, u32) = (6, 18);
 
-/// One view behind one FUSE mount.
-pub struct FuseDoor<V> {
+/// Serves one view through one FUSE mount.
+pub struct FuseFrontend<V> {
     pub(super) tasks: Tasks,
     pub(super) vfs: Arc<V>,
-    pub(super) waiting: WaitingRoom,
-    pub(super) custody: Arc<Custody>,
-    pub(super) ahead: OpenAhead,
-    pub(super) looked: Arc<Looked>,
+    pub(super) backlog: WriteBacklog,
+    pub(super) arbiter: Arc<Arbiter>,
+    pub(super) open_ahead: OpenAhead,
+    pub(super) recent_lookups: Arc<RecentLookups>,
     pub(super) directories: Arc<Directories>,
     pub(super) reported_sizes: Arc<ReportedSizes>,
-    /// All that is written by who can map a file goes through the kernel's pages.
+    /// Writes through handles that allow mappings use the page cache.
     pub(crate) coherent_mmap: bool,
 }
 
-impl<V: Vfs> FuseDoor<V> {
-    /// A door to `vfs`, whose writes wait in `waiting`, and which has the files that `custody` says.
-    pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, waiting: WaitingRoom, custody: Arc<Custody>) -> Self {
-        let ahead = OpenAhead::new(tasks.runtime().clone());
-        let (looked, directories, reported_sizes) = Default::default();
+impl<V: Vfs> FuseFrontend<V> {
+    /// Creates a frontend of `vfs`, whose writes wait in `backlog`.
+    pub(crate) fn new(tasks: Tasks, vfs: Arc<V>, backlog: WriteBacklog, arbiter: Arc<Arbiter>) -> Self {
+        let open_ahead = OpenAhead::new(tasks.runtime().clone());
+        let (recent_lookups, directories, reported_sizes) = Default::default();
         Self {
             tasks,
             vfs,
-            waiting,
-            custody,
-            ahead,
-            looked,
+            backlog,
+            arbiter,
+            open_ahead,
+            recent_lookups,
             directories,
             reported_sizes,
             coherent_mmap: false,
@@ -53,31 +53,31 @@ impl<V: Vfs> FuseDoor<V> {
     }
 
     pub(super) fn kernel_cache(&self) -> KernelCache {
-        self.custody.kernel().clone()
+        self.arbiter.kernel().clone()
     }
 
-    /// The kernel and we have agreed on what both can.
-    pub(super) fn agreed(&self, maps_direct: bool) {
+    /// Takes the result of the FUSE handshake: `maps_direct` if the kernel allows mappings of direct handles.
+    pub(super) fn set_maps_direct(&self, maps_direct: bool) {
         if maps_direct && !self.coherent_mmap && process::kernel_version() >= DROPS_AFTER_WRITE {
-            self.custody.kernel().maps_direct();
+            self.arbiter.kernel().maps_direct();
         }
     }
 
-    /// Makes a name with a new inode, and answers.
+    /// Creates a name with a new inode, and replies.
     pub(super) fn make(&self, dir: FileNumber, name: &[u8], new: NewInode, reply: Reply) {
-        let (vfs, custody, name) = (self.vfs.clone(), self.custody.clone(), name.to_vec());
+        let (vfs, arbiter, name) = (self.vfs.clone(), self.arbiter.clone(), name.to_vec());
         let directories = self.directories.clone();
         self.tasks.spawn(async move {
-            let changes = custody.changes();
+            let changes = arbiter.changes();
             let made = vfs.make(dir, &name, new).await;
             if let Ok(made) = &made {
                 directories.record(made.file, &made.attr);
             }
-            answer_entry(reply, made, &custody, changes);
+            answer_entry(reply, made, &arbiter, changes);
         });
     }
 
-    /// Makes the names of a directory safe, unless it is removed.
+    /// Makes the names of a directory durable, unless it is removed.
     pub(super) fn sync_directory(&self, file: FileNumber, reply: Reply) {
         let directories = self.directories.clone();
         self.run(reply, move |vfs| async move {
@@ -86,7 +86,7 @@ impl<V: Vfs> FuseDoor<V> {
         });
     }
 
-    /// Runs an operation that is answered by success alone.
+    /// Runs an operation that returns no data, and replies.
     pub(super) fn run<F>(&self, reply: Reply, operation: impl FnOnce(Arc<V>) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,

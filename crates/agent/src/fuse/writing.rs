@@ -1,6 +1,6 @@
-//! Writes of the kernel: what comes before them, and what before their answers.
+//! Write requests of the kernel: clears set-ID bits before them, and drops stale pages after them.
 
-use super::FuseDoor;
+use super::FuseFrontend;
 use super::answer::answer_write;
 use super::convert::errno;
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteAt, WriteBytes, without_rights};
@@ -8,8 +8,8 @@ use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
 use tameike_fuse::{Reply, WriteFlags};
 
-impl<V: Vfs> FuseDoor<V> {
-    /// Writes bytes, and answers; asked to, it first takes away what rights the file gives to who runs it.
+impl<V: Vfs> FuseFrontend<V> {
+    /// Writes data, and replies. If the kernel requests it, clears set-ID bits of the file first.
     pub(super) fn write_bytes(
         &self,
         file: FileNumber,
@@ -17,43 +17,43 @@ impl<V: Vfs> FuseDoor<V> {
         flags: WriteFlags,
         reply: Reply,
     ) {
-        // Through its pages, the kernel sees to it.
-        if flags.takes_rights && self.custody.gives_rights(file) {
-            // It is rare enough to hold this thread up.
-            let taken = self.tasks.wait(|| pollster::block_on(self.take_rights(file)));
-            if let Err(fault) = taken {
+        // For writes through the page cache, the kernel does it.
+        if flags.takes_rights && self.arbiter.gives_rights(file) {
+            // Rare enough to block this thread.
+            let cleared = self.tasks.wait(|| pollster::block_on(self.clear_setid(file)));
+            if let Err(fault) = cleared {
                 return reply.error(errno(&fault));
             }
         }
         let answer = self.written(file, handle, (offset, data.size() as u32), flags, reply);
         let at = if flags.appends { WriteAt::End } else { WriteAt::Offset(offset) };
-        self.waiting.write(&self.tasks, &self.vfs, (handle, at, data), answer);
+        self.backlog.write(&self.tasks, &self.vfs, (handle, at, data), answer);
     }
 
-    /// Takes away what rights a file gives to who runs it, before somebody without privileges writes to it.
-    async fn take_rights(&self, file: FileNumber) -> Result<()> {
-        let taken = async {
-            // Before it is looked at: who gives it rights after that is heard.
-            self.custody.set_gives_rights(file, false);
+    /// Clears set-ID bits of a file, before a process without privileges writes to it.
+    async fn clear_setid(&self, file: FileNumber) -> Result<()> {
+        let cleared = async {
+            // Before the mode is read, so that a concurrent chmod is not missed.
+            self.arbiter.set_gives_rights(file, false);
             let mode = self.vfs.getattr(file).await?.mode;
             let left = without_rights(mode);
             if left != mode {
                 let change = AttrChange { mode: Some(left), ..AttrChange::default() };
                 match self.vfs.setattr(file, change).await {
-                    // Of a file of another owner the file system below takes them when it is written.
+                    // For a file of another owner, the file system below clears them at the write.
                     Err(fault) if fault.errno == Errno::EPERM => {}
                     changed => {
                         changed?;
                     }
                 }
-                self.custody.kernel().drop_attributes(file).await?;
+                self.arbiter.kernel().drop_attributes(file).await?;
             }
             Ok(())
         };
-        taken.await.inspect_err(|_| self.custody.set_gives_rights(file, true))
+        cleared.await.inspect_err(|_| self.arbiter.set_gives_rights(file, true))
     }
 
-    /// Answers a write, when all who read on this node see its bytes.
+    /// Replies to a write once all readers on this node see its data.
     fn written(
         &self,
         file: FileNumber,
@@ -64,7 +64,7 @@ impl<V: Vfs> FuseDoor<V> {
     ) -> impl FnOnce(Result<()>) + Send + use<V> {
         let (runtime, vfs, kernel) = (self.tasks.runtime().clone(), self.vfs.clone(), self.kernel_cache());
         move |written| {
-            // Pages that are written back stay right. Dropping them would wait for this very answer.
+            // Pages that are written back are up to date, and dropping them would wait for this reply.
             let is_direct = !flags.writes_back && kernel.is_direct(file, handle);
             if is_direct {
                 vfs.pages_passed(handle);

@@ -1,4 +1,4 @@
-//! The bytes of a measurement: they follow from the session's number, so that each side knows what must arrive.
+//! Data of a measurement. It is derived from the session's number, so that each side can verify what it receives.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use tameike_io::{Frame, Payload};
 
 const WORD: usize = 8;
 
-/// Eight bytes of a session, by their place (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-fn word(session: u64, place: usize) -> [u8; WORD] {
-    let mut word = session.wrapping_add((place as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+/// Eight bytes of a session at a position (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+fn word(session: u64, index: usize) -> [u8; WORD] {
+    let mut word = session.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (word ^ (word >> 31)).to_le_bytes()
 }
 
-/// The first `size` bytes of a session, in a frame.
+/// Fills a frame with the first `size` bytes of a session.
 pub(super) fn made(mut frame: Frame, session: u64, size: u32) -> Payload {
-    for (place, bytes) in frame[..size as usize].chunks_mut(WORD).enumerate() {
-        bytes.copy_from_slice(&word(session, place)[..bytes.len()]);
+    for (index, bytes) in frame[..size as usize].chunks_mut(WORD).enumerate() {
+        bytes.copy_from_slice(&word(session, index)[..bytes.len()]);
     }
     Payload::new(Arc::new(frame), 0..size)
 }
 
 fn are_right(bytes: &[u8], session: u64, words: Range<usize>) -> bool {
-    words.clone().all(|place| {
-        let part = &bytes[place * WORD..bytes.len().min((place + 1) * WORD)];
-        *part == word(session, place)[..part.len()]
+    words.clone().all(|index| {
+        let part = &bytes[index * WORD..bytes.len().min((index + 1) * WORD)];
+        *part == word(session, index)[..part.len()]
     })
 }
 
-/// Compares what arrived with what was sent: its length and either each byte, or four words from the first to the last.
+/// Compares received data with sent data: the length, and either every byte or four words including the first and the last.
 pub(super) fn check(bytes: &[u8], size: usize, session: u64, whole: bool) -> Result<()> {
     let words = bytes.len().div_ceil(WORD);
     let is_right = if whole {
@@ -42,8 +42,9 @@ pub(super) fn check(bytes: &[u8], size: usize, session: u64, whole: bool) -> Res
     if bytes.len() == size && is_right {
         return Ok(());
     }
-    let what = format!("{} bytes arrived that are not the {size} that were sent", bytes.len());
-    Err(Fault::new(Errno::EBADMSG, what + ": what was measured counts for nothing"))
+    let what =
+        format!("received {} bytes that differ from the {size} sent: the measurement is void", bytes.len());
+    Err(Fault::new(Errno::EBADMSG, what))
 }
 
 #[cfg(test)]
@@ -52,20 +53,20 @@ mod tests {
     use tameike_io::Slab;
 
     #[test]
-    fn a_cut_a_foreign_and_a_damaged_message_are_found() {
+    fn truncated_foreign_and_damaged_messages_are_detected() {
         let slab = Slab::new(1).expect("memory");
         let pool = slab.pool(1);
         for size in [1, 7, 8, 9, 4096, 100_001] {
             let sent = made(pool.try_take().expect("a frame"), 5, size);
             for whole in [false, true] {
                 assert_eq!(check(&sent, size as usize, 5, whole), Ok(()));
-                assert!(check(&sent[..size as usize - 1], size as usize, 5, whole).is_err(), "cut");
+                assert!(check(&sent[..size as usize - 1], size as usize, 5, whole).is_err(), "truncated");
                 assert!(check(&sent, size as usize, 6, whole).is_err(), "of another session");
             }
-            for place in [0, size as usize / 2, size as usize - 1] {
+            for index in [0, size as usize / 2, size as usize - 1] {
                 let mut damaged = sent.to_vec();
-                damaged[place] ^= 1;
-                assert!(check(&damaged, size as usize, 5, true).is_err(), "{place} of {size}");
+                damaged[index] ^= 1;
+                assert!(check(&damaged, size as usize, 5, true).is_err(), "{index} of {size}");
             }
         }
     }

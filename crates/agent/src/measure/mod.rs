@@ -1,11 +1,10 @@
 //! Measures the network between this agent and another one, as the OSU micro-benchmarks do (VO-5).
 //!
-//! Both ends are here: [`Meter::measure`] times, and has the other agent answer by [`Meter::serve`]. What is timed is what agents
-//! do all day: requests with bytes beside them, puts into frames that were lent, gets by grant. It knows no fabric but by the
-//! trait. Bytes are compared where they arrive: some words of each message, and outside of what is timed every byte of one message
-//! of each repetition, whose bytes no other repetition has.
+//! [`Meter::measure`] measures, and calls [`Meter::serve`] of the other agent. It uses the agents' normal operations through the
+//! [`Fabric`] trait: requests with payload, puts into the caller's frames, gets by grant. The receiver verifies some words of each
+//! message and, outside the timed part, every byte of one message per repetition. No two repetitions send the same data.
 //!
-//! One measurement at a time: a second one is refused. Frames are those for answers to reads, of which it takes half at most.
+//! A node runs one measurement at a time, and refuses a second one. It uses at most half of the frames for replies to reads.
 
 mod bytes;
 #[cfg(test)]
@@ -25,28 +24,28 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_fabric::{Answer, Carried, Fabric, GrantId, Rpc};
 use tameike_io::{Payload, Pool, Runtime};
 
-/// Longest time of one measurement, all repetitions together: a network that is slower than it is told so.
+/// Longest time of one measurement with all repetitions; slower ones fail.
 const MEASUREMENT_LIMIT: Duration = Duration::from_secs(300);
 
-/// Bytes that are ready for another node.
-struct Lent {
+/// Data that is ready for another node.
+struct Source {
     to: NodeId,
     session: u64,
     bytes: Payload,
     grant: GrantId,
 }
 
-/// Measures, and helps others measure.
+/// Measures the network, and serves measurements of other nodes.
 pub struct Meter {
     runtime: Runtime,
     rpc: Arc<dyn Rpc>,
     fabric: Arc<dyn Fabric>,
     pool: Pool,
-    lent: Mutex<Option<Lent>>,
+    source: Mutex<Option<Source>>,
     is_measuring: AtomicBool,
 }
 
-/// The one measurement of an agent.
+/// Guard of the measurement in progress.
 struct Measuring<'a>(&'a AtomicBool);
 
 impl Drop for Measuring<'_> {
@@ -55,33 +54,33 @@ impl Drop for Measuring<'_> {
     }
 }
 
-fn unknown() -> Fault {
+fn stale_session() -> Fault {
     Fault::new(Errno::ESTALE, "the measurement has ended on this node, or another one has begun")
 }
 
 impl Meter {
-    /// A meter with these ways to other agents; its frames come from `pool`.
+    /// Creates a meter that takes frames from `pool`.
     pub fn new(runtime: Runtime, rpc: Arc<dyn Rpc>, fabric: Arc<dyn Fabric>, pool: Pool) -> Arc<Self> {
-        let (lent, is_measuring) = Default::default();
-        Arc::new(Self { runtime, rpc, fabric, pool, lent, is_measuring })
+        let (source, is_measuring) = Default::default();
+        Arc::new(Self { runtime, rpc, fabric, pool, source, is_measuring })
     }
 
-    /// Measures.
+    /// Measures between this node and another one.
     ///
     /// # Errors
-    /// `EINVAL` for an order beyond its limits, `EBUSY` while either node measures something else, `EBADMSG` when other bytes
-    /// arrived than were sent, and why the other node is not reached.
+    /// `EINVAL` for an order beyond its limits, `EBUSY` while either node runs another measurement, `EBADMSG` if received data differs
+    /// from sent data, and errors of the connection.
     pub async fn measure(&self, order: Order) -> Result<Outcome> {
         order.check().map_err(|wrong| Fault::new(Errno::EINVAL, wrong))?;
         if order.with == self.rpc.local() {
-            return Err(Fault::new(Errno::EINVAL, "the network between a node and itself is not measured"));
+            return Err(Fault::new(Errno::EINVAL, "measuring between a node and itself: name two nodes"));
         }
         if self.is_measuring.swap(true, Ordering::AcqRel) {
-            return Err(Fault::new(Errno::EBUSY, "this node is measuring the network already"));
+            return Err(Fault::new(Errno::EBUSY, "this node already measures the network: try again later"));
         }
         let _only = Measuring(&self.is_measuring);
         let made = self.runtime.timeout(MEASUREMENT_LIMIT, timed::measure(self, &order)).await;
-        // What is left there is in the way of other measurements alone, and of none of this node.
+        // State that stays on the other node delays only measurements of other nodes.
         let ended = self.ask(order.with, Exchange::End, None, None).await;
         let late = || {
             let limit = MEASUREMENT_LIMIT.as_secs();
@@ -91,7 +90,7 @@ impl Meter {
         ended.map(|_| outcome)
     }
 
-    /// A part of a measurement by another node.
+    /// Serves a part of a measurement by another node.
     pub(crate) fn serve(
         self: &Arc<Self>,
         from: NodeId,
@@ -100,7 +99,7 @@ impl Meter {
     ) -> BoxFuture<'static, (Reply, Carried)> {
         let meter = self.clone();
         async move {
-            match meter.answer(from, exchange, payload).await {
+            match meter.reply(from, exchange, payload).await {
                 Ok((reply, carried)) => (Reply::Admin(AdminReply::Exchange(reply)), carried),
                 Err(fault) => (Reply::Fault(fault), Carried::Nothing),
             }
@@ -108,22 +107,22 @@ impl Meter {
         .boxed()
     }
 
-    /// Another node's agent has ended.
+    /// Frees the data for a node that has failed.
     pub(crate) fn peer_dead(&self, peer: NodeId) {
-        self.take_back(peer);
+        self.free_source(peer);
     }
 
-    async fn answer(
+    async fn reply(
         &self,
         from: NodeId,
         exchange: Exchange,
         payload: Option<Payload>,
     ) -> Result<(ExchangeReply, Carried)> {
-        let missing = || Fault::new(Errno::EBADMSG, "a message of a measurement came without its bytes");
+        let missing = || Fault::new(Errno::EBADMSG, "a message of a measurement has no payload");
         let mut carried = Carried::Nothing;
         match exchange {
             Exchange::Begin { session, size } => {
-                let grant = self.lend(from, session, size).await?;
+                let grant = self.prepare_source(from, session, size).await?;
                 return Ok((ExchangeReply::Begun { grant: grant.0 }, Carried::Nothing));
             }
             Exchange::Take { session, size, whole } => {
@@ -140,40 +139,43 @@ impl Meter {
                 let sending = self.send_windows(from, session, &source, windows, window.min(WINDOW_MAX));
                 self.runtime.timeout(MEASUREMENT_LIMIT, sending).await.ok_or(Errno::ETIMEDOUT)??;
             }
-            Exchange::End => self.take_back(from),
+            Exchange::End => self.free_source(from),
         }
         Ok((ExchangeReply::Done, carried))
     }
 
-    /// Has bytes ready for a node.
-    async fn lend(&self, to: NodeId, session: u64, size: u32) -> Result<GrantId> {
+    /// Prepares data for a node, and grants reads of it.
+    async fn prepare_source(&self, to: NodeId, session: u64, size: u32) -> Result<GrantId> {
         if size == 0 || size as usize > tameike_core::limits::UNIT_SIZE {
-            return Err(Fault::new(Errno::EINVAL, format!("messages of {size} bytes are not measured")));
+            return Err(Fault::new(Errno::EINVAL, format!("messages of {size} bytes cannot be measured")));
         }
-        self.take_back(to);
+        self.free_source(to);
         let bytes = bytes::made(self.pool.take().await, session, size);
-        let mut lent = self.lent.lock();
-        if let Some(Lent { to, .. }) = &*lent {
-            return Err(Fault::new(Errno::EBUSY, format!("{to} is measuring with this node already")));
+        let mut source = self.source.lock();
+        if let Some(Source { to, .. }) = &*source {
+            return Err(Fault::new(
+                Errno::EBUSY,
+                format!("{to} already measures with this node: try again later"),
+            ));
         }
         let grant = self.fabric.grant_read(bytes.clone());
-        *lent = Some(Lent { to, session, bytes, grant });
+        *source = Some(Source { to, session, bytes, grant });
         Ok(grant)
     }
 
     fn ready_for(&self, node: NodeId, session: u64) -> Result<Payload> {
-        let lent = self.lent.lock();
-        let lent = lent.as_ref().filter(|lent| (lent.to, lent.session) == (node, session));
-        lent.map(|lent| lent.bytes.clone()).ok_or_else(unknown)
+        let source = self.source.lock();
+        let source = source.as_ref().filter(|source| (source.to, source.session) == (node, session));
+        source.map(|source| source.bytes.clone()).ok_or_else(stale_session)
     }
 
-    fn take_back(&self, from: NodeId) {
-        if let Some(lent) = self.lent.lock().take_if(|lent| lent.to == from) {
-            self.fabric.revoke(lent.grant);
+    fn free_source(&self, node: NodeId) {
+        if let Some(source) = self.source.lock().take_if(|source| source.to == node) {
+            self.fabric.revoke(source.grant);
         }
     }
 
-    /// Sends windows of messages, each when those of the one before have arrived.
+    /// Sends windows of messages, each after the replies to the previous one.
     async fn send_windows(
         &self,
         to: NodeId,
@@ -190,7 +192,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Asks the other node; what comes beside its answer.
+    /// Calls the other node, and returns its reply with the payload.
     async fn ask(
         &self,
         node: NodeId,
@@ -202,7 +204,7 @@ impl Meter {
         match self.rpc.call(node, request, payload, into).await? {
             Answer { reply: Reply::Admin(AdminReply::Exchange(reply)), payload } => Ok((reply, payload)),
             Answer { reply, .. } => {
-                Err(Fault::new(Errno::EPROTO, format!("{node} answered out of turn: {reply:?}")))
+                Err(Fault::new(Errno::EPROTO, format!("{node} sent an unexpected reply: {reply:?}")))
             }
         }
     }

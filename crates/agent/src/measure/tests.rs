@@ -12,10 +12,10 @@ use tameike_io::{Frame, Slab};
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 
-/// The other node's service, which may answer badly.
+/// The other node's service, which can corrupt replies.
 struct Helper {
     meter: Arc<Meter>,
-    /// So many messages are right before one is wrong.
+    /// Number of intact messages before the first corrupt one.
     right: AtomicU32,
     damage: Option<fn(&mut Frame) -> u32>,
     pool: Pool,
@@ -123,10 +123,10 @@ fn every_quantity_is_measured_at_every_size_with_small_and_large_inline_payloads
     }
 }
 
-/// The canary of the comparison: whichever message is cut or damaged, nothing is told as measured.
+/// Canary of the comparison: a truncated or damaged message makes the measurement fail.
 #[test]
-fn a_message_that_is_cut_or_damaged_ends_the_measurement() {
-    fn cut(_: &mut Frame) -> u32 {
+fn a_truncated_or_damaged_message_ends_the_measurement() {
+    fn truncate(_: &mut Frame) -> u32 {
         4999
     }
     fn flip(frame: &mut Frame) -> u32 {
@@ -134,7 +134,7 @@ fn a_message_that_is_cut_or_damaged_ends_the_measurement() {
         UNIT_SIZE as u32
     }
     for quantity in [Quantity::Latency, Quantity::Put] {
-        for damage in [cut as fn(&mut Frame) -> u32, flip] {
+        for damage in [truncate as fn(&mut Frame) -> u32, flip] {
             for right in [0, 9, 40] {
                 let pair = pair(UNIT_SIZE, Some(damage), right);
                 let failed = pair.simulation.run(pair.a.measure(order(quantity, 5000)));
@@ -150,11 +150,11 @@ fn a_message_that_is_cut_or_damaged_ends_the_measurement() {
 }
 
 #[test]
-fn a_second_measurement_with_a_node_is_refused_and_a_dead_one_leaves_nothing() {
+fn a_second_measurement_is_refused_until_the_first_peer_fails() {
     let pair = pair(UNIT_SIZE, None, 0);
     let third = NodeId(2);
     let begin = Exchange::Begin { session: 1, size: 5 };
-    pair.simulation.run(pair.b.meter.answer(third, begin, None)).map(drop).expect("begun");
+    pair.simulation.run(pair.b.meter.reply(third, begin, None)).map(drop).expect("begun");
     let refused = pair.simulation.run(pair.a.measure(order(Quantity::Get, 5)));
     assert_eq!(refused.err().map(|fault| fault.errno), Some(Errno::EBUSY));
     pair.b.meter.peer_dead(third);

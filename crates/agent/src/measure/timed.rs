@@ -1,4 +1,4 @@
-//! The side that times: warms up, repeats, and compares what came.
+//! The measuring side: warms up, runs repetitions, and verifies received data.
 
 use super::{Meter, bytes};
 use futures_util::future::{join_all, try_join, try_join_all};
@@ -8,52 +8,50 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_fabric::GrantId;
 use tameike_io::{Frame, Payload};
 
-/// Fewest messages there and back that one repetition has.
+/// Fewest round trips of a repetition.
 const TRIPS_MIN: u64 = 10;
-/// Most rounds of one repetition.
+/// Largest number of rounds of a repetition.
 const ROUNDS_MAX: u64 = 10_000;
-/// Most single times that are kept of one measurement.
+/// Latencies that a measurement records, at most.
 const TRIPS_KEPT_MAX: usize = 200_000;
 
-/// Does what was ordered.
 pub(super) async fn measure(meter: &Meter, order: &Order) -> Result<Outcome> {
     let mut run = Run::begin(meter, order).await?;
     let rounds = run.warm_up().await?;
-    run.halves.clear();
+    run.latencies_ns.clear();
     let mut repetitions = Vec::with_capacity(order.repetitions as usize);
     for _ in 0..order.repetitions {
         run.renew().await?;
         let took = run.rounds(rounds).await?;
-        run.prove().await?;
+        run.verify().await?;
         let messages = rounds * run.messages_of_a_round();
         repetitions.push(Repetition { messages, nanoseconds: took.as_nanos() as u64 });
     }
     let window = run.window;
     let Order { quantity, size, .. } = *order;
-    Ok(Outcome { quantity, size, window, repetitions, half_trips: half_trips(run.halves) })
+    Ok(Outcome { quantity, size, window, repetitions, half_trips: percentiles(run.latencies_ns) })
 }
 
-fn half_trips(mut halves: Vec<u64>) -> Option<HalfTrips> {
-    halves.sort_unstable();
-    let last = halves.len().checked_sub(1)?;
-    let of = |share: usize| halves[last * share / 100];
-    Some(HalfTrips { median: of(50), p90: of(90), p99: of(99), longest: halves[last] })
+fn percentiles(mut latencies_ns: Vec<u64>) -> Option<HalfTrips> {
+    latencies_ns.sort_unstable();
+    let last = latencies_ns.len().checked_sub(1)?;
+    let of = |share: usize| latencies_ns[last * share / 100];
+    Some(HalfTrips { median: of(50), p90: of(90), p99: of(99), longest: latencies_ns[last] })
 }
 
 struct Run<'a> {
     meter: &'a Meter,
     order: &'a Order,
     session: u64,
-    /// What this node sends.
+    /// Data that this node sends.
     source: Payload,
-    /// By which the other node's bytes can be got.
+    /// Grant by which this node gets the other node's data.
     grant: GrantId,
-    /// Where bytes land that are put or got.
+    /// Targets of puts and gets.
     frames: Vec<Frame>,
-    /// What came back last.
     echoed: Option<Payload>,
     window: u32,
-    halves: Vec<u64>,
+    latencies_ns: Vec<u64>,
 }
 
 impl<'a> Run<'a> {
@@ -71,13 +69,13 @@ impl<'a> Run<'a> {
                 window = frames.len() as u32;
             }
         }
-        let (halves, grant, echoed) = (Vec::new(), GrantId(0), None);
-        let mut run = Self { meter, order, session, source, grant, frames, echoed, window, halves };
+        let (latencies_ns, grant, echoed) = (Vec::new(), GrantId(0), None);
+        let mut run = Self { meter, order, session, source, grant, frames, echoed, window, latencies_ns };
         run.renew().await?;
         Ok(run)
     }
 
-    /// Begins a session, whose bytes no earlier one had.
+    /// Begins a session with new data.
     async fn renew(&mut self) -> Result<()> {
         let Order { with, size, .. } = *self.order;
         self.echoed = None;
@@ -87,7 +85,7 @@ impl<'a> Run<'a> {
         match self.meter.ask(with, begin, None, None).await? {
             (ExchangeReply::Begun { grant }, _) => self.grant = GrantId(grant),
             (ExchangeReply::Done, _) => {
-                return Err(Fault::new(Errno::EPROTO, format!("{with} has not begun the measurement")));
+                return Err(Fault::new(Errno::EPROTO, format!("{with} did not begin the measurement")));
             }
         }
         Ok(())
@@ -101,7 +99,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs more and more rounds, until they take a part of the time of a repetition; how many one is to have.
+    /// Doubles the number of rounds until they take a quarter of a repetition's time, and returns the rounds of a repetition.
     async fn warm_up(&mut self) -> Result<u64> {
         let wanted = Duration::from_millis(self.order.repetition_ms.into());
         let least = if self.order.quantity == Quantity::Latency { TRIPS_MIN } else { 1 };
@@ -123,7 +121,7 @@ impl<'a> Run<'a> {
             Quantity::Latency => self.trips(count).await?,
             Quantity::OneWay => self.send(count).await?,
             Quantity::BothWays => self.send_both_ways(count).await?,
-            Quantity::Put => self.have_put(count).await?,
+            Quantity::Put => self.put(count).await?,
             Quantity::Get => self.get(count).await?,
         }
         Ok(clock.monotonic() - began)
@@ -137,7 +135,7 @@ impl<'a> Run<'a> {
         let echo = Exchange::Echo { session: self.session, size: self.order.size, whole };
         let (_, bytes) = self.meter.ask(self.order.with, echo, Some(self.source.clone()), None).await?;
         let bytes =
-            bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "a message came back without its bytes"))?;
+            bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "the reply to a message has no payload"))?;
         self.check(&bytes, whole)?;
         Ok(bytes)
     }
@@ -147,9 +145,9 @@ impl<'a> Run<'a> {
         for _ in 0..count {
             let began = clock.monotonic();
             let echoed = self.echo(false).await?;
-            let half = (clock.monotonic() - began) / 2;
-            if self.halves.len() < TRIPS_KEPT_MAX {
-                self.halves.push(half.as_nanos() as u64);
+            let latency = (clock.monotonic() - began) / 2;
+            if self.latencies_ns.len() < TRIPS_KEPT_MAX {
+                self.latencies_ns.push(latency.as_nanos() as u64);
             }
             self.echoed = Some(echoed);
         }
@@ -166,14 +164,15 @@ impl<'a> Run<'a> {
         try_join(self.send(windows), self.meter.ask(self.order.with, back, None, None)).await.map(drop)
     }
 
-    async fn have_put(&mut self, windows: u64) -> Result<()> {
+    /// The other node puts data into frames of this one.
+    async fn put(&mut self, windows: u64) -> Result<()> {
         for _ in 0..windows {
             let give = Exchange::Give { session: self.session };
             let frames = self.frames.drain(..);
             let asked: Vec<_> =
                 frames.map(|frame| self.meter.ask(self.order.with, give, None, Some(frame))).collect();
             for (_, bytes) in try_join_all(asked).await? {
-                let bytes = bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "nothing was put"))?;
+                let bytes = bytes.ok_or_else(|| Fault::new(Errno::EBADMSG, "the other node put no data"))?;
                 self.check(&bytes, false)?;
                 self.frames.push(match bytes.into_frame() {
                     Some(frame) => frame,
@@ -198,8 +197,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Compares every byte of what came last, where it is here, and of one more message.
-    async fn prove(&self) -> Result<()> {
+    /// Verifies every byte of the last received data that this node holds, and of one more message.
+    async fn verify(&self) -> Result<()> {
         let size = self.order.size as usize;
         self.frames.iter().try_for_each(|frame| self.check(&frame[..size], true))?;
         self.echoed.iter().try_for_each(|echoed| self.check(echoed, true))?;

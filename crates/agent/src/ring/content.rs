@@ -1,10 +1,10 @@
-//! Requests about the content of open files.
+//! Requests on the content of open files.
 
 use super::convert::{Refusal, Served, reply_of};
 use super::session::OpenFile;
 use super::view::RingView;
-use super::{Asked, RingDoor};
-use crate::custody::InFlight;
+use super::{Asked, RingFrontend};
+use crate::arbiter::InFlight;
 use std::sync::Arc;
 use tameike_client::data::Located;
 use tameike_client::vfs::{HandleNumber, Vfs, WriteAt, WriteBytes};
@@ -15,9 +15,9 @@ use tameike_core::{Errno, Result};
 use tameike_ring::message::{Reply, Takes};
 use tameike_ring::server::Window;
 
-/// The bytes of a write, in the program's reach.
+/// Data of a write, in memory that the program can still change.
 struct WindowBytes {
-    window: Window<RingDoor>,
+    window: Window<RingFrontend>,
     size: usize,
 }
 
@@ -37,7 +37,7 @@ impl WindowBytes {
     }
 }
 
-/// Begins a request that the kernel's pages must not miss; none while the kernel has the file.
+/// Begins a request at the file's gate; declines it while the kernel has the file open.
 fn begin(open: &OpenFile) -> Served<InFlight> {
     open.gate.begin().ok_or(Refusal::Declined)
 }
@@ -53,7 +53,7 @@ impl<V: Vfs> RingView<V> {
         let view = self.clone();
         self.tasks.spawn(async move {
             let begun = view.begin_read(&open, offset);
-            // What is lent is recalled when the kernel opens the file, after what was in flight.
+            // Until a grant is made, too: when the kernel opens the file, the agent revokes grants after requests in flight.
             let _in_flight = match begun {
                 Ok(in_flight) => in_flight,
                 Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
@@ -61,10 +61,10 @@ impl<V: Vfs> RingView<V> {
             if takes.misplaced {
                 view.vfs.misplaced(open.handle, offset);
             }
-            let placed = async {
+            let located = async {
                 if takes.placed { view.vfs.place(open.handle, offset, size).await } else { Ok(None) }
             };
-            let asked = match placed.await {
+            let asked = match located.await {
                 Ok(Some(Located { device, place, range })) => {
                     match asked.answer_placed(&device, &place, &range) {
                         Ok(()) => return,
@@ -77,8 +77,8 @@ impl<V: Vfs> RingView<V> {
             match view.vfs.read(open.handle, offset, size).await {
                 Ok(bytes) => {
                     let lendable = open.lendable.as_ref();
-                    let is_lent = lendable.is_some_and(|file| file.lend(offset, bytes.len(), size));
-                    if is_lent && takes.lent {
+                    let is_granted = lendable.is_some_and(|file| file.lend(offset, bytes.len(), size));
+                    if is_granted && takes.lent {
                         asked.answer(&Reply::Lent(bytes.len() as u32));
                     } else {
                         asked.answer_with(&bytes);
@@ -99,21 +99,21 @@ impl<V: Vfs> RingView<V> {
         begin(open)
     }
 
-    /// What a write must pass before its bytes are looked at.
+    /// Checks a write before its data is read.
     fn begin_write(&self, open: &OpenFile) -> Served<InFlight> {
         if !open.mode.write {
             return Err(Errno::EBADF.into());
         }
-        // The kernel knows who is to take them away.
+        // The kernel decides whether the write must clear set-ID bits.
         if open.gate.gives_rights() {
             return Err(Refusal::Declined);
         }
         let in_flight = begin(open)?;
-        self.custody.writes(&open.gate);
+        self.arbiter.writes(&open.gate);
         Ok(in_flight)
     }
 
-    /// On the serving thread, as far as it need not wait.
+    /// Writes on the serving thread as far as that need not wait.
     pub(super) fn write(&self, asked: Asked, open: &OpenFile, (offset, size): (u64, u32)) {
         let in_flight = match self.begin_write(open) {
             Ok(in_flight) => in_flight,
@@ -127,7 +127,7 @@ impl<V: Vfs> RingView<V> {
             let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
             asked.answer(&reply_of(written));
         };
-        self.waiting.write(&self.tasks, &self.vfs, (handle, WriteAt::Offset(offset), &bytes), done);
+        self.backlog.write(&self.tasks, &self.vfs, (handle, WriteAt::Offset(offset), &bytes), done);
     }
 
     pub(super) fn append(self: Arc<Self>, asked: Asked, open: &OpenFile, size: u32) {
@@ -144,13 +144,13 @@ impl<V: Vfs> RingView<V> {
                 asked.answer(&reply_of(reply));
             });
         };
-        self.waiting.write(&self.tasks, &self.vfs, (handle, WriteAt::End, &bytes), done);
+        self.backlog.write(&self.tasks, &self.vfs, (handle, WriteAt::End, &bytes), done);
     }
 
     async fn appended(&self, handle: HandleNumber, count: u32, written: Result<()>) -> Served {
         self.vfs.pages_passed(handle);
         written.map_err(Refusal::Fault)?;
-        // If another has appended since, the place is behind its bytes: nothing is read twice.
+        // If another process has appended since, the position is after its data, so that the program reads nothing twice.
         let end = self.vfs.size(handle).await.map_err(Refusal::Fault)?;
         Ok(Reply::Appended { count, end })
     }
@@ -170,7 +170,7 @@ impl<V: Vfs> RingView<V> {
         Ok(Reply::Done)
     }
 
-    /// As the other door does: who syncs without having written may want to see what others have.
+    /// As in the FUSE frontend: a sync without writes before makes writes of other nodes visible (S2b).
     pub(super) async fn sync(&self, open: &OpenFile) -> Served {
         let awaits_others = self.vfs.awaits_others(open.handle);
         self.vfs.fsync(open.handle).await.map_err(Refusal::Fault)?;

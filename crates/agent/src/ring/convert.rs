@@ -1,4 +1,4 @@
-//! Between the words of programs and ours.
+//! Conversions between types of the ring protocol and of the views.
 
 use tameike_client::vfs::{FileNumber, OpenMode};
 use tameike_core::limits::UNIT_SIZE;
@@ -6,12 +6,12 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, Fault, Timestamp};
 use tameike_ring::message::{Reply, Status, Time};
 
-/// What programs set to open files of 2 GiB and more; of no effect here. libc's constant is 0 on 64-bit systems.
+/// Set by programs to open files of 2 GiB and more; no effect here. The constant of the `libc` crate is 0 on 64-bit systems.
 #[cfg(target_arch = "aarch64")]
 const O_LARGEFILE: i32 = 0o400_000;
 #[cfg(not(target_arch = "aarch64"))]
 const O_LARGEFILE: i32 = 0o100_000;
-/// All that an open through the ring may ask for.
+/// Flags that an open through the ring supports.
 const KNOWN: i32 = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -24,18 +24,17 @@ const KNOWN: i32 = libc::O_ACCMODE
     | libc::O_NOFOLLOW
     | O_LARGEFILE;
 
-/// Why a request is not done here.
+/// Result of a request that does not succeed.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The kernel is to be asked.
+    /// The program must use the kernel.
     Declined,
-    /// It fails.
     Fault(Fault),
 }
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
-        // The kernel looks the name up once more.
+        // The kernel retries the lookup.
         if fault.errno == Errno::ESTALE { Self::Declined } else { Self::Fault(fault) }
     }
 }
@@ -46,7 +45,6 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// What a request comes to.
 pub(super) type Served<T = Reply> = Result<T, Refusal>;
 
 pub(super) fn reply_of(served: Served) -> Reply {
@@ -54,7 +52,7 @@ pub(super) fn reply_of(served: Served) -> Reply {
         Ok(reply) => reply,
         Err(Refusal::Declined) => Reply::Declined,
         Err(Refusal::Fault(fault)) => {
-            if !fault.message.is_empty() {
+            if fault.has_message() {
                 log::debug!("{fault}");
             }
             Reply::Failed(fault.errno.0)
@@ -62,7 +60,7 @@ pub(super) fn reply_of(served: Served) -> Reply {
     }
 }
 
-/// An open that the ring does.
+/// An open that the ring supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub mode: OpenMode,
@@ -71,7 +69,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What these flags of `openat` ask for; none when the kernel is to be asked.
+    /// Converts flags of `openat`. Returns `None` if the program must use the kernel.
     pub(super) fn of(flags: i32) -> Option<Self> {
         let has = |flag| flags & flag != 0;
         let access = flags & libc::O_ACCMODE;
@@ -114,7 +112,7 @@ pub(super) fn status_of(file: FileNumber, attr: &Attr) -> Status {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        // The kernel's form of 32 bits is that of programs.
+        // FUSE's 32-bit form is the one that programs see.
         rdev: attr.rdev.into(),
         block_size: UNIT_SIZE as u32,
     }
@@ -125,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_opens_are_done_here() {
+    fn only_common_open_flags_are_served() {
         let plain =
             Wanted::of(libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW)
                 .expect("a plain open");
@@ -145,7 +143,7 @@ mod tests {
         ] {
             assert_eq!(Wanted::of(others), None, "{others:o}");
         }
-        // O_DIRECT and O_DIRECTORY, which change places among the machines.
+        // O_DIRECT and O_DIRECTORY, whose values differ between architectures.
         for others in [0o40_000, 0o200_000] {
             assert_eq!(Wanted::of(others), None, "{others:o}");
         }

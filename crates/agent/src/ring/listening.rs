@@ -1,6 +1,6 @@
-//! The ring of an agent: listens at a path, and serves programs until it is stopped.
+//! Listens for programs at the ring's socket, and serves them until it is stopped.
 
-use super::RingDoor;
+use super::RingFrontend;
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -16,15 +16,15 @@ use tameike_io::os::system::System;
 use tameike_ring::frames::FrameTable;
 use tameike_ring::server::{NameTable, Server, Usage};
 
-/// The ring of an agent that listens.
+/// The listening ring of an agent.
 pub(crate) struct Ring {
-    server: Arc<Server<RingDoor>>,
-    door: Arc<RingDoor>,
+    server: Arc<Server<RingFrontend>>,
+    frontend: Arc<RingFrontend>,
 }
 
 impl Ring {
-    /// Listens at `path` for programs of this user. They find the views `served`, at their mounts, through the door that `make_door`
-    /// returns, and may read the frames of `lent`.
+    /// Listens at `path` for programs of this user. Serves the views `served`, with their mount points, through the frontend that
+    /// `make_frontend` returns. `frame_grants` shares frames with programs.
     ///
     /// # Errors
     /// The error of the system call that failed.
@@ -32,22 +32,23 @@ impl Ring {
         system: &System,
         path: &Path,
         served: Vec<(View, PathBuf)>,
-        lent: Option<Arc<FrameTable>>,
-        make_door: impl FnOnce(&[View], Arc<NameTable>) -> RingDoor,
+        frame_grants: Option<Arc<FrameTable>>,
+        make_frontend: impl FnOnce(&[View], Arc<NameTable>) -> RingFrontend,
     ) -> Result<Self> {
-        let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
-        let names = NameTable::new().map_err(|error| Fault::from_os("making memory for names", &error))?;
+        let failed = |error| Fault::from_os(format_args!("creating the socket {}", path.display()), &error);
+        let names =
+            NameTable::new().map_err(|error| Fault::from_os("creating shared memory for names", &error))?;
         let views: Vec<View> = served.iter().map(|(view, _)| *view).collect();
-        let door = Arc::new(make_door(&views, names.clone()));
+        let frontend = Arc::new(make_frontend(&views, names.clone()));
         let mounts = served.iter().map(|(_, mount)| mount.as_os_str().as_bytes().to_vec()).collect();
-        let server = Server::new(door.clone(), mounts, process::user(), (names, lent))?;
+        let server = Server::new(frontend.clone(), mounts, process::user(), (names, frame_grants))?;
         let listener = UnixListener::bind(path).map_err(failed)?;
         set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
         server.listen(system, listener)?;
-        Ok(Self { server, door })
+        Ok(Self { server, frontend })
     }
 
-    /// What it has done, for who asks for the state of the agent.
+    /// Returns counters for the agent's status.
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let Usage { clients, answered, declined, looked_up } = self.server.usage();
         let named = [
@@ -59,17 +60,17 @@ impl Ring {
         named.map(|(name, value)| Counter::new(name, value)).into()
     }
 
-    /// Waits until the files of all programs that have ended by now are closed.
+    /// Waits until the files of programs that have ended are closed.
     pub(crate) fn settle(&self) {
         self.server.settle();
-        pollster::block_on(self.door.settled());
+        pollster::block_on(self.frontend.settled());
     }
 
-    /// Ends the connections of programs, and waits for their files to be closed.
+    /// Closes the connections of programs, and waits up to `limit` until their files are closed.
     pub(crate) fn stop(&self, runtime: &Runtime, limit: Duration) {
         self.server.stop();
-        if pollster::block_on(runtime.timeout(limit, self.door.settled())).is_none() {
-            log::warn!("files of programs were not closed in time");
+        if pollster::block_on(runtime.timeout(limit, self.frontend.settled())).is_none() {
+            log::warn!("closing the files of programs took more than {} s", limit.as_secs());
         }
     }
 }

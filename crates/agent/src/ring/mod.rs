@@ -1,27 +1,28 @@
-//! The ring door: requests of programs that reach the agent through memory which they share with it.
+//! The ring frontend: serves requests of programs through memory that they share with the agent.
 //!
-//! What it does is what the kernel would do before it asks the FUSE door, and no more than that: paths are walked,
-//! permissions checked by the owner's bits. Whatever is not plain is declined; the program then asks the kernel. So is
-//! what concerns a file that the kernel has open ([`crate::custody`]).
+//! It does the part of a call that the kernel does before it calls the FUSE frontend: it walks paths, and checks permissions by the
+//! owner's mode bits. It declines all other cases, and requests on a file that the kernel has open ([`crate::arbiter`]); the program
+//! then uses the kernel.
 //!
-//! As at the other door, a request is polled for the first time on the thread that has found it.
+//! As in the FUSE frontend, the thread that finds a request polls its future first.
 
 mod content;
 mod convert;
-mod lending;
+mod directory_cache;
+mod frame_grants;
 mod listening;
 mod names;
 mod session;
 mod shown;
 mod view;
 mod walk;
-mod walked;
 
 #[cfg(test)]
 mod tests;
 
-use crate::custody::Custody;
-use crate::fuse::{Tasks, WaitingRoom};
+use crate::arbiter::Arbiter;
+use crate::fuse::{Tasks, WriteBacklog};
+use directory_cache::DirectoryCache;
 use event_listener::{Event, listener};
 use session::Session;
 use std::sync::Arc;
@@ -31,25 +32,24 @@ use tameike_core::Errno;
 use tameike_ring::message::{Reply, Request};
 use tameike_ring::server::{Handler, NameTable, Peer, THREADS};
 use view::{AnyView, RingView};
-use walked::Walked;
 
-/// Of the serving threads, how many may be held up by calls to the file system behind a view.
-pub(crate) const THREADS_LENT_MAX: usize = THREADS / 2;
+/// Serving threads that calls to the file system behind a view may block.
+pub(crate) const THREADS_BLOCKED_MAX: usize = THREADS / 2;
 
-pub(crate) use lending::RingLender;
+pub(crate) use frame_grants::RingFrameGrants;
 pub(crate) use listening::Ring;
 pub(crate) use shown::ShownView;
 
-type Asked = tameike_ring::server::Asked<RingDoor>;
+type Asked = tameike_ring::server::Asked<RingFrontend>;
 
-/// Programs that are gone, until their files are closed.
+/// Programs that have ended and whose files are not closed yet.
 #[derive(Default)]
 struct Endings {
     count: AtomicUsize,
     over: Event,
 }
 
-/// One of them.
+/// Counts an ended program, until dropped.
 struct Ending(Arc<Endings>);
 
 impl Ending {
@@ -68,38 +68,37 @@ impl Drop for Ending {
 }
 
 /// The views behind the ring.
-pub(crate) struct RingDoor {
+pub(crate) struct RingFrontend {
     views: Vec<Arc<dyn AnyView>>,
-    /// Where their names are shown.
     names: Arc<NameTable>,
     endings: Arc<Endings>,
 }
 
-impl RingDoor {
-    /// A door without views, which are to show their names in this table.
+impl RingFrontend {
+    /// Creates a frontend without views.
     pub(crate) fn new(names: Arc<NameTable>) -> Self {
         Self { views: Vec::new(), names, endings: Arc::default() }
     }
 
-    /// Adds a view: the next that programs are told of.
+    /// Adds a view; programs know views by their order.
     pub(crate) fn add<V: Vfs>(
         &mut self,
         vfs: Arc<V>,
         tasks: Tasks,
-        waiting: WaitingRoom,
-        custody: Arc<Custody>,
+        backlog: WriteBacklog,
+        arbiter: Arc<Arbiter>,
     ) {
         let index = self.views.len();
-        let walked = Walked::default();
+        let directory_cache = DirectoryCache::default();
         let shown = Arc::new(ShownView::new(self.names.clone(), index));
         let shown = vfs.show_names(shown.clone()).then_some(shown);
         if let Some(shown) = &shown {
-            custody.show_changes(shown.clone());
+            arbiter.show_changes(shown.clone());
         }
-        self.views.push(Arc::new(RingView { index, vfs, tasks, waiting, custody, walked, shown }));
+        self.views.push(Arc::new(RingView { index, vfs, tasks, backlog, arbiter, directory_cache, shown }));
     }
 
-    /// Waits until the files of all programs that have left are closed.
+    /// Waits until the files of all ended programs are closed.
     pub(crate) async fn settled(&self) {
         loop {
             listener!(self.endings.over => over);
@@ -115,7 +114,7 @@ impl RingDoor {
     }
 }
 
-/// The handle that a request is about.
+/// Returns the handle of a request on an open file.
 fn handle_of(request: &Request) -> Option<u64> {
     match request {
         Request::Read { handle, .. }
@@ -135,7 +134,7 @@ fn handle_of(request: &Request) -> Option<u64> {
     }
 }
 
-/// The view that a request with paths is about; none when it is about two.
+/// Returns the view of a request with paths; `None` if its paths are in two views.
 fn view_of(request: &Request) -> Option<u8> {
     match request {
         Request::Open { path, .. }
@@ -147,7 +146,7 @@ fn view_of(request: &Request) -> Option<u8> {
     }
 }
 
-impl Handler for RingDoor {
+impl Handler for RingFrontend {
     type Session = Session;
 
     fn begin(&self, peer: &Peer) -> Session {
@@ -172,7 +171,7 @@ impl Handler for RingDoor {
     fn left(&self, session: &Session, handle: u64) {
         let open = session.remove(handle);
         if let Some((view, open)) = open.and_then(|open| Some((self.view(open.view)?, open))) {
-            view.leave(open);
+            view.close_unchanged(open);
         }
     }
 
@@ -184,7 +183,7 @@ impl Handler for RingDoor {
         let (open, ending) = session.take_all();
         for open in open {
             if let Some(view) = self.view(open.view) {
-                view.let_go(open, ending.clone());
+                view.close_abandoned(open, ending.clone());
             }
         }
     }

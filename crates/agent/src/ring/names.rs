@@ -2,11 +2,11 @@
 
 use super::Asked;
 use super::convert::{Refusal, Served, Wanted, rename_mode, status_of};
+use super::directory_cache::{Directory, Lookup};
 use super::session::{OpenFile, Session};
 use super::view::RingView;
-use super::walk::{Place, READ, SEARCH, WRITE, may};
-use super::walked::{Directory, Lookup};
-use crate::custody::Gate;
+use super::walk::{PathTarget, READ, SEARCH, WRITE, may};
+use crate::arbiter::Gate;
 use std::sync::{Arc, OnceLock};
 use tameike_client::data::{Lendable, LendingKey};
 use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
@@ -15,24 +15,24 @@ use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
 use tameike_ring::message::{Path, Reply};
 
-/// Whether a program may change names in a directory, as far as is seen here.
+/// Returns whether a program may change names in a directory by the owner's bits.
 fn may_change(session: &Session, dir: &Attr) -> bool {
     let is_own = dir.mode & S_ISVTX == 0 || dir.uid == session.user;
     may(session, dir, WRITE | SEARCH) && is_own
 }
 
-/// Whether a program may open a file so, as far as is seen here.
+/// Returns whether a program may open a file by the owner's bits.
 fn may_open(session: &Session, attr: &Attr, mode: OpenMode) -> bool {
     let bits = if mode.read { READ } else { 0 } | if mode.write { WRITE } else { 0 };
-    // A write takes away rights that a file gives; the kernel knows when.
+    // The kernel decides whether a write clears set-ID bits.
     let is_harmless = !mode.write || !gives_rights(attr.mode);
-    let may_hide = !mode.noatime || attr.uid == session.user;
-    attr.kind == FileKind::File && may(session, attr, bits) && is_harmless && may_hide
+    let may_skip_atime = !mode.noatime || attr.uid == session.user;
+    attr.kind == FileKind::File && may(session, attr, bits) && is_harmless && may_skip_atime
 }
 
 impl<V: Vfs> RingView<V> {
     pub(super) async fn status_at(&self, asked: &Asked, path: &Path, follow: bool) -> Served {
-        let Place { dir, name } = self.walk(asked.session(), path.at, asked.name(path)).await?;
+        let PathTarget { dir, name } = self.walk(asked.session(), path.at, asked.name(path)).await?;
         let Some(name) = name else {
             let attr = self.vfs.getattr(dir.file).await?;
             return Ok(Reply::Status(status_of(dir.file, &attr)));
@@ -49,15 +49,15 @@ impl<V: Vfs> RingView<V> {
     pub(super) async fn open(&self, asked: &Asked, path: &Path, flags: i32, mode: u32) -> Served {
         let wanted = Wanted::of(flags).ok_or(Refusal::Declined)?;
         let session = asked.session();
-        let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let PathTarget { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
-        if !session.has_room() {
+        if !session.can_open() {
             return Err(Refusal::Declined);
         }
         if wanted.create && wanted.exclusive {
             return self.create(session, (&dir, name), mode, wanted).await;
         }
-        let changes = self.custody.directories();
+        let changes = self.arbiter.directories();
         match self.vfs.lookup(dir.file, name).await {
             Ok(found) => self.open_found(session, (found, changes), wanted.mode).await,
             Err(fault) if fault.errno == Errno::ENOENT && wanted.create => {
@@ -67,16 +67,16 @@ impl<V: Vfs> RingView<V> {
         }
     }
 
-    /// Opens what was found when the count of changes was so.
+    /// Opens a file that was found when the count of directory changes was `changes`.
     async fn open_found(&self, session: &Session, (found, changes): (Found, u64), mode: OpenMode) -> Served {
         let held = Lookup::new(&self.vfs, found.file);
         if !may_open(session, &found.attr, mode) {
             return Err(Refusal::Declined);
         }
-        let gate = self.custody.open(found.file).ok_or(Refusal::Declined)?;
-        self.custody.opened(found.file, false, changes);
+        let gate = self.arbiter.open(found.file).ok_or(Refusal::Declined)?;
+        self.arbiter.opened(found.file, false, changes);
         let opened = async {
-            // Until something is lent, too: it is recalled when the kernel opens the file, after what was in flight.
+            // Until a grant is made, too: when the kernel opens the file, the agent revokes grants after requests in flight.
             let _in_flight = gate.begin().ok_or(Refusal::Declined)?;
             if !mode.truncate {
                 let opened = self.vfs.open(found.file, mode).await?;
@@ -87,7 +87,7 @@ impl<V: Vfs> RingView<V> {
                 }
                 return Ok((opened, found.attr));
             }
-            self.custody.writes(&gate);
+            self.arbiter.writes(&gate);
             let opened = self.vfs.open(found.file, mode).await?;
             self.vfs.pages_passed(opened.handle);
             Ok((opened, self.vfs.getattr(found.file).await.unwrap_or(found.attr)))
@@ -95,7 +95,7 @@ impl<V: Vfs> RingView<V> {
         match opened.await {
             Ok((opened, attr)) => Ok(self.opened(session, held, mode, opened, &attr, gate)),
             Err(refusal) => {
-                self.custody.release(found.file);
+                self.arbiter.release(found.file);
                 Err(refusal)
             }
         }
@@ -109,23 +109,23 @@ impl<V: Vfs> RingView<V> {
         wanted: Wanted,
     ) -> Served {
         let bits = (mode & 0o7777) as u16;
-        // One that its owner may not open again could not be handed over to the kernel.
+        // The handover to the kernel needs a file that its owner may open again.
         let is_plain = bits & !0o777 == 0 && bits & (READ | WRITE) == READ | WRITE;
         if !is_plain || !may_change(session, &dir.attr) || dir.attr.mode & S_ISGID != 0 {
             return Err(Refusal::Declined);
         }
-        let (new, changes) = (self.new_inode(session, FileKind::File, bits), self.custody.directories());
-        // One that is there is opened above, past the gate.
+        let (new, changes) = (self.new_inode(session, FileKind::File, bits), self.arbiter.directories());
+        // Always exclusive: an existing file must pass the gate.
         let (found, opened) = match self.vfs.create(dir.file, name, new, true, wanted.mode).await {
             Ok(created) => created,
-            // Another has made it since it was looked for.
+            // Another process has created it since the lookup.
             Err(fault) if fault.errno == Errno::EEXIST && !wanted.exclusive => return Err(Refusal::Declined),
             Err(fault) => return Err(fault.into()),
         };
         let held = Lookup::new(&self.vfs, found.file);
-        let gate = self.custody.hold(found.file);
-        self.custody.opened(found.file, false, changes);
-        self.custody.names_changed(dir.file).await;
+        let gate = self.arbiter.hold(found.file);
+        self.arbiter.opened(found.file, false, changes);
+        self.arbiter.names_changed(dir.file).await;
         Ok(self.opened(session, held, wanted.mode, opened, &found.attr, gate))
     }
 
@@ -146,7 +146,7 @@ impl<V: Vfs> RingView<V> {
         Reply::Opened { handle, key, status: status_of(file, attr) }
     }
 
-    /// What may be lent of a file to who has opened it so, and by which key that is found.
+    /// Returns the file's grants, with their key in the frame table, if the file is open for reading.
     fn lendable(&self, opened: &Opened, mode: OpenMode) -> Option<(Lendable, LendingKey)> {
         let lendable = self.vfs.lendable(opened.handle).filter(|_| mode.read)?;
         let key = lendable.key()?;
@@ -160,7 +160,7 @@ impl<V: Vfs> RingView<V> {
 
     pub(super) async fn make_dir(&self, asked: &Asked, path: &Path, mode: u32) -> Served {
         let session = asked.session();
-        let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let PathTarget { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
         let bits = (mode & 0o7777) as u16;
         if bits & !0o777 != 0 || !may_change(session, &dir.attr) || dir.attr.mode & S_ISGID != 0 {
@@ -169,17 +169,17 @@ impl<V: Vfs> RingView<V> {
         let new = self.new_inode(session, FileKind::Directory, bits);
         let made = self.vfs.make(dir.file, name, new).await?;
         drop(Lookup::new(&self.vfs, made.file));
-        self.custody.names_changed(dir.file).await;
+        self.arbiter.names_changed(dir.file).await;
         Ok(Reply::Done)
     }
 
     pub(super) async fn unlink(&self, asked: &Asked, path: &Path) -> Served {
         let session = asked.session();
-        let Place { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
+        let PathTarget { dir, name } = self.walk(session, path.at, asked.name(path)).await?;
         let name = name.ok_or(Refusal::Declined)?;
-        self.movable(session, &dir, name).await?.ok_or(Errno::ENOENT)?;
+        self.removable(session, &dir, name).await?.ok_or(Errno::ENOENT)?;
         self.vfs.unlink(dir.file, name).await?;
-        self.custody.names_changed(dir.file).await;
+        self.arbiter.names_changed(dir.file).await;
         Ok(Reply::Done)
     }
 
@@ -191,23 +191,30 @@ impl<V: Vfs> RingView<V> {
         let (Some(name), Some(new_name)) = (source.name, target.name) else {
             return Err(Refusal::Declined);
         };
-        let _source = self.movable(session, &source.dir, name).await?.ok_or(Errno::ENOENT)?;
-        let _target = self.movable(session, &target.dir, new_name).await?;
+        let _source = self.removable(session, &source.dir, name).await?.ok_or(Errno::ENOENT)?;
+        let _target = self.removable(session, &target.dir, new_name).await?;
         self.vfs.rename((source.dir.file, name), (target.dir.file, new_name), mode).await?;
-        self.custody.names_changed(source.dir.file).await;
-        self.custody.names_changed(target.dir.file).await;
+        self.arbiter.names_changed(source.dir.file).await;
+        self.arbiter.names_changed(target.dir.file).await;
         Ok(Reply::Done)
     }
 
-    /// What has a name that may be taken away here: a regular file that the kernel does not have open; or nothing has it.
-    async fn movable(&self, session: &Session, dir: &Directory<V>, name: &[u8]) -> Served<Option<Lookup<V>>> {
+    /// Looks up a name that is to be removed. Declines anything but a regular file that the kernel does not have open; returns `None`
+    /// if the name does not exist.
+    async fn removable(
+        &self,
+        session: &Session,
+        dir: &Directory<V>,
+        name: &[u8],
+    ) -> Served<Option<Lookup<V>>> {
         if !may_change(session, &dir.attr) {
             return Err(Refusal::Declined);
         }
         match self.vfs.lookup(dir.file, name).await {
             Ok(found) => {
                 let held = Lookup::new(&self.vfs, found.file);
-                let is_here = found.attr.kind == FileKind::File && !self.custody.is_kernels(found.file);
+                let is_here =
+                    found.attr.kind == FileKind::File && !self.arbiter.is_open_in_kernel(found.file);
                 if is_here { Ok(Some(held)) } else { Err(Refusal::Declined) }
             }
             Err(fault) if fault.errno == Errno::ENOENT => Ok(None),

@@ -1,7 +1,7 @@
-//! What is kept of one program: who it is, and what it has open.
+//! State of one connected program: its user and its open files.
 
 use super::Ending;
-use crate::custody::Gate;
+use crate::arbiter::Gate;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,20 +9,19 @@ use tameike_client::data::Lendable;
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_ring::server::Peer;
 
-/// Files that one program may have open through the ring; the others it has through the kernel.
+/// Files that one program may have open through the ring; it opens more through the kernel.
 const HANDLES_MAX: usize = 4096;
 
 /// An open file of a program.
 pub(super) struct OpenFile {
-    /// Index of the view.
     pub view: usize,
     pub file: FileNumber,
     pub handle: HandleNumber,
     pub mode: OpenMode,
-    /// What of it may be lent to the program.
+    /// Grants of the file's frames to the program.
     pub lendable: Option<Lendable>,
     pub gate: Arc<Gate>,
-    /// The name by which it was handed over to the kernel.
+    /// Name by which it was handed over to the kernel.
     pub name: OnceLock<Vec<u8>>,
 }
 
@@ -30,13 +29,12 @@ pub(super) struct OpenFile {
 struct Handles {
     open: BTreeMap<u64, Arc<OpenFile>>,
     last: u64,
-    /// Since the program is gone.
+    /// Set when the program has ended.
     ending: Option<Arc<Ending>>,
 }
 
-/// One program.
 pub struct Session {
-    /// Its user and group when it connected.
+    /// User and group at the time of connection.
     pub(super) user: u32,
     pub(super) group: u32,
     handles: Mutex<Handles>,
@@ -47,12 +45,12 @@ impl Session {
         Self { user: peer.user, group: peer.group, handles: Mutex::default() }
     }
 
-    /// Whether it may open another file.
-    pub(super) fn has_room(&self) -> bool {
+    /// Returns whether the program may open another file.
+    pub(super) fn can_open(&self) -> bool {
         self.handles.lock().open.len() < HANDLES_MAX
     }
 
-    /// The number by which the program calls a file from now on.
+    /// Adds an open file, and returns its handle.
     pub(super) fn add(&self, open: OpenFile) -> u64 {
         let mut handles = self.handles.lock();
         handles.last += 1;
@@ -69,12 +67,12 @@ impl Session {
         self.handles.lock().open.remove(&number)
     }
 
-    /// The program is gone.
+    /// Records that the program has ended.
     pub(super) fn leaves(&self, ending: Arc<Ending>) {
         self.handles.lock().ending = Some(ending);
     }
 
-    /// All that it had open, which it has no more, and what lasts until that is closed.
+    /// Removes all open files, and returns them with the guard that counts the ended program.
     pub(super) fn take_all(&self) -> (Vec<Arc<OpenFile>>, Option<Arc<Ending>>) {
         let handles = std::mem::take(&mut *self.handles.lock());
         (handles.open.into_values().collect(), handles.ending)

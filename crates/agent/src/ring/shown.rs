@@ -1,4 +1,4 @@
-//! Names of one view that programs look up without asking.
+//! Shares names of one view with programs, which look them up without a request.
 
 use super::convert::status_of;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, ShownNames};
 use tameike_ring::server::NameTable;
 
-/// Where the names of one view are shown.
+/// Shared names of one view.
 pub(crate) struct ShownView {
     table: Arc<NameTable>,
-    /// Its index among those that programs were told of.
+    /// Index by which programs know the view.
     view: usize,
 }
 
@@ -18,8 +18,8 @@ impl ShownView {
         Self { table, view }
     }
 
-    /// Shows a directory that programs may search, by its name in the one above: until that time, while changes of
-    /// directories have been so many.
+    /// Shares a directory that programs may search, by parent and name. The entry is valid until `until` and while the count of
+    /// directory changes is `changes`.
     pub(super) fn show_directory(
         &self,
         (above, name): &(FileNumber, Vec<u8>),
@@ -30,7 +30,7 @@ impl ShownView {
         self.table.show_directory(self.view, (above.0, name), directory.0, changes, until);
     }
 
-    /// Changes of directories have been so many.
+    /// Publishes the count of directory changes.
     pub(crate) fn directories_changed(&self, changes: u64) {
         self.table.directories_changed(self.view, changes);
     }

@@ -1,16 +1,16 @@
-//! A program at a view, through the ring alone; what the kernel would do is done to the view's custody.
+//! Programs that use a view through the ring. The tests call the view's arbiter in place of a kernel.
 
 mod hostile;
 
-use super::RingDoor;
-use crate::custody::Custody;
-use crate::fuse::{Tasks, WaitingRoom};
+use super::RingFrontend;
+use crate::arbiter::Arbiter;
+use crate::fuse::{Tasks, WriteBacklog};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::local::LocalView;
-use tameike_client::vfs::{FileNumber, OpenMode, Vfs};
+use tameike_client::vfs::{FileNumber, Inodes, OpenFiles, OpenMode};
 use tameike_io::os::process::{group, user};
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;
@@ -22,12 +22,12 @@ const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
 
 struct Bed {
-    /// What the view lies over.
+    /// Directory below the view.
     below: PathBuf,
     vfs: Arc<LocalView>,
-    custody: Arc<Custody>,
-    door: Arc<RingDoor>,
-    server: Arc<Server<RingDoor>>,
+    arbiter: Arc<Arbiter>,
+    frontend: Arc<RingFrontend>,
+    server: Arc<Server<RingFrontend>>,
     socket: PathBuf,
     _dir: tempfile::TempDir,
     _system: System,
@@ -40,16 +40,17 @@ fn bed() -> Bed {
     let system = System::start(1).expect("a system");
     let tree = Arc::new(PosixTree::open(&below).expect("a tree"));
     let vfs = Arc::new(LocalView::new(system.runtime().clone(), tree, 1 << 30));
-    let custody = Custody::new(system.runtime().clone());
+    let arbiter = Arbiter::new(system.runtime().clone());
     let tasks = Tasks::new(system.runtime().clone(), None, 1);
     let names = NameTable::new().expect("memory");
-    let mut door = RingDoor::new(names.clone());
-    door.add(vfs.clone(), tasks, WaitingRoom::new(1 << 20), custody.clone());
-    let door = Arc::new(door);
-    let server = Server::new(door.clone(), vec![b"/view".to_vec()], user(), (names, None)).expect("a server");
+    let mut frontend = RingFrontend::new(names.clone());
+    frontend.add(vfs.clone(), tasks, WriteBacklog::new(1 << 20), arbiter.clone());
+    let frontend = Arc::new(frontend);
+    let server =
+        Server::new(frontend.clone(), vec![b"/view".to_vec()], user(), (names, None)).expect("a server");
     let socket = dir.path().join("ring");
     server.listen(&system, UnixListener::bind(&socket).expect("a socket")).expect("it listens");
-    Bed { below, vfs, custody, door, server, socket, _dir: dir, _system: system }
+    Bed { below, vfs, arbiter, frontend, server, socket, _dir: dir, _system: system }
 }
 
 impl Bed {
@@ -74,7 +75,7 @@ fn status(client: &Client, path: &str) -> Answer<Status> {
 }
 
 #[test]
-fn a_program_finds_its_files_as_it_left_them() {
+fn files_written_through_the_ring_are_on_disk() {
     let bed = bed();
     let client = bed.client();
     assert_eq!(client.make_dir(ROOT, b"dir", 0o755), Answer::Done(()));
@@ -105,16 +106,16 @@ fn a_program_finds_its_files_as_it_left_them() {
     assert_eq!(client.append(log, &[b"more"]), Answer::Done((4, 113)), "it is open yet");
     assert_eq!(client.close(log), Answer::Done(()));
     assert_eq!(open(&client, "log", libc::O_RDONLY), Answer::Failed(ENOENT));
-    let cut = opened(&client, "cut", libc::O_RDWR | libc::O_CREAT);
-    assert_eq!(client.write(cut, 0, &[b"x"]), Answer::Done(1));
-    let Answer::Done(again) = open(&client, "cut", libc::O_RDWR | libc::O_TRUNC) else {
+    let truncated = opened(&client, "truncated", libc::O_RDWR | libc::O_CREAT);
+    assert_eq!(client.write(truncated, 0, &[b"x"]), Answer::Done(1));
+    let Answer::Done(again) = open(&client, "truncated", libc::O_RDWR | libc::O_TRUNC) else {
         panic!("it is there")
     };
     assert_eq!(again.attr.size, 0);
 }
 
 #[test]
-fn what_is_not_plain_is_left_to_the_kernel() {
+fn unusual_requests_are_declined() {
     let bed = bed();
     let client = bed.client();
     std::fs::create_dir(bed.below.join("dir")).expect("a directory");
@@ -139,49 +140,49 @@ fn what_is_not_plain_is_left_to_the_kernel() {
     assert_eq!(client.close(77), Answer::Failed(9));
 }
 
-/// A write through the ring left the bits by which a file runs as its owner, when they had been set after it was opened.
+/// A ring write did not clear set-ID bits that were set after the file was opened.
 #[test]
-fn who_writes_to_a_file_that_gives_rights_is_sent_to_the_kernel() {
+fn writes_to_set_id_files_are_declined() {
     let bed = bed();
     let client = bed.client();
     let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
-    bed.custody.access_changed(FileNumber(shown.inode), Some(0o755));
+    bed.arbiter.access_changed(FileNumber(shown.inode), Some(0o755));
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
-    bed.custody.access_changed(FileNumber(shown.inode), Some(0o4755));
+    bed.arbiter.access_changed(FileNumber(shown.inode), Some(0o4755));
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
     assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Done(1));
 }
 
-/// A directory that a program may not search any more was searched for as long as it was kept.
+/// A program could search a directory without permission as long as it was cached.
 #[test]
-fn rights_are_those_of_the_moment() {
+fn permission_changes_take_effect_at_once() {
     let bed = bed();
     let client = bed.client();
     std::fs::create_dir(bed.below.join("dir")).expect("a directory");
     let file = bed.below.join("dir/file");
     std::fs::write(&file, "x").expect("a file");
     opened(&client, "dir/file", libc::O_RDWR);
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).expect("it is ours");
-    assert_eq!(open(&client, "dir/file", libc::O_RDWR), Answer::Declined, "a write takes rights away");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4755)).expect("permissions");
+    assert_eq!(open(&client, "dir/file", libc::O_RDWR), Answer::Declined, "a write clears set-ID bits");
     opened(&client, "dir/file", libc::O_RDONLY);
-    // As the other door does when it has changed them.
+    // As the FUSE frontend does after such a change.
     std::fs::rename(bed.below.join("dir"), bed.below.join("moved")).expect("a name");
-    bed.custody.directory_changed();
+    bed.arbiter.directory_changed();
     assert_eq!(open(&client, "dir/file", libc::O_RDONLY), Answer::Failed(ENOENT));
     opened(&client, "moved/file", libc::O_RDONLY);
 }
 
 #[test]
-fn while_the_kernel_has_a_file_its_users_are_sent_there() {
+fn requests_are_declined_while_the_kernel_has_the_file_open() {
     let bed = bed();
     let client = bed.client();
     let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
     let file = FileNumber(shown.inode);
-    pollster::block_on(bed.custody.admit(file)).expect("no kernel is attached");
+    pollster::block_on(bed.arbiter.kernel_opens(file)).expect("no kernel is attached");
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
@@ -189,29 +190,28 @@ fn while_the_kernel_has_a_file_its_users_are_sent_there() {
     assert_eq!(client.unlink(ROOT, b"file"), Answer::Declined);
     let mut name = [0; 64];
     let Answer::Done(size) = client.hand_over(handle, &mut name) else { panic!("it has a name") };
-    assert_eq!(bed.custody.handed(FileNumber::ROOT, &name[..size]), Some(file));
+    assert_eq!(bed.arbiter.handed_over(FileNumber::ROOT, &name[..size]), Some(file));
     let found = pollster::block_on(bed.vfs.find_again(file)).expect("it is held");
     assert_eq!((found.file, client.close(handle)), (file, Answer::Done(())));
-    // The release follows the answer.
-    while bed.custody.handed(FileNumber::ROOT, &name[..size]).is_some() {
+    // The release follows the reply.
+    while bed.arbiter.handed_over(FileNumber::ROOT, &name[..size]).is_some() {
         std::thread::yield_now();
     }
     let mode = OpenMode { read: true, ..OpenMode::default() };
-    pollster::block_on(bed.vfs.open(file, mode)).expect("the look-up of the kernel holds it");
-    bed.custody.closed(file);
+    pollster::block_on(bed.vfs.open(file, mode)).expect("the kernel's lookup holds it");
+    bed.arbiter.kernel_closed(file);
     opened(&client, "file", libc::O_RDWR);
 }
 
-/// A program that read a file by `mmap` or a descriptor of the kernel saw pages of before what another had written through the
-/// ring.
+/// A program that read a file by `mmap` or a kernel descriptor saw pages older than ring writes.
 #[test]
-fn the_kernel_keeps_no_pages_that_lack_what_was_written_through_the_ring() {
+fn ring_writes_make_the_kernel_drop_pages() {
     let bed = bed();
     let client = bed.client();
     let file = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(file) else { panic!("it is open") };
     let number = FileNumber(shown.inode);
-    // The kernel knows it.
+    // The kernel has looked it up.
     pollster::block_on(bed.vfs.find_again(number)).expect("it is held");
     let keeps_pages = || {
         let mode = OpenMode { read: true, ..OpenMode::default() };
@@ -228,18 +228,18 @@ fn the_kernel_keeps_no_pages_that_lack_what_was_written_through_the_ring() {
     assert!(keeps_pages(), "an open alone changes nothing");
     assert!(matches!(client.append(log, &[b"bytes"]), Answer::Done(_)));
     assert!(!keeps_pages() && keeps_pages());
-    let cut = opened(&client, "file", libc::O_RDWR | libc::O_TRUNC);
+    let truncated = opened(&client, "file", libc::O_RDWR | libc::O_TRUNC);
     assert!(!keeps_pages() && keeps_pages());
-    assert_eq!(client.write(cut, 0, &[b"bytes"]), Answer::Done(5));
-    for handle in [file, log, cut] {
+    assert_eq!(client.write(truncated, 0, &[b"bytes"]), Answer::Done(5));
+    for handle in [file, log, truncated] {
         assert_eq!(client.close(handle), Answer::Done(()));
     }
     assert!(!keeps_pages(), "also after the ring has closed it");
 }
 
-/// What a program that was killed had open stayed open, and the space of what was removed was never given back.
+/// Files of a killed program stayed open, and the space of removed ones was never freed.
 #[test]
-fn files_of_a_program_that_is_gone_are_closed() {
+fn files_of_an_ended_program_are_closed() {
     let bed = bed();
     let client = bed.client();
     let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
@@ -248,8 +248,8 @@ fn files_of_a_program_that_is_gone_are_closed() {
     assert!(bed.vfs.usage().used >= 100_000);
     drop(client);
     bed.server.settle();
-    pollster::block_on(bed.door.settled());
-    // A thread that has just answered may still have the file in its hands.
+    pollster::block_on(bed.frontend.settled());
+    // A thread that has just replied may still hold the file.
     while bed.vfs.usage().used > 0 {
         std::thread::yield_now();
     }

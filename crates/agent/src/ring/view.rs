@@ -1,39 +1,39 @@
-//! One view behind the ring: requests to it, each to its end.
+//! Serves ring requests to one view.
 
 use super::convert::{Refusal, Served, reply_of, status_of};
+use super::directory_cache::{DirectoryCache, Lookup};
 use super::session::OpenFile;
-use super::walked::{Lookup, Walked};
 use super::{Asked, Ending, ShownView};
-use crate::custody::Custody;
-use crate::fuse::{Tasks, WaitingRoom};
+use crate::arbiter::Arbiter;
+use crate::fuse::{Tasks, WriteBacklog};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_client::vfs::Vfs;
 use tameike_core::{Errno, Result};
 use tameike_ring::message::{Reply, Request};
 
-/// A view, whichever it is.
+/// A view of any type.
 pub(super) trait AnyView: Send + Sync + 'static {
     /// Serves a request with a path.
     fn serve_path(self: Arc<Self>, asked: Asked, request: Request);
-    /// Serves a request about an open file.
+    /// Serves a request on an open file.
     fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
-    /// Closes a file through which nothing was changed, and of which the program awaits nothing.
-    fn leave(self: Arc<Self>, open: Arc<OpenFile>);
-    /// Closes a file whose program is gone.
-    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>);
+    /// Closes a file that the program did not change, without a reply.
+    fn close_unchanged(self: Arc<Self>, open: Arc<OpenFile>);
+    /// Closes a file whose program has ended.
+    fn close_abandoned(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>);
 }
 
-/// A view behind the ring.
+/// A view that the ring serves.
 pub(super) struct RingView<V: Vfs> {
-    /// Its index among those that programs were told of.
+    /// Index by which programs know the view.
     pub index: usize,
     pub vfs: Arc<V>,
     pub tasks: Tasks,
-    pub waiting: WaitingRoom,
-    pub custody: Arc<Custody>,
-    pub walked: Walked<V>,
-    /// None where programs are to ask for each name.
+    pub backlog: WriteBacklog,
+    pub arbiter: Arc<Arbiter>,
+    pub directory_cache: DirectoryCache<V>,
+    /// Shares names with programs. `None` if programs must request each name.
     pub shown: Option<Arc<ShownView>>,
 }
 
@@ -74,18 +74,18 @@ impl<V: Vfs> RingView<V> {
         }
     }
 
-    /// What a close does before the program is told.
+    /// The part of a close before the reply.
     async fn flush(&self, open: &OpenFile) -> Result<()> {
         if open.mode.write { self.vfs.flush(open.handle).await } else { Ok(()) }
     }
 
-    /// What it does after.
+    /// The part of a close after the reply.
     async fn release(&self, open: &OpenFile) {
         if let Some(name) = open.name.get() {
-            self.custody.take_back(name);
+            self.arbiter.end_handover(name);
         }
         self.vfs.release(open.handle).await;
-        self.custody.release(open.file);
+        self.arbiter.release(open.file);
         drop(Lookup::new(&self.vfs, open.file));
     }
 
@@ -98,16 +98,16 @@ impl<V: Vfs> RingView<V> {
         });
     }
 
-    /// Closes a file whose program is gone, and hears of nothing any more.
-    async fn close_unheard(&self, open: &OpenFile) {
+    /// Closes a file whose program has ended, and logs errors.
+    async fn close_unreported(&self, open: &OpenFile) {
         if let Err(fault) = self.flush(open).await {
-            log::warn!("a program does not hear of it any more: {fault}");
+            log::warn!("closing a file of a program that has ended: {fault}");
         }
         self.release(open).await;
     }
 
     fn hand_over(&self, asked: Asked, open: &OpenFile) {
-        let name = open.name.get_or_init(|| self.custody.hand_over(open.file));
+        let name = open.name.get_or_init(|| self.arbiter.hand_over(open.file));
         asked.answer_with(name);
     }
 }
@@ -129,7 +129,7 @@ impl<V: Vfs> AnyView for RingView<V> {
             Request::HandOver { .. } => self.hand_over(asked, &open),
             Request::Close { handle } => match asked.session().remove(handle) {
                 Some(open) => self.close(asked, open),
-                // Another thread was faster.
+                // Another thread has closed it.
                 None => asked.answer(&Reply::Failed(Errno::EBADF.0)),
             },
             _ => {
@@ -142,17 +142,17 @@ impl<V: Vfs> AnyView for RingView<V> {
         }
     }
 
-    fn leave(self: Arc<Self>, open: Arc<OpenFile>) {
+    fn close_unchanged(self: Arc<Self>, open: Arc<OpenFile>) {
         let view = self.clone();
-        // Nothing was changed through it. What became of others' writes is told to who asks, not to nobody.
+        // No flush: the file was not changed through this handle, and errors of other writes must go to calls that report them.
         self.tasks.spawn(async move { view.release(&open).await });
     }
 
-    fn let_go(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>) {
+    fn close_abandoned(self: Arc<Self>, open: Arc<OpenFile>, ending: Option<Arc<Ending>>) {
         let view = self.clone();
-        // Whichever thread this is, it is not one to be held up.
+        // This thread must not block.
         self.tasks.spawn_apart(async move {
-            view.close_unheard(&open).await;
+            view.close_unreported(&open).await;
             drop(ending);
         });
     }

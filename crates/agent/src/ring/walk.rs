@@ -1,13 +1,12 @@
-//! From a path to the directory of its last name.
+//! Walks a path to the directory of its last name.
 //!
-//! As the kernel does, each directory is kept for [`DIRECTORY_LIFETIME`] under its name in the one above it, and all of them
-//! are forgotten when on this node a directory is renamed or removed, or who may use it changes. Whoever may not search a
-//! directory by the owner's bits, or meets something else than a directory, asks the kernel.
+//! Like the kernel, it caches each directory for [`DIRECTORY_LIFETIME`] by parent and name. A rename, removal or permission change of
+//! a directory on this node empties the cache. If the owner's bits do not permit a search, or a component is no directory, it declines.
 
 use super::convert::{Refusal, Served};
+use super::directory_cache::{Directory, Key, Lookup};
 use super::session::Session;
 use super::view::RingView;
-use super::walked::{Directory, Key, Lookup};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Vfs};
@@ -15,19 +14,19 @@ use tameike_core::limits::{DIRECTORY_LIFETIME, NAME_SIZE_MAX};
 use tameike_core::{Attr, FileKind};
 use tameike_ring::message::Start;
 
-/// Bits of the owner.
+// Mode bits of the owner.
 pub(super) const READ: u16 = 0o400;
 pub(super) const WRITE: u16 = 0o200;
 pub(super) const SEARCH: u16 = 0o100;
 
-/// Whether a program may do this with a file by its owner's bits, or as the superuser: user 0 without capabilities over files is
-/// not served. A program that may not, still may by a group or a list: the kernel decides.
+/// Returns whether the owner's bits permit an access, or the program runs as user 0 (the ring does not serve user 0 without
+/// capabilities over files). If not, a group or an access control list may still permit it: the kernel decides.
 pub(super) fn may(session: &Session, attr: &Attr, bits: u16) -> bool {
     session.user == 0 || (attr.uid == session.user && attr.mode & bits == bits)
 }
 
-/// Where a path leads: a directory, and a name in it, or none for the directory itself.
-pub(super) struct Place<'a, V: Vfs> {
+/// Target of a path: a directory and a name in it, or `None` for the directory itself.
+pub(super) struct PathTarget<'a, V: Vfs> {
     pub dir: Arc<Directory<V>>,
     pub name: Option<&'a [u8]>,
 }
@@ -39,8 +38,8 @@ impl<V: Vfs> RingView<V> {
         session: &Session,
         at: Start,
         path: &'a [u8],
-    ) -> Served<Place<'a, V>> {
-        // An absolute path starts nowhere here; one that ends in a slash wants a directory.
+    ) -> Served<PathTarget<'a, V>> {
+        // An absolute path has no start directory in the view; a trailing slash requires a directory.
         if path.starts_with(b"/") || path.ends_with(b"/") {
             return Err(Refusal::Declined);
         }
@@ -56,21 +55,21 @@ impl<V: Vfs> RingView<V> {
             }
             let next = names.next();
             if next.is_none() {
-                // `name/.` wants a directory, too.
+                // `name/.` also requires a directory.
                 let is_plain = path.ends_with(this);
-                return if is_plain { Ok(Place { dir, name }) } else { Err(Refusal::Declined) };
+                return if is_plain { Ok(PathTarget { dir, name }) } else { Err(Refusal::Declined) };
             }
             dir = self.step(session, &dir, this).await?;
             name = next;
         }
-        Ok(Place { dir, name: None })
+        Ok(PathTarget { dir, name: None })
     }
 
-    /// The directory where a path starts.
+    /// Returns the directory where a path starts.
     async fn start(&self, session: &Session, file: FileNumber) -> Served<Arc<Directory<V>>> {
-        let (changes, now) = (self.custody.directories(), self.now());
+        let (changes, now) = (self.arbiter.directories(), self.now());
         let key = (file, Vec::new());
-        if let Some(found) = self.walked.find(&key, changes, now) {
+        if let Some(found) = self.directory_cache.find(&key, changes, now) {
             return Ok(found);
         }
         let attr = self.vfs.getattr(file).await.map_err(|_| Refusal::Declined)?;
@@ -82,9 +81,9 @@ impl<V: Vfs> RingView<V> {
     }
 
     async fn step(&self, session: &Session, dir: &Directory<V>, name: &[u8]) -> Served<Arc<Directory<V>>> {
-        let (changes, now) = (self.custody.directories(), self.now());
+        let (changes, now) = (self.arbiter.directories(), self.now());
         let key = (dir.file, name.to_vec());
-        if let Some(found) = self.walked.find(&key, changes, now) {
+        if let Some(found) = self.directory_cache.find(&key, changes, now) {
             return Ok(found);
         }
         let found = self.vfs.lookup(dir.file, name).await?;
@@ -96,7 +95,8 @@ impl<V: Vfs> RingView<V> {
         Ok(self.keep(session, key, directory, (changes, now)))
     }
 
-    /// Keeps a directory that was looked for after so many changes, and shows it to programs, which are all of one user.
+    /// Caches a directory that was found when the count of changes was `changes`, and shares it with programs, which all belong to
+    /// one user.
     fn keep(
         &self,
         session: &Session,
@@ -108,7 +108,7 @@ impl<V: Vfs> RingView<V> {
         if let Some(shown) = self.shown.as_ref().filter(|_| may(session, &directory.attr, SEARCH)) {
             shown.show_directory(&key, directory.file, changes, until);
         }
-        self.walked.keep(key, directory.clone(), changes, until);
+        self.directory_cache.keep(key, directory.clone(), changes, until);
         directory
     }
 }

@@ -1,7 +1,7 @@
-//! Files of a container.
+//! Functions for files of a container.
 
-use super::{Aggregate, inner, told};
-use crate::abi::{Status, counted, done, fits, put, there};
+use super::{Aggregate, container_path, with_message};
+use crate::abi::{Status, check_memory, counted, deref, done, write_out};
 use crate::file;
 use libc::ssize_t;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 use tameike_container::session::{OpenFile, OpenFlags};
 
-/// A file in a container that is open.
+/// An open file of a container.
 pub struct AggregateFile {
     container: Arc<Aggregate>,
     file: OpenFile,
@@ -19,9 +19,9 @@ pub struct AggregateFile {
     position: Mutex<u64>,
 }
 
-/// Opens a file of a container as open(2) does: `path` is relative to the container's root, and directories that it lies in are made with
-/// it. Links are followed within the container. O_EXCL sees what this process knows of. `*file` is for tameike_agg_close(). Returns 0 or
-/// a negative errno.
+/// Opens a file of a container like open(2). `path` is relative to the container's root. Missing directories of the path are created.
+/// Links are followed within the container. O_EXCL considers only files that this process knows. Close `*file` with tameike_agg_close().
+/// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_open(
     container: *mut Aggregate,
@@ -31,9 +31,9 @@ pub unsafe extern "C" fn tameike_agg_open(
     file: *mut *mut AggregateFile,
 ) -> c_int {
     done(|| {
-        fits(file, 1)?;
+        check_memory(file, 1)?;
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
+        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
         let access = flags & libc::O_ACCMODE;
         let asked = OpenFlags {
             write: access != libc::O_RDONLY,
@@ -41,8 +41,8 @@ pub unsafe extern "C" fn tameike_agg_open(
             exclusive: flags & libc::O_EXCL != 0,
             truncate: flags & libc::O_TRUNC != 0,
         };
-        let opened = told(aggregate.session()?.open_file(path, asked, (mode & 0o7777) as u16))?;
-        // SAFETY: it came from `Arc::into_raw`, and was not given back.
+        let opened = with_message(aggregate.session()?.open_file(path, asked, (mode & 0o7777) as u16))?;
+        // SAFETY: the pointer came from `Arc::into_raw`, and was not taken.
         let container = unsafe {
             Arc::increment_strong_count(container);
             Arc::from_raw(container.cast_const())
@@ -55,12 +55,12 @@ pub unsafe extern "C" fn tameike_agg_open(
             position: Mutex::new(0),
         };
         // SAFETY: by the contract of the function.
-        unsafe { put(file, Box::into_raw(Box::new(opened))) }
+        unsafe { write_out(file, Box::into_raw(Box::new(opened))) }
     })
 }
 
-/// Opens a file for reading and writing, which is empty then: as tameike_agg_open() with O_RDWR, O_CREAT and O_TRUNC. Nobody else is asked
-/// whether there is one, so that any number of processes make files of their own at once.
+/// Creates or truncates a file, and opens it for reading and writing: tameike_agg_open() with O_RDWR, O_CREAT and O_TRUNC. It does not
+/// check for files of other processes, so that any number of processes can create different files concurrently.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_create(
     container: *mut Aggregate,
@@ -72,19 +72,19 @@ pub unsafe extern "C" fn tameike_agg_create(
     unsafe { tameike_agg_open(container, path, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC, mode, file) }
 }
 
-/// Closes a file. What was written is in the container then, and safe with the next sync. The file is gone whatever is told; what could
-/// not be put in the container is tried again by tameike_agg_sync() and tameike_agg_finalize(). Returns 0 or a negative errno.
+/// Closes a file, and stores it in the container; the next sync makes it durable. The file is closed even on an error; tameike_agg_sync()
+/// and tameike_agg_finalize() then retry to store it. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_close(file: *mut AggregateFile) -> c_int {
     done(|| {
-        fits(file, 1)?;
-        // SAFETY: it came from `tameike_agg_open`, and was not closed.
+        check_memory(file, 1)?;
+        // SAFETY: the pointer came from `tameike_agg_open`, and was not closed.
         let AggregateFile { container, file, .. } = *unsafe { Box::from_raw(file) };
-        told(container.session()?.close(file))
+        with_message(container.session()?.close(file))
     })
 }
 
-/// Reads where the file's position is, and moves it. Less than `size` bytes come only at the end of the file. Returns bytes or a
+/// Reads at the file's position, and advances it. Returns the number of bytes, less than `size` only at the end of the file, or a
 /// negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_read(
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn tameike_agg_read(
 ) -> ssize_t {
     counted(|| {
         // SAFETY: by the contract of the function.
-        let (open, into) = unsafe { (there(file)?, memory_into(memory, size)?) };
+        let (open, into) = unsafe { (deref(file)?, memory_into(memory, size)?) };
         let mut position = open.position.lock();
         let count = open.read(into, *position)?;
         *position += count as u64;
@@ -102,7 +102,8 @@ pub unsafe extern "C" fn tameike_agg_read(
     })
 }
 
-/// Writes where the file's position is, and moves it; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+/// Writes at the file's position, or at the end with O_APPEND, and advances it. Writes all bytes or fails. Returns the number of bytes or a
+/// negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_write(
     file: *mut AggregateFile,
@@ -111,14 +112,14 @@ pub unsafe extern "C" fn tameike_agg_write(
 ) -> ssize_t {
     counted(|| {
         // SAFETY: by the contract of the function.
-        let (open, from) = unsafe { (there(file)?, memory_from(memory, size)?) };
+        let (open, from) = unsafe { (deref(file)?, memory_from(memory, size)?) };
         let mut position = open.position.lock();
         *position = open.write(from, *position)?;
         Ok(from.len())
     })
 }
 
-/// Reads at an offset. Less than `size` bytes come only at the end of the file. Returns bytes or a negative errno.
+/// Reads at an offset. Returns the number of bytes, less than `size` only at the end of the file, or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_pread(
     file: *mut AggregateFile,
@@ -128,12 +129,12 @@ pub unsafe extern "C" fn tameike_agg_pread(
 ) -> ssize_t {
     counted(|| {
         // SAFETY: by the contract of the function.
-        let (open, into) = unsafe { (there(file)?, memory_into(memory, size)?) };
+        let (open, into) = unsafe { (deref(file)?, memory_into(memory, size)?) };
         open.read(into, offset)
     })
 }
 
-/// Writes at an offset; at the end with O_APPEND. All is written, or the call fails. Returns bytes or a negative errno.
+/// Writes at an offset, or at the end with O_APPEND. Writes all bytes or fails. Returns the number of bytes or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_pwrite(
     file: *mut AggregateFile,
@@ -143,18 +144,18 @@ pub unsafe extern "C" fn tameike_agg_pwrite(
 ) -> ssize_t {
     counted(|| {
         // SAFETY: by the contract of the function.
-        let (open, from) = unsafe { (there(file)?, memory_from(memory, size)?) };
+        let (open, from) = unsafe { (deref(file)?, memory_from(memory, size)?) };
         open.write(from, offset)?;
         Ok(from.len())
     })
 }
 
-/// Moves the position of a file, as lseek(2) does with SEEK_SET, SEEK_CUR and SEEK_END. Returns the position or a negative errno.
+/// Moves the position of a file like lseek(2) with SEEK_SET, SEEK_CUR and SEEK_END. Returns the position or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_lseek(file: *mut AggregateFile, offset: i64, whence: c_int) -> i64 {
     let moved = counted(|| {
         // SAFETY: by the contract of the function.
-        let open = unsafe { there(file)? };
+        let open = unsafe { deref(file)? };
         let mut position = open.position.lock();
         let from = match whence {
             libc::SEEK_SET => 0,
@@ -174,30 +175,30 @@ pub unsafe extern "C" fn tameike_agg_lseek(file: *mut AggregateFile, offset: i64
 pub unsafe extern "C" fn tameike_agg_ftruncate(file: *mut AggregateFile, size: u64) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let open = unsafe { there(file)? };
-        told(open.container.session()?.truncate(&open.file, size))
+        let open = unsafe { deref(file)? };
+        with_message(open.container.session()?.truncate(&open.file, size))
     })
 }
 
-/// Makes an open file safe, and all that this process has closed before. Returns 0 or a negative errno.
+/// Makes an open file durable, and all files that this process has closed before. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_fsync(file: *mut AggregateFile) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let open = unsafe { there(file)? };
-        told(open.container.session()?.sync_file(&open.file))
+        let open = unsafe { deref(file)? };
+        with_message(open.container.session()?.sync_file(&open.file))
     })
 }
 
-/// Tells of an open file. Returns 0 or a negative errno.
+/// Reads the attributes of an open file. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_fstat(file: *mut AggregateFile, status: *mut Status) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let open = unsafe { there(file)? };
-        let told = open.container.session()?.status(&open.file);
+        let open = unsafe { deref(file)? };
+        let found = open.container.session()?.status(&open.file);
         // SAFETY: the same.
-        unsafe { put(status, Status::from(&told)) }
+        unsafe { write_out(status, Status::from(&found)) }
     })
 }
 
@@ -206,28 +207,28 @@ impl AggregateFile {
         if !self.can_read {
             return Err(Errno::BADF);
         }
-        told(self.container.session()?.read_at(&self.file, into, offset))
+        with_message(self.container.session()?.read_at(&self.file, into, offset))
     }
 
-    /// Where the write has ended.
+    /// Returns the end of the write.
     fn write(&self, from: &[u8], offset: u64) -> file::Result<u64> {
         let offset = (!self.is_appending).then_some(offset);
-        told(self.container.session()?.write(&self.file, from, offset))
+        with_message(self.container.session()?.write(&self.file, from, offset))
     }
 }
 
 /// # Safety
-/// The memory is the caller's, and so large.
+/// The memory has `size` bytes, and is accessed only through the result while it is used.
 unsafe fn memory_into<'a>(memory: *mut c_void, size: usize) -> file::Result<&'a mut [u8]> {
-    fits(memory, size)?;
+    check_memory(memory, size)?;
     // SAFETY: by the contract above; an empty slice needs no memory.
     Ok(if size == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(memory.cast(), size) } })
 }
 
 /// # Safety
-/// The memory is so large, and nobody changes it meanwhile.
+/// The memory has `size` bytes, and does not change while the result is used.
 unsafe fn memory_from<'a>(memory: *const c_void, size: usize) -> file::Result<&'a [u8]> {
-    fits(memory, size)?;
+    check_memory(memory, size)?;
     // SAFETY: by the contract above; an empty slice needs no memory.
     Ok(if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(memory.cast(), size) } })
 }

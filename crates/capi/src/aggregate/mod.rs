@@ -1,17 +1,17 @@
-//! Containers of many files for programs in C: what `tameike.h` has of them, comments and all.
+//! The C functions for containers. `include/tameike.h` is generated from these modules, with their comments.
 //!
-//! No agent is asked: the library reads and writes the container's own files.
+//! They need no agent: the library reads and writes the container's files itself.
 
 #![expect(
     clippy::missing_safety_doc,
-    reason = "the comments are those of the header; what callers owe stands in `abi`"
+    reason = "the comments are those of the header; `abi` states the contract"
 )]
 
+mod collective;
 mod files;
 mod names;
-mod together;
 
-use crate::abi::{done, fits, put, text, there};
+use crate::abi::{check_memory, deref, done, text, write_out};
 use crate::file;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -32,40 +32,40 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// How a process takes part in a container. All zeros but `rank`, which is -1, is what suits most programs.
+/// Options of a process that opens a container. Most programs set `rank` to -1, and all others to 0.
 #[repr(C)]
 pub struct AggregateOptions {
-    /// Which of `size` processes this one is, from 0 on, each once; -1 where it is not known: then the environment of Open MPI,
-    /// MPICH, PMIx and Slurm is asked, and a process of none of them is one of any number.
+    /// Number of this process among `size` ones, unique and from 0 on. With -1, the library uses the environment of Open MPI, MPICH, PMIx
+    /// or Slurm; without these, any number of processes may use the container.
     pub rank: i32,
-    /// How many processes there are.
+    /// Number of processes.
     pub size: u32,
-    /// Bytes of a block of a container that is made: a power of two from 4096 to 67108864, the stripe of the file system at best; 0
-    /// for what suits it: 4 MiB at least, and 16 MiB where several processes share a file, over MooseFS its chunk of 64 MiB.
+    /// Block size of a new container in bytes: a power of two from 4096 to 67108864, best the stripe size of the file system. With 0,
+    /// the library chooses at least 4 MiB, at least 16 MiB if several processes share a file, and 64 MiB (the chunk size) on MooseFS.
     pub block_size: u32,
-    /// Files of a container that is made, which the ranks share: as many as there are storage targets at best; 0 for up to 8.
+    /// Number of files of a new container, which the ranks share: best the number of storage targets; 0 selects up to 8.
     pub subfiles: u32,
-    /// How data is kept that this process writes: 0 as it is, 1 smaller by Zstandard where that pays.
+    /// Compression of data that this process writes: 0 for none, 1 for Zstandard if that saves space.
     pub compression: u32,
-    /// Not 0 where all processes begin and end together, rank 0 as the first and as the last one: then each has its part of the container from
-    /// the beginning on, and rank 0 alone writes the index. tameike_agg_initialize_mpi() sets it. One rank alone writes to up to five
-    /// files at the same time, by threads, and has up to ten blocks in memory, of longer ones 16 MiB.
+    /// Nonzero if all processes open and finalize the container together, rank 0 as the first and the last one. Then each has its part of
+    /// the container from the beginning, and only rank 0 writes the index. tameike_agg_initialize_mpi() sets it. A single rank writes to up
+    /// to five files concurrently, with threads, and buffers up to ten blocks, or 16 MiB of larger ones.
     pub is_collective: u32,
-    /// Where all processes begin together: what tameike_agg_known() has told rank 0; null where nothing is known. Then none opens any of
-    /// the container's files that it does not need, nor its index, unless that is large.
+    /// For collective use: the result of tameike_agg_known() on rank 0, or null. With it, other ranks open only those files of the
+    /// container that they need, and the index only if it is large.
     pub known: *const c_void,
-    /// Its bytes.
+    /// Size of `known` in bytes.
     pub known_size: usize,
 }
 
-/// A container of many files in a few.
+/// An open container of many files.
 pub struct Aggregate {
     session: Session,
     own: OwnMark,
 }
 
-/// Keeps for `tameike_agg_message` why a call has failed.
-fn told<T>(result: Result<T>) -> file::Result<T> {
+/// Records the message of a failed call for `tameike_agg_message`.
+fn with_message<T>(result: Result<T>) -> file::Result<T> {
     result.map_err(|fault| {
         let errno = Errno::from_raw_os_error(fault.errno.0);
         let message = CString::new(fault.to_string().replace('\0', "?")).unwrap_or_default();
@@ -74,11 +74,11 @@ fn told<T>(result: Result<T>) -> file::Result<T> {
     })
 }
 
-/// A path in a container: absolute ones begin at its root, too.
+/// Converts a path in a container. Absolute paths also begin at its root.
 ///
 /// # Safety
-/// As of `text`.
-unsafe fn inner<'a>(path: *const c_char) -> file::Result<&'a [u8]> {
+/// As for `text`.
+unsafe fn container_path<'a>(path: *const c_char) -> file::Result<&'a [u8]> {
     // SAFETY: by the contract above.
     let path = unsafe { text(path)? }.to_bytes();
     let path = path.strip_prefix(b"./").unwrap_or(path);
@@ -88,35 +88,35 @@ unsafe fn inner<'a>(path: *const c_char) -> file::Result<&'a [u8]> {
 }
 
 impl Aggregate {
-    /// The session, in the process that has opened it.
+    /// Returns the session; `EIO` in a child of the process that opened it.
     fn session(&self) -> file::Result<&Session> {
         if self.own.is_own() { Ok(&self.session) } else { Err(Errno::IO) }
     }
 }
 
-/// The session of a container that nobody uses any more.
+/// Takes the session of a container without open files and lists.
 ///
 /// # Safety
-/// It is null, or came from `tameike_agg_initialize`, and was not given back.
+/// The pointer is null, or came from `tameike_agg_initialize` and was not taken before.
 unsafe fn take(container: *mut Aggregate) -> file::Result<Session> {
-    fits(container, 1)?;
+    check_memory(container, 1)?;
     // SAFETY: by the contract above.
     match Arc::try_unwrap(unsafe { Arc::from_raw(container) }) {
         Ok(Aggregate { session, own }) if own.is_own() => Ok(session),
         Ok(of_parent) => {
-            // Its threads are in the parent alone: nobody can wait for them here.
+            // A child cannot join the threads of its parent.
             std::mem::forget(of_parent);
             Err(Errno::IO)
         }
         Err(container) => {
-            // It stays with the program.
+            // The program keeps the container.
             let _ = Arc::into_raw(container);
             Err(Errno::BUSY)
         }
     }
 }
 
-/// The tree of a directory, which is made where it is missing and may be.
+/// Opens a directory; creates it if it is missing and `create` is set.
 fn open_tree(dir: &Path, create: bool) -> Result<Arc<PosixTree>> {
     match PosixTree::open(dir) {
         Err(fault) if create && fault.errno == tameike_core::Errno::ENOENT => make_dir(dir)?,
@@ -125,35 +125,35 @@ fn open_tree(dir: &Path, create: bool) -> Result<Arc<PosixTree>> {
     PosixTree::open(dir).map(Arc::new)
 }
 
-/// Makes a directory, unless somebody else does.
+/// Creates a directory, unless it exists.
 fn make_dir(dir: &Path) -> Result<()> {
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(Fault::from_os("making it", &error))
+            Err(Fault::from_os("creating the directory", &error))
         }
         _ => Ok(()),
     }
 }
 
-/// The codec of a number that [`AggregateOptions::compression`] has.
+/// Returns the codec of [`AggregateOptions::compression`].
 fn codec_of(compression: u32) -> Result<Codec> {
     match compression {
         0 => Ok(Codec::None),
         1 => Ok(Codec::Zstd),
         other => {
-            let message = format!("there is no compression {other}");
+            let message = format!("compression {other} does not exist: use 0 (none) or 1 (Zstandard)");
             Err(Fault::new(tameike_core::Errno::EINVAL, message))
         }
     }
 }
 
-/// What the options tell that another process knows.
+/// Decodes [`AggregateOptions::known`].
 ///
 /// # Safety
-/// Their pointer is null, or to so many bytes as they say, which nobody changes meanwhile.
+/// The pointer is null, or to `known_size` bytes that do not change meanwhile.
 unsafe fn known_of(options: &AggregateOptions) -> file::Result<Option<Known>> {
     let (known, size) = (options.known.cast::<u8>(), options.known_size);
-    fits(known, size)?;
+    check_memory(known, size)?;
     if size == 0 {
         return Ok(None);
     }
@@ -161,7 +161,7 @@ unsafe fn known_of(options: &AggregateOptions) -> file::Result<Option<Known>> {
     Ok(Known::decode(unsafe { std::slice::from_raw_parts(known, size) }))
 }
 
-/// `known` is what another process knows of the container.
+/// Opens the session of a container; `known` comes from another process.
 fn open_session(
     dir: &CStr,
     flags: c_int,
@@ -173,9 +173,9 @@ fn open_session(
     let create = flags & libc::O_CREAT != 0;
     let codec = codec_of(options.map_or(0, |options| options.compression))?;
     let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
-    // Who is told of the container finds one that another process has made.
+    // `known` implies that another process has created the container.
     let makes = create && known.is_none();
-    // What suits the file system is asked of a directory that is there.
+    // The directory must exist before its file system is examined.
     let tree = open_tree(dir, create).map_err(of_dir)?;
     let given = options.and_then(|options| {
         let rank = u32::try_from(options.rank).ok()?;
@@ -187,7 +187,7 @@ fn open_session(
     let is_alone = is_collective && given.is_some_and(|rank| rank.size == 1);
     // Several ranks use several files already.
     let streams = if is_alone { subfiles.map_or(STREAMS, |most| STREAMS.min(most as usize - 1)) } else { 0 };
-    // Who writes to several files takes them as a writer of its host.
+    // A process that writes to several files uses them as an independent writer of its host.
     let rank = match streams {
         0 => given.or_else(|| Rank::guess(|name| std::env::var(name).ok())),
         _ => None,
@@ -219,9 +219,9 @@ fn open_session(
     .map_err(of_dir)
 }
 
-/// Opens a container, which is a directory: O_RDONLY, or O_RDWR to add to it, with O_CREAT to make it where it is missing. `options`
-/// may be null. Any number of processes may do so at the same time, on any nodes; each needs to do it for itself, children of fork(), too.
-/// `*container` is for tameike_agg_finalize(). Returns 0 or a negative errno.
+/// Opens a container, which is a directory: with O_RDONLY, or with O_RDWR to write to it; O_CREAT creates it if it is missing. `options`
+/// may be null. Any number of processes on any nodes may open it at the same time. Each must open it itself, including children of fork().
+/// Close `*container` with tameike_agg_finalize(). Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_initialize(
     dir: *const c_char,
@@ -230,44 +230,45 @@ pub unsafe extern "C" fn tameike_agg_initialize(
     container: *mut *mut Aggregate,
 ) -> c_int {
     done(|| {
-        fits(container, 1)?;
+        check_memory(container, 1)?;
         // SAFETY: by the contract of the function.
         let (dir, options) = unsafe { (text(dir)?, options.as_ref()) };
         let own = OwnMark::new().map_err(|_| Errno::NOMEM)?;
         // SAFETY: the same.
         let known = options.map_or(Ok(None), |options| unsafe { known_of(options) })?;
-        let session = told(open_session(dir, flags, options, known))?;
+        let session = with_message(open_session(dir, flags, options, known))?;
         // SAFETY: the same.
-        unsafe { put(container, Arc::into_raw(Arc::new(Aggregate { session, own })).cast_mut()) }
+        unsafe { write_out(container, Arc::into_raw(Arc::new(Aggregate { session, own })).cast_mut()) }
     })
 }
 
-/// Ends the use of a container: all that was written is safe then. The last of all processes that ends writes an index, with which it is
-/// opened at once. Files and lists must be closed before, -EBUSY tells of one that is not. What cannot be made safe is told, and
-/// the container is gone for the process all the same. Returns 0 or a negative errno.
+/// Closes a container, and makes all written data durable. The last of all processes writes the index, with which later opens are fast.
+/// Files and lists must be closed before, otherwise it fails with -EBUSY. On any other error, data may not be durable, and the container
+/// is closed. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_finalize(container: *mut Aggregate) -> c_int {
     // SAFETY: by the contract of the function.
-    done(|| told(unsafe { take(container)? }.finish()))
+    done(|| with_message(unsafe { take(container)? }.finish()))
 }
 
-/// Makes all that was written to files of a container safe, open ones, too; others see it when they look again. Returns 0 or a negative errno.
+/// Makes all data written to a container durable, including that of open files. Other processes see it after tameike_agg_refresh().
+/// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_sync(container: *mut Aggregate) -> c_int {
     // SAFETY: by the contract of the function.
-    done(|| told(unsafe { there(container)? }.session()?.sync()))
+    done(|| with_message(unsafe { deref(container)? }.session()?.sync()))
 }
 
-/// Looks for what other processes have added. A name that is missing is looked for without being asked; files that were changed are
-/// seen after this. Returns 0 or a negative errno.
+/// Makes changes by other processes visible. Lookups of missing names do so automatically; changed files are visible only after this call.
+/// Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_refresh(container: *mut Aggregate) -> c_int {
     // SAFETY: by the contract of the function.
-    done(|| told(unsafe { there(container)? }.session()?.refresh()))
+    done(|| with_message(unsafe { deref(container)? }.session()?.refresh()))
 }
 
-/// Tells in words why the last call on a container has failed in this thread: what happened, to what. It is there until the next one
-/// fails, and empty when none has.
+/// Returns a message for the last failed call on a container in this thread, or an empty string if none has failed. It is valid until the
+/// next call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tameike_agg_message() -> *const c_char {
     MESSAGE.with(|kept| kept.borrow().as_ptr())

@@ -1,19 +1,19 @@
-//! Names of a container.
+//! Functions for names of a container.
 
-use super::{Aggregate, inner, told};
-use crate::abi::{Status, Time, counted, done, fits, put, there};
+use super::{Aggregate, container_path, with_message};
+use crate::abi::{Status, Time, check_memory, counted, deref, done, write_out};
 use rustix::io::Errno;
 use std::ffi::{CString, c_char, c_int, c_uint};
 use tameike_container::session::Brief;
 use tameike_core::FileKind;
 
-/// Names in a directory of a container.
+/// An open list of the names in a directory of a container.
 pub struct AggregateList {
     names: Vec<(CString, FileKind)>,
     next: usize,
 }
 
-/// Tells of what is at a path; links are followed, within the container. Returns 0 or a negative errno.
+/// Reads attributes by path, following links within the container. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_stat(
     container: *mut Aggregate,
@@ -22,14 +22,14 @@ pub unsafe extern "C" fn tameike_agg_stat(
 ) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
-        let found = told(aggregate.session()?.stat_followed(path))?;
+        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
+        let found = with_message(aggregate.session()?.stat_followed(path))?;
         // SAFETY: the same.
-        unsafe { put(status, Status::from(&found)) }
+        unsafe { write_out(status, Status::from(&found)) }
     })
 }
 
-/// Makes a directory, and those that it lies in. Returns 0 or a negative errno.
+/// Creates a directory, and missing directories of its path. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_mkdir(
     container: *mut Aggregate,
@@ -38,33 +38,32 @@ pub unsafe extern "C" fn tameike_agg_mkdir(
 ) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
-        told(aggregate.session()?.make_dir(path, (mode & 0o7777) as u16))
+        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
+        with_message(aggregate.session()?.make_dir(path, (mode & 0o7777) as u16))
     })
 }
 
-/// Removes a directory in which nothing is. Returns 0 or a negative errno.
+/// Removes an empty directory. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_rmdir(container: *mut Aggregate, path: *const c_char) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
-        told(aggregate.session()?.remove_dir(path))
+        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
+        with_message(aggregate.session()?.remove_dir(path))
     })
 }
 
-/// Removes a file. Who has it open keeps it until it is closed. Returns 0 or a negative errno.
+/// Removes a file. Processes that have it open can use it until they close it. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_unlink(container: *mut Aggregate, path: *const c_char) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
-        told(aggregate.session()?.unlink(path))
+        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
+        with_message(aggregate.session()?.unlink(path))
     })
 }
 
-/// Gives a file or a directory another name, in place of what has that name: of a directory that is empty at most. Returns 0 or a negative
-/// errno.
+/// Renames a file or a directory. Replaces a file or an empty directory of the new name. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_rename(
     container: *mut Aggregate,
@@ -73,12 +72,13 @@ pub unsafe extern "C" fn tameike_agg_rename(
 ) -> c_int {
     done(|| {
         // SAFETY: by the contract of the function.
-        let (aggregate, from, to) = unsafe { (there(container)?, inner(from)?, inner(to)?) };
-        told(aggregate.session()?.rename(from, to))
+        let (aggregate, from, to) =
+            unsafe { (deref(container)?, container_path(from)?, container_path(to)?) };
+        with_message(aggregate.session()?.rename(from, to))
     })
 }
 
-/// Lists a directory as it is now. `*list` is for tameike_agg_closedir(). Returns 0 or a negative errno.
+/// Lists a directory in its current state. Close `*list` with tameike_agg_closedir(). Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_opendir(
     container: *mut Aggregate,
@@ -86,19 +86,19 @@ pub unsafe extern "C" fn tameike_agg_opendir(
     list: *mut *mut AggregateList,
 ) -> c_int {
     done(|| {
-        fits(list, 1)?;
+        check_memory(list, 1)?;
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (there(container)?, inner(path)?) };
-        let names = told(aggregate.session()?.read_dir(path))?;
+        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
+        let names = with_message(aggregate.session()?.read_dir(path))?;
         let names = names.into_iter().filter_map(|(name, kind)| Some((CString::new(name).ok()?, kind)));
         let names = names.collect();
         // SAFETY: the same.
-        unsafe { put(list, Box::into_raw(Box::new(AggregateList { names, next: 0 }))) }
+        unsafe { write_out(list, Box::into_raw(Box::new(AggregateList { names, next: 0 }))) }
     })
 }
 
-/// Gives the next name of a list, by name, and in `*kind`, unless that is null, what it is: as the kind in a `mode`. The name is
-/// there until the list is closed. Returns 1, 0 at the end, or a negative errno.
+/// Returns the next name of a list, sorted by name, and its file type as in a `mode` in `*kind`, unless that is null. The name is valid
+/// until the list is closed. Returns 1, or 0 at the end, or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_readdir(
     list: *mut AggregateList,
@@ -106,15 +106,15 @@ pub unsafe extern "C" fn tameike_agg_readdir(
     kind: *mut u32,
 ) -> c_int {
     let read = counted(|| {
-        fits(name, 1)?;
+        check_memory(name, 1)?;
         // SAFETY: by the contract of the function.
         let list = unsafe { list.as_mut() }.ok_or(Errno::FAULT)?;
         let Some((next, of)) = list.names.get(list.next) else { return Ok(0) };
         // SAFETY: the same.
         unsafe {
-            put(name, next.as_ptr())?;
+            write_out(name, next.as_ptr())?;
             if !kind.is_null() {
-                put(kind, of.mode_bits())?;
+                write_out(kind, of.mode_bits())?;
             }
         }
         list.next += 1;
@@ -127,8 +127,8 @@ pub unsafe extern "C" fn tameike_agg_readdir(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_closedir(list: *mut AggregateList) -> c_int {
     done(|| {
-        fits(list, 1)?;
-        // SAFETY: it came from `tameike_agg_opendir`, and was not closed.
+        check_memory(list, 1)?;
+        // SAFETY: the pointer came from `tameike_agg_opendir`, and was not closed.
         drop(unsafe { Box::from_raw(list) });
         Ok(())
     })

@@ -1,4 +1,4 @@
-/* Makes every call of the library in the working directory, and tells what it was told: the same with an agent and without. */
+/* Makes every call of the library in the working directory, and prints the results, which must be the same with and without an agent. */
 #define _GNU_SOURCE
 #include "tameike.h"
 
@@ -40,7 +40,7 @@ static tameike_file *opened(const char *path, int flags) {
     return file;
 }
 
-/* Bytes that tell their place in a file. */
+/* Bytes that depend on their offset in a file. */
 static void fill(unsigned char *bytes, size_t size, uint64_t offset) {
     for (size_t at = 0; at < size; at++) bytes[at] = (unsigned char)((offset + at) * 131 + (offset + at) / 4099);
 }
@@ -156,7 +156,7 @@ static void contents(void) {
     free(found);
 }
 
-/* Records of two ranks in turn, as lists and while the program goes on. */
+/* Interleaved records of two ranks, as lists and asynchronously. */
 static void lists(void) {
     unsigned char *bytes = malloc(RECORDS * RECORD), *found = calloc(RECORDS, RECORD);
     tameike_piece pieces[RECORDS];
@@ -176,7 +176,7 @@ static void lists(void) {
     }
     tell("read a list", tameike_read_list(file, pieces, RECORDS));
     need(is_filled(found, RECORDS * RECORD, 0), "each record is in its place");
-    /* The third falls short. */
+    /* The third piece is short. */
     tameike_piece beyond[] = {{0, found, 10}, {20, found + 20, 0}, {RECORDS * RECORD - 5, found + 40, 10}, {0, found, 10}};
     tell("read a list beyond the end", tameike_read_list(file, beyond, 4));
     memset(found, 0, RECORDS * RECORD);

@@ -1,5 +1,5 @@
-/* Containers: `containers DIR calls` tries every function, `containers DIR storm NAME` writes files below NAME for ever and says which
- * are safe, `containers DIR child` (or `lone-child`) uses one beside its parent, `containers DIR full` has no room for a while. */
+/* Containers: `containers DIR calls` calls every function. `containers DIR storm NAME` writes files below NAME forever and prints which are
+ * synced. `containers DIR child` (or `lone-child`) uses a container in a child of its parent. `containers DIR full` runs out of space. */
 #include "tameike.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const tameike_agg_options any = {.rank = -1};
-/* The only rank of a program writes by threads. */
+/* A single rank writes with threads. */
 static const tameike_agg_options lone = {.rank = 0, .size = 1, .is_collective = 1};
 
 static int fail(const char *what) {
@@ -25,7 +25,7 @@ static int fail(const char *what) {
 #define SAY(condition) \
     if (!(condition)) return fail(#condition)
 
-/* Each file has a size and bytes that follow from its number. */
+/* The size and content of each file depend on its number. */
 static size_t size_of(unsigned number) { return number * 7919u % 60000; }
 
 static void fill(char *bytes, unsigned number) {
@@ -102,7 +102,7 @@ static int names(tameike_agg *container) {
     return 0;
 }
 
-/* One that ends tells another what it has put. */
+/* A process that finalizes reports what it has written to another one. */
 static int reports(const char *dir) {
     tameike_agg_options one = {.rank = 0, .size = 2, .is_collective = 1}, other = {.rank = 1, .size = 2, .is_collective = 1};
     tameike_agg *first, *second;
@@ -188,7 +188,7 @@ static int child(const char *dir, const tameike_agg_options *how) {
     return 0;
 }
 
-/* A file may be no larger than so many bytes. */
+/* Limits the size of files. */
 static int limit(size_t size) {
     struct rlimit files;
     SAY(getrlimit(RLIMIT_FSIZE, &files) == 0);
@@ -197,7 +197,7 @@ static int limit(size_t size) {
     return 0;
 }
 
-/* What could not be written is not there, and harms nothing that is. */
+/* Failed writes leave no file, and damage no other one. */
 static int full(const char *dir) {
     enum { LARGE = 24 << 20, BLOCK = 16 << 20 };
     char *bytes = malloc(LARGE), *found = malloc(LARGE);

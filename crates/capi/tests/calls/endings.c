@@ -1,5 +1,4 @@
-/* What becomes of files of the ring in a child, and when the agent goes away: `endings child`, `endings agent`, in which a
- * line on standard input says that it has gone. */
+/* Ring files in a child (`endings child`), and after the agent has stopped (`endings agent`), which a line on standard input announces. */
 #define _GNU_SOURCE
 #include "tameike.h"
 

@@ -1,4 +1,4 @@
-/* A view that comes to be for reading only while a program runs: `mounts VIEW`. Leaves the mount as it was. */
+/* A view that becomes read-only while a program runs: `mounts VIEW`. Restores the mount. */
 #include "tameike.h"
 
 #include <errno.h>

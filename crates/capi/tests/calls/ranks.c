@@ -1,4 +1,4 @@
-/* Ranks of an MPI program, each with files of its own in one container: `ranks DIR FILES SIZE`. Then each reads those of the next one. */
+/* MPI ranks that each write separate files to one container, and then read those of the next rank: `ranks DIR FILES SIZE`. */
 #include "tameike_mpi.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* A program that becomes another user after it has used the library: `users VIEW`. */
+/* A program that changes its user after it has used the library: `users VIEW`. */
 #include "tameike.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
-//! The library as it is installed, for tests of this crate and of others that have cargo build it.
+//! Installs the library for tests of this and other crates, and compiles C programs against it.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library as it is installed, and programs that are linked to it.
+/// A directory with the library and programs linked to it.
 pub struct Kit {
     dir: tempfile::TempDir,
 }
@@ -19,27 +19,27 @@ impl Kit {
         Self { dir }
     }
 
-    /// Where it is.
+    /// Returns the directory.
     pub fn place(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The program `name` of `tests/calls`.
+    /// Compiles the program `name` of `tests/calls`.
     pub fn build(&self, name: &str) -> PathBuf {
         self.compile(&self.source(name), name)
     }
 
-    /// Where the source of the program `name` of `tests/calls` is.
+    /// Returns the source path of the program `name` of `tests/calls`.
     pub fn source(&self, name: &str) -> PathBuf {
         home().join("tests/calls").join(name).with_extension("c")
     }
 
-    /// By a compiler that warns of everything.
+    /// Compiles a program with all warnings as errors.
     pub fn compile(&self, source: &Path, name: &str) -> PathBuf {
         self.compile_with("cc", source, name)
     }
 
-    /// The same by another one.
+    /// As [`Self::compile`], with another compiler.
     pub fn compile_with(&self, compiler: &str, source: &Path, name: &str) -> PathBuf {
         let (program, place) = (self.dir.path().join(name), self.dir.path().display());
         let mut compiler = Command::new(compiler);
@@ -52,7 +52,7 @@ impl Kit {
     }
 }
 
-/// This crate, seen from any.
+/// Returns the directory of this crate, also for tests of other crates.
 fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi")
 }

@@ -1,4 +1,4 @@
-//! Containers, as programs in C write them.
+//! C programs that write containers.
 
 use crate::kit::Kit;
 use crate::text;
@@ -12,13 +12,14 @@ use tameike_container::Container;
 use tameike_io::os::process::{ask_until, random_bytes};
 use tameike_io::shared::PosixTree;
 
-/// Writers that are killed, one after the other, into each of some containers.
+/// Number of writers that are killed, in total and per container.
 const KILLS: u32 = 200;
 const KILLS_OF_CONTAINER: u32 = 25;
 
 fn run(kit: &Kit, dir: &Path, what: &str) {
-    let told = text(&Command::new(kit.build("containers")).arg(dir).arg(what).output().expect("it starts"));
-    assert_eq!(told, "exit status: 0");
+    let printed =
+        text(&Command::new(kit.build("containers")).arg(dir).arg(what).output().expect("it starts"));
+    assert_eq!(printed, "exit status: 0");
 }
 
 fn open(dir: &Path) -> Container {
@@ -26,7 +27,7 @@ fn open(dir: &Path) -> Container {
 }
 
 #[test]
-fn all_calls_on_containers_do_what_the_header_says() {
+fn all_calls_on_containers_work_as_documented() {
     let kit = Kit::new();
     run(&kit, &kit.place().join("container"), "calls");
 }
@@ -42,7 +43,7 @@ fn a_child_opens_a_container_for_itself() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_nothing_behind() {
+fn a_failed_write_leaves_no_damage() {
     let kit = Kit::new();
     let dir = kit.place().join("full");
     run(&kit, &dir, "full");
@@ -51,7 +52,7 @@ fn a_write_that_fails_leaves_nothing_behind() {
     assert_eq!(container.damage(), &[]);
 }
 
-/// The bytes of a file of the storm.
+/// Returns the content of a file of `containers DIR storm`.
 fn content(number: u32) -> Vec<u8> {
     (0..number.wrapping_mul(7919) % 60_000).map(|at| ((number * 31 + at) % 251) as u8).collect()
 }
@@ -65,14 +66,14 @@ fn read(container: &Container, path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_synced_outlives_every_writer() {
+fn synced_files_survive_killed_writers() {
     let kit = Kit::new();
     let program = kit.build("containers");
     for round in 0..KILLS / KILLS_OF_CONTAINER {
         let dir = kit.place().join(format!("container{round}"));
-        let mut safe = BTreeMap::new();
+        let mut synced = BTreeMap::new();
         for kill in 0..KILLS_OF_CONTAINER {
-            // Two at a time, of which one is killed first.
+            // Two concurrent writers, killed one after the other.
             let names = [format!("{kill}a"), format!("{kill}b")];
             let mut writers = names.clone().map(|name| {
                 let mut writer = Command::new(&program);
@@ -85,12 +86,12 @@ fn what_was_synced_outlives_every_writer() {
                 assert!(ask_until(moment, moment, || None::<()>).is_none());
                 writer.kill().expect("it runs");
                 writer.wait().expect("it ends");
-                let mut said = String::new();
-                writer.stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
-                assert!(!said.contains("not so"), "{said}");
-                // The last line may be cut.
-                let last = said.rsplit_once('\n').and_then(|(lines, _)| lines.lines().last()?.parse().ok());
-                safe.insert(name.clone(), last.map_or(0, |last: u32| last + 1));
+                let mut output = String::new();
+                writer.stdout.take().expect("a pipe").read_to_string(&mut output).expect("text");
+                assert!(!output.contains("not so"), "{output}");
+                // The last line may be truncated.
+                let last = output.rsplit_once('\n').and_then(|(lines, _)| lines.lines().last()?.parse().ok());
+                synced.insert(name.clone(), last.map_or(0, |last: u32| last + 1));
             }
         }
         let container = open(&dir);
@@ -98,26 +99,26 @@ fn what_was_synced_outlives_every_writer() {
         for entry in container.walk().expect("a walk") {
             let path = String::from_utf8(entry.expect("an entry").path).expect("a name");
             let Some((name, number)) = path.split_once('/') else { continue };
-            // Whether it was synced or not: what is shown is right.
+            // Visible files have the right content, synced or not.
             assert!(read(&container, &path) == content(number.parse().expect("a number")), "{path}");
             *found.entry(name.to_owned()).or_default() += 1;
         }
-        for (name, count) in &safe {
-            assert!(found.get(name).copied().unwrap_or(0) >= *count, "{name}: {found:?} of {safe:?}");
+        for (name, count) in &synced {
+            assert!(found.get(name).copied().unwrap_or(0) >= *count, "{name}: {found:?} of {synced:?}");
             (0..*count).for_each(|number| drop(read(&container, &format!("{name}/{number}"))));
         }
-        assert!(safe.values().sum::<u32>() > 0, "nobody came to write anything");
+        assert!(synced.values().sum::<u32>() > 0, "no writer has written anything");
     }
 }
 
-/// So many ranks each write files of some bytes to a container, and read those of the next one.
+/// Runs `ranks` MPI ranks, each of which writes `files` files of `size` bytes to a container and reads those of the next rank.
 fn run_ranks(kit: &Kit, dir: &Path, ranks: usize, (files, size): (usize, usize)) {
     let program = kit.compile_with("mpicc", &kit.source("ranks"), "ranks");
     let mut launcher = Command::new("mpirun");
     launcher.args(["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader", "-np"]);
     launcher.arg(ranks.to_string()).arg(&program).arg(dir).args([files.to_string(), size.to_string()]);
-    let told = launcher.output().expect("mpirun");
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let output = launcher.output().expect("mpirun");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let container = open(dir);
     assert!(container.is_indexed());
     assert_eq!(container.walk().expect("a walk").count(), ranks + ranks * files);
@@ -132,7 +133,7 @@ fn ranks_of_an_mpi_program_share_a_container() {
 }
 
 #[test]
-fn one_rank_alone_writes_to_several_files() {
+fn a_single_rank_writes_to_several_subfiles() {
     let kit = Kit::new();
     let dir = kit.place().join("container");
     run_ranks(&kit, &dir, 1, (40, 1_000_000));

@@ -22,7 +22,7 @@ use tameike_container::format::superblock;
 use tameike_container::session::{SUBFILES_MAX, block_size_of};
 use tameike_container::{Codec, Container, IndexEntry, shown};
 use tameike_container::{Format, Keeps, PackOptions, Tally};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::os::process::{random_bytes, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
 
@@ -223,7 +223,7 @@ fn report_tally(tally: &Tally, done: &str) -> u8 {
 
 /// Prints faults. A full file system is reported once, not for each path.
 fn report_faults(faults: &[Fault]) {
-    let is_full = |fault: &&Fault| matches!(fault.errno, Errno::ENOSPC | Errno::EDQUOT);
+    let is_full = |fault: &&Fault| fault.kind() == FaultKind::Full;
     faults.iter().filter(|fault| !is_full(fault)).for_each(|fault| say(format_args!("{fault}")));
     let full: Vec<_> = faults.iter().filter(is_full).collect();
     match full[..] {

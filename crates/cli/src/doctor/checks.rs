@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::node::probe::{self, Probe};
-use crate::place::base::{self, Base, JobDir, is_full};
+use crate::place::base::{self, Base, JobDir};
 use crate::place::stores;
 use crate::settings::RAM_DIR;
 use crate::settings::size::show;
@@ -13,7 +13,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::Isolation;
-use tameike_core::{JobId, Result};
+use tameike_core::{FaultKind, JobId, Result};
 use tameike_fabric::ofi;
 use tameike_io::disk::uring;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
@@ -118,7 +118,7 @@ fn base_directory() -> Check {
     let (name, path) = ("job directory", base::path());
     match Base::open(&path).and_then(|base| base.try_write()) {
         Ok(()) => Check::ok(name, path.display().to_string()),
-        Err(fault) if is_full(fault.errno) => {
+        Err(fault) if fault.kind() == FaultKind::Full => {
             Check::missing(name, fault.to_string(), "free space there, or set TMPDIR to another directory")
         }
         Err(fault) => Check::missing(name, fault.to_string(), "set TMPDIR to a directory that you own"),

@@ -109,7 +109,7 @@ mod tests {
         create_dir_all(dir.path().join("bin")).expect("a directory");
         create_dir_all(dir.path().join("lib/tameike")).expect("a directory");
         let fault = find_beside(&program, LIBRARY, "--preload").expect_err("it is not there");
-        assert!(fault.message.contains(LIBRARY) && fault.message.contains("lib/tameike"), "{fault}");
+        assert!(fault.to_string().contains(LIBRARY) && fault.to_string().contains("lib/tameike"), "{fault}");
         let below = dir.path().join("lib/tameike").join(LIBRARY);
         write(&below, "").expect("a file");
         assert_eq!(

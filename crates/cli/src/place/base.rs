@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tameike_core::limits::NODES_MAX;
-use tameike_core::{Errno, Fault, JobId, Result, View};
+use tameike_core::{Errno, Fault, FaultKind, JobId, Result, View};
 use tameike_io::os::{owned, process};
 
 /// Longest path of a local socket, in bytes, without the closing NUL.
@@ -19,17 +19,12 @@ const RING_SOCKET: &str = "ring";
 /// Free space in bytes that a directory for jobs needs.
 const TRIAL_SIZE: usize = 64 << 10;
 
-/// Returns true if an error means that no space is left.
-pub fn is_full(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
-}
-
 /// Adds advice to a fault if no space is left for a job's records.
 pub fn with_advice(fault: Fault) -> Fault {
-    match fault.errno {
-        errno if is_full(errno) => {
+    match fault.kind() {
+        FaultKind::Full => {
             let advice = "free space there, or set TMPDIR to another directory";
-            Fault::new(errno, format!("{}; {advice}", fault.message))
+            Fault::new(fault.errno, format!("{fault}; {advice}"))
         }
         _ => fault,
     }
@@ -87,7 +82,7 @@ impl Base {
                 path.display()
             )));
         }
-        owned::is_own_dir(path).map_err(|fault| refused(&fault.message))?;
+        owned::is_own_dir(path).map_err(|fault| refused(&fault.to_string()))?;
         Ok(Self { path: path.to_owned() })
     }
 

@@ -167,7 +167,7 @@ impl NodeState {
             return Ok(None);
         }
         let why = if let Err(fault) = &is_own {
-            &fault.message
+            &fault.to_string()
         } else if self.boot_id == boot_id() {
             "another program has removed it"
         } else {

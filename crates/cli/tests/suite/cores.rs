@@ -53,6 +53,6 @@ fn cores_that_are_not_available_are_refused() {
     let output = site.job(2, &["--cores", "0,1023"], "echo runs").output().expect("starts");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("1023 is not among them") && text.contains("nodes 0, 1"), "{text}");
+    assert!(text.contains("but not 1023") && text.contains("nodes 0, 1"), "{text}");
     site.assert_clean();
 }

@@ -33,5 +33,5 @@ fn ranks_write_many_files_into_one_container() {
     let mut launcher = Command::new("mpirun");
     launcher.args(["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,vader", "-np", "4"]);
     let text = succeed(launcher.arg(program).arg(dir.path().join("results.tmk")).arg("50"));
-    assert_eq!(text.trim(), "200 files of 4 ranks are right");
+    assert_eq!(text.trim(), "200 files of 4 ranks are correct");
 }

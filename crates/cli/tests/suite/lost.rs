@@ -250,7 +250,7 @@ fn data_of_files_removed_from_the_shared_directory_is_saved_elsewhere() {
     killed.mounts.must(&format!("rm {}/dir/file", shared.display()));
     let job = ["--job", &killed.place.job];
     let named = format!("tameike recover --job {} --to DIR", killed.place.job);
-    killed.check_recovery(&job, INCOMPLETE, &["dir/file is gone", &named]);
+    killed.check_recovery(&job, INCOMPLETE, &["dir/file no longer exists", &named]);
     let to = killed.site.plain().join("to");
     let there = to.to_str().expect("plain path");
     killed.check_recovery(&["--to", there], INCOMPLETE, &["saving dir/file", "ENOENT"]);
@@ -278,7 +278,7 @@ fn data_that_cannot_be_saved_stays_in_the_journal() {
     let to = |dir: &Path, code, parts: &[&str]| {
         killed.check_recovery(&["--to", dir.to_str().expect("plain path")], code, parts);
     };
-    to(&small, INCOMPLETE, &["saving file", "ENOSPC", "is gone"]);
+    to(&small, INCOMPLETE, &["saving file", "ENOSPC", "no longer exists"]);
     to(&small, INCOMPLETE, &["saving file", "EEXIST"]);
     to(&large, 0, &["drain complete: 1 file"]);
     killed.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", large.display()));

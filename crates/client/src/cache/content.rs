@@ -14,14 +14,14 @@ use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
-use tameike_core::{Attr, Errno, Generation, InodeId, Result};
-use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, is_missing, walk_anew};
+use tameike_core::{Attr, Errno, FaultKind, Generation, InodeId, Result};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, walk_anew};
 
 impl CacheView {
     /// Opens the shared file at `path` and its data in the pool. Who is told that there is another one finds it when he looks again.
     pub(super) async fn open_at(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
         let opened = self.open_there(path.clone(), mode).await;
-        if opened.as_ref().is_err_and(|fault| is_missing(fault.errno)) {
+        if opened.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing) {
             self.look_anew(path).await?;
         }
         opened

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, Errno, FileKind, InodeId, Result};
-use tameike_io::shared::{FileStat, SharedFs, is_missing};
+use tameike_core::{Attr, Errno, FaultKind, FileKind, InodeId, Result};
+use tameike_io::shared::{FileStat, SharedFs};
 
 /// A name: its directory, and what it is called there.
 pub(super) type Name<'a> = (FileNumber, &'a [u8]);
@@ -154,7 +154,7 @@ impl CacheView {
     /// Brings a file's content to the shared file; whether it was still there.
     async fn write_back(&self, inode: InodeId) -> Result<bool> {
         match self.tell(inode, CacheRequest::Writeback { inode }).await {
-            Err(fault) if is_missing(fault.errno) => Ok(false),
+            Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
             told => told.map(|()| true),
         }
     }

@@ -1,13 +1,14 @@
-//! [`Vfs`] of the cache view.
+//! [`Vfs`](crate::vfs::Vfs) of the cache view.
 
 use super::CacheView;
 use crate::data::{Lendable, Located};
+use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
 use crate::types::{
     FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
-use crate::vfs::Vfs;
+use crate::vfs::{Content, Inodes, Locking, Names, OpenFiles, Usage};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -22,13 +23,52 @@ impl OverTree for CacheView {
     }
 }
 
-impl Vfs for CacheView {
+impl OnEngine for CacheView {
+    fn engine_file(&self, handle: HandleNumber) -> Result<EngineFile> {
+        let open = self.handle(handle)?;
+        Ok(EngineFile { data: open.data.clone(), is_detached: open.is_orphan() })
+    }
+}
+
+impl Names for CacheView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let found = self.below.lookup(dir, name).await?;
         let file = self.below.identity(found.file);
         Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
     }
 
+    async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
+        self.below.make(dir, name, new).await
+    }
+
+    async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
+        let (from, to) = (self.below.path(file)?, self.below.child(dir, name)?);
+        let found = self.below.link(file, dir, name).await?;
+        // The coordinator finds it there when its other names are gone.
+        self.tell_rename(&found.attr, &from, &to).await?;
+        let file = self.below.identity(found.file);
+        Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
+    }
+
+    async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        self.remove_name(dir, name).await
+    }
+
+    async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        self.below.rmdir(dir, name).await
+    }
+
+    async fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.rename_name(from, to, mode).await
+    }
+}
+
+impl Inodes for CacheView {
     async fn find_again(&self, file: FileNumber) -> Result<Found> {
         self.below.hold(file)?;
         let found = self.getattr(file).await.map(|attr| Found { file, attr });
@@ -50,11 +90,9 @@ impl Vfs for CacheView {
     async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
         self.below.readlink(file).await
     }
+}
 
-    async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
-        self.below.make(dir, name, new).await
-    }
-
+impl OpenFiles for CacheView {
     async fn create(
         &self,
         dir: FileNumber,
@@ -92,32 +130,6 @@ impl Vfs for CacheView {
         }
     }
 
-    async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
-        let (from, to) = (self.below.path(file)?, self.below.child(dir, name)?);
-        let found = self.below.link(file, dir, name).await?;
-        // The coordinator finds it there when its other names are gone.
-        self.tell_rename(&found.attr, &from, &to).await?;
-        let file = self.below.identity(found.file);
-        Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
-    }
-
-    async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        self.remove_name(dir, name).await
-    }
-
-    async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        self.below.rmdir(dir, name).await
-    }
-
-    async fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> Result<()> {
-        self.rename_name(from, to, mode).await
-    }
-
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
         if let Some(opened) = self.reopen_orphan(file, mode).await? {
             return Ok(opened);
@@ -133,6 +145,35 @@ impl Vfs for CacheView {
         Ok(opened)
     }
 
+    async fn flush(&self, handle: HandleNumber) -> Result<()> {
+        self.sync_open(&*self.handle(handle)?, false).await
+    }
+
+    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
+        self.sync_open(&*self.handle(handle)?, true).await
+    }
+
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.handle(handle).is_ok_and(|open| !open.is_orphan() && open.data.is_flushed())
+    }
+
+    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+        let open = self.handle(handle)?;
+        if !open.is_orphan() {
+            return Ok(open.data.size());
+        }
+        self.below.run(move |_| open.shared.stat()).await.map(|stat| stat.size)
+    }
+
+    async fn release(&self, handle: HandleNumber) {
+        if let Some(open) = self.opens.get(handle).filter(|open| !open.is_orphan()) {
+            self.engine.flush_mapped(&open.data, open.mode).await;
+        }
+        self.close(handle);
+    }
+}
+
+impl Content for CacheView {
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
         self.read_open(&*self.handle(handle)?, offset, length).await
     }
@@ -161,54 +202,6 @@ impl Vfs for CacheView {
         self.write_open(&*self.handle(handle)?, at, data).await
     }
 
-    async fn flush(&self, handle: HandleNumber) -> Result<()> {
-        self.sync_open(&*self.handle(handle)?, false).await
-    }
-
-    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
-        self.sync_open(&*self.handle(handle)?, true).await
-    }
-
-    fn locks(&self) -> Option<&Arc<FileLocks>> {
-        Some(&self.locks)
-    }
-
-    fn locked_inode(&self, handle: HandleNumber) -> Result<InodeId> {
-        Ok(self.handle(handle)?.data.inode)
-    }
-
-    async fn publish(&self, handle: HandleNumber) -> Result<()> {
-        let open = self.handle(handle)?;
-        if open.is_orphan() || open.data.is_flushed() {
-            return Ok(());
-        }
-        self.engine.flush(&open.data, false).await
-    }
-
-    fn awaits_others(&self, handle: HandleNumber) -> bool {
-        self.handle(handle).is_ok_and(|open| !open.is_orphan() && open.data.is_flushed())
-    }
-
-    async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
-        self.revalidate_open(&*self.handle(handle)?).await
-    }
-
-    fn has_pages_before(&self, handle: HandleNumber, generation: Generation) -> bool {
-        self.handle(handle).is_ok_and(|open| open.is_orphan() || open.data.has_pages_before(generation))
-    }
-
-    fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
-        let _ = self.handle(handle).map(|open| open.data.pages_dropped(generation));
-    }
-
-    fn pages_passed(&self, handle: HandleNumber) {
-        let _ = self.handle(handle).map(|open| open.data.pages_passed());
-    }
-
-    fn keeps_pages(&self, handle: HandleNumber) -> bool {
-        self.handle(handle).is_ok_and(|open| open.data.keeps_pages())
-    }
-
     fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
         self.handle(handle).ok().map(|open| self.engine.lendable(&open.data))
     }
@@ -226,22 +219,31 @@ impl Vfs for CacheView {
     async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
         self.seek_open(&*self.handle(handle)?, sought, offset).await
     }
+}
 
-    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+impl Locking for CacheView {
+    fn locks(&self) -> Option<&Arc<FileLocks>> {
+        Some(&self.locks)
+    }
+
+    fn locked_inode(&self, handle: HandleNumber) -> Result<InodeId> {
+        Ok(self.handle(handle)?.data.inode)
+    }
+
+    async fn publish(&self, handle: HandleNumber) -> Result<()> {
         let open = self.handle(handle)?;
-        if !open.is_orphan() {
-            return Ok(open.data.size());
+        if open.is_orphan() || open.data.is_flushed() {
+            return Ok(());
         }
-        self.below.run(move |_| open.shared.stat()).await.map(|stat| stat.size)
+        self.engine.flush(&open.data, false).await
     }
 
-    async fn release(&self, handle: HandleNumber) {
-        if let Some(open) = self.opens.get(handle).filter(|open| !open.is_orphan()) {
-            self.engine.flush_mapped(&open.data, open.mode).await;
-        }
-        self.close(handle);
+    async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
+        self.revalidate_open(&*self.handle(handle)?).await
     }
+}
 
+impl Usage for CacheView {
     async fn space(&self) -> Result<ViewSpace> {
         self.below.space().await
     }

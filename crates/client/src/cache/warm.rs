@@ -17,8 +17,8 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::Warmed;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_io::shared::{FileStat, NamedFile, SharedDir, is_missing, join};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Layout, NodeId, Result, UnitId};
+use tameike_io::shared::{FileStat, NamedFile, SharedDir, join};
 
 /// Files that are loaded at the same time.
 const FILES_AT_ONCE: usize = 16;
@@ -120,7 +120,7 @@ impl CacheView {
         match self.below.run(move |fs| fs.open_dir(&at)).await {
             Ok(dir) => levels.push(Level { path, dir, after: 0, names: Vec::new().into_iter() }),
             // What has gone since its name was read is not wanted any more.
-            Err(fault) if is_missing(fault.errno) && !levels.is_empty() => {}
+            Err(fault) if fault.kind() == FaultKind::Missing && !levels.is_empty() => {}
             Err(fault) => warming.note_fault(&path, &fault),
         }
     }
@@ -162,14 +162,16 @@ impl CacheView {
         match self.load(path.clone(), warming).await {
             Ok(Some(left_out)) => warming.note_file(left_out),
             Ok(None) => {}
-            Err(fault) if is_missing(fault.errno) && self.is_gone(path.clone()).await => {}
+            Err(fault) if fault.kind() == FaultKind::Missing && self.is_gone(path.clone()).await => {}
             Err(fault) => warming.note_fault(&path, &fault),
         }
     }
 
     /// Whether a file that was in a directory is not there any more.
     async fn is_gone(&self, path: Vec<u8>) -> bool {
-        let gone = |result: &Result<FileStat>| result.as_ref().is_err_and(|fault| is_missing(fault.errno));
+        let gone = |result: &Result<FileStat>| {
+            result.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing)
+        };
         gone(&self.below.run(move |fs| fs.stat(&path)).await)
     }
 

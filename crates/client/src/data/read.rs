@@ -17,8 +17,7 @@ use std::sync::Arc;
 use tameike_core::wire::meta::{MetaReply, MetaRequest};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, Fault, Generation, Result, UnitId};
-use tameike_io::shared::is_missing;
+use tameike_core::{Errno, Fault, FaultKind, Generation, Result, UnitId};
 use tameike_io::{Frame, Payload};
 
 /// Units read ahead of a sequential reader.
@@ -199,7 +198,9 @@ impl Reader {
             let request = UnitRequest::Read { unit, offset, length, generation, backing };
             match (self.homes.call(home, Request::Unit(request), None, into.take()).await, &behind) {
                 // It has been renamed since its path was learnt, perhaps just now.
-                (Err(fault), Home::Shared(path)) if is_missing(fault.errno) && searches < SEARCHES_MAX => {
+                (Err(fault), Home::Shared(path))
+                    if fault.kind() == FaultKind::Missing && searches < SEARCHES_MAX =>
+                {
                     self.homes.locate_again(path, file.inode).await?;
                     searches += 1;
                     if is_kept {

@@ -12,7 +12,7 @@ use crate::passthrough::{Identity, OverTree, Owner, Passthrough, Waiting, change
 use crate::types::{
     FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
-use crate::vfs::Vfs;
+use crate::vfs::{Content, Inodes, KernelPages, Locking, Names, OpenFiles, Usage};
 use parking_lot::Mutex;
 use space::LocalSpace;
 use std::ops::Range;
@@ -165,11 +165,55 @@ impl OverTree for LocalView {
     }
 }
 
-impl Vfs for LocalView {
+impl Names for LocalView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         self.below.lookup(dir, name).await
     }
 
+    async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
+        let made = self.below.make(dir, name, new).await?;
+        self.space.inode_made();
+        Ok(made)
+    }
+
+    async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
+        self.below.link(file, dir, name).await
+    }
+
+    async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        let (stat, _) = self.below.unlink(dir, name).await?;
+        self.lost_name(&stat);
+        Ok(())
+    }
+
+    async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
+        self.below.rmdir(dir, name).await?;
+        self.space.inode_gone(0);
+        Ok(())
+    }
+
+    async fn rename(
+        &self,
+        from: (FileNumber, &[u8]),
+        to: (FileNumber, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let target = self.below.child(to.0, to.1)?;
+        let source = self.below.child(from.0, from.1)?;
+        let replaced = self
+            .below
+            .run(move |fs| Ok((fs.stat(&target).ok(), fs.stat(&source)?)))
+            .await
+            .map(|(target, source)| target.filter(|target| target.inode != source.inode))?;
+        self.below.rename(from, to, mode).await?;
+        if let (RenameMode::Replace, Some(stat)) = (mode, replaced) {
+            self.lost_name(&stat);
+        }
+        Ok(())
+    }
+}
+
+impl Inodes for LocalView {
     async fn find_again(&self, file: FileNumber) -> Result<Found> {
         self.below.hold(file)?;
         let found = self.getattr(file).await.map(|attr| Found { file, attr });
@@ -220,13 +264,9 @@ impl Vfs for LocalView {
     async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
         self.below.readlink(file).await
     }
+}
 
-    async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
-        let made = self.below.make(dir, name, new).await?;
-        self.space.inode_made();
-        Ok(made)
-    }
-
+impl OpenFiles for LocalView {
     async fn create(
         &self,
         dir: FileNumber,
@@ -257,42 +297,6 @@ impl Vfs for LocalView {
         Ok((found, opened))
     }
 
-    async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
-        self.below.link(file, dir, name).await
-    }
-
-    async fn unlink(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        let (stat, _) = self.below.unlink(dir, name).await?;
-        self.lost_name(&stat);
-        Ok(())
-    }
-
-    async fn rmdir(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
-        self.below.rmdir(dir, name).await?;
-        self.space.inode_gone(0);
-        Ok(())
-    }
-
-    async fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> Result<()> {
-        let target = self.below.child(to.0, to.1)?;
-        let source = self.below.child(from.0, from.1)?;
-        let replaced = self
-            .below
-            .run(move |fs| Ok((fs.stat(&target).ok(), fs.stat(&source)?)))
-            .await
-            .map(|(target, source)| target.filter(|target| target.inode != source.inode))?;
-        self.below.rename(from, to, mode).await?;
-        if let (RenameMode::Replace, Some(stat)) = (mode, replaced) {
-            self.lost_name(&stat);
-        }
-        Ok(())
-    }
-
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
         let open = match self.below.path(file) {
             Ok(path) => self.open_path(path, mode).await?,
@@ -306,6 +310,24 @@ impl Vfs for LocalView {
         self.opened(self.below.identity(file), open, mode)
     }
 
+    async fn flush(&self, handle: HandleNumber) -> Result<()> {
+        self.handle(handle).map(drop)
+    }
+
+    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
+        self.handle(handle)?.file.sync()
+    }
+
+    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+        Ok(self.handle(handle)?.file.stat()?.size)
+    }
+
+    async fn release(&self, handle: HandleNumber) {
+        self.close(handle);
+    }
+}
+
+impl Content for LocalView {
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
         let mut bytes = vec![0; length as usize];
         let count = self.handle(handle)?.file.read_at(&mut bytes, offset)?;
@@ -320,14 +342,6 @@ impl Vfs for LocalView {
 
     async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
         self.write_whole(handle, at, data)
-    }
-
-    async fn flush(&self, handle: HandleNumber) -> Result<()> {
-        self.handle(handle).map(drop)
-    }
-
-    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
-        self.handle(handle)?.file.sync()
     }
 
     async fn change_space(
@@ -347,7 +361,11 @@ impl Vfs for LocalView {
     async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
         self.handle(handle)?.file.seek(seek_of(sought), offset)
     }
+}
 
+impl Locking for LocalView {}
+
+impl KernelPages for LocalView {
     fn pages_passed(&self, handle: HandleNumber) {
         let _ = self.handles.file(handle).map(|inode| self.below.mark_pages(inode, true));
     }
@@ -355,15 +373,9 @@ impl Vfs for LocalView {
     fn keeps_pages(&self, handle: HandleNumber) -> bool {
         self.handles.file(handle).is_some_and(|inode| !self.below.has_stale_pages(inode))
     }
+}
 
-    async fn size(&self, handle: HandleNumber) -> Result<u64> {
-        Ok(self.handle(handle)?.file.stat()?.size)
-    }
-
-    async fn release(&self, handle: HandleNumber) {
-        self.close(handle);
-    }
-
+impl Usage for LocalView {
     async fn space(&self) -> Result<ViewSpace> {
         let below = self.below.space().await?;
         let free = self.space.capacity().saturating_sub(self.space.used()).min(below.free);

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::lock::{FileLock, LockKind, LockOwner, LockRange, LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
+use tameike_core::{Cluster, Errno, Fault, FaultKind, InodeId, NodeId, Result};
 use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::Runtime;
 
@@ -327,7 +327,7 @@ impl FileLocks {
 
 /// Whether the home itself has answered so.
 fn is_answer(fault: &Fault) -> bool {
-    ![Errno::EHOSTDOWN, Errno::ETIMEDOUT, Errno::ECONNRESET].contains(&fault.errno)
+    fault.kind() != FaultKind::Unreachable
 }
 
 fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tameike_core::wire::Request;
 use tameike_core::wire::meta::{Closed, MetaRequest, OpenId, Opener};
-use tameike_core::{Attr, Errno, Fault, InodeId, NodeId, Result, Timestamp};
+use tameike_core::{Attr, Errno, Fault, FaultKind, InodeId, NodeId, Result, Timestamp};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 
@@ -223,7 +223,7 @@ fn first_of<T>(untold: &mut Vec<T>, room: Vec<T>) -> Vec<T> {
 
 /// Whether the home itself has answered so: then telling it again changes nothing.
 fn is_answer(fault: &Fault) -> bool {
-    ![Errno::EHOSTDOWN, Errno::ETIMEDOUT, Errno::ECONNRESET, Errno::EAGAIN].contains(&fault.errno)
+    fault.kind() != FaultKind::Unreachable && fault.errno != Errno::EAGAIN
 }
 
 /// An open that is asked for. Dropped before an answer says what became of it, it is given up.

@@ -1,13 +1,14 @@
-//! [`Vfs`] of the job-shared view.
+//! [`Vfs`](crate::vfs::Vfs) of the job-shared view.
 
 use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::{FileData, Lendable, Located};
+use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
 use crate::types::{
     FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
-use crate::vfs::{Directories, Entries, ShownNames, Vfs};
+use crate::vfs::{Content, Directories, Entries, Inodes, Locking, Names, OpenFiles, ShownNames, Usage};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -28,7 +29,13 @@ impl SharedView {
     }
 }
 
-impl Vfs for SharedView {
+impl OnEngine for SharedView {
+    fn engine_file(&self, handle: HandleNumber) -> Result<EngineFile> {
+        Ok(EngineFile { data: self.file(handle)?, is_detached: false })
+    }
+}
+
+impl Names for SharedView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let entry = self.entry(dir, name);
         let asked = self.held.asking(self.runtime.clock.monotonic());
@@ -41,10 +48,6 @@ impl Vfs for SharedView {
         self.found(entry).await
     }
 
-    async fn find_again(&self, file: FileNumber) -> Result<Found> {
-        Ok(Found { file, attr: self.attributes(self.inode(file)).await? })
-    }
-
     fn show_names(&self, names: Arc<dyn ShownNames>) -> bool {
         self.show_names_in(names);
         true
@@ -54,65 +57,9 @@ impl Vfs for SharedView {
         self.show_file(self.inode(file));
     }
 
-    fn forget(&self, file: FileNumber, _count: u64) {
-        // Names are not counted: the number is the inode, and beliefs about a directory are soon learnt anew.
-        self.directories.forget(self.inode(file));
-    }
-
-    async fn getattr(&self, file: FileNumber) -> Result<Attr> {
-        self.attributes(self.inode(file)).await
-    }
-
-    async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
-        self.change(self.inode(file), change).await
-    }
-
-    async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
-        let inode = self.inode(file);
-        match self.ask_home(inode, MetaRequest::ReadLink { inode }).await? {
-            MetaReply::Bytes(target) => Ok(target.into_vec()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     async fn make(&self, dir: FileNumber, name: &[u8], new: NewInode) -> Result<Found> {
         let entry = self.new_entry(self.entry(dir, name), new, true, None).await?;
         self.found(entry).await
-    }
-
-    async fn create(
-        &self,
-        dir: FileNumber,
-        name: &[u8],
-        new: NewInode,
-        exclusive: bool,
-        mode: OpenMode,
-    ) -> Result<(Found, Opened)> {
-        let mut opening = self.closer.opening();
-        let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(&mut opening)).await?;
-        let counted = entry.node.clone().filter(|_| entry.target.kind == FileKind::File);
-        let (node, opening) = match counted {
-            Some(node) => (node, opening),
-            None => {
-                opening.refused();
-                match entry.target.kind {
-                    FileKind::File => self.count_open(entry.target.inode).await?,
-                    FileKind::Directory => return Err(Errno::EISDIR.into()),
-                    // Another node has made it since the kernel looked: it looks again.
-                    _ => return Err(Errno::ESTALE.into()),
-                }
-            }
-        };
-        // A file just made is empty: there is nothing to cut.
-        let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
-        let opened = self.open_counted(node, mode, opening).await?;
-        match self.found(entry).await {
-            Ok(found) => Ok((found, opened)),
-            Err(fault) => {
-                self.close_handle(opened.handle);
-                Err(fault)
-            }
-        }
     }
 
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
@@ -148,12 +95,109 @@ impl Vfs for SharedView {
         self.directories.changed(to.dir);
         Ok(())
     }
+}
+
+impl Inodes for SharedView {
+    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+        Ok(Found { file, attr: self.attributes(self.inode(file)).await? })
+    }
+
+    fn forget(&self, file: FileNumber, _count: u64) {
+        // Names are not counted: the number is the inode, and beliefs about a directory are soon learnt anew.
+        self.directories.forget(self.inode(file));
+    }
+
+    async fn getattr(&self, file: FileNumber) -> Result<Attr> {
+        self.attributes(self.inode(file)).await
+    }
+
+    async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
+        self.change(self.inode(file), change).await
+    }
+
+    async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
+        let inode = self.inode(file);
+        match self.ask_home(inode, MetaRequest::ReadLink { inode }).await? {
+            MetaReply::Bytes(target) => Ok(target.into_vec()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl OpenFiles for SharedView {
+    async fn create(
+        &self,
+        dir: FileNumber,
+        name: &[u8],
+        new: NewInode,
+        exclusive: bool,
+        mode: OpenMode,
+    ) -> Result<(Found, Opened)> {
+        let mut opening = self.closer.opening();
+        let entry = self.new_entry(self.entry(dir, name), new, exclusive, Some(&mut opening)).await?;
+        let counted = entry.node.clone().filter(|_| entry.target.kind == FileKind::File);
+        let (node, opening) = match counted {
+            Some(node) => (node, opening),
+            None => {
+                opening.refused();
+                match entry.target.kind {
+                    FileKind::File => self.count_open(entry.target.inode).await?,
+                    FileKind::Directory => return Err(Errno::EISDIR.into()),
+                    // Another node has made it since the kernel looked: it looks again.
+                    _ => return Err(Errno::ESTALE.into()),
+                }
+            }
+        };
+        // A file just made is empty: there is nothing to cut.
+        let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
+        let opened = self.open_counted(node, mode, opening).await?;
+        match self.found(entry).await {
+            Ok(found) => Ok((found, opened)),
+            Err(fault) => {
+                self.close_handle(opened.handle);
+                Err(fault)
+            }
+        }
+    }
 
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
         let (node, opening) = self.count_open(self.inode(file)).await?;
         self.open_counted(node, mode, opening).await
     }
 
+    async fn flush(&self, handle: HandleNumber) -> Result<()> {
+        let handle = self.handle(handle)?;
+        if !handle.mode.write {
+            return Ok(());
+        }
+        self.flush_file(&handle.file, false).await?;
+        handle.file.report_faults(&handle.reported)
+    }
+
+    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
+        let handle = self.handle(handle)?;
+        self.flush_file(&handle.file, true).await?;
+        handle.file.report_faults(&handle.reported)
+    }
+
+    fn awaits_others(&self, handle: HandleNumber) -> bool {
+        self.file(handle).is_ok_and(|file| file.is_flushed())
+    }
+
+    async fn size(&self, handle: HandleNumber) -> Result<u64> {
+        Ok(self.file(handle)?.size())
+    }
+
+    async fn release(&self, handle: HandleNumber) {
+        if let Ok(open) = self.handle(handle) {
+            self.engine.flush_mapped(&open.file, open.mode).await;
+            self.take_note_of_writes(&open.file);
+        }
+        self.close_handle(handle);
+    }
+}
+
+impl Content for SharedView {
     async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
         let handle = self.handle(handle)?;
         let bytes = self.engine.read(&handle.file, offset, length).await?;
@@ -202,61 +246,6 @@ impl Vfs for SharedView {
         }
     }
 
-    async fn flush(&self, handle: HandleNumber) -> Result<()> {
-        let handle = self.handle(handle)?;
-        if !handle.mode.write {
-            return Ok(());
-        }
-        self.flush_file(&handle.file, false).await?;
-        handle.file.report_faults(&handle.reported)
-    }
-
-    async fn fsync(&self, handle: HandleNumber) -> Result<()> {
-        let handle = self.handle(handle)?;
-        self.flush_file(&handle.file, true).await?;
-        handle.file.report_faults(&handle.reported)
-    }
-
-    fn locks(&self) -> Option<&Arc<FileLocks>> {
-        self.locks.as_ref()
-    }
-
-    fn locked_inode(&self, handle: HandleNumber) -> Result<InodeId> {
-        Ok(self.file(handle)?.inode)
-    }
-
-    async fn publish(&self, handle: HandleNumber) -> Result<()> {
-        let file = self.file(handle)?;
-        if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
-    }
-
-    fn awaits_others(&self, handle: HandleNumber) -> bool {
-        self.file(handle).is_ok_and(|file| file.is_flushed())
-    }
-
-    async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
-        let file = self.file(handle)?;
-        // What others wrote under the lock must not be hidden by what was held of the name before.
-        self.held.changed(file.inode);
-        Ok(file.revalidate(self.engine.version(file.inode).await?))
-    }
-
-    fn has_pages_before(&self, handle: HandleNumber, generation: Generation) -> bool {
-        self.file(handle).is_ok_and(|file| file.has_pages_before(generation))
-    }
-
-    fn pages_dropped(&self, handle: HandleNumber, generation: Generation) {
-        let _ = self.file(handle).map(|file| file.pages_dropped(generation));
-    }
-
-    fn pages_passed(&self, handle: HandleNumber) {
-        let _ = self.file(handle).map(|file| file.pages_passed());
-    }
-
-    fn keeps_pages(&self, handle: HandleNumber) -> bool {
-        self.file(handle).is_ok_and(|file| file.keeps_pages())
-    }
-
     fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
         self.file(handle).ok().map(|file| self.engine.lendable(&file))
     }
@@ -287,19 +276,31 @@ impl Vfs for SharedView {
             (None, Sought::Data) => Err(Errno::ENXIO.into()),
         }
     }
+}
 
-    async fn size(&self, handle: HandleNumber) -> Result<u64> {
-        Ok(self.file(handle)?.size())
+impl Locking for SharedView {
+    fn locks(&self) -> Option<&Arc<FileLocks>> {
+        self.locks.as_ref()
     }
 
-    async fn release(&self, handle: HandleNumber) {
-        if let Ok(open) = self.handle(handle) {
-            self.engine.flush_mapped(&open.file, open.mode).await;
-            self.take_note_of_writes(&open.file);
-        }
-        self.close_handle(handle);
+    fn locked_inode(&self, handle: HandleNumber) -> Result<InodeId> {
+        Ok(self.file(handle)?.inode)
     }
 
+    async fn publish(&self, handle: HandleNumber) -> Result<()> {
+        let file = self.file(handle)?;
+        if file.is_flushed() { Ok(()) } else { self.flush_file(&file, false).await }
+    }
+
+    async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
+        let file = self.file(handle)?;
+        // What others wrote under the lock must not be hidden by what was held of the name before.
+        self.held.changed(file.inode);
+        Ok(file.revalidate(self.engine.version(file.inode).await?))
+    }
+}
+
+impl Usage for SharedView {
     async fn space(&self) -> Result<ViewSpace> {
         self.gather_space().await
     }

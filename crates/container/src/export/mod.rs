@@ -1,7 +1,7 @@
-//! A container as an archive, which any system unpacks.
+//! Exports a container as an archive that any system can unpack.
 //!
-//! Threads read ahead; one writes, depth first: a directory comes right before all that is in it, as programs expect that give a directory its permissions when
-//! they have left it.
+//! Several threads read ahead, one writes. The order is depth first, a directory right before its contents: unpackers set a directory's
+//! permissions when they leave it.
 
 mod tar;
 mod zip;
@@ -14,12 +14,12 @@ use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
 
-/// Entries that each thread has before it, or done.
+/// Entries that each thread has queued or prepared.
 const AHEAD: usize = 4;
-/// Larger files are read twice: proven, then copied, as an archive tells of a file before its content.
+/// Larger files are read twice, verified and then copied, as an archive has the header of a file before its content.
 const WHOLE_MAX: u64 = 1 << 20;
 
-/// What an archive is.
+/// Format of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// tar.
@@ -28,11 +28,11 @@ pub enum Format {
     Zip,
 }
 
-/// Writes all of a container as an archive, read by so many threads. A file that is damaged, or that an archive of this format cannot have, is
-/// left out, and told of in `tally`, as is what such an archive cannot have of a file.
+/// Exports a container as an archive; `threads` threads read. Files that are damaged or not representable are left out and noted in `tally`,
+/// as are lost properties.
 ///
 /// # Errors
-/// `EIO` when the archive cannot be written, or the index is damaged.
+/// `EIO` if the archive cannot be written, or the index is damaged.
 pub fn export(
     container: &Container,
     out: impl Write,
@@ -48,28 +48,28 @@ pub fn export(
 
 /// An archive that is being written.
 trait Archive {
-    /// Why it cannot have this.
+    /// The reason why the archive cannot represent an item.
     fn refuses(&self, _: &Item) -> Option<&'static str> {
         None
     }
-    /// What of this it cannot have, in words that follow "path" and "paths".
+    /// The property of an item that the archive cannot represent, as a text that follows "path" and "paths".
     fn loses(&self, _: &Item) -> Option<&'static str> {
         None
     }
-    /// One more.
+    /// Appends an item.
     fn put(&mut self, item: Item) -> io::Result<()>;
-    /// No more.
+    /// Ends the archive.
     fn end(self) -> io::Result<()>;
 }
 
-/// What goes to the archive.
+/// A file for the archive.
 struct Item {
     path: Vec<u8>,
     node: Node,
     content: Content,
 }
 
-/// The bytes of a file, one after the other.
+/// Content of a file, read sequentially.
 enum Content {
     Whole(io::Cursor<Vec<u8>>),
     Reader(Box<FileReader>, u64),
@@ -88,7 +88,7 @@ impl Read for Content {
     }
 }
 
-/// A thread that reads: what it is asked for, and what has come of it, in the same order.
+/// A reading thread: requested entries, and results in the same order.
 struct Worker {
     wanted: SyncSender<IndexEntry>,
     done: Receiver<Result<Item>>,
@@ -99,11 +99,11 @@ fn write(container: &Container, mut archive: impl Archive, threads: usize, tally
         let workers: Vec<_> = (0..threads.max(1))
             .map(|_| {
                 let (wanted, asked) = sync_channel::<IndexEntry>(AHEAD);
-                let (tell, done) = sync_channel(AHEAD);
+                let (results, done) = sync_channel(AHEAD);
                 scope.spawn(move || {
                     for entry in asked {
-                        if tell.send(prepare(container, &entry)).is_err() {
-                            // Whoever asks has given up.
+                        if results.send(prepare(container, &entry)).is_err() {
+                            // The writer has failed.
                             break;
                         }
                     }
@@ -118,20 +118,20 @@ fn write(container: &Container, mut archive: impl Archive, threads: usize, tally
             while asked - written < workers.len() * AHEAD {
                 let Some(entry) = walk.next().transpose()? else { break };
                 paths.push_back(entry.path.clone());
-                workers[asked % workers.len()].wanted.send(entry).map_err(|_| died())?;
+                workers[asked % workers.len()].wanted.send(entry).map_err(|_| panicked())?;
                 asked += 1;
             }
             let Some(path) = paths.pop_front() else { break };
-            let item = workers[written % workers.len()].done.recv().map_err(|_| died())?;
+            let item = workers[written % workers.len()].done.recv().map_err(|_| panicked())?;
             written += 1;
             put(&mut archive, &path, item, tally)?;
         }
-        archive.end().map_err(|error| Fault::new(Errno::EIO, format!("end the archive: {error}")))
+        archive.end().map_err(|error| Fault::new(Errno::EIO, format!("cannot end the archive: {error}")))
     })
 }
 
-fn died() -> Fault {
-    Fault::new(Errno::EIO, "a thread that reads has ended with a panic")
+fn panicked() -> Fault {
+    Fault::new(Errno::EIO, "a reading thread panicked")
 }
 
 fn put(archive: &mut impl Archive, path: &[u8], item: Result<Item>, tally: &Tally) -> Result<()> {
@@ -150,15 +150,15 @@ fn put(archive: &mut impl Archive, path: &[u8], item: Result<Item>, tally: &Tall
         tally.lose(what);
     }
     let size = item.node.size;
-    archive
-        .put(item)
-        .map_err(|error| Fault::new(Errno::EIO, format!("write {} to the archive: {error}", shown(path))))?;
+    archive.put(item).map_err(|error| {
+        Fault::new(Errno::EIO, format!("cannot write {} to the archive: {error}", shown(path)))
+    })?;
     tally.add_file();
     tally.add_bytes(size);
     Ok(())
 }
 
-/// Reads a file, or makes sure that all of it can be read.
+/// Reads a small file, or verifies a large one.
 fn prepare(container: &Container, entry: &IndexEntry) -> Result<Item> {
     let mut reader = container.open_entry(entry)?;
     let node = reader.node().clone();

@@ -1,4 +1,4 @@
-//! The tar archive: POSIX.1-2001, with records of extended headers for what a header cannot have, and GNU's long names.
+//! tar archives: POSIX.1-2001, with extended header records where a header does not suffice, and GNU long names.
 
 use super::{Archive, Item};
 use crate::{Node, Xattr};
@@ -9,7 +9,7 @@ use std::path::Path;
 use tameike_core::{FileKind, Timestamp};
 use tar::{Builder, EntryType, Header};
 
-/// Names of extended attributes in a tar archive begin so, as GNU tar and libarchive write them.
+/// Prefix of keys of extended attributes, as of GNU tar and libarchive.
 const XATTR_PREFIX: &str = "SCHILY.xattr.";
 
 /// A tar archive that is being written.
@@ -23,12 +23,12 @@ impl<W: Write> Tar<W> {
 
 impl<W: Write> Archive for Tar<W> {
     fn refuses(&self, item: &Item) -> Option<&'static str> {
-        (item.node.kind == FileKind::Socket).then_some("a tar archive has no sockets")
+        (item.node.kind == FileKind::Socket).then_some("a tar archive cannot contain sockets")
     }
 
     fn loses(&self, item: &Item) -> Option<&'static str> {
         let is_lost = item.node.xattrs.iter().any(|xattr| xattr_key(xattr).is_none());
-        is_lost.then_some("without an extended attribute whose name no tar archive can have")
+        is_lost.then_some("without an extended attribute whose name a tar archive cannot represent")
     }
 
     fn put(&mut self, item: Item) -> io::Result<()> {
@@ -55,14 +55,14 @@ impl<W: Write> Archive for Tar<W> {
     }
 }
 
-/// The record of an extended attribute.
+/// Key of an extended attribute's record; `None` if it cannot be represented.
 fn xattr_key(xattr: &Xattr) -> Option<String> {
     // A key ends at the first `=`.
     let name = std::str::from_utf8(&xattr.name).ok().filter(|name| !name.contains('='))?;
     Some(format!("{XATTR_PREFIX}{name}"))
 }
 
-/// Seconds since 1970, as a record has them: of a time before, the fraction counts backwards.
+/// Seconds since 1970, as a decimal number. Times before 1970 are negative with a fraction that counts backwards.
 fn decimal(time: Timestamp) -> String {
     let Timestamp { seconds, nanoseconds } = time;
     match nanoseconds {
@@ -75,7 +75,7 @@ fn decimal(time: Timestamp) -> String {
     }
 }
 
-/// What tar calls a kind; it has no sockets.
+/// tar's entry type; `None` for sockets.
 fn entry_type(kind: FileKind) -> Option<EntryType> {
     match kind {
         FileKind::File => Some(EntryType::Regular),
@@ -94,11 +94,11 @@ fn header_of(node: &Node, kind: EntryType) -> io::Result<Header> {
     header.set_mode(node.mode.into());
     header.set_uid(node.uid.into());
     header.set_gid(node.gid.into());
-    // A record has the time of a file from before 1970.
+    // A time before 1970 is in the extended header only.
     header.set_mtime(u64::try_from(node.mtime.seconds).unwrap_or(0));
     header.set_size(if kind == EntryType::Regular { node.size } else { 0 });
     if matches!(kind, EntryType::Char | EntryType::Block) {
-        // As the kernel encodes them for FUSE: minor in the lowest 8 and the upper 12 bits, major between.
+        // FUSE encoding: minor in the lowest 8 and the upper 12 bits, major in between.
         header.set_device_major(node.rdev >> 8 & 0xfff)?;
         header.set_device_minor(node.rdev & 0xff | node.rdev >> 12 & 0xf_ff00)?;
     }

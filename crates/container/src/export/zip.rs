@@ -1,4 +1,4 @@
-//! The zip archive, of files as they are: with 64 bits where sizes need them.
+//! zip archives: uncompressed, with 64-bit sizes where necessary.
 
 use super::{Archive, Item};
 use std::io::{self, Write};
@@ -7,10 +7,10 @@ use time::{OffsetDateTime, PrimitiveDateTime};
 use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-/// Larger files have their sizes in 64 bits.
+/// Larger files need 64-bit sizes.
 const SMALL_MAX: u64 = u32::MAX as u64;
 
-/// The first time that the header of a file has: the beginning of 1980.
+/// The earliest time of a file header: the beginning of 1980.
 const FIRST: i64 = 315_532_800;
 
 /// A zip archive that is being written.
@@ -26,19 +26,19 @@ impl<W: Write> Archive for Zip<W> {
     fn refuses(&self, item: &Item) -> Option<&'static str> {
         match item.node.kind {
             _ if std::str::from_utf8(&item.path).is_err() => {
-                Some("a zip archive has no name that is not UTF-8")
+                Some("a zip archive cannot contain names that are not UTF-8")
             }
             FileKind::Symlink if std::str::from_utf8(&item.node.target).is_err() => {
-                Some("a zip archive has no target that is not UTF-8")
+                Some("a zip archive cannot contain link targets that are not UTF-8")
             }
             FileKind::File | FileKind::Directory | FileKind::Symlink => None,
-            _ => Some("a zip archive has files, directories and links alone"),
+            _ => Some("a zip archive can contain files, directories and symbolic links only"),
         }
     }
 
     fn loses(&self, item: &Item) -> Option<&'static str> {
         (extended(item.node.mtime).is_none() && !Moment::of(item.node.mtime).is_exact)
-            .then_some("with another time, as a zip archive cannot have theirs")
+            .then_some("with another time, as a zip archive cannot represent theirs")
     }
 
     fn put(&mut self, item: Item) -> io::Result<()> {
@@ -70,17 +70,17 @@ impl<W: Write> Archive for Zip<W> {
     }
 }
 
-/// Seconds since 1970 in the field "extended timestamp", a number of 32 bits. Programs do not agree on whether it has a sign: what all read alike are
-/// the years 1970 to 2038.
+/// Seconds since 1970 for the "extended timestamp" field of 32 bits. Programs disagree on its sign, so only the years 1970 to 2038 are
+/// unambiguous.
 fn extended(time: Timestamp) -> Option<u32> {
     i32::try_from(time.seconds).ok().and_then(|seconds| u32::try_from(seconds).ok())
 }
 
-/// A time as the header of a file has it, in UTC: even seconds from 1980 to 2107.
+/// Time of a file header, in UTC: even seconds from 1980 to 2107.
 struct Moment {
-    /// The nearest one before, or the first of all.
+    /// The nearest time before, or the earliest one.
     nearest: DateTime,
-    /// It is to the second.
+    /// `nearest` is exact to the second.
     is_exact: bool,
 }
 

@@ -1,21 +1,21 @@
-//! How data is kept smaller than it is, where that pays.
+//! Compression of chunks, where it pays.
 
 use serde::{Deserialize, Serialize};
 use tameike_core::{Errno, Fault, Result};
 use zstd::bulk::{Compressor, Decompressor};
 
-/// What makes chunks smaller.
+/// Compression of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Codec {
-    /// Nothing: chunks are kept as they are.
+    /// No compression.
     #[default]
     None,
-    /// Zstandard (RFC 8878), a frame for each chunk.
+    /// Zstandard (RFC 8878), one frame per chunk.
     Zstd,
 }
 
 impl Codec {
-    /// The one that records call so.
+    /// Decodes the codec byte of a record.
     pub fn of_byte(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::None),
@@ -25,16 +25,16 @@ impl Codec {
     }
 }
 
-/// As fast as disks; higher levels gain little on what simulations write.
+/// Keeps up with disks; higher levels gain little on data of simulations.
 const LEVEL: i32 = 1;
-/// What saves less than this part of a chunk is not worth its unpacking.
+/// Chunks that compress by less than one eighth are kept uncompressed: unpacking costs more.
 const LEAST_GAIN: usize = 8;
-/// After so many chunks in a row that gained nothing ...
+/// After this many incompressible chunks in a row ...
 const VAIN_MAX: u32 = 8;
-/// ... so many are kept as they are untried.
+/// ... compression of this many chunks is not tried.
 const UNTRIED: u32 = 64;
 
-/// Makes chunks smaller, one after the other, for one writer.
+/// Compressor of one writer.
 pub struct Packer {
     compressor: Option<Compressor<'static>>,
     vain: u32,
@@ -42,10 +42,10 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// By a codec.
+    /// A compressor for a codec.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `ENOMEM` if memory is exhausted.
     pub fn new(codec: Codec) -> Result<Self> {
         let compressor = match codec {
             Codec::None => None,
@@ -54,12 +54,12 @@ impl Packer {
         Ok(Self { compressor, vain: 0, untried: 0 })
     }
 
-    /// The codec that records name.
+    /// The codec to name in records.
     pub fn codec(&self) -> Codec {
         if self.compressor.is_some() { Codec::Zstd } else { Codec::None }
     }
 
-    /// Appends a chunk in a smaller form, if it has one that pays: whether it has.
+    /// Appends the compressed chunk if compression pays. Returns false, and appends nothing, if it does not.
     pub fn pack(&mut self, chunk: &[u8], into: &mut Vec<u8>) -> bool {
         let Some(compressor) = &mut self.compressor else { return false };
         if self.untried > 0 {
@@ -69,7 +69,7 @@ impl Packer {
         let start = into.len();
         let most = chunk.len() - chunk.len().div_ceil(LEAST_GAIN);
         into.resize(start + most, 0);
-        // It fails where there is not room enough: that did not pay.
+        // It fails if the buffer is too small, so that compression would not pay.
         let packed = compressor.compress_to_buffer(chunk, &mut into[start..]).ok();
         into.truncate(start + packed.unwrap_or(0));
         match packed {
@@ -83,10 +83,10 @@ impl Packer {
     }
 }
 
-/// The chunk of `size` bytes that is kept so.
+/// Decompresses a chunk of `size` bytes.
 ///
 /// # Errors
-/// `EIO` when it is none.
+/// `EIO` if it is damaged.
 pub fn unpack(kept: &[u8], size: usize, into: &mut Vec<u8>) -> Result<()> {
     let damaged = |why: &dyn std::fmt::Display| {
         Fault::new(Errno::EIO, format!("a chunk of data cannot be unpacked: {why}"))
@@ -95,7 +95,7 @@ pub fn unpack(kept: &[u8], size: usize, into: &mut Vec<u8>) -> Result<()> {
     let mut decompressor = Decompressor::new().map_err(|_| Fault::from(Errno::ENOMEM))?;
     match decompressor.decompress_to_buffer(kept, &mut into[..]) {
         Ok(count) if count == size => Ok(()),
-        Ok(count) => Err(damaged(&format_args!("it has {count} bytes in place of {size}"))),
+        Ok(count) => Err(damaged(&format_args!("it has {count} bytes instead of {size}"))),
         Err(error) => Err(damaged(&error)),
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pays_is_packed_and_what_does_not_is_soon_left_alone() {
+    fn compressible_chunks_are_packed_and_others_soon_not_tried() {
         let mut packer = Packer::new(Codec::Zstd).expect("memory");
         let (mut kept, mut back) = (vec![7], Vec::new());
         let text = b"the same again and again ".repeat(4000);
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(back, text);
         unpack(&kept[1..], text.len() - 1, &mut back).expect_err("shorter");
         unpack(&kept[1..], text.len() + 1, &mut back).expect_err("longer");
-        unpack(&kept[2..], text.len(), &mut back).expect_err("cut");
+        unpack(&kept[2..], text.len(), &mut back).expect_err("truncated");
         let noise: Vec<u8> =
             (0..50_000_u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
         let noise: Vec<u8> = noise

@@ -1,4 +1,4 @@
-//! What a container tells of a file.
+//! Entries: the attributes of a file, and where its content is.
 
 use super::geometry::LaneId;
 use crate::display::shown;
@@ -7,38 +7,38 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 
 /// Longest path, in bytes.
 const PATH_SIZE_MAX: usize = 4096;
-/// Most of what entries tell beside their paths, in bytes, is no more.
+/// Encoded size of most nodes, in bytes.
 const NODE_SIZE: usize = 96;
-/// No file is larger.
+/// Maximum size of a file, in bytes.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// A change of a path. Of several of one path the one with the highest version is so.
+/// A change of a path. Among several of one path, the highest version is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Names from the root of the container, joined by `/`; the root itself has none.
+    /// Path from the root of the container, names joined by `/`; empty for the root.
     #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
-    /// Nanoseconds since 1970 when it was made, or one more than what it replaces.
+    /// Nanoseconds since 1970 of the change, or one more than the version it replaces.
     pub version: u64,
-    /// What is there now; nothing when it was removed.
+    /// The file at the path; `None` if it was removed.
     pub node: Option<Node>,
 }
 
 impl Entry {
-    /// As records have it.
+    /// Encodes the entry for a record.
     pub fn encode(&self) -> Vec<u8> {
-        let room = Vec::with_capacity(self.path.len() + NODE_SIZE);
-        // Into memory nothing can fail.
-        postcard::to_extend(self, room).unwrap_or_default()
+        let buffer = Vec::with_capacity(self.path.len() + NODE_SIZE);
+        // Encoding into memory cannot fail.
+        postcard::to_extend(self, buffer).unwrap_or_default()
     }
 
-    /// What [`Self::encode`] told.
+    /// Decodes the bytes of [`Self::encode`]; `None` for invalid bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (entry, rest): (Self, _) = postcard::take_from_bytes(bytes).ok()?;
         (rest.is_empty() && entry.is_possible()).then_some(entry)
     }
 
-    /// Whether content is elsewhere than in its own record.
+    /// Returns true if content lies in other records than that of the entry.
     pub(crate) fn names_content(&self) -> bool {
         let content = self.node.as_ref().map(|node| &node.content);
         content.is_some_and(|content| matches!(content, Content::Extents(extents) if !extents.is_empty()))
@@ -64,7 +64,7 @@ impl Entry {
 /// A file of any kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Its kind.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits: `0o7777`.
     pub mode: u16,
@@ -72,7 +72,7 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Number of a device file.
+    /// Device number of a device file.
     pub rdev: u32,
     /// Last access.
     pub atime: Timestamp,
@@ -83,9 +83,9 @@ pub struct Node {
     pub target: Vec<u8>,
     /// Extended attributes.
     pub xattrs: Vec<Xattr>,
-    /// Bytes of content.
+    /// Size of the content, in bytes.
     pub size: u64,
-    /// Where these are.
+    /// Location of the content.
     pub content: Content,
 }
 
@@ -100,38 +100,38 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// Where the content of a file is.
+/// Location of the content of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// All of it is the data of the record that has the entry.
+    /// All content is the data of the entry's record.
     Here,
-    /// In records of data, ascending, without overlaps; zeros elsewhere.
+    /// In data records, ascending and without overlaps; zeros elsewhere.
     Extents(Vec<Extent>),
 }
 
-/// Bytes of a file in a record of data.
+/// Bytes of a file in a data record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// The first one's place in the file.
+    /// Offset in the file.
     pub start: u64,
-    /// How many.
+    /// Length in bytes.
     pub length: u32,
-    /// Whose record.
+    /// Lane of the record.
     pub lane: LaneId,
-    /// Its address.
+    /// Address of the record in the lane.
     pub address: u64,
-    /// Bytes of its data before the first one.
+    /// Offset of the first byte in the record's data.
     pub skip: u32,
 }
 
 impl Extent {
-    /// Where it ends in the file.
+    /// Offset of the end in the file.
     pub fn end(&self) -> u64 {
         self.start + u64::from(self.length)
     }
 }
 
-/// Whether a path is one that a container can have: names of 1 to 255 bytes, none of them `.` or `..`.
+/// Checks that a container can hold a path: names of 1 to 255 bytes, none of them `.` or `..`.
 ///
 /// # Errors
 /// `EINVAL` or `ENAMETOOLONG`, with the path.
@@ -142,16 +142,18 @@ pub fn check_path(path: &[u8]) -> Result<()> {
     }
     for name in path.split(|&byte| byte == b'/') {
         match name {
-            b"" | b"." | b".." => return fault(Errno::EINVAL, "no path of a file in a container"),
-            name if name.len() > 255 => return fault(Errno::ENAMETOOLONG, "a name in it is too long"),
-            name if name.contains(&0) => return fault(Errno::EINVAL, "a name in it has a NUL"),
+            b"" | b"." | b".." => {
+                return fault(Errno::EINVAL, "invalid path: it has an empty name, `.` or `..`");
+            }
+            name if name.len() > 255 => return fault(Errno::ENAMETOOLONG, "a name in it exceeds 255 bytes"),
+            name if name.contains(&0) => return fault(Errno::EINVAL, "a name in it contains a NUL byte"),
             _ => {}
         }
     }
     Ok(())
 }
 
-/// The directory of a path, and its name there.
+/// Splits a path into its directory and its name.
 pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),

@@ -1,27 +1,27 @@
-//! Files of which a container has all but the content: that is in a file beside the subfiles.
+//! External content: files whose entries are in the container, and whose content is a file beside the subfiles.
 //!
-//! Their entries have no bytes, and in the place of a link's target what packed files have there (`DESIGN.md`, *Packed files*).
+//! Such an entry has no content; in place of a link's target it has an [`Identity`] (`DESIGN.md`, *Packed files*).
 
 use super::entry::Node;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
-use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, is_missing};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, Result, Timestamp};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs};
 
 /// A callback that receives bytes of a file, and their offset in it.
 pub type Show<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<()>;
 
-/// Beginning of the names of files that have content.
+/// Prefix of the names of files with external content.
 pub const PREFIX: &str = "out.";
-/// Bytes that are shown at once.
+/// Bytes per call of [`Show`].
 const SHOWN_SIZE: usize = 256 << 10;
 
-/// The file that has the content of a packed file, in the container's directory.
+/// The file name of the external content of a packed file.
 pub fn name(number: u64) -> Vec<u8> {
     format!("{PREFIX}{number:016x}").into_bytes()
 }
 
-/// Whether a name is that of such a file.
+/// Returns true for names of files with external content.
 pub fn is_name(name: &[u8]) -> bool {
     let digits = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix(PREFIX));
     digits
@@ -29,30 +29,30 @@ pub fn is_name(name: &[u8]) -> bool {
         .is_some_and(|number| self::name(number) == name)
 }
 
-/// What the entry of a packed file has in the place of a link's target.
+/// What the entry of a packed file has in place of a link's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its number, for as long as it is packed.
+    /// Number of the file while it is packed.
     pub number: u64,
-    /// Last change of anything.
+    /// ctime.
     pub ctime: Timestamp,
-    /// Where its content is.
+    /// Location of the content.
     pub place: Place,
 }
 
-/// Where the content of a packed file is.
+/// Location of the content of a packed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the container.
     Inside,
-    /// In a file of its own.
+    /// In an external file.
     Outside,
-    /// There, and all of it: whoever packs next may bring it to its place in the shared directory.
+    /// In an external file, complete: the next packer may promote it to the file's own path in the shared directory.
     Leaving,
 }
 
 impl Place {
-    /// Ends an identity.
+    /// The last byte of an encoded identity.
     fn encode(self) -> &'static [u8] {
         match self {
             Self::Inside => &[],
@@ -63,14 +63,14 @@ impl Place {
 }
 
 impl Identity {
-    /// As entries have it.
+    /// Encodes the identity for an entry.
     pub fn encode(&self) -> Vec<u8> {
         let Timestamp { seconds, nanoseconds } = self.ctime;
         let (seconds, nanoseconds) = (seconds.to_le_bytes(), nanoseconds.to_le_bytes());
         [&self.number.to_le_bytes()[..], &seconds, &nanoseconds, self.place.encode()].concat()
     }
 
-    /// What an entry tells of a regular file.
+    /// Decodes the identity of a regular file's entry.
     pub fn told(node: &Node) -> Option<Self> {
         let (number, rest) = node.target.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<8>()?;
@@ -88,34 +88,34 @@ impl Identity {
         })
     }
 
-    /// The same of a file whose content is outside.
-    pub fn told_outside(node: &Node) -> Option<Self> {
+    /// As [`Self::told`], if the content is external.
+    pub fn decode_external(node: &Node) -> Option<Self> {
         Self::told(node).filter(|identity| identity.place != Place::Inside && node.size == 0)
     }
 }
 
-/// Content that is outside.
-pub struct OutsideContent {
+/// Open external content.
+pub struct ExternalContent {
     file: Arc<dyn SharedFile>,
     size: u64,
 }
 
-impl OutsideContent {
-    /// Opens it, as it is now, and tells its node what is.
+impl ExternalContent {
+    /// Opens the file, and updates `node` with its size and times.
     ///
     /// # Errors
-    /// `ENOENT` when the file has come to its place in the shared directory, `EIO` when its content is lost, and what the file system says.
+    /// `ENOENT` if the content was promoted to the file's own path, `EIO` if it is lost, and errors of the file system.
     pub fn open(fs: &dyn SharedFs, identity: &Identity, node: &mut Node) -> Result<Self> {
         let name = name(identity.number);
         let file = fs.open(&name, Access::Read).map_err(|fault| match identity.place {
-            _ if !is_missing(fault.errno) => fault.context(String::from_utf8_lossy(&name)),
+            _ if fault.kind() != FaultKind::Missing => fault.context(String::from_utf8_lossy(&name)),
             Place::Leaving => {
-                let why =
-                    "it is no more in the container, but at its place in the directory that this belongs to";
+                let why = "its content has moved to the file's own path in the shared directory: read it there";
                 Fault::new(Errno::ENOENT, why)
             }
             Place::Inside | Place::Outside => Fault::io(format!(
-                "its content is not in {}: it has come to its place since the container was opened, or is lost, and `tameike recover` brings what its job still has",
+                "its content is not in {}: either it has moved to the file's own path in the shared directory, or it is lost; \
+                 `tameike recover` restores what the job still has",
                 String::from_utf8_lossy(&name)
             )),
         })?;
@@ -124,10 +124,10 @@ impl OutsideContent {
         Ok(Self { file, size })
     }
 
-    /// Shows what is in a range of it.
+    /// Passes a range of the content to `show`.
     ///
     /// # Errors
-    /// `EIO` when it has become shorter, and what the file system and `show` say.
+    /// `EIO` if the file became shorter, and errors of the file system and of `show`.
     pub fn visit(&self, range: Range<u64>, show: Show<'_>) -> Result<()> {
         let end = range.end.min(self.size);
         let mut buffer = vec![0; SHOWN_SIZE.min(end.saturating_sub(range.start) as usize)];

@@ -1,4 +1,4 @@
-//! What is in the directory of a container.
+//! Listing of a container's directory.
 
 use super::{external, readme, subfile, superblock};
 use crate::index::{INDEX_NAME, NEW_PREFIX, RUN_PREFIX};
@@ -6,25 +6,22 @@ use std::collections::BTreeSet;
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
-/// Names of a container's directory, as far as they matter.
+/// Names in a container's directory, by purpose.
 #[derive(Default)]
 pub struct Listing {
-    /// Of subfiles, ascending.
+    /// Numbers of the subfiles, ascending.
     pub numbers: Vec<u32>,
-    /// Files that have content of packed ones, or once had.
+    /// Files with external content, also of files that have been removed.
     pub outside: BTreeSet<Vec<u8>>,
-    /// What is not of the container: somebody has put it there.
+    /// Files that do not belong to the container.
     pub strays: BTreeSet<Vec<u8>>,
 }
 
-/// Begins the name by which NFS keeps a file that is open and was removed.
+/// Prefix of the names under which NFS clients keep open files that were removed.
 const NFS_PREFIX: &[u8] = b".nfs";
 
 impl Listing {
     /// Lists the directory `fs`.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn of(fs: &dyn SharedFs) -> Result<Self> {
         let (dir, mut listing, mut after) = (fs.open_dir(b"")?, Self::default(), 0);
         loop {
@@ -47,7 +44,7 @@ impl Listing {
     }
 }
 
-/// Whether a name of a container's directory is one that is made there by who writes the container.
+/// Returns true for names that programs of Tameike (or the NFS client) create in a container.
 fn is_own(name: &[u8]) -> bool {
     [b".".as_slice(), b"..", superblock::NAME, superblock::TEMPORARY_NAME, INDEX_NAME].contains(&name)
         || [NEW_PREFIX.as_bytes(), RUN_PREFIX.as_bytes(), NFS_PREFIX]
@@ -62,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_a_container_are_told_from_others() {
+    fn own_names_are_distinguished_from_strays() {
         for own in [
             ".",
             "..",

@@ -1,9 +1,8 @@
-//! A file in the directory of each container that says to people what this is. No program reads it.
+//! A notice for people in the directory of each container. No program reads it.
 
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
-/// Its name.
 pub(crate) const NAME: &[u8] = b"README-tameike.txt";
 const TEXT: &str = "\
 This directory is a Tameike container: a few large files that hold any number of small ones.
@@ -16,13 +15,13 @@ Copy, move and remove it as a whole. Its files are of no use alone, and must not
 The Python package `tameike` reads it, too. The format is described in the file DESIGN.md of Tameike, section Containers.
 ";
 
-/// Writes it with the permissions of the file `like`. A container is complete without it: a failure is only logged.
+/// Writes the notice with the permissions of the file `like`. A failure is only logged: containers are complete without it.
 pub(crate) fn put(fs: &dyn SharedFs, like: &[u8]) {
     let put = || -> Result<()> {
         let mode = fs.stat(like)?.mode & 0o777;
         fs.create(NAME, mode)?.write_at(TEXT.as_bytes(), 0)
     };
     if let Err(fault) = put() {
-        log::debug!("a container gets no notice for people: {fault}");
+        log::debug!("cannot write README-tameike.txt to a container: {fault}");
     }
 }

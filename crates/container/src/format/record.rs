@@ -1,4 +1,4 @@
-//! Records: what a lane consists of.
+//! Records, of which lanes consist.
 //!
 //! ```text
 //!  0      4        6      7      8            16          20      24           32
@@ -8,16 +8,19 @@
 //! +------+--------+------+------+------------+-----------+-------+------------+------------+
 //!  40          44         48       52         56         60       64
 //! +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
-//! | entry     | chunks   | data   | kept     | unsafe   | crc32c | entry | chunks         | data | zeros   |
-//! | size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | kept | to a    |
-//! |           |          | u32    |          |          |        |       | u32, u32       | so   | multiple|
+//! | entry     | chunks   | data   | kept     | unsynced | crc32c | entry | chunks         | data | zeros   |
+//! | size u32  | u32      | size   | size u32 | size u32 |        |       | {size, crc32c} | as   | to a    |
+//! |           |          | u32    |          |          |        |       | u32, u32       | kept | multiple|
 //! +-----------+----------+--------+----------+----------+--------+-------+----------------+------+---------+
 //! ```
 //!
-//! Numbers are little-endian. The head is all before the data; its checksum is of all of it but itself. Data is kept in chunks of
-//! [`CHUNK_SIZE`], each by itself: as they are, or made smaller by `codec` where their size says so. A chunk's checksum is of the bytes that
-//! are kept. "sequence" has the life of the lane in its upper half, and the record's number in that life, from 0 on, in its lower one. "unsafe
-//! size" tells how many bytes of the life before this record were not known to be safe when it was made (4 GiB less one may be more). A record lies within a block; the next one begins at the next multiple of [`ALIGNMENT`].
+//! - Numbers are little-endian. The head is everything before the data; its checksum covers the rest of the head.
+//! - Data is kept in chunks of [`CHUNK_SIZE`], each compressed with `codec` if its kept size is smaller than its size. A chunk's checksum
+//!   covers the kept bytes.
+//! - "sequence" has the incarnation of the lane in its upper half, and the number of the record in that incarnation, from 0, in its lower one.
+//! - "unsynced size" is the number of bytes of the incarnation before this record that were not known to be durable when the record was
+//!   encoded. The maximum, 2^32 - 1, means that many or more.
+//! - A record lies within a block. The next one begins at the next multiple of [`ALIGNMENT`].
 
 use super::codec::{Codec, Packer};
 use super::entry::Entry;
@@ -28,125 +31,125 @@ use std::ops::Range;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::{Crc32c, crc32c};
 
-/// Where records begin.
+/// Alignment of records, in bytes.
 pub const ALIGNMENT: u32 = 64;
-/// Bytes of data that have a checksum of their own, and are made smaller by themselves.
+/// Bytes of data per checksum; also the unit of compression.
 pub const CHUNK_SIZE: u32 = 256 << 10;
-/// Size of what comes before the entry.
+/// Size of the fixed part of a head, which precedes the entry.
 pub const FIXED_SIZE: usize = 64;
 
 const MAGIC: [u8; 4] = *b"TREC";
 const FORMAT: u16 = 1;
 const SUM_AT: usize = 60;
 const CHUNK_ENTRY_SIZE: usize = 8;
-/// Largest encoded entry, in bytes: of a file in some hundred thousand pieces.
+/// Maximum size of an encoded entry, in bytes: enough for a few hundred thousand extents.
 pub const ENTRY_SIZE_MAX: usize = 4 << 20;
 const HEAD_SIZE_MAX: usize =
     FIXED_SIZE + ENTRY_SIZE_MAX + BLOCK_SIZE_MAX as usize / CHUNK_SIZE as usize * CHUNK_ENTRY_SIZE;
 
-/// What a record is for.
+/// Purpose of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A change of a path, and maybe the content of its file.
+    /// A change of a path, with the content of the file or without it.
     Entry,
-    /// Bytes of a file, which an entry names.
+    /// Content of a file, referenced by an entry.
     Data,
-    /// Nothing: the rest of the block is not used.
+    /// Unused rest of the block.
     Rest,
-    /// Nothing: its writer has ended, and all before it in its life is safe.
+    /// The writer has finished; all records of its incarnation before this one are durable.
     End,
 }
 
-/// One record's place among all.
+/// Position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The container's number.
+    /// Number of the container.
     pub container: u64,
-    /// Whose it is.
+    /// Lane.
     pub lane: LaneId,
-    /// Where it begins.
+    /// Address in the lane.
     pub address: u64,
-    /// In the upper half the life of the lane that it belongs to, in the lower one its number among those of that life.
+    /// Incarnation of the lane in the upper half, number of the record in that incarnation in the lower one.
     pub sequence: u64,
 }
 
 impl Place {
-    /// The life of the lane that it belongs to.
-    pub fn life(&self) -> u32 {
+    /// Incarnation of the lane.
+    pub fn incarnation(&self) -> u32 {
         (self.sequence >> 32) as u32
     }
 }
 
-/// The number of the first record of a life.
-pub fn first_sequence(life: u32) -> u64 {
-    u64::from(life) << 32
+/// The sequence number of the first record of an incarnation.
+pub fn first_sequence(incarnation: u32) -> u64 {
+    u64::from(incarnation) << 32
 }
 
 /// A chunk of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Bytes that are kept of it.
+    /// Kept size in bytes.
     pub kept: u32,
-    /// Their checksum.
+    /// Checksum of the kept bytes.
     pub sum: u32,
 }
 
-/// What the head of a record tells.
+/// The decoded head of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is for.
+    /// Purpose.
     pub kind: Kind,
-    /// What has made its chunks smaller, those that are.
+    /// Compression of those chunks that are compressed.
     pub codec: Codec,
-    /// Its place.
+    /// Position.
     pub place: Place,
-    /// The change that it is of, unless it has data alone.
+    /// The entry, of records of kind [`Kind::Entry`].
     pub entry: Option<Entry>,
-    /// Bytes of data.
+    /// Size of the data, uncompressed.
     pub data_size: u32,
-    /// Bytes that are kept of these.
+    /// Kept size of the data.
     pub kept_size: u32,
-    /// Of all chunks of the data.
+    /// Chunks of the data.
     pub chunks: Vec<Chunk>,
-    /// Bytes before the data.
+    /// Size of the head.
     pub size: u32,
-    /// Bytes of its life before it that were not known to be safe.
-    pub unsafe_size: u32,
+    /// Bytes of the incarnation before this record that were not known to be durable.
+    pub unsynced_size: u32,
 }
 
 impl Head {
-    /// Its writer has known that all of its life before this address is safe.
-    pub fn safe_end(&self) -> u64 {
-        match self.unsafe_size {
+    /// The address before which the writer knew all records of its incarnation to be durable.
+    pub fn durable_end(&self) -> u64 {
+        match self.unsynced_size {
             u32::MAX => 0,
             size => self.place.address.saturating_sub(size.into()),
         }
     }
 
-    /// Bytes until the next record.
+    /// Distance to the next record, in bytes.
     pub fn span(&self) -> u64 {
         u64::from(self.size + self.kept_size).next_multiple_of(ALIGNMENT.into())
     }
 
-    /// The bytes of data in a chunk.
+    /// Range of a chunk in the uncompressed data.
     pub fn chunk_range(&self, chunk: usize) -> Range<u32> {
         let start = chunk as u32 * CHUNK_SIZE;
         start..(start + CHUNK_SIZE).min(self.data_size)
     }
 
-    /// Where in the record what is kept of a chunk lies.
+    /// Range of a chunk's kept bytes in the record.
     pub fn kept_range(&self, chunk: usize) -> Range<usize> {
         let start = self.size + self.chunks[..chunk].iter().map(|chunk| chunk.kept).sum::<u32>();
         start as usize..(start + self.chunks[chunk].kept) as usize
     }
 }
 
-/// Size of the head of a record with an entry of this encoded size and so much data.
+/// Size of the head of a record with this encoded entry size and data size.
 pub fn head_size(entry: usize, data: usize) -> usize {
     FIXED_SIZE + entry + data.div_ceil(CHUNK_SIZE as usize) * CHUNK_ENTRY_SIZE
 }
 
-/// The data of a record, as it is kept.
+/// Data of a record, as kept.
 #[derive(Default)]
 pub struct Payload<'a> {
     codec: Codec,
@@ -156,7 +159,7 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// Of `data`, with those chunks made smaller for which that pays.
+    /// Compresses those chunks of `data` for which it pays.
     pub fn new(data: &'a [u8], packer: &mut Packer) -> Self {
         let (mut kept, mut chunks, mut codec) = (Vec::new(), Vec::new(), Codec::None);
         let is_tried = packer.codec() != Codec::None;
@@ -174,7 +177,7 @@ impl<'a> Payload<'a> {
         Self { codec, size: data.len(), chunks, kept }
     }
 
-    /// Bytes that are kept.
+    /// Kept size in bytes.
     pub fn kept_size(&self) -> usize {
         self.kept.len()
     }
@@ -185,7 +188,7 @@ pub fn encode(
     into: &mut Vec<u8>,
     kind: Kind,
     place: &Place,
-    unsafe_size: u32,
+    unsynced_size: u32,
     entry: &[u8],
     payload: &Payload<'_>,
 ) {
@@ -201,7 +204,7 @@ pub fn encode(
     for size in [entry.len(), payload.chunks.len(), payload.size, payload.kept.len()] {
         into.extend((size as u32).to_le_bytes());
     }
-    into.extend(unsafe_size.to_le_bytes());
+    into.extend(unsynced_size.to_le_bytes());
     into.extend([0; 4]);
     into.extend(entry);
     for chunk in &payload.chunks {
@@ -214,7 +217,7 @@ pub fn encode(
     into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
 }
 
-/// Makes bytes say that they are a record of a place, with the right checksum.
+/// Overwrites position and checksum of a record, so that it is valid at `place`.
 #[cfg(feature = "fuzz")]
 pub(crate) fn sign(bytes: &mut [u8], place: &Place) {
     bytes[..4].copy_from_slice(&MAGIC);
@@ -236,16 +239,16 @@ fn head_sum(head: &[u8]) -> u32 {
     sum.take()
 }
 
-/// What stands where a record may begin.
+/// Result of decoding at an address.
 #[derive(Debug)]
 pub enum Found {
-    /// Nothing was ever written there.
+    /// Zeros: nothing was ever written.
     Blank,
     /// A record.
     Record(Box<Head>),
-    /// The first bytes of a head of so many.
+    /// The beginning of a head of this size.
     Part(usize),
-    /// Something else, and why it is no record of this place.
+    /// No valid record of this position, and the reason.
     Damaged(&'static str),
 }
 
@@ -257,28 +260,28 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// What `bytes`, at least [`FIXED_SIZE`] from the address `place` on, begin with. Whatever number the record has is right.
+/// Decodes a record at `place` from at least [`FIXED_SIZE`] bytes. The sequence number is not checked.
 pub fn decode(bytes: &[u8], place: &Place) -> Found {
     if bytes[..FIXED_SIZE].iter().all(|&byte| byte == 0) {
         return Found::Blank;
     }
     if bytes[..4] != MAGIC {
-        return Found::Damaged("it does not begin as a record");
+        return Found::Damaged("it does not begin with the magic number of a record");
     }
     if bytes[4..6] != FORMAT.to_le_bytes() {
-        return Found::Damaged("it has a format that this program does not know");
+        return Found::Damaged("its format is unknown to this version");
     }
     let kind = match bytes[6] {
         0 => Kind::Entry,
         1 => Kind::Data,
         2 => Kind::Rest,
         3 => Kind::End,
-        _ => return Found::Damaged("it is of no known kind"),
+        _ => return Found::Damaged("its kind is unknown"),
     };
     let Some(codec) = Codec::of_byte(bytes[7]) else {
-        return Found::Damaged("its data was made smaller in a way that this program does not know");
+        return Found::Damaged("its codec is unknown to this version");
     };
-    let [entry_size, chunk_count, data_size, kept_size, unsafe_size] =
+    let [entry_size, chunk_count, data_size, kept_size, unsynced_size] =
         [40, 44, 48, 52, 56].map(|at| u32_at(bytes, at));
     let size = FIXED_SIZE as u64 + u64::from(entry_size) + u64::from(chunk_count) * CHUNK_ENTRY_SIZE as u64;
     if size > HEAD_SIZE_MAX as u64 || chunk_count != data_size.div_ceil(CHUNK_SIZE) {
@@ -292,10 +295,10 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         return Found::Damaged("its checksum is wrong");
     }
     let lane = LaneId { subfile: u32_at(bytes, 16), lane: u32_at(bytes, 20) };
-    let told =
+    let found =
         Place { container: u64_at(bytes, 8), lane, address: u64_at(bytes, 24), sequence: u64_at(bytes, 32) };
-    if (Place { sequence: place.sequence, ..told }) != *place {
-        return Found::Damaged("it belongs to another place");
+    if (Place { sequence: place.sequence, ..found }) != *place {
+        return Found::Damaged("it was written for another position");
     }
     let entry_end = FIXED_SIZE + entry_size as usize;
     let chunks: Vec<_> = bytes[entry_end..size]
@@ -305,20 +308,20 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     let entry = match kind {
         Kind::Entry => match Entry::decode(&bytes[FIXED_SIZE..entry_end]) {
             Some(entry) => Some(entry),
-            None => return Found::Damaged("its entry cannot be read"),
+            None => return Found::Damaged("its entry cannot be decoded"),
         },
         Kind::Data | Kind::Rest | Kind::End => None,
     };
     let head = Head {
         kind,
         codec,
-        place: told,
+        place: found,
         entry,
         data_size,
         kept_size,
         chunks,
         size: size as u32,
-        unsafe_size,
+        unsynced_size,
     };
     let fits = |chunk: usize| match head.chunks[chunk].kept as usize {
         kept if codec == Codec::None => kept == head.chunk_range(chunk).len(),
@@ -331,13 +334,13 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     Found::Record(Box::new(head))
 }
 
-/// Makes sure that a chunk is what it was.
+/// Checks the checksum of a chunk.
 ///
 /// # Errors
-/// `EIO` when it is not.
+/// `EIO` if it is wrong.
 pub fn check_chunk(head: &Head, chunk: usize, kept: &[u8]) -> Result<()> {
-    let told = head.chunks[chunk];
-    if kept.len() != told.kept as usize || crc32c(kept) != told.sum {
+    let Chunk { kept: size, sum } = head.chunks[chunk];
+    if kept.len() != size as usize || crc32c(kept) != sum {
         let Place { lane, address, .. } = head.place;
         let message =
             format!("chunk {chunk} of the record at {address} in {lane} is damaged: its checksum is wrong");

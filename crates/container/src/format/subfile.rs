@@ -1,42 +1,44 @@
-//! A subfile's header: whose it is, and how often each of its lanes was begun.
+//! Header of a subfile: its owner, and the incarnation of each lane.
 //!
 //! ```text
 //! 0             32           36              40      104     128
 //! +------------+------------+---------------+-------+-------+--------------------+
-//! | superblock | owner      | crc32c of the | owner | zeros | lives              |
+//! | superblock | owner      | crc32c of the | owner | zeros | incarnations       |
 //! |            | size u32   | owner u32     |       |       | u32 of each lane   |
 //! +------------+------------+---------------+-------+-------+--------------------+
 //! ```
 //!
-//! A lane that was never begun has life 0; the highest bit tells that the life's writer has ended as it should. Nothing but a lane's own number
-//! is ever changed here, by who begins the lane, before its first record, and when it ends; it is safe with what that writer syncs first.
+//! A lane that no writer has claimed has incarnation 0. The highest bit says that the incarnation's writer has finished. Only these numbers
+//! change: the writer that claims a lane sets its number before the first record, and again when it finishes. The number is durable with the
+//! writer's first sync.
 
 use super::geometry::{INCARNATIONS_AT, LaneId};
 use super::superblock::{SIZE, Superblock, create_like};
 use std::sync::Arc;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::crc32c;
-use tameike_io::shared::{Access, SharedFile, SharedFs, is_missing};
+use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// Longest name of an owner, in bytes: the kernel's names of hosts are no longer.
+/// Maximum size of an owner's name, in bytes: that of the kernel's host names.
 pub const OWNER_SIZE_MAX: usize = 64;
 const OWNER_AT: usize = 40;
-/// Locks are on places that no subfile has: the number of the lane after this one.
+/// Locks are taken on offsets beyond any subfile: this offset plus the lane's number.
 const LOCKS_AT: u64 = 1 << 62;
 
-/// Of a lane's number: its writer has ended.
+/// Bit of a lane's number: its writer has finished.
 const FINISHED: u32 = 1 << 31;
 
-/// How a lane stands.
+/// State of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneState {
+    /// Incarnation: how often the lane was claimed.
     /// How often it was begun.
     pub life: u32,
-    /// Whether the last who began it has ended as it should.
+    /// True if the writer of this incarnation has finished.
     pub is_finished: bool,
 }
 
-/// A subfile that is open.
+/// An open subfile.
 #[derive(Clone)]
 pub struct Subfile {
     file: Arc<dyn SharedFile>,
@@ -44,33 +46,33 @@ pub struct Subfile {
     number: u32,
 }
 
-/// What came of a claim.
+/// Result of a claim of a lane.
 pub enum Claim {
-    /// The lane is the claimer's, in this life, from this address on.
+    /// The claim succeeded.
     Taken {
-        /// One more than that of who had it before.
-        life: u32,
-        /// Nothing was ever written from here on.
+        /// Incarnation of the lane, one more than before.
+        incarnation: u32,
+        /// First address that no writer has written.
         address: u64,
     },
-    /// Somebody else has it.
+    /// Another process holds the lane.
     Busy,
 }
 
 impl Subfile {
-    /// Opens one.
+    /// Opens a subfile.
     ///
     /// # Errors
-    /// `ENOENT` when it is not there, and what the file system says.
+    /// `ENOENT` if it does not exist, and errors of the file system.
     pub fn open(fs: &dyn SharedFs, superblock: Superblock, number: u32, access: Access) -> Result<Self> {
         let file = fs.open(&name(number), access)?;
         Ok(Self { file, superblock, number })
     }
 
-    /// Makes one, which writers on `owner` take lanes of; without an owner, whose lanes are given by formula.
+    /// Creates a subfile whose lanes writers on host `owner` claim; without an owner, a formula assigns the lanes.
     ///
     /// # Errors
-    /// `EEXIST` when it is there, and what the file system says.
+    /// `EEXIST` if it exists, and errors of the file system.
     pub fn create(fs: &dyn SharedFs, superblock: Superblock, number: u32, owner: &str) -> Result<Self> {
         let file = create_like(fs, &name(number))?;
         let owner = owner.as_bytes();
@@ -84,10 +86,7 @@ impl Subfile {
         Ok(Self { file, superblock, number })
     }
 
-    /// Opens one for writing, and makes it where it is missing.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Opens a subfile for writing, and creates it if it is missing.
     pub fn open_or_create(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<Self> {
         match Self::open(fs, superblock, number, Access::Write) {
             Err(fault) if fault.errno == Errno::ENOENT => {}
@@ -99,10 +98,7 @@ impl Subfile {
         }
     }
 
-    /// Whose it is; nobody's where that cannot be read.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// The owner; empty if the header is damaged.
     pub fn owner(&self) -> Result<String> {
         let mut header = [0; INCARNATIONS_AT as usize];
         self.file.read_at(&mut header, 0)?;
@@ -112,13 +108,10 @@ impl Subfile {
         Ok(if is_whole { String::from_utf8_lossy(owner).into_owned() } else { String::new() })
     }
 
-    /// How each lane stands.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// The state of each lane.
     pub fn lanes(&self) -> Result<Vec<LaneState>> {
         let mut bytes = vec![0; self.superblock.geometry.lanes as usize * 4];
-        // What the file is too short for was never written.
+        // Numbers beyond the end of the file were never written.
         self.file.read_at(&mut bytes, INCARNATIONS_AT)?;
         let state = |word: &[u8]| {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
@@ -127,10 +120,10 @@ impl Subfile {
         Ok(bytes.chunks_exact(4).map(state).collect())
     }
 
-    /// Begins a lane, which nobody else must have. Of writers that claim a lane at the same time one gets it, where the file system knows of locks.
+    /// Claims a lane that no other process holds. If several writers claim it, the file system's lock decides, where it supports locks.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the file system knows of no locks and `needs_lock`; what the file system says.
+    /// `EOPNOTSUPP` if the file system has no locks and `needs_lock`, and errors of the file system.
     pub fn claim(&self, lane: u32, needs_lock: bool) -> Result<Claim> {
         match self.file.try_lock(LOCKS_AT + u64::from(lane), 1) {
             Ok(true) => {}
@@ -139,12 +132,12 @@ impl Subfile {
             Err(fault) => return Err(fault),
         }
         let before = self.lanes()?[lane as usize].life;
-        let life = before + 1;
-        if life == FINISHED {
-            let message = format!("lane {lane} of subfile {} was begun too often", self.number);
+        let incarnation = before + 1;
+        if incarnation == FINISHED {
+            let message = format!("lane {lane} of subfile {} was claimed too often", self.number);
             return Err(Fault::new(Errno::ENOSPC, message));
         }
-        // Whoever had it may have died in the middle of a block: nobody has written behind the file's end.
+        // The last writer may have crashed within a block. Nothing is written beyond the end of the file.
         let address = match before {
             0 => 0,
             _ => {
@@ -152,15 +145,12 @@ impl Subfile {
                 end.next_multiple_of(self.superblock.geometry.block_size.into())
             }
         };
-        self.set(lane, life)?;
-        Ok(Claim::Taken { life, address })
+        self.set(lane, incarnation)?;
+        Ok(Claim::Taken { incarnation, address })
     }
 
-    /// Has all lanes for this open file, so that nobody begins one: whether nobody has any now. Where the file system knows of no locks, only what the
-    /// header tells counts.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Locks all lanes for this open file, so that no writer begins one. Returns false if a writer holds a lane. Without locks of the file
+    /// system, the header decides.
     pub fn try_close(&self) -> Result<bool> {
         let lanes = u64::from(self.superblock.geometry.lanes);
         match self.file.try_lock(LOCKS_AT, lanes) {
@@ -171,67 +161,58 @@ impl Subfile {
         }
     }
 
-    /// Whether its name still leads to it.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Returns true if the name still refers to this file.
     pub fn is_there(&self, fs: &dyn SharedFs) -> Result<bool> {
         match fs.stat(&name(self.number)) {
             Ok(stat) => Ok(stat.inode_id() == self.file.stat()?.inode_id()),
-            Err(fault) if is_missing(fault.errno) => Ok(false),
+            Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
             Err(fault) => Err(fault),
         }
     }
 
-    /// Tells that a lane's writer has ended in this life of it.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn finish(&self, lane: u32, life: u32) -> Result<()> {
-        self.set(lane, life | FINISHED)
+    /// Marks an incarnation of a lane as finished.
+    pub fn finish(&self, lane: u32, incarnation: u32) -> Result<()> {
+        self.set(lane, incarnation | FINISHED)
     }
 
     fn set(&self, lane: u32, state: u32) -> Result<()> {
         self.file.write_at(&state.to_le_bytes(), INCARNATIONS_AT + 4 * u64::from(lane))
     }
 
-    /// Whether a lane that was begun may have more: its writer has not ended, and nothing tells that it has died.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Returns true if a lane may grow: its writer has neither finished nor is known to have failed.
     pub fn may_grow(&self, lane: u32, state: LaneState) -> Result<bool> {
         if state.life == 0 || state.is_finished {
             return Ok(false);
         }
-        // Who can only read the container can have locks for reading, and tells nothing by them.
+        // A read-only process can take read locks only, and these do not show that a writer is alive.
         match self.file.is_locked(LOCKS_AT + u64::from(lane), 1) {
             Err(fault) if fault.errno == Errno::EOPNOTSUPP => Ok(true),
             is_locked => is_locked,
         }
     }
 
-    /// The file.
+    /// The open file.
     pub fn file(&self) -> &Arc<dyn SharedFile> {
         &self.file
     }
 
-    /// Its number in the container.
+    /// Number of the subfile in the container.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// One of its lanes.
+    /// Identifier of a lane of this subfile.
     pub fn lane(&self, lane: u32) -> LaneId {
         LaneId { subfile: self.number, lane }
     }
 }
 
-/// What a subfile is called.
+/// The file name of a subfile.
 pub fn name(number: u32) -> Vec<u8> {
     format!("{number:08x}.data").into_bytes()
 }
 
-/// The number of the subfile that is called so.
+/// The number of a subfile by its file name; `None` for other names.
 pub fn number_of(name: &[u8]) -> Option<u32> {
     let digits = name.strip_suffix(b".data").filter(|digits| digits.len() == 8)?;
     let number = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;

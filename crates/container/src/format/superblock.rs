@@ -1,4 +1,4 @@
-//! What a container is, in the file [`NAME`] of its directory, and how its other files are called.
+//! The superblock: identity and geometry of a container, in the file [`NAME`] of its directory.
 //!
 //! ```text
 //! TMKC | format u16 | 0 u16 | container u64 | block size u32 | lanes u32 | 0 u32 | crc32c of the 28 bytes before u32
@@ -15,41 +15,41 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::crc32c;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// The file that makes a directory a container.
+/// Name of the file that makes a directory a container.
 pub const NAME: &[u8] = b"container";
-/// That file while it is written.
+/// Name of that file while it is written.
 pub const TEMPORARY_NAME: &[u8] = b"container.new";
-/// Its size, in bytes.
+/// Size of that file, in bytes.
 pub const SIZE: usize = 32;
 
-/// Blocks: from 4 KiB to 64 MiB.
+/// Minimum block size, in bytes.
 pub const BLOCK_SIZE_MIN: u32 = 4 << 10;
-/// See [`BLOCK_SIZE_MIN`].
+/// Maximum block size, in bytes.
 pub const BLOCK_SIZE_MAX: u32 = 64 << 20;
-/// Lanes of a subfile.
+/// Maximum number of lanes of a subfile.
 pub const LANES_MAX: u32 = 1 << 16;
 
 const MAGIC: [u8; 4] = *b"TMKC";
 const FORMAT: u16 = 1;
 
-/// What is the same for all of a container.
+/// Identity and geometry of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// A number that no other container has.
+    /// Container number; unique.
     pub container: u64,
-    /// How its subfiles are divided.
+    /// Division of the subfiles.
     pub geometry: Geometry,
 }
 
-/// Permissions of a file of a container that is as open as another one.
+/// Permissions for a new file of a container, derived from those of another of its files.
 fn mode_like(other: u16) -> u16 {
     other & 0o666 | 0o600
 }
 
-/// Makes a file of a container, as open as its file [`NAME`].
+/// Creates a file of a container with the permissions of its file [`NAME`].
 ///
 /// # Errors
-/// `EEXIST` when it is there, and what the file system says.
+/// `EEXIST` if it exists, and errors of the file system.
 pub(crate) fn create_like(fs: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
     match fs.stat(NAME) {
         Ok(found) => fs.create(name, mode_like(found.mode)),
@@ -57,14 +57,14 @@ pub(crate) fn create_like(fs: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn Shar
     }
 }
 
-/// Gives a header its checksum.
+/// Computes the checksum of a header.
 pub(crate) fn sign(bytes: &mut [u8; SIZE]) {
     let sum = crc32c(&bytes[..28]);
     bytes[28..].copy_from_slice(&sum.to_le_bytes());
 }
 
 impl Superblock {
-    /// As it stands in the file [`NAME`], or at the beginning of a subfile of this number.
+    /// Encodes the superblock for the file [`NAME`] (`subfile` 0), or for the beginning of a subfile.
     pub fn encode(&self, subfile: u32) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -78,10 +78,10 @@ impl Superblock {
         bytes
     }
 
-    /// What [`Self::encode`] told, and the number of the subfile.
+    /// Decodes the superblock, and the number of the subfile.
     ///
     /// # Errors
-    /// `EINVAL` when this is no container, or one of a later format; `EIO` when it is damaged.
+    /// `EINVAL` if this is not a container, or one of a later format; `EIO` if it is damaged.
     pub fn decode(bytes: &[u8; SIZE]) -> Result<(Self, u32)> {
         let fault = |errno, why: String| Err(Fault::new(errno, why));
         let word = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u32::from_le_bytes);
@@ -92,7 +92,7 @@ impl Superblock {
         if format != FORMAT {
             return fault(
                 Errno::EINVAL,
-                format!("this container has format {format}: a later tameike reads it"),
+                format!("this container has format {format}: use a later version of tameike"),
             );
         }
         if word(28) != crc32c(&bytes[..28]) {
@@ -104,7 +104,7 @@ impl Superblock {
         Ok((superblock, word(24)))
     }
 
-    /// Whether the file [`NAME`] is there, and not damaged.
+    /// Returns true if the file [`NAME`] exists and is valid.
     pub fn is_file_whole(fs: &dyn SharedFs) -> bool {
         Self::read_file(fs).is_ok()
     }
@@ -118,21 +118,21 @@ impl Superblock {
         };
         let mut bytes = [0; SIZE];
         if file.read_at(&mut bytes, 0)? < SIZE {
-            let why = "this is no container: its file `container` is too short. Who was to make it may have died: remove it";
+            let why = "this is no container: its file `container` is too short. The process that created it may have failed: remove it";
             return Err(Fault::new(Errno::EINVAL, why));
         }
         Self::decode(&bytes).map(|(superblock, _)| superblock)
     }
 
-    /// Makes it, in an empty directory that becomes a container by it, as open as the umask says.
+    /// Creates a container in an empty directory, with permissions by the umask.
     ///
     /// # Errors
-    /// `EEXIST` when the directory is a container, `EINVAL` when the geometry is impossible.
+    /// `EEXIST` if the directory is a container, `EINVAL` if the geometry is invalid.
     pub fn create(&self, fs: &dyn SharedFs) -> Result<()> {
         self.create_with(fs, || fs.create_by_umask(NAME))
     }
 
-    /// The same, for its owner alone.
+    /// As [`Self::create`], accessible by the owner only.
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -163,8 +163,8 @@ impl Superblock {
             false => Err(Fault::new(
                 Errno::EINVAL,
                 format!(
-                    "blocks of {block_size} bytes for {lanes} writers cannot be: a block is a power of two from 4 KiB to 64 MiB, \
-                     and a file has 1 to {LANES_MAX} writers"
+                    "invalid geometry of {block_size} bytes per block and {lanes} writers per subfile: a block has a power of two from \
+                     4 KiB to 64 MiB, and a subfile has 1 to {LANES_MAX} writers"
                 ),
             )),
         }

@@ -1,4 +1,4 @@
-//! Making an index: sorted in memory, and by way of files when there are more paths than fit there.
+//! Writes an index. Entries are sorted in memory, or merged from sorted temporary files if there are too many.
 
 use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, Index, IndexEntry, LaneEnd, MAGIC, NEW_PREFIX, PAGE_SIZE, PageRef,
@@ -15,14 +15,14 @@ use tameike_io::crc32c;
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// Entries that are sorted in memory.
+/// Maximum number of entries that are sorted in memory.
 const SORTED_MAX: usize = 1 << 20;
 
-/// Gathers what the records of lanes tell of paths, and writes of each path what is so in the end.
+/// Collects entries, and writes the newest one of each path.
 pub struct IndexBuilder {
     fs: Arc<dyn SharedFs>,
     container: u64,
-    /// Part of the names of its files, as of nobody else.
+    /// Unique part of its files' names.
     token: u64,
     entries: Vec<IndexEntry>,
     sorted_max: usize,
@@ -30,15 +30,15 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// For the container with this number, whose directory `fs` is.
+    /// For the container with this number and directory.
     ///
     /// # Errors
-    /// There are no random numbers on this host.
+    /// The host has no source of random numbers.
     pub fn new(fs: Arc<dyn SharedFs>, container: u64) -> Result<Self> {
         Self::with_memory_for(fs, container, SORTED_MAX)
     }
 
-    /// As [`Self::new`], with so many entries in memory at most.
+    /// As [`Self::new`], with a limit on entries in memory.
     pub(in super::super) fn with_memory_for(
         fs: Arc<dyn SharedFs>,
         container: u64,
@@ -48,10 +48,7 @@ impl IndexBuilder {
         Ok(Self { fs, container, token, entries: Vec::new(), sorted_max, runs: Vec::new() })
     }
 
-    /// One more.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Adds an entry.
     pub fn add(&mut self, entry: IndexEntry) -> Result<()> {
         self.entries.push(entry);
         if self.entries.len() < self.sorted_max {
@@ -63,24 +60,24 @@ impl IndexBuilder {
         write(&*self.fs, &name, self.container, entries.into_iter().map(Ok), &[])
     }
 
-    /// Writes the index of all that was added, which goes as far as `lanes` tells, in place of the one that there may be. What it names is made
-    /// safe before: it may be whole, and not have been synced by its writer.
+    /// Writes the index, which replaces an existing one. `lanes` are the ends of the indexed lanes. Lanes that their writers may not have synced
+    /// are synced before.
     ///
     /// # Errors
-    /// What the file system says; then there is no new index.
+    /// Errors of the file system; there is no new index then.
     pub fn finish(self, lanes: &[LaneEnd]) -> Result<()> {
         self.finish_if(lanes, |_| true)
     }
 
-    /// The same, but that an index stays which another process has written meanwhile and that has all of this and more, and that nothing comes in the place
-    /// of the index of a container that was compacted meanwhile.
+    /// As [`Self::finish`], unless another process has written an index meanwhile that contains all of this and more, or the container was
+    /// compacted meanwhile.
     ///
     /// # Errors
     /// As [`Self::finish`].
     pub fn finish_unless_behind(self, lanes: &[LaneEnd]) -> Result<()> {
         let container = self.container;
         self.finish_if(lanes, |fs| {
-            // One that cannot be read has nothing.
+            // An index that cannot be read counts as empty.
             let known = Index::of_container(fs, container).ok().flatten();
             let subfiles: BTreeSet<u32> = lanes.iter().map(|end| end.lane.subfile).collect();
             !known.is_some_and(|known| has_more(known.lanes(), lanes))
@@ -90,9 +87,9 @@ impl IndexBuilder {
         })
     }
 
-    fn finish_if(mut self, lanes: &[LaneEnd], takes_place: impl Fn(&dyn SharedFs) -> bool) -> Result<()> {
-        let not_safe = lanes.iter().filter(|end| !end.is_safe());
-        let subfiles: BTreeSet<u32> = not_safe.map(|end| end.lane.subfile).collect();
+    fn finish_if(mut self, lanes: &[LaneEnd], replaces: impl Fn(&dyn SharedFs) -> bool) -> Result<()> {
+        let not_durable = lanes.iter().filter(|end| !end.is_durable());
+        let subfiles: BTreeSet<u32> = not_durable.map(|end| end.lane.subfile).collect();
         for number in subfiles {
             self.fs.open(&subfile::name(number), Access::Write)?.sync()?;
         }
@@ -105,19 +102,19 @@ impl IndexBuilder {
         }
         sources.push(Box::new(self.take_sorted().into_iter().map(Ok)));
         let name = format!("{NEW_PREFIX}{:016x}", self.token).into_bytes();
-        // What was removed is of no use in an index that has all.
+        // A complete index needs no removals.
         let merged = Merge::new(sources)?.filter(|entry| !matches!(entry, Ok(entry) if entry.node.is_none()));
-        let placed = write(&*self.fs, &name, self.container, merged, lanes).and_then(|()| {
-            if !takes_place(&*self.fs) {
+        let written = write(&*self.fs, &name, self.container, merged, lanes).and_then(|()| {
+            if !replaces(&*self.fs) {
                 return self.fs.unlink(&name);
             }
             self.fs.rename(&name, INDEX_NAME, RenameMode::Replace)?;
             self.fs.sync_dir(b"")
         });
-        if placed.is_err() {
+        if written.is_err() {
             let _ = self.fs.unlink(&name);
         }
-        placed
+        written
     }
 
     fn take_sorted(&mut self) -> Vec<IndexEntry> {
@@ -136,14 +133,14 @@ impl Drop for IndexBuilder {
     }
 }
 
-/// Whether an index that goes as far as `known` has all of one that goes as far as `new`, and more.
+/// Returns true if an index with lane ends `known` contains everything of one with lane ends `new`, and more.
 fn has_more(known: &[LaneEnd], new: &[LaneEnd]) -> bool {
     let known: BTreeMap<_, _> = known.iter().map(|end| (end.lane, (end.sequence, end.is_finished))).collect();
     let new: BTreeMap<_, _> = new.iter().map(|end| (end.lane, (end.sequence, end.is_finished))).collect();
     known != new && new.iter().all(|(lane, end)| known.get(lane).is_some_and(|known| known >= end))
 }
 
-/// The first entry of a source.
+/// The first entry of a source, with the source's number.
 struct First(IndexEntry, usize);
 
 impl PartialEq for First {
@@ -161,26 +158,26 @@ impl PartialOrd for First {
 }
 
 impl Ord for First {
-    /// The greatest comes out of a heap first.
+    /// `BinaryHeap` pops the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         other.0.newest_first(&self.0).then(other.1.cmp(&self.1))
     }
 }
 
-/// Entries in the order of an index.
+/// Entries in index order.
 pub type Sorted<'a> = Box<dyn Iterator<Item = Result<IndexEntry>> + 'a>;
 
-/// Sorted sources in one order, of each path what is so.
+/// Merges sorted sources; yields the newest entry of each path.
 pub struct Merge<'a> {
     sources: Vec<Sorted<'a>>,
     firsts: BinaryHeap<First>,
 }
 
 impl<'a> Merge<'a> {
-    /// Of these.
+    /// Merges `sources`.
     ///
     /// # Errors
-    /// That of the first entry of one.
+    /// Errors of the first entry of a source.
     pub fn new(sources: Vec<Sorted<'a>>) -> Result<Self> {
         let mut merge = Self { sources, firsts: BinaryHeap::new() };
         (0..merge.sources.len()).try_for_each(|source| merge.refill(source))?;
@@ -214,7 +211,7 @@ impl Iterator for Merge<'_> {
     }
 }
 
-/// Writes entries, which are in order, to a new file.
+/// Writes sorted entries to a new file.
 fn write(
     fs: &dyn SharedFs,
     name: &[u8],
@@ -257,7 +254,7 @@ fn write(
     out.file.sync()
 }
 
-/// A file that is written from its beginning, some at a time.
+/// Buffered appends to a new file.
 struct Appender {
     file: Arc<dyn SharedFile>,
     written: u64,

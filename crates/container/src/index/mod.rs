@@ -1,4 +1,4 @@
-//! The closing index: all paths of a container in their order, so that it is opened without going through its lanes.
+//! The index of a container: all paths, sorted, so that an open needs no scan of the lanes.
 //!
 //! ```text
 //! pages    each  size u32 | crc32c u32 | IndexEntry ...        postcard, one after the other
@@ -7,7 +7,7 @@
 //! footer         TMKI | format u16 | 0 u16 | container u64 | paths u64 | lanes at u64 | top at u64 | 0 u32 | crc32c of the 44 bytes before
 //! ```
 //!
-//! Paths are ordered by directory, then name: all of a directory stand together.
+//! Paths are ordered by directory, then by name, so that entries of a directory are adjacent.
 
 mod build;
 mod read;
@@ -25,64 +25,64 @@ use std::cmp::Ordering;
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::crc32c;
 
-/// The file of a container that has it.
+/// Name of the index file in a container's directory.
 pub const INDEX_NAME: &[u8] = b"index";
-/// Begins the name of an index while it is written.
+/// Prefix of the name of an index while it is written.
 pub const NEW_PREFIX: &str = "index.new.";
-/// Begins the name of a sorted part of an index while that is made.
+/// Prefix of the names of temporary files with sorted entries.
 pub const RUN_PREFIX: &str = "index.run.";
 
 const PART_HEAD_SIZE: usize = 8;
 const FOOTER_SIZE: usize = 48;
-/// Bytes of entries in a page, about.
+/// Approximate size of a page, in bytes.
 const PAGE_SIZE: usize = 32 << 10;
-/// No part is larger.
+/// Maximum size of a part, in bytes.
 const PART_SIZE_MAX: usize = 256 << 20;
 const MAGIC: [u8; 4] = *b"TMKI";
 const FORMAT: u16 = 1;
 
-/// What the index tells of a path.
+/// Index entry of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexEntry {
-    /// Names from the root on.
+    /// Path from the root.
     #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
-    /// Which of several is so: the highest.
+    /// Version; the highest one of a path is valid.
     pub version: u64,
-    /// Whose record of the entry.
+    /// Lane of the entry's record.
     pub lane: LaneId,
-    /// Its address.
+    /// Address of the record.
     pub address: u64,
-    /// Its bytes, with the data that it has.
+    /// Size of the record with its data, in bytes.
     pub record_size: u32,
-    /// What a listing shows; nothing when the path was removed.
+    /// Summary for listings; `None` if the path was removed.
     pub node: Option<Brief>,
 }
 
 impl IndexEntry {
-    /// As a page has it.
+    /// Encodes the entry for a page.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 
-    /// The content that is in the record of the entry, of this size: another entry can name it.
+    /// The extent of the content in the entry's record, for another entry to reference.
     pub fn own_extent(&self, size: u64) -> Option<Extent> {
         let Self { lane, address, .. } = *self;
         let length = u32::try_from(size).ok().filter(|length| *length > 0)?;
         Some(Extent { start: 0, length, lane, address, skip: 0 })
     }
 
-    /// By path; of one path, what is so comes first.
+    /// Order by path, the newest entry of a path first.
     pub fn newest_first(&self, other: &Self) -> Ordering {
         let rank = |entry: &Self| (entry.version, entry.lane, entry.address);
         compare_paths(&self.path, &other.path).then_with(|| rank(other).cmp(&rank(self)))
     }
 }
 
-/// What a listing shows of a file.
+/// Attributes of a file for listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Brief {
-    /// Its kind.
+    /// File type.
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u16,
@@ -90,66 +90,66 @@ pub struct Brief {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last change of content.
+    /// mtime.
     pub mtime: Timestamp,
-    /// Bytes of content.
+    /// Size of the content, in bytes.
     pub size: u64,
 }
 
 impl Brief {
-    /// That of a file.
+    /// The summary of a node.
     pub fn of(node: &Node) -> Self {
         let Node { kind, mode, uid, gid, mtime, size, .. } = *node;
         Self { kind, mode, uid, gid, mtime, size }
     }
 }
 
-/// How far an index has a lane.
+/// End of the indexed or scanned part of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneEnd {
-    /// Which.
+    /// The lane.
     pub lane: LaneId,
-    /// After the last record.
+    /// Address after the last record.
     pub address: u64,
-    /// Of the next one.
+    /// Sequence number of the next record.
     pub sequence: u64,
-    /// Whether nothing more comes in this life of the lane.
+    /// True if the writer of this incarnation has finished.
     pub is_finished: bool,
 }
 
 impl LaneEnd {
-    /// The beginning of a lane.
+    /// The beginning of a lane, with nothing read.
     pub fn none(lane: LaneId) -> Self {
         Self { lane, address: 0, sequence: 0, is_finished: false }
     }
 
-    /// The life that the lane was in; 0 when nothing was found of it.
-    pub fn life(&self) -> u32 {
+    /// The incarnation; 0 if the lane is empty.
+    pub fn incarnation(&self) -> u32 {
         (self.sequence >> 32) as u32
     }
 
-    /// Whether its writer has synced all of it, as one does that ends as it should and has put something. How often a lane was begun is not safe where
-    /// nothing was put.
-    pub(super) fn is_safe(&self) -> bool {
-        self.is_finished && self.sequence > first_sequence(self.life()) + 1
+    /// Returns true if the writer has synced all records, as a finished writer that has put some has. If it has put none, the lane's
+    /// incarnation in the header may not be durable.
+    pub(super) fn is_durable(&self) -> bool {
+        self.is_finished && self.sequence > first_sequence(self.incarnation()) + 1
     }
 }
 
-/// A page of entries.
+/// A page in the list of pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct PageRef {
-    /// The first path in it.
+    /// First path of the page.
     #[serde(with = "serde_bytes")]
     first: Vec<u8>,
     offset: u64,
 }
 
-/// The order of paths: by directory, then by name.
+/// Order of paths: by directory, then by name.
 pub fn compare_paths(one: &[u8], other: &[u8]) -> Ordering {
     split_path(one).cmp(&split_path(other))
 }
 
-/// A part with its size and checksum before it.
+/// Encodes a part: size and checksum, then the content.
 fn part(content: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(PART_HEAD_SIZE + content.len());
     bytes.extend((content.len() as u32).to_le_bytes());
@@ -162,13 +162,13 @@ fn damaged(what: &str) -> Fault {
     Fault::new(
         Errno::EIO,
         format!(
-            "the index is damaged: {what}. `tameike agg verify --rebuild` makes a new one from the files' own records"
+            "the index is damaged: {what}. Rebuild it from the records with `tameike agg verify --rebuild`"
         ),
     )
 }
 
 fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Into memory nothing can fail.
+    // Encoding into memory cannot fail.
     postcard::to_stdvec(value).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Reading an index: a page at a time, found by the first path of each.
+//! Reads an index, page by page. The list of pages, by first path, is kept in memory.
 
 use super::{
     FOOTER_SIZE, FORMAT, INDEX_NAME, IndexEntry, LaneEnd, MAGIC, PART_HEAD_SIZE, PART_SIZE_MAX, PageRef,
@@ -13,29 +13,29 @@ use tameike_core::{Errno, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 use tameike_io::{Crc32c, crc32c};
 
-/// Pages that an open index keeps in memory: who asks for a path asks for its neighbours next.
+/// Number of cached pages: lookups of a path are often followed by lookups of its neighbours.
 const PAGES_KEPT: usize = 8;
 
-/// An index of no more bytes than this is told whole to others that open it at the same moment.
-const TOLD_SIZE_MAX: u64 = 1 << 20;
+/// Maximum size of an index, in bytes, that is sent whole to other processes.
+const SENT_SIZE_MAX: u64 = 1 << 20;
 
-/// An index that is open. It keeps the first path of each page in memory, and the few pages that paths were found in last.
+/// An open index, with its list of pages and a few cached pages.
 pub struct Index {
     source: Source,
     stamp: Stamp,
-    /// Where its parts end.
+    /// End of its parts, which is the offset of the footer.
     end: u64,
     pages: Vec<PageRef>,
     lanes: Vec<LaneEnd>,
     sum: u32,
-    /// By number, the last one that was used at the end. What is in an index never changes.
+    /// Cached pages by number, the last used one at the end. They never become stale, as an index never changes.
     kept: Mutex<VecDeque<(usize, Arc<Vec<IndexEntry>>)>>,
 }
 
-/// Where the bytes of an index are.
+/// Location of the bytes of an index.
 enum Source {
     File(Arc<dyn SharedFile>),
-    /// As another process has told them.
+    /// Received from another process.
     Memory(Vec<u8>),
 }
 
@@ -54,7 +54,7 @@ impl Source {
 }
 
 impl Index {
-    /// The index of a container; nothing when it has none.
+    /// The index of a container; `None` if it has none.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -68,18 +68,18 @@ impl Index {
     /// The index in the file `name`.
     ///
     /// # Errors
-    /// `ENOENT` when there is none, `EIO` when it is damaged or of another container.
+    /// `ENOENT` if there is none, `EIO` if it is damaged or of another container.
     pub fn open(fs: &dyn SharedFs, name: &[u8], container: u64) -> Result<Self> {
         let file = fs.open(name, Access::Read)?;
         let stamp = file.stat()?.stamp();
         Self::read(Source::File(file), stamp, container)
     }
 
-    /// The index of which another process has [told](Self::told) these bytes, and what its file was like.
+    /// An index from the [bytes](Self::whole_bytes) and the stamp that another process has sent.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn of_told(bytes: Vec<u8>, stamp: Stamp, container: u64) -> Result<Self> {
+    pub fn from_bytes(bytes: Vec<u8>, stamp: Stamp, container: u64) -> Result<Self> {
         Self::read(Source::Memory(bytes), stamp, container)
     }
 
@@ -91,10 +91,10 @@ impl Index {
         source.read_at(&mut footer, end)?;
         let sum = u32::from_le_bytes([footer[44], footer[45], footer[46], footer[47]]);
         if footer[..4] != MAGIC || crc32c(&footer[..44]) != sum {
-            return Err(damaged("it has no end"));
+            return Err(damaged("its footer is invalid"));
         }
         if footer[4..6] != FORMAT.to_le_bytes() {
-            return Err(damaged("it has a format that this program does not know"));
+            return Err(damaged("its format is unknown to this version"));
         }
         let number = |at: usize| footer[at..].first_chunk().copied().map_or(0, u64::from_le_bytes);
         if number(8) != container {
@@ -104,39 +104,39 @@ impl Index {
         let mut sum = Crc32c::new();
         sum.update(&footer);
         sum.update(&lanes);
-        let lanes = decode(&lanes, "its lanes cannot be read")?;
-        let pages = decode(&read_part(&source, number(32), end)?, "its list of pages cannot be read")?;
+        let lanes = decode(&lanes, "its list of lanes cannot be decoded")?;
+        let pages = decode(&read_part(&source, number(32), end)?, "its list of pages cannot be decoded")?;
         Ok(Self { source, stamp, end, pages, lanes, sum: sum.take(), kept: Mutex::default() })
     }
 
-    /// All its bytes, for others that open it at the same moment; nothing where they are many, or cannot be read.
-    pub fn told(&self) -> Option<Vec<u8>> {
-        if self.stamp.size > TOLD_SIZE_MAX {
+    /// All bytes, for other processes; `None` if it is too large or cannot be read.
+    pub fn whole_bytes(&self) -> Option<Vec<u8>> {
+        if self.stamp.size > SENT_SIZE_MAX {
             return None;
         }
         let mut bytes = vec![0; self.stamp.size as usize];
         self.source.read_at(&mut bytes, 0).is_ok_and(|count| count == bytes.len()).then_some(bytes)
     }
 
-    /// What its file was like when it was opened.
+    /// Stamp of its file at the open.
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// How far it goes in each lane.
+    /// Ends of the indexed lanes.
     pub fn lanes(&self) -> &[LaneEnd] {
         &self.lanes
     }
 
-    /// A checksum of how far it goes, by which it is known from the others that its container has had.
+    /// Checksum of the footer and the lane ends; it identifies the index among all that the container has had.
     pub fn sum(&self) -> u32 {
         self.sum
     }
 
-    /// What it tells of a path.
+    /// The entry of a path.
     ///
     /// # Errors
-    /// `EIO` when it is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let Some(page) = self.page_of(path) else { return Ok(None) };
         let entries = self.kept_page(page)?;
@@ -144,15 +144,15 @@ impl Index {
         Ok(entries.get(at).filter(|entry| entry.path == path).cloned())
     }
 
-    /// All entries in their order.
+    /// All entries, in order.
     pub fn iter(&self) -> IndexIter<'_> {
         IndexIter { index: self, page: 0, entries: Vec::new().into_iter() }
     }
 
-    /// All entries from `path` on, which need not be there, in their order.
+    /// All entries from `path` on, in order. `path` need not exist.
     ///
     /// # Errors
-    /// `EIO` when it is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn iter_from(&self, path: &[u8]) -> Result<IndexIter<'_>> {
         let page = self.page_of(path).unwrap_or(0);
         let mut iter = IndexIter { index: self, page, entries: Vec::new().into_iter() };
@@ -164,7 +164,7 @@ impl Index {
         Ok(iter)
     }
 
-    /// The only page that can have a path.
+    /// The only page that can contain a path.
     fn page_of(&self, path: &[u8]) -> Option<usize> {
         let after = self.pages.partition_point(|page| compare_paths(&page.first, path) != Ordering::Greater);
         after.checked_sub(1)
@@ -175,7 +175,7 @@ impl Index {
         entries_of(&bytes)
     }
 
-    /// The same, which is at hand the next time.
+    /// A page, cached.
     fn kept_page(&self, page: usize) -> Result<Arc<Vec<IndexEntry>>> {
         let mut kept = self.kept.lock();
         let found = kept.iter().position(|(number, _)| *number == page).and_then(|at| kept.remove(at));
@@ -195,36 +195,36 @@ impl Index {
     }
 }
 
-/// The entries of a page.
+/// Decodes the entries of a page.
 ///
 /// # Errors
-/// `EIO` when they are none.
+/// `EIO` if they are invalid.
 pub fn entries_of(page: &[u8]) -> Result<Vec<IndexEntry>> {
     let (mut entries, mut rest) = (Vec::new(), page);
     while !rest.is_empty() {
         let (entry, after) =
-            postcard::take_from_bytes(rest).map_err(|_| damaged("an entry of it cannot be read"))?;
+            postcard::take_from_bytes(rest).map_err(|_| damaged("an entry cannot be decoded"))?;
         entries.push(entry);
         rest = after;
     }
     Ok(entries)
 }
 
-/// The content of a part, of those that end at `end`.
+/// Reads the content of a part; parts end at `end`.
 fn read_part(source: &Source, offset: u64, end: u64) -> Result<Vec<u8>> {
-    // Most parts come with the first read. Behind the end of a file some file systems ask their server.
+    // Most parts fit in the first read. It stays within the file, as reads beyond the end cost a request on some file systems.
     let mut bytes = vec![0; end.saturating_sub(offset).min(48 << 10) as usize];
     let count = source.read_at(&mut bytes, offset)?;
     bytes.truncate(count);
     let Some(head) = bytes.first_chunk::<PART_HEAD_SIZE>() else {
-        return Err(damaged("a part of it is missing"));
+        return Err(damaged("a part is missing"));
     };
     let [size, sum] =
         [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
     let end = PART_HEAD_SIZE + size as usize;
-    // Zeros, which a file system may leave where nothing was safe, have the checksum of nothing.
+    // A part of zeros, which some file systems leave after a power failure, would have a valid checksum.
     if size == 0 || size as usize > PART_SIZE_MAX {
-        return Err(damaged("a part of it has an impossible size"));
+        return Err(damaged("a part has an impossible size"));
     }
     if bytes.len() < end {
         let had = bytes.len();
@@ -240,10 +240,10 @@ fn read_part(source: &Source, offset: u64, end: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Entries in their order.
+/// Iterates over the entries of an index, in order.
 pub struct IndexIter<'a> {
     index: &'a Index,
-    /// The next one.
+    /// Number of the next page.
     page: usize,
     entries: std::vec::IntoIter<IndexEntry>,
 }
@@ -262,7 +262,7 @@ impl Iterator for IndexIter<'_> {
             match self.index.page(self.page) {
                 Ok(entries) => self.entries = entries.into_iter(),
                 Err(fault) => {
-                    // Nothing more comes of it.
+                    // The iteration ends with the error.
                     self.page = self.index.pages.len();
                     return Some(Err(fault));
                 }

@@ -1,4 +1,4 @@
-//! Faults of file systems; whole trees are packed by the tests of the program.
+//! Errors of packing. Tests of the command line tool pack whole trees.
 
 use crate::tree::content::Input;
 use crate::tree::create::Files;
@@ -31,11 +31,11 @@ fn a_container_is_not_packed_into_twice() {
 }
 
 #[test]
-fn what_does_not_fit_a_block_is_left_out_and_told() {
+fn a_file_whose_entry_exceeds_a_block_is_skipped_and_noted() {
     let base = tempfile::tempdir().expect("a directory");
     let (source, into) = (base.path().join("source"), base.path().join("into"));
     [&source, &into].into_iter().for_each(|dir| fs::create_dir(dir).expect("a directory"));
-    // Its pieces alone need more than a block of 4 KiB to be named.
+    // The list of its extents alone exceeds a block of 4 KiB.
     fs::write(source.join("large"), vec![1; 4 << 20]).expect("written");
     fs::write(source.join("small"), "content").expect("written");
     let tally = Tally::default();
@@ -59,7 +59,7 @@ fn what_does_not_fit_a_block_is_left_out_and_told() {
     assert!(!back.join("large").exists());
 }
 
-/// Content that others have time to put another file in the place of the one that gets it.
+/// Content whose read replaces the file that is being extracted.
 struct Swapped<'a>(&'a std::path::Path);
 
 impl Input for Swapped<'_> {
@@ -76,7 +76,7 @@ impl Input for Swapped<'_> {
 }
 
 #[test]
-fn permissions_of_what_is_brought_back_reach_no_file_that_takes_its_place() {
+fn permissions_are_not_applied_to_a_file_that_replaced_the_extracted_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let key = fs::File::create(dir.path().join("key")).expect("made");
     key.set_permissions(fs::Permissions::from_mode(0o600)).expect("ours");
@@ -98,10 +98,10 @@ fn permissions_of_what_is_brought_back_reach_no_file_that_takes_its_place() {
     };
     let tree = tree(dir.path());
     let files = Files { into: &*tree, keeps };
-    files.put(b"file", &node, &mut Swapped(dir.path()), &Tally::default()).expect("brought back");
+    files.put(b"file", &node, &mut Swapped(dir.path()), &Tally::default()).expect("extracted");
     let found = |name: &str| {
         let found = fs::metadata(dir.path().join(name)).expect("it is there");
-        (found.mode() & 0o7777, found.uid() == 65_534, tree.xattrs(name.as_bytes()).expect("told").len())
+        (found.mode() & 0o7777, found.uid() == 65_534, tree.xattrs(name.as_bytes()).expect("listed").len())
     };
     assert_eq!(found("file"), (0o600, false, 0), "it is the key");
     assert_eq!(found("moved"), (0o644, is_root, 1));

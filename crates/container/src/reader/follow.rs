@@ -1,11 +1,11 @@
-//! Symbolic links, which are followed within a container.
+//! Resolution of symbolic links by the entries of a container.
 
 use super::Container;
 use super::links::follow_links;
 use tameike_core::{FileKind, Result};
 
 impl Container {
-    /// The path that one leads to when all links on it are followed, the last one too. There may be nothing at it.
+    /// The path after all links in it are followed, the last one, too. It need not exist.
     ///
     /// # Errors
     /// As [`follow_links`], and [`Self::find`].

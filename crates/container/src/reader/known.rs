@@ -1,4 +1,4 @@
-//! What a process that has opened a container tells others that open it at the same moment, so that they need not look for themselves.
+//! The state of a container that one process sends to others of the same job, so that they open the container without reading it.
 //!
 //! ```text
 //! 0            32
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFs;
 
-/// What was found of a container: either it is empty, or its index has all of it.
+/// State of a container that is empty, or whose index is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     superblock: Superblock,
@@ -25,9 +25,9 @@ pub struct Known {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
-    /// Files with content of others.
+    /// Number of files with external content.
     outside: u64,
-    /// What the file of the index was like or, where there is none, that of the superblock.
+    /// Stamp of the index file or, if there is none, of the superblock's file.
     stamp: Stamp,
     index: Option<SeenIndex>,
 }
@@ -36,28 +36,28 @@ struct Seen {
 struct SeenIndex {
     /// [`Index::sum`].
     sum: u32,
-    /// All of it, unless that is much.
+    /// The whole index, if it is small.
     #[serde(with = "serde_bytes")]
     bytes: Option<Vec<u8>>,
 }
 
 impl Known {
-    /// For others on hosts like this one.
+    /// Encodes the state for processes on hosts of the same architecture.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.superblock.encode(0).to_vec();
-        // Into memory nothing can fail.
+        // Encoding into memory cannot fail.
         bytes.extend(postcard::to_stdvec(&self.seen).unwrap_or_default());
         bytes
     }
 
-    /// What [`Self::encode`] told; nothing for other bytes.
+    /// Decodes the bytes of [`Self::encode`]; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (superblock, seen) = bytes.split_first_chunk::<SIZE>()?;
         let (superblock, _) = Superblock::decode(superblock).ok()?;
         Some(Self { superblock, seen: postcard::from_bytes(seen).ok()? })
     }
 
-    /// Whether the file that its stamp is of is still as it was.
+    /// Returns true if the file with the stamp has not changed.
     fn is_as_it_was(&self, fs: &dyn SharedFs) -> bool {
         let name = if self.seen.index.is_some() { INDEX_NAME } else { superblock::NAME };
         fs.stat(name).is_ok_and(|stat| stat.stamp() == self.seen.stamp)
@@ -65,7 +65,7 @@ impl Known {
 }
 
 impl Container {
-    /// What others may be told: nothing where they have to look for what was added, or is damaged.
+    /// The state for other processes; `None` if they must scan lanes themselves, or if there is damage.
     pub fn known(&self) -> Option<Known> {
         let is_plain = self.added.is_empty() && self.damage.is_empty() && self.refused.is_empty();
         let has_all = match &self.index {
@@ -81,19 +81,20 @@ impl Container {
             Some(index) => index.stamp(),
             None => self.records.fs().stat(superblock::NAME).ok()?.stamp(),
         };
-        let index = self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.told() });
+        let index =
+            self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.whole_bytes() });
         let seen = Seen { outside: self.outside as u64, stamp, index };
         Some(Known { superblock: self.superblock(), seen })
     }
 
-    /// Opens a container of which another process has told; nothing where that is not what is here: then it is to be opened as ever.
+    /// Opens a container by another process's state; `None` if the container differs, so that the caller must open it as usual.
     pub fn open_known(fs: Arc<dyn SharedFs>, known: &Known) -> Option<Self> {
         let Known { superblock, seen: Seen { outside, stamp, index } } = known;
         let index = match index {
             Some(SeenIndex { bytes: Some(bytes), .. }) if known.is_as_it_was(&*fs) => {
-                Some(Index::of_told(bytes.clone(), *stamp, superblock.container).ok()?)
+                Some(Index::from_bytes(bytes.clone(), *stamp, superblock.container).ok()?)
             }
-            // It tells which container it is of.
+            // The index names its container.
             Some(SeenIndex { sum, .. }) => {
                 let index = Index::of_container(&*fs, superblock.container).ok()?;
                 Some(index.filter(|index| index.sum() == *sum)?)

@@ -1,10 +1,10 @@
-//! A container that is open for reading: the paths that its index tells of, and those that were added after it.
+//! An open container: the paths of its index, merged with those added to lanes since.
 
+mod external;
 pub mod file;
 mod follow;
 mod known;
 pub mod links;
-mod outside;
 mod path_key;
 mod proof;
 pub mod records;
@@ -36,48 +36,48 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::SharedFs;
 
-/// Something of a container that is not as it was written.
+/// A damaged part of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Whose it is.
+    /// The lane.
     pub lane: LaneId,
-    /// Where.
+    /// Address in the lane.
     pub address: u64,
-    /// What is wrong there.
+    /// The reason.
     pub why: String,
 }
 
-/// A container that is open for reading. It shows what was there when it was opened, or last looked at again ([`Container::refresh`]).
+/// A container that is open for reading. It shows the state at the time of the open, or of the last [`Container::refresh`].
 pub struct Container {
     records: Arc<Records>,
-    /// Its index is not looked at.
+    /// Ignores the index.
     is_by_records: bool,
     index: Option<Index>,
-    /// What lanes have beyond the index, removals among it.
+    /// Newest entries of lanes beyond the index, including removals.
     added: BTreeMap<PathKey, IndexEntry>,
     ends: BTreeMap<LaneId, LaneEnd>,
-    /// Lanes whose writers have told here how they end: this process's own, and those of reports.
-    told: BTreeSet<LaneId>,
-    /// Lanes that have an entry in whose place one of another lane is known, which may be lost yet.
+    /// Lanes whose end is known without a scan: of writers of this process, and of reports.
+    known_ends: BTreeSet<LaneId>,
+    /// Lanes with an entry that `added` does not have, because a newer one of another lane, maybe not durable yet, took its place.
     displaced: BTreeSet<LaneId>,
     damage: Vec<Damage>,
-    /// Entries that are not believed.
+    /// Entries that are not valid.
     refused: Vec<IndexEntry>,
-    /// Files of its directory that have content of others.
+    /// Number of files with external content in the container's directory.
     outside: usize,
 }
 
 impl Container {
-    /// Opens the container whose directory `fs` is. What its index does not have is looked for in its lanes.
+    /// Opens the container whose directory is `fs`. Scans lanes for what the index lacks.
     ///
     /// # Errors
-    /// `EINVAL` when it is no container, `EIO` when its header or index is damaged, and what the file system says.
+    /// `EINVAL` if this is not a container, `EIO` if its header or index is damaged, and errors of the file system.
     pub fn open(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
         Self::open_as(fs, superblock)
     }
 
-    /// The same of one whose superblock was read already.
+    /// As [`Self::open`], if the superblock was read already.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -86,7 +86,7 @@ impl Container {
         Self::with_index(fs, superblock, index, false)
     }
 
-    /// Opens it by going through all of its lanes.
+    /// Opens it by a scan of all lanes, without the index.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -102,11 +102,11 @@ impl Container {
         is_by_records: bool,
     ) -> Result<Self> {
         let mut container = Self::unseen(fs, superblock, index, is_by_records);
-        container.look(&Listing::of(&**container.records.fs())?)?;
+        container.scan_lanes(&Listing::of(&**container.records.fs())?)?;
         Ok(container)
     }
 
-    /// What its index tells, and nothing more.
+    /// The state of the index only.
     fn unseen(
         fs: Arc<dyn SharedFs>,
         superblock: Superblock,
@@ -115,23 +115,31 @@ impl Container {
     ) -> Self {
         let ends = index.iter().flat_map(Index::lanes).map(|end| (end.lane, *end)).collect();
         let records = Arc::new(Records::new(fs, superblock));
-        let (added, told, displaced, damage, refused) = Default::default();
-        Self { records, is_by_records, index, added, ends, told, displaced, damage, refused, outside: 0 }
+        let (added, known_ends, displaced, damage, refused) = Default::default();
+        Self {
+            records,
+            is_by_records,
+            index,
+            added,
+            ends,
+            known_ends,
+            displaced,
+            damage,
+            refused,
+            outside: 0,
+        }
     }
 
-    /// Looks for what was added since it was opened, or looked at the last time.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Scans lanes for what was added since the open or the last refresh.
     pub fn refresh(&mut self) -> Result<()> {
         self.refresh_but(&BTreeSet::new())
     }
 
-    /// The same, but for these subfiles.
+    /// As [`Self::refresh`], without the subfiles `known`.
     fn refresh_but(&mut self, known: &BTreeSet<u32>) -> Result<()> {
         let mut listing = Listing::of(&**self.records.fs())?;
         if self.ends.keys().any(|lane| listing.numbers.binary_search(&lane.subfile).is_err()) {
-            // It was compacted: nothing that was known of it holds.
+            // Subfiles are gone: the container was compacted, so all state is obsolete.
             *self = match self.is_by_records {
                 true => Self::open_by_records(self.records.fs().clone())?,
                 false => Self::open(self.records.fs().clone())?,
@@ -139,35 +147,35 @@ impl Container {
             return Ok(());
         }
         listing.numbers.retain(|number| !known.contains(number));
-        self.look(&listing)
+        self.scan_lanes(&listing)
     }
 
-    /// Goes through what lanes of its subfiles have beyond what is known.
-    fn look(&mut self, listing: &Listing) -> Result<()> {
+    /// Scans the lanes that may have more than is known.
+    fn scan_lanes(&mut self, listing: &Listing) -> Result<()> {
         self.outside = listing.outside.len();
         for (number, lanes) in self.records.lanes(&listing.numbers)? {
-            for (lane, LaneState { life, is_finished }) in (0..).zip(lanes) {
+            for (lane, LaneState { life: incarnation, is_finished }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
                 let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
-                // Without an index nothing is believed that could be damaged.
+                // Without an index, incarnation 0 in the header is not trusted: it may be damaged, and the lane may have records.
                 let may_have_more = match &self.index {
-                    Some(_) => life != end.life() || (life != 0 && !end.is_finished),
-                    None => life != end.life() || !end.is_finished,
+                    Some(_) => incarnation != end.incarnation() || (incarnation != 0 && !end.is_finished),
+                    None => incarnation != end.incarnation() || !end.is_finished,
                 };
                 if may_have_more {
                     self.scan(end)?;
-                    // Records that its writer was putting meanwhile may have been read in part.
+                    // Records that a writer was appending may have been read in part.
                     if !is_finished && self.is_damaged(lane) {
                         self.scan(end)?;
                     }
                 }
             }
         }
-        self.forget_replaced()
+        self.forget_replaced_damage()
     }
 
-    /// What is not believed is no damage where the path was put again since: by a writer that was started again, of what it had kept.
-    fn forget_replaced(&mut self) -> Result<()> {
+    /// Forgets damage of entries whose path was written again since: a restarted writer repeats what it had kept.
+    fn forget_replaced_damage(&mut self) -> Result<()> {
         for entry in std::mem::take(&mut self.refused) {
             if self.version(&entry.path)? > entry.version {
                 self.damage.retain(|damage| (damage.lane, damage.address) != (entry.lane, entry.address));
@@ -178,37 +186,37 @@ impl Container {
         Ok(())
     }
 
-    /// Goes through a lane from where that was done before.
+    /// Scans a lane from where the last scan ended.
     fn scan(&mut self, from: LaneEnd) -> Result<()> {
         let file = self.records.subfile(from.lane.subfile)?.file().clone();
         let mut scan = LaneScan::new(file, self.records.superblock(), from)?;
-        // What was not yet all there is looked at again.
+        // What was incomplete is scanned again.
         self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
         self.refused.retain(|entry| entry.lane != from.lane || entry.address < from.address);
-        let mut life = Life::new(from.life());
+        let mut current = Incarnation::new(from.incarnation());
         loop {
             let before = scan.known_end();
             match scan.next()? {
                 Some(Step::Record(head)) => {
-                    if head.place.life() != life.number {
-                        let next = Life::new(head.place.life());
-                        self.settle(std::mem::replace(&mut life, next))?;
+                    if head.place.incarnation() != current.number {
+                        let next = Incarnation::new(head.place.incarnation());
+                        self.add_valid(std::mem::replace(&mut current, next))?;
                     }
-                    life.safe_end = life.safe_end.max(head.safe_end());
-                    life.entries.extend(index_entry(&head).map(|entry| (before, entry)));
+                    current.durable_end = current.durable_end.max(head.durable_end());
+                    current.entries.extend(index_entry(&head).map(|entry| (before, entry)));
                 }
                 Some(Step::Damage { address, why }) => {
                     self.damage.push(Damage { lane: from.lane, address, why });
-                    life.doubtful.get_or_insert(before);
+                    current.first_invalid.get_or_insert(before);
                 }
                 None => break,
             }
         }
-        let doubtful = self.settle(life)?;
+        let first_invalid = self.add_valid(current)?;
         let end = scan.known_end();
-        // What is damaged stays beyond the end, in an index too: whoever opens the container finds the damage again.
-        let settled = doubtful.map_or(end, |doubtful| LaneEnd { is_finished: false, ..doubtful });
-        self.ends.insert(from.lane, settled);
+        // Damage stays beyond the end, also in an index: the next process that opens the container finds it again.
+        let end_before_damage = first_invalid.map_or(end, |at| LaneEnd { is_finished: false, ..at });
+        self.ends.insert(from.lane, end_before_damage);
         Ok(())
     }
 
@@ -216,16 +224,17 @@ impl Container {
         self.damage.iter().any(|damage| damage.lane == lane)
     }
 
-    /// What may be there in part is believed when it is there; a removal when all before it is, as that may be where its file is now. Where the
-    /// first thing is that is not.
-    fn settle(&mut self, life: Life) -> Result<Option<LaneEnd>> {
-        let mut doubtful = life.doubtful;
-        for (before, entry) in life.entries {
-            let is_behind = doubtful.is_some_and(|doubtful| doubtful.address <= before.address);
+    /// Decides which entries of an incarnation are valid, and adds them. Entries not known to be durable are valid if their content is
+    /// readable; a removal only if nothing before it is missing, as a rename puts the new path before it removes the old one.
+    /// Returns the position of the first invalid entry or damage.
+    fn add_valid(&mut self, current: Incarnation) -> Result<Option<LaneEnd>> {
+        let mut first_invalid = current.first_invalid;
+        for (before, entry) in current.entries {
+            let is_behind = first_invalid.is_some_and(|at| at.address <= before.address);
             let why = match entry.node {
-                _ if entry.address < life.safe_end => None,
-                None => is_behind.then_some("may be back: its removal comes after what is not all there, and its writer has never known it to be safe"),
-                Some(_) => (!self.check_records(&entry)?.is_empty()).then_some("is not all there: its writer has never known it to be safe"),
+                _ if entry.address < current.durable_end => None,
+                None => is_behind.then_some("may have reappeared: its removal was not known to be durable, and records before it are missing or damaged"),
+                Some(_) => (!self.check_records(&entry)?.is_empty()).then_some("is incomplete: its writer failed before it was durable"),
             };
             let Some(why) = why else {
                 self.add(entry);
@@ -235,13 +244,13 @@ impl Container {
             self.damage.push(Damage { lane: entry.lane, address: entry.address, why });
             self.refused.push(entry);
             if !is_behind {
-                doubtful = Some(before);
+                first_invalid = Some(before);
             }
         }
-        Ok(doubtful)
+        Ok(first_invalid)
     }
 
-    /// Tells of an entry that was put, without reading it.
+    /// Adds an entry that a writer has put, without reading it.
     pub fn add(&mut self, entry: IndexEntry) {
         let known = match self.added.entry(PathKey::of(&entry.path)) {
             MapEntry::Vacant(place) => {
@@ -258,35 +267,35 @@ impl Container {
         }
     }
 
-    /// What is damaged of the records that were gone through.
+    /// Damage found by scans.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// What is the same for all of it.
+    /// The superblock.
     pub fn superblock(&self) -> Superblock {
         self.records.superblock()
     }
 
-    /// Where each lane ends.
+    /// The end of each lane.
     pub fn ends(&self) -> Vec<LaneEnd> {
-        self.ends.values().filter(|end| end.life() > 0).copied().collect()
+        self.ends.values().filter(|end| end.incarnation() > 0).copied().collect()
     }
 
-    /// Whether it was opened by its index.
+    /// Returns true if it was opened by its index.
     pub fn has_index(&self) -> bool {
         self.index.is_some()
     }
 
-    /// Whether its index has all that is there.
+    /// Returns true if its index is complete.
     pub fn is_indexed(&self) -> bool {
         self.has_index() && self.added.is_empty()
     }
 
-    /// What is at a path.
+    /// The entry of a path.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let added = self.added.get(&PathKey::of(path)).cloned();
         let indexed = match &self.index {
@@ -297,10 +306,10 @@ impl Container {
         Ok(newest.filter(|entry| entry.node.is_some()))
     }
 
-    /// The highest version of a path, also of one that was removed since the index was made; 0 when there is none.
+    /// The highest version of a path, also of one removed since the index was written; 0 if there is none.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn version(&self, path: &[u8]) -> Result<u64> {
         let added = self.added.get(&PathKey::of(path)).map_or(0, |entry| entry.version);
         let indexed = match &self.index {
@@ -310,17 +319,17 @@ impl Container {
         Ok(added.max(indexed))
     }
 
-    /// All that is told of a file, and its content.
+    /// Opens the file at a path.
     ///
     /// # Errors
-    /// `ENOENT` when there is nothing at the path, and as [`Opener::open`].
+    /// `ENOENT` if the path does not exist, and as [`Opener::open`].
     pub fn file(&self, path: &[u8]) -> Result<FileReader> {
         let missing = || format!("{}: it is not in the container", shown(path));
         let entry = self.find(path)?.ok_or_else(|| Fault::new(Errno::ENOENT, missing()))?;
         self.open_entry(&entry)
     }
 
-    /// What is told of a file, by an entry that was found, for who reads nothing of its content.
+    /// The attributes of an entry, including those of external content.
     ///
     /// # Errors
     /// As [`Opener::open`].
@@ -328,7 +337,7 @@ impl Container {
         self.opener().open_unread(entry).map(|file| file.node().clone())
     }
 
-    /// As [`Self::file`], of an entry that was found.
+    /// As [`Self::file`], by an entry.
     ///
     /// # Errors
     /// As [`Opener::open`].
@@ -336,43 +345,43 @@ impl Container {
         self.opener().open(entry)
     }
 
-    /// Opens files by their entries, without the container at hand.
+    /// Opens files by entries, independently of this value.
     pub fn opener(&self) -> Opener {
         Opener(self.records.clone())
     }
 
-    /// All that an entry's record tells, but for its content.
+    /// The node of an entry's record.
     ///
     /// # Errors
-    /// `EIO` when its record is damaged.
+    /// `EIO` if its record is damaged.
     pub fn node(&self, entry: &IndexEntry) -> Result<Node> {
         self.records.read_entry(entry, 0).map(|(_, node, _)| node)
     }
 
-    /// Reads content of which no entry needs to tell: a file with that node and these extents.
+    /// Reads content that no entry references yet: a file with this node and these extents.
     pub fn open_extents(&self, node: Node, extents: Vec<Extent>) -> FileReader {
         FileReader::new(self.records.clone(), node, extents)
     }
 }
 
-/// What was found of a life of a lane.
-struct Life {
+/// Result of scanning one incarnation of a lane.
+struct Incarnation {
     number: u32,
-    /// Its writer has known that what is before is safe.
-    safe_end: u64,
-    /// Entries, and where the record before each ends.
+    /// The writer knew everything before this address to be durable.
+    durable_end: u64,
+    /// Entries, each with the end of the record before it.
     entries: Vec<(LaneEnd, IndexEntry)>,
-    /// Where the record before the first damage ends.
-    doubtful: Option<LaneEnd>,
+    /// End of the record before the first damage.
+    first_invalid: Option<LaneEnd>,
 }
 
-impl Life {
+impl Incarnation {
     fn new(number: u32) -> Self {
-        Self { number, safe_end: 0, entries: Vec::new(), doubtful: None }
+        Self { number, durable_end: 0, entries: Vec::new(), first_invalid: None }
     }
 }
 
-/// What an index has of a record.
+/// The index entry of a record.
 fn index_entry(head: &Head) -> Option<IndexEntry> {
     let entry = head.entry.as_ref().filter(|_| head.kind == Kind::Entry)?;
     Some(IndexEntry {

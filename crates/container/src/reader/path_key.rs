@@ -3,8 +3,8 @@
 use crate::format::entry::split_path;
 use std::cmp::Ordering;
 
-/// A path, ordered by its directory and then by its name, as [`compare_paths`](super::super::index::compare_paths) orders
-/// them. The place where the name begins is computed once.
+/// A path, ordered by its directory and then by its name, like [`compare_paths`](super::super::index::compare_paths). The offset of the
+/// name is computed once.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct PathKey {
     path: Vec<u8>,

@@ -1,18 +1,18 @@
-//! What of a container is as it was written.
+//! Integrity checks of entries and contents.
 
 use super::super::index::IndexEntry;
 use super::Container;
 use crate::format::entry::{Entry, Extent, Node};
-use crate::format::external::OutsideContent;
+use crate::format::external::ExternalContent;
 use crate::format::geometry::LaneId;
 use crate::format::record::Head;
 use tameike_core::{Errno, Fault, Result};
 
 impl Container {
-    /// Whether an entry that was put at a place is there and believed, whatever has become of its path since.
+    /// Returns true if an entry is at its address and valid, whatever has happened to its path since.
     ///
     /// # Errors
-    /// What the file system says, beside damage.
+    /// Errors of the file system, other than damage.
     pub fn has_put(&self, entry: &Entry, lane: LaneId, address: u64) -> Result<bool> {
         if self.refused.iter().any(|refused| (refused.lane, refused.address) == (lane, address)) {
             return Ok(false);
@@ -27,25 +27,25 @@ impl Container {
         }
     }
 
-    /// Whether all of a piece of a file can be read.
+    /// Returns true if an extent of a file can be read.
     ///
     /// # Errors
-    /// What the file system says, beside damage.
+    /// Errors of the file system, other than damage.
     pub fn is_whole(&self, node: &Node, piece: &Extent) -> Result<bool> {
         Ok(self.open_extents(node.clone(), vec![*piece]).damage()?.is_empty())
     }
 
-    /// What is damaged of a file: nothing when all of it can be read. Of content outside nothing is known but that it is there.
+    /// The damage of a file; empty if all of it can be read. External content is only checked for existence.
     ///
     /// # Errors
-    /// What the file system says, beside damage.
+    /// Errors of the file system, other than damage.
     pub fn check(&self, entry: &IndexEntry) -> Result<Vec<Fault>> {
         let mut damage = self.check_records(entry)?;
         if damage.is_empty()
             && let Some(identity) = self.outside_of(entry)?
         {
-            match OutsideContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
-                // It has come to its place.
+            match ExternalContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
+                // The content was promoted.
                 Err(fault) if fault.errno == Errno::ENOENT => {}
                 Err(fault) => damage.push(fault),
                 Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Reading records of a container by their places.
+//! Reads records by their positions, with a pool of open file descriptors per subfile.
 
 use crate::format::entry::{Entry, Node};
 use crate::format::geometry::{ADDRESS_MAX, LaneId};
@@ -16,89 +16,86 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ask_until, open_files_max};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// Most heads are no larger.
+/// Heads are rarely larger.
 const HEAD_SIZE: usize = 4 << 10;
-/// More than this, in bytes, is read by an open file that nobody else uses meanwhile.
-const MUCH: usize = 256 << 10;
-/// A read that begins at most so many bytes behind the last one continues a sequential read: heads of records lie between.
+/// Larger reads, in bytes, use a descriptor that no other reader uses meanwhile.
+const LARGE_READ: usize = 256 << 10;
+/// A read that begins at most this many bytes after the last one is sequential: heads of records lie between.
 const GAP_MAX: u64 = 16 << 10;
-/// Open files of a subfile.
+/// Maximum number of open descriptors of a subfile.
 const FILES_MAX: usize = 8;
-/// Of the open files that a process may have, all subfiles together have one part of this many; then those go that nobody uses.
+/// All subfiles together may use the process's descriptor limit divided by this; then unused ones are closed.
 const PART_OF_FILES: usize = 2;
-/// How long, and how often, an open is tried again where there are too many open files.
-const ROOM_WAIT: Duration = Duration::from_secs(10);
-const ROOM_STEP: Duration = Duration::from_millis(5);
-/// Threads at most that look at subfiles together, two or more each.
-const LOOKERS: usize = 8;
+/// How long, and how often, an open is retried after `EMFILE` or `ENFILE`.
+const RETRY_TIME: Duration = Duration::from_secs(10);
+const RETRY_STEP: Duration = Duration::from_millis(5);
+/// Maximum number of threads that open subfiles in parallel, two or more subfiles each.
+const THREADS_MAX: usize = 8;
 
-/// The subfiles of a container, opened when they are first read.
+/// The subfiles of a container, opened at their first use.
 pub struct Records {
     fs: Arc<dyn SharedFs>,
     superblock: Superblock,
     opened: Mutex<BTreeMap<u32, Opened>>,
-    /// Open files at most, unless more are used at the same time.
+    /// Maximum number of open descriptors, unless more are in use at the same time.
     files_max: usize,
 }
 
-/// A subfile, and its open files.
+/// A subfile, and its open descriptors.
 struct Opened {
-    /// By which all read that need little of it.
+    /// For all small reads.
     shared: Subfile,
-    /// That is the one which a writer here writes to: all read by it.
+    /// `shared` belongs to a writer of this process: all reads use it.
     is_written: bool,
-    /// Those that nobody has just now who reads much. What was given back last is at the end.
+    /// Descriptors that no reader uses; the last one returned is last.
     free: Vec<Free>,
-    /// All of them.
+    /// Number of all descriptors.
     count: usize,
 }
 
 struct Free {
     file: Arc<dyn SharedFile>,
-    /// Where what was read by it last ended; nothing where nothing was.
+    /// Where its last read ended, if it was read.
     end: Option<u64>,
     last: WeakReader,
 }
 
-/// Somebody who reads much of one file, now and again.
+/// Identity of a reader of large parts of a file, across calls.
 #[derive(Default)]
 pub struct Reader(Arc<()>);
 
-/// One that may have gone.
+/// A reader that may be gone.
 type WeakReader = Weak<()>;
 
-/// An open file of a subfile which nobody else uses who reads much of it (one of them is the shared one): kernel and clients of file systems keep for each open file by itself
-/// what they read ahead.
-pub struct Lent {
+/// A descriptor of a subfile for one reader at a time (one of the pool is the shared one). The kernel and clients of file systems keep
+/// readahead state per open file.
+pub struct PooledFile {
     records: Arc<Records>,
     number: u32,
     file: Arc<dyn SharedFile>,
-    /// Where what was read by it last ended; nothing where nothing was, or others may have it.
+    /// Where its last read ended; `None` if there was none, or the descriptor is shared.
     end: Option<u64>,
-    /// Who has it; nobody where others have it, too.
+    /// The reader; `None` if the descriptor is shared.
     reader: Option<WeakReader>,
 }
 
-impl Lent {
-    /// Whose it is.
+impl PooledFile {
+    /// Number of the subfile.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Reads what is wanted, and nothing ahead of it, but where it goes on behind what was read last: who reads in order has the kernel
-    /// read ahead. The hint holds for this read: who needs little may have the same file open meanwhile.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Reads without readahead, unless the read continues the last one: sequential readers profit from the kernel's readahead. The hint
+    /// applies to this read only, as small reads may use the same descriptor.
     pub fn read_wanted(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let goes_on = self.end.is_some_and(|end| (end..=end + GAP_MAX).contains(&offset));
+        let is_sequential = self.end.is_some_and(|end| (end..=end + GAP_MAX).contains(&offset));
         if self.reader.is_some() {
             self.end = Some(offset + buffer.len() as u64);
         }
-        if goes_on {
+        if is_sequential {
             return self.file.read_at(buffer, offset);
         }
-        // As much of it as the kernel asks for at once is on its way before the read waits for the first of it.
+        // The kernel has the first requests in flight before the read waits for the first one.
         self.file.prefetch(offset, buffer.len() as u64);
         if self.reader.is_none() {
             return self.file.read_at(buffer, offset);
@@ -109,13 +106,13 @@ impl Lent {
         read
     }
 
-    /// It.
+    /// The open file.
     pub fn file(&self) -> &Arc<dyn SharedFile> {
         &self.file
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledFile {
     fn drop(&mut self) {
         let Some(last) = self.reader.take() else { return };
         if let Some(opened) =
@@ -127,7 +124,7 @@ impl Drop for Lent {
 }
 
 impl Opened {
-    /// One that is free for a reader: what it had last, or what no other will go on with, which was used last.
+    /// Takes a free descriptor: the reader's last one, or else the one used last among those whose reader is gone.
     fn take_free(&mut self, reader: &Reader) -> Option<Free> {
         let is_its_own = |free: &Free| free.last.as_ptr() == Arc::as_ptr(&reader.0);
         let is_left = |free: &Free| free.last.strong_count() == 0;
@@ -135,19 +132,19 @@ impl Opened {
         found.map(|at| self.free.remove(at))
     }
 
-    /// One that another reader will miss, if it is still there: what was not used for longest.
+    /// Takes the free descriptor that was not used for longest, although its reader may return.
     fn take_from_another(&mut self) -> Option<Free> {
         (!self.free.is_empty()).then(|| self.free.remove(0))
     }
 }
 
 impl Records {
-    /// Those of the container whose directory `fs` is.
+    /// `fs` is the container's directory.
     pub fn new(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Self {
         Self::with_files(fs, superblock, open_files_max() / PART_OF_FILES)
     }
 
-    /// The same, with so many open files at most.
+    /// As [`Self::new`], with a limit on open descriptors.
     pub fn with_files(fs: Arc<dyn SharedFs>, superblock: Superblock, files_max: usize) -> Self {
         Self { fs, superblock, opened: Mutex::default(), files_max }
     }
@@ -157,15 +154,15 @@ impl Records {
         &self.fs
     }
 
-    /// What is the same for all of it.
+    /// The superblock.
     pub fn superblock(&self) -> Superblock {
         self.superblock
     }
 
-    /// One of the subfiles.
+    /// A subfile, opened if necessary.
     ///
     /// # Errors
-    /// `ENOENT` when it is missing, and what the file system says.
+    /// `ENOENT` if it is missing, and errors of the file system.
     pub fn subfile(&self, number: u32) -> Result<Subfile> {
         if let Some(opened) = self.opened.lock().get(&number) {
             return Ok(opened.shared.clone());
@@ -173,7 +170,7 @@ impl Records {
         if self.opened.lock().values().map(|opened| opened.count).sum::<usize>() >= self.files_max {
             self.close_unused();
         }
-        let shared = self.open_as_room_is(number)?;
+        let shared = self.open_with_retry(number)?;
         let open = || {
             let free = vec![Free { file: shared.file().clone(), end: None, last: WeakReader::new() }];
             Opened { free, shared, is_written: false, count: 1 }
@@ -181,15 +178,15 @@ impl Records {
         Ok(self.opened.lock().entry(number).or_insert_with(open).shared.clone())
     }
 
-    /// Opens a subfile. Where there are too many open files, those go that nobody uses just now; other processes, or the client of the file system, may have
-    /// to let go of theirs first.
-    fn open_as_room_is(&self, number: u32) -> Result<Subfile> {
+    /// Opens a subfile. While there are too many open files, it closes unused ones and retries: other processes, or the client of the file
+    /// system, may have to close theirs first.
+    fn open_with_retry(&self, number: u32) -> Result<Subfile> {
         let open = || Subfile::open(&*self.fs, self.superblock, number, Access::Read);
         let mut last = match open() {
             Err(fault) if are_too_many(&fault) => fault,
             opened => return opened,
         };
-        let opened = ask_until(ROOM_WAIT, ROOM_STEP, || {
+        let opened = ask_until(RETRY_TIME, RETRY_STEP, || {
             self.close_unused();
             match open() {
                 Err(fault) if are_too_many(&fault) => {
@@ -202,7 +199,7 @@ impl Records {
         opened.unwrap_or(Err(last))
     }
 
-    /// Closes what is not lent. It is opened again when it is wanted.
+    /// Closes unused descriptors.
     fn close_unused(&self) {
         self.opened.lock().retain(|_, opened| {
             if !opened.is_written {
@@ -213,62 +210,64 @@ impl Records {
         });
     }
 
-    /// How the lanes of subfiles stand, in their order. What is to be opened for that is opened by several threads: each waits for the file system.
+    /// The lane states of subfiles, in the order of `numbers`. Several threads open the subfiles, as each waits for the file system.
     ///
     /// # Errors
-    /// As [`Self::subfile`], and what the file system says.
+    /// As [`Self::subfile`], and errors of the file system.
     pub fn lanes(&self, numbers: &[u32]) -> Result<Vec<(u32, Vec<LaneState>)>> {
         let look = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
         let unopened = {
             let opened = self.opened.lock();
             numbers.iter().filter(|number| !opened.contains_key(number)).count()
         };
-        let lookers = LOOKERS.min(unopened / 2);
-        if lookers <= 1 {
+        let threads = THREADS_MAX.min(unopened / 2);
+        if threads <= 1 {
             return numbers.iter().map(look).collect();
         }
-        let look_at = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
-        let parts = numbers.chunks(numbers.len().div_ceil(lookers));
+        let lanes_of = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
+        let parts = numbers.chunks(numbers.len().div_ceil(threads));
         let found: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
-            let looking: Vec<_> =
-                parts.map(|part| (part, Builder::new().spawn_scoped(scope, move || look_at(part)))).collect();
-            let done = looking.into_iter().map(|(part, looker)| match looker {
-                Ok(looker) => looker.join().unwrap_or_else(|_| Err(died())),
-                // The user may have no more threads.
-                Err(_) => look_at(part),
+            let running: Vec<_> = parts
+                .map(|part| (part, Builder::new().spawn_scoped(scope, move || lanes_of(part))))
+                .collect();
+            let done = running.into_iter().map(|(part, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(panicked())),
+                // The user's limit of threads is reached.
+                Err(_) => lanes_of(part),
             });
             done.collect()
         });
         Ok(found?.concat())
     }
 
-    /// From now on reads of `written` use the open file through which a writer writes to it. A file system may keep what an open file
-    /// has written where other open files of this machine do not see it before it is synced (Gfarm's).
+    /// Makes reads of `written` use its writer's descriptor: on some file systems (Gfarm) other descriptors of this host do not see unsynced
+    /// writes.
     pub fn read_as_written(&self, written: &Subfile) {
         let opened = Opened { shared: written.clone(), is_written: true, free: Vec::new(), count: 1 };
         self.opened.lock().insert(written.number(), opened);
     }
 
-    /// An open file of a subfile for somebody who reads much of it.
+    /// Borrows a descriptor of a subfile for a reader of much data.
     ///
     /// # Errors
     /// As [`Self::subfile`].
-    pub fn lend(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<Lent> {
+    pub fn borrow(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<PooledFile> {
         let shared = self.subfile(number)?.file().clone();
-        let of_all = || Lent { records: self.clone(), number, file: shared.clone(), end: None, reader: None };
+        let shared_one =
+            || PooledFile { records: self.clone(), number, file: shared.clone(), end: None, reader: None };
         let own = |file, end| {
             let reader = Some(Arc::downgrade(&reader.0));
-            Lent { records: self.clone(), number, file, end, reader }
+            PooledFile { records: self.clone(), number, file, end, reader }
         };
         {
             let mut opened = self.opened.lock();
-            let Some(opened) = opened.get_mut(&number) else { return Ok(of_all()) };
+            let Some(opened) = opened.get_mut(&number) else { return Ok(shared_one()) };
             if let Some(Free { file, end, .. }) = opened.take_free(reader) {
                 return Ok(own(file, end));
             }
             if opened.is_written || opened.count >= FILES_MAX {
                 let taken = opened.take_from_another();
-                return Ok(taken.map_or_else(of_all, |Free { file, end, .. }| own(file, end)));
+                return Ok(taken.map_or_else(shared_one, |Free { file, end, .. }| own(file, end)));
             }
             opened.count += 1;
         }
@@ -280,24 +279,24 @@ impl Records {
                 {
                     opened.count -= 1;
                 }
-                Ok(of_all())
+                Ok(shared_one())
             }
         }
     }
 
-    /// Has the first of the record of an entry be on its way, as much as is read at once of a file that is small. A hint, as those of [`Lent::read_wanted`].
+    /// Starts reading the beginning of an entry's record, as much as a small file takes in one read. A hint.
     pub fn prefetch(&self, entry: &IndexEntry) {
         let offset = self.superblock.geometry.offset(entry.lane.lane, entry.address);
-        // What cannot be opened is told of by the read.
+        // If the open fails, the read reports it.
         if let Ok(subfile) = self.subfile(entry.lane.subfile) {
-            subfile.file().prefetch(offset, MUCH.min(entry.record_size as usize) as u64);
+            subfile.file().prefetch(offset, LARGE_READ.min(entry.record_size as usize) as u64);
         }
     }
 
-    /// The record of an entry, what it tells, and its bytes as far as they were read: with the head, up to `ahead` of data.
+    /// Reads the record of an entry: its head, its node, and the bytes read, which contain up to `ahead` bytes of data.
     ///
     /// # Errors
-    /// `EIO` when it is not there, or damaged.
+    /// `EIO` if it is missing or damaged.
     pub fn read_entry(self: &Arc<Self>, entry: &IndexEntry, ahead: usize) -> Result<(Head, Node, Vec<u8>)> {
         let size = (entry.record_size as usize).min(HEAD_SIZE + ahead);
         let (head, bytes) = self.read(entry.lane, entry.address, size)?;
@@ -308,19 +307,19 @@ impl Records {
                 let node = node.clone();
                 Ok((head, node, bytes))
             }
-            _ => Err(not_there(entry.lane, entry.address, "it is another one than the index tells of")),
+            _ => Err(not_there(entry.lane, entry.address, "another record than the index says is there")),
         }
     }
 
-    /// A record and the bytes of it that were read: `size`, and more where its head is larger.
+    /// Reads a record; returns its head, and the `size` bytes that were read (more if the head is larger).
     ///
     /// # Errors
-    /// `EIO` when it is not there, or damaged.
+    /// `EIO` if it is missing or damaged.
     pub fn read(self: &Arc<Self>, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
-        let opened = match size > MUCH {
+        let opened = match size > LARGE_READ {
             true => self
-                .lend(lane.subfile, &Reader::default())
-                .map(|lent| self.read_by(&**lent.file(), lane, address, size)),
+                .borrow(lane.subfile, &Reader::default())
+                .map(|pooled| self.read_by(&**pooled.file(), lane, address, size)),
             false => {
                 self.subfile(lane.subfile).map(|subfile| self.read_by(&**subfile.file(), lane, address, size))
             }
@@ -328,7 +327,7 @@ impl Records {
         opened.unwrap_or_else(|fault| Err(missing(fault, lane, address)))
     }
 
-    /// The same, by an open file of its subfile.
+    /// As [`Self::read`], with an open descriptor of its subfile.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -344,11 +343,11 @@ impl Records {
             || address >= ADDRESS_MAX
             || geometry.block_end(address) - address < record::FIXED_SIZE as u64
         {
-            return Err(not_there(lane, address, "there is no such place"));
+            return Err(not_there(lane, address, "the address is invalid"));
         }
-        let room = (geometry.block_end(address) - address) as usize;
+        let block_rest = (geometry.block_end(address) - address) as usize;
         let offset = geometry.offset(lane.lane, address);
-        let mut wanted = size.clamp(record::FIXED_SIZE, room);
+        let mut wanted = size.clamp(record::FIXED_SIZE, block_rest);
         let place = Place { container: self.superblock.container, lane, address, sequence: 0 };
         loop {
             let mut bytes = vec![0; wanted];
@@ -359,8 +358,8 @@ impl Records {
             }
             match record::decode(&bytes, &place) {
                 Found::Record(head) => return Ok((*head, bytes)),
-                Found::Part(size) if size > wanted && size <= room => wanted = size,
-                Found::Part(_) => return Err(not_there(lane, address, "the subfile ends in it")),
+                Found::Part(size) if size > wanted && size <= block_rest => wanted = size,
+                Found::Part(_) => return Err(not_there(lane, address, "the subfile ends within it")),
                 Found::Blank => return Err(not_there(lane, address, "nothing was ever written there")),
                 Found::Damaged(why) => return Err(not_there(lane, address, why)),
             }
@@ -372,11 +371,11 @@ fn are_too_many(fault: &Fault) -> bool {
     matches!(fault.errno, Errno::EMFILE | Errno::ENFILE)
 }
 
-fn died() -> Fault {
-    Fault::new(Errno::EIO, "a thread that looks at subfiles has ended with a panic")
+fn panicked() -> Fault {
+    Fault::new(Errno::EIO, "a thread that opens subfiles panicked")
 }
 
-/// What a reader is told where it cannot open the subfile of a record.
+/// The error for a record whose subfile cannot be opened.
 pub fn missing(fault: Fault, lane: LaneId, address: u64) -> Fault {
     match fault.errno {
         Errno::ENOENT => not_there(lane, address, "the subfile is missing"),
@@ -384,7 +383,7 @@ pub fn missing(fault: Fault, lane: LaneId, address: u64) -> Fault {
     }
 }
 
-/// What a reader is told of a record that is not as it should be.
+/// The error for a damaged or missing record.
 pub fn not_there(lane: LaneId, address: u64, why: &str) -> Fault {
     Fault::new(Errno::EIO, format!("the record at {address} in {lane} is damaged: {why}"))
 }

@@ -1,4 +1,4 @@
-//! Going through a lane, from record to record, also where some of it is damaged or was never finished.
+//! Scan of a lane, record by record, across damaged and unfinished parts.
 
 use crate::format::geometry::LaneId;
 use crate::format::record;
@@ -9,41 +9,40 @@ use std::sync::Arc;
 use tameike_core::Result;
 use tameike_io::shared::SharedFile;
 
-/// Bytes that are read at once, where heads stand close to each other.
+/// Maximum bytes per read, for consecutive heads.
 const WINDOW_SIZE_MAX: usize = 256 << 10;
-/// The same where nothing may stand.
+/// Minimum bytes per read, where no record may be.
 const WINDOW_SIZE_MIN: usize = 4 << 10;
 
-/// Why a record is none that begins as one: nobody can tell which of the two.
-const TORN: &str =
-    "it is not all there: its writer did not come to its end, or the subfile was cut or damaged";
+/// Damage of an incomplete record; the two causes cannot be distinguished.
+const TORN: &str = "it is incomplete: its writer failed, or the subfile was truncated or damaged";
 
-/// What a scan comes upon.
+/// Result of one step of a scan.
 #[derive(Debug)]
 pub enum Step {
     /// A record.
     Record(Box<Head>),
-    /// Bytes from `address` on that are no record, though one was there.
+    /// Invalid bytes where a record was.
     Damage {
-        /// Where they begin.
+        /// Address of the first invalid byte.
         address: u64,
-        /// Why they are none.
+        /// The reason.
         why: String,
     },
 }
 
-/// The records of a lane, in their order.
+/// Iterates over the records of a lane.
 pub struct LaneScan {
     file: Arc<dyn SharedFile>,
     superblock: Superblock,
     lane: LaneId,
-    /// Of the next record.
+    /// Address of the next record.
     address: u64,
-    /// Where the subfile ends, as an address.
+    /// End of the subfile, as an address.
     end: u64,
-    /// Of the next record.
+    /// Expected sequence number of the next record.
     sequence: u64,
-    /// After the last record.
+    /// End of the last record.
     known_end: LaneEnd,
     window: Vec<u8>,
     window_at: u64,
@@ -51,10 +50,7 @@ pub struct LaneScan {
 }
 
 impl LaneScan {
-    /// From where a scan has ended before.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// A scan from the end of an earlier one.
     pub fn new(file: Arc<dyn SharedFile>, superblock: Superblock, from: LaneEnd) -> Result<Self> {
         let end = superblock.geometry.addresses(from.lane.lane, file.stat()?.size).end;
         Ok(Self {
@@ -71,20 +67,17 @@ impl LaneScan {
         })
     }
 
-    /// What comes after the last record that was found.
+    /// The end of the last record that was found.
     pub fn known_end(&self) -> LaneEnd {
         self.known_end
     }
 
-    /// What comes next; nothing at the end.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// The next record or damage; `None` at the end.
     pub fn next(&mut self) -> Result<Option<Step>> {
         while self.address < self.end {
             let address = self.address;
             let block_end = self.superblock.geometry.block_end(address);
-            match self.look(address)? {
+            match self.decode_at(address)? {
                 Found::Record(head)
                     if address + u64::from(head.size + head.kept_size) > self.end.min(block_end) =>
                 {
@@ -92,11 +85,11 @@ impl LaneScan {
                     return Ok(Some(Step::Damage { address, why: TORN.to_string() }));
                 }
                 Found::Record(head) => {
-                    // A new life has numbers of its own.
-                    let expected = self.sequence.max(first_sequence(head.place.life()));
+                    // Each incarnation has its own sequence numbers.
+                    let expected = self.sequence.max(first_sequence(head.place.incarnation()));
                     let missing = head.place.sequence.checked_sub(expected).filter(|missing| *missing > 0);
                     if let Some(missing) = missing {
-                        // Found again as it is, once that is told.
+                        // The next step returns this record.
                         self.sequence = head.place.sequence;
                         let why = format!("{missing} records before it are missing");
                         return Ok(Some(Step::Damage { address, why }));
@@ -111,7 +104,7 @@ impl LaneScan {
                     self.known_end = LaneEnd { lane: self.lane, address, sequence, is_finished };
                     return Ok(Some(Step::Record(head)));
                 }
-                // The end of a life, or of what was written before its writer died: another may have gone on behind it.
+                // The end of an incarnation, or of what was written before its writer failed: the next one may begin in the next block.
                 Found::Blank => self.address = block_end,
                 Found::Part(_) => {
                     self.address = self.find_record(address + u64::from(ALIGNMENT), block_end)?;
@@ -126,10 +119,10 @@ impl LaneScan {
         Ok(None)
     }
 
-    /// The first record of the block from `address` on, or its end.
+    /// The address of the first record of the block from `address` on, or the end of the block.
     fn find_record(&mut self, mut address: u64, block_end: u64) -> Result<u64> {
         while address < block_end.min(self.end) {
-            if matches!(self.look(address)?, Found::Record(_)) {
+            if matches!(self.decode_at(address)?, Found::Record(_)) {
                 return Ok(address);
             }
             address += u64::from(ALIGNMENT);
@@ -137,8 +130,8 @@ impl LaneScan {
         Ok(block_end)
     }
 
-    /// What stands at an address.
-    fn look(&mut self, address: u64) -> Result<Found> {
+    /// Decodes a record at an address.
+    fn decode_at(&mut self, address: u64) -> Result<Found> {
         let place =
             Place { container: self.superblock.container, lane: self.lane, address, sequence: self.sequence };
         match self.read(address, FIXED_SIZE)? {
@@ -149,7 +142,7 @@ impl LaneScan {
                 },
                 found => Ok(found),
             },
-            // Less than a head is left of the subfile, which only a cut leaves.
+            // The subfile ends within a head, which only truncation leaves.
             None => {
                 let mut rest = vec![0; (self.end - address).min(FIXED_SIZE as u64) as usize];
                 let offset = self.superblock.geometry.offset(self.lane.lane, address);
@@ -159,19 +152,19 @@ impl LaneScan {
         }
     }
 
-    /// `size` bytes at least from `address` on, as many as are at hand; none where block or subfile end before.
+    /// At least `size` bytes from `address` on; `None` if the block or the subfile ends before that.
     fn read(&mut self, address: u64, size: usize) -> Result<Option<&[u8]>> {
-        let room = self.superblock.geometry.block_end(address).min(self.end) - address;
-        if room < size as u64 {
+        let rest = self.superblock.geometry.block_end(address).min(self.end) - address;
+        if rest < size as u64 {
             return Ok(None);
         }
         let window_end = self.window_at + self.window.len() as u64;
         if address < self.window_at || address + size as u64 > window_end {
-            // Where heads follow each other more is read at once.
+            // Consecutive heads are read in growing windows.
             let follows = !self.window.is_empty() && address < window_end + WINDOW_SIZE_MIN as u64;
             self.window_size =
                 if follows { (self.window_size * 4).min(WINDOW_SIZE_MAX) } else { WINDOW_SIZE_MIN };
-            let length = (room as usize).min(size.max(self.window_size));
+            let length = (rest as usize).min(size.max(self.window_size));
             self.window.resize(length, 0);
             let offset = self.superblock.geometry.offset(self.lane.lane, address);
             let count = self.file.read_at(&mut self.window, offset)?;

@@ -1,4 +1,4 @@
-//! Going through the paths of a container: those of the index, and those beside it.
+//! Iteration over the paths of a container: index and added entries, merged.
 
 use super::super::index::{IndexEntry, Merge};
 use super::Container;
@@ -9,32 +9,32 @@ use std::ops::Bound;
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::join;
 
-/// Entries by directory and name.
+/// Entries, ordered by directory and name.
 pub type Walk<'a> = Box<dyn Iterator<Item = Result<IndexEntry>> + 'a>;
 
 impl Container {
-    /// Everything that is there, by directory and name.
+    /// All entries, by directory and name.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged.
+    /// `EIO` if the index is damaged.
     pub fn walk(&self) -> Result<Walk<'_>> {
         self.walk_from(b"")
     }
 
-    /// What is in a directory, by name. Of one that is not there nothing.
+    /// The entries of a directory, by name; none if the directory does not exist.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn children(&self, dir: &[u8]) -> Result<Walk<'_>> {
         self.children_after(dir, b"")
     }
 
-    /// As [`Self::children`], those whose names come after `name`.
+    /// As [`Self::children`], for names that sort after `name`.
     ///
     /// # Errors
     /// As [`Self::children`].
     pub fn children_after(&self, dir: &[u8], name: &[u8]) -> Result<Walk<'_>> {
-        // No other name comes between.
+        // No other name sorts in between.
         let first = join(dir, &[name, b"\0"].concat());
         let dir = dir.to_vec();
         let is_there = move |entry: &Result<IndexEntry>| {
@@ -43,16 +43,16 @@ impl Container {
         Ok(Box::new(self.walk_from(&first)?.take_while(is_there)))
     }
 
-    /// All that is below a directory, a directory before what is in it. Of one that is not there nothing.
+    /// All entries below a directory, a directory before its contents; none if the directory does not exist.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn below(&self, dir: &[u8]) -> Result<Walk<'_>> {
         if dir.is_empty() {
             return self.walk();
         }
         let below = join(dir, b"");
-        // No directory comes between.
+        // No directory sorts in between.
         let deeper = self.walk_from(&join(&[&below[..], b"\0"].concat(), b"\0"))?;
         let is_there = move |entry: &Result<IndexEntry>| {
             entry.as_ref().map_or(true, |entry| split_path(&entry.path).0.starts_with(&below))
@@ -60,16 +60,15 @@ impl Container {
         Ok(Box::new(self.children(dir)?.chain(deeper.take_while(is_there))))
     }
 
-    /// Everything that is there, depth first: a directory, its files, then its directories, each followed by all that is below it. The directories
-    /// are kept in memory.
+    /// All entries, depth first: a directory, its files, then its subdirectories recursively. The directories are kept in memory.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged.
+    /// `EIO` if the index is damaged.
     pub fn walk_deep(&self) -> Result<Walk<'_>> {
         let mut dirs = BTreeMap::from([(DeepKey::of(b""), None)]);
         for entry in self.walk()? {
             let entry = entry?;
-            // It may have no entry of its own.
+            // The directory may have no entry.
             dirs.entry(DeepKey::of(split_path(&entry.path).0)).or_insert(None);
             if is_dir(&entry) {
                 dirs.insert(DeepKey::of(&entry.path), Some(entry));
@@ -85,10 +84,10 @@ impl Container {
         Ok(Box::new(dirs.into_iter().flat_map(in_dir)))
     }
 
-    /// Names of directories in `dir` in which there is something, whether an entry tells of them or not.
+    /// Names of subdirectories of `dir` that contain something, with or without an entry.
     ///
     /// # Errors
-    /// `EIO` when the index is damaged there.
+    /// `EIO` if the index is damaged there.
     pub fn directories_in(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
         let below = if dir.is_empty() { Vec::new() } else { join(dir, b"") };
         let (mut names, mut from) = (Vec::new(), [&below[..], b"\0"].concat());
@@ -100,7 +99,7 @@ impl Container {
             if names.last().is_none_or(|last| last != name) {
                 names.push(name.to_vec());
             }
-            // All in it, then all below it.
+            // Skip the entries in it, then those below it.
             let behind = if rest == name { b'\0' } else { b'/' + 1 };
             from = [&below[..], name, &[behind]].concat();
         }
@@ -120,7 +119,7 @@ impl Container {
         Ok(Box::new(Merge::new(sources)?.filter(is_there)))
     }
 
-    /// Paths that were removed since the index was made, or ever where there is none.
+    /// Removals since the index was written; all removals if there is no index.
     pub fn removed(&self) -> impl Iterator<Item = &IndexEntry> {
         self.added.values().filter(|entry| entry.node.is_none())
     }
@@ -130,7 +129,7 @@ fn is_dir(entry: &IndexEntry) -> bool {
     entry.node.is_some_and(|node| node.kind == FileKind::Directory)
 }
 
-/// The path of a directory, in the order of a walk that goes depth first: no byte of a name is lower than what separates names.
+/// The path of a directory, in depth-first order: the separator sorts before all bytes of names.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct DeepKey(Vec<u8>);
 

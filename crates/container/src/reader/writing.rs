@@ -1,4 +1,4 @@
-//! A container that a process of this one reads while it adds to it.
+//! Writers of a container that the same process reads.
 
 use super::super::index::{IndexBuilder, LaneEnd};
 use super::super::writer::LaneWriter;
@@ -11,15 +11,14 @@ use crate::writer::content_lanes::Streams;
 use tameike_core::Result;
 
 impl Container {
-    /// Begins a writer, as [`LaneWriter::begin`] does, whose codec makes data smaller, where that pays; this process reads by its open files what it
-    /// puts. A writer that is one of a host's has up to `streams` lanes for content beside that of its entries, each in a subfile of its own with a
-    /// thread that writes.
+    /// Begins a writer, as [`LaneWriter::begin`] does, with compression by `codec`; this process reads through the writer's descriptors. A
+    /// writer of kind [`WriterId::Host`] gets up to `streams` additional lanes for content, each in its own subfile with its own thread.
     ///
     /// # Errors
     /// As [`LaneWriter::begin`].
     pub fn begin_writer(&mut self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
-        // It may take lanes that have ended.
-        self.told.clear();
+        // The writer may claim lanes that have ended.
+        self.known_ends.clear();
         let mut writer = LaneWriter::begin(&**self.records.fs(), self.records.superblock(), who)?;
         writer.set_codec(codec)?;
         self.records.read_as_written(writer.subfile());
@@ -31,30 +30,24 @@ impl Container {
         Ok(writer)
     }
 
-    /// Ends a writer, and tells where its lanes end. Nothing of it needs to be read where each of its entries was [added](Self::add).
+    /// Ends a writer, and returns the ends of its lanes. They need no scan if each of the writer's entries was [added](Self::add).
     ///
     /// # Errors
     /// As [`LaneWriter::finish`].
     pub fn end_writer(&mut self, writer: LaneWriter) -> Result<Vec<LaneEnd>> {
         let ends = writer.finish()?;
-        // A lane that another process had, and ended since this one looked, has entries that are not known here: it is scanned.
-        let followed: Vec<_> = ends.iter().filter(|end| self.goes_on(end)).copied().collect();
-        self.tell_ends(&followed);
+        // A lane that another process used after the last scan has unknown entries: it is scanned.
+        let followed: Vec<_> = ends.iter().filter(|end| self.follows_known_end(end)).copied().collect();
+        self.record_ends(&followed);
         Ok(ends)
     }
 
-    /// Whether a writer may still add to it: one that has not ended, and of which nothing tells that it has died.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Returns true if a writer may still add to it: one that has neither finished nor is known to have failed.
     pub fn may_grow(&self) -> Result<bool> {
         claim::may_grow(&self.records)
     }
 
-    /// Whether its writer was cut off: it has no index, and a lane that has not ended and that nobody has any more.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Returns true if its writer failed: there is no index, and a lane is unfinished and held by no process.
     pub fn is_cut_off(&self) -> Result<bool> {
         if self.has_index() {
             return Ok(false);
@@ -62,19 +55,19 @@ impl Container {
         for number in Listing::of(&**self.records.fs())?.numbers {
             let lanes = self.records.subfile(number)?.lanes()?;
             if lanes.iter().any(|lane| lane.life > 0 && !lane.is_finished) {
-                // Who may only read cannot ask for the writer's lock.
+                // A process with read permission only cannot test the writer's lock.
                 return Ok(!self.may_grow().unwrap_or(false));
             }
         }
         Ok(false)
     }
 
-    /// Writes a new index of all that is there, unless another process has written one that has more.
+    /// Writes a new index, unless another process has written one that contains more.
     ///
     /// # Errors
-    /// What the file system says; then the old one, if there is one, is still there.
+    /// Errors of the file system; the old index is kept then.
     pub fn write_index(&mut self) -> Result<()> {
-        self.refresh_but(&self.told_subfiles())?;
+        self.refresh_but(&self.complete_subfiles())?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;
         self.walk()?.try_for_each(|entry| index.add(entry?))?;
         index.finish_unless_behind(&self.ends())

@@ -1,28 +1,28 @@
-//! Attributes of what is in a container.
+//! Attributes of files in a session.
 
-use super::state::There;
+use super::state::Existing;
 use super::{Brief, OpenFile, Session, WriterFile, Xattr};
 use crate::Node;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::os::process::wall;
 
-/// Longest name of an extended attribute, and largest value, in bytes: those of the kernel.
+/// The kernel's maxima for the name and the value of an extended attribute, in bytes.
 const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 64 << 10;
 
 impl Session {
-    /// Changes mode, owner and times of what is at a path: of a link itself, also of a file that is open.
+    /// Changes mode, owner and times of a path, without following a link. The file may be open.
     ///
     /// # Errors
-    /// `ENOENT`; `EPERM` for the root, of which the container tells nothing; `EINVAL` when it has a size or a layout: see [`Self::truncate`].
+    /// `ENOENT`; `EPERM` for the root, which has no entry; `EINVAL` for a size (see [`Self::truncate`]) or a layout.
     pub fn set_attributes(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         check_change(change)?;
         self.change_node(path, |node| apply(node, change))
     }
 
-    /// As [`Self::set_attributes`], of an open file: of one that is open for reading alone, what is at its path now. A time of change that was
-    /// set stays until more is written.
+    /// As [`Self::set_attributes`], for an open file. A file that is open for reading only is changed by its path. An mtime stays until the
+    /// next write.
     ///
     /// # Errors
     /// As [`Self::set_attributes`].
@@ -46,7 +46,7 @@ impl Session {
         Ok(())
     }
 
-    /// Extended attributes of what is at a path. The root has none.
+    /// Extended attributes of a path; none for the root.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -62,7 +62,7 @@ impl Session {
         Ok(state.node(&entry)?.xattrs)
     }
 
-    /// Sets all extended attributes of what is at a path, in place of those that it has.
+    /// Replaces all extended attributes of a path.
     ///
     /// # Errors
     /// `ENOENT`; `EPERM` for the root; `ERANGE` for a name or a value that is too long.
@@ -84,7 +84,7 @@ impl Session {
 
     fn change_node(&self, path: &[u8], change: impl FnOnce(&mut Node)) -> Result<()> {
         if path.is_empty() {
-            return Err(Fault::new(Errno::EPERM, "a container tells nothing of its root"));
+            return Err(Fault::new(Errno::EPERM, "the root of a container has no attributes"));
         }
         let mut state = self.state.lock();
         if let Some(draft) = state.drafts.get(path) {
@@ -93,7 +93,7 @@ impl Session {
             draft.is_changed = true;
             return Ok(());
         }
-        let There { entry, .. } = state.find(path)?;
+        let Existing { entry, .. } = state.find(path)?;
         self.begin(&mut state)?;
         let (mut node, _) = state.node_of(&entry)?;
         change(&mut node);
@@ -104,7 +104,7 @@ impl Session {
 fn check_change(change: &AttrChange) -> Result<()> {
     match change {
         AttrChange { size: None, layout: None, .. } => Ok(()),
-        _ => Err(Fault::new(Errno::EINVAL, "size and layout are no attributes that are set in a container")),
+        _ => Err(Fault::new(Errno::EINVAL, "size and layout cannot be set as attributes in a container")),
     }
 }
 

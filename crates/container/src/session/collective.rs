@@ -1,4 +1,4 @@
-//! What processes that begin and end together tell one another.
+//! State that processes exchange when they open and close a container collectively.
 
 use super::{Known, Report, Session, SessionOptions};
 use crate::Container;
@@ -7,7 +7,7 @@ use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
 impl Session {
-    /// The same of a container that another process opens at the same moment, which has told what it [knows](Self::known).
+    /// As [`Self::open`], by the [state](Self::known) of another process that opens the container at the same time.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -18,13 +18,13 @@ impl Session {
         }
     }
 
-    /// What others that open it at the same moment may be told, so that they need not look for themselves: to be asked for before anything is done.
-    /// Nothing where they have to.
+    /// The state for other processes that open the container at the same time, so that they need not read it. Must be called before any
+    /// change. `None` if they must open the container themselves.
     pub fn known(&self) -> Option<Known> {
         self.state.lock().container.known()
     }
 
-    /// As [`Self::finish`], and tells what this process has put, for who ends after it ([`Self::take_report`]); nothing where that is too much to be told.
+    /// As [`Self::finish`], and returns a report for a process that finishes later ([`Self::take_report`]); `None` if it is too large.
     ///
     /// # Errors
     /// As [`Self::finish`].
@@ -33,7 +33,7 @@ impl Session {
         Ok(if ends.is_empty() { None } else { container.report(&ends) })
     }
 
-    /// What another process that has ended has put: it needs not be looked for.
+    /// Adds the entries of another process that has finished, which then need no scan.
     pub fn take_report(&self, report: Report) {
         self.state.lock().container.take_report(report);
     }

@@ -1,4 +1,4 @@
-//! A file that is being written: what is in memory of it, and what is in the lane.
+//! A file that is open for writing: its buffer in memory, and its extents in lanes.
 
 use super::extents;
 use crate::{Container, Content, Extent, FileReader, LaneWriter, Node};
@@ -8,51 +8,51 @@ use std::sync::Arc;
 use tameike_core::{FileKind, Result};
 use tameike_io::os::process::wall;
 
-/// Bytes that a file gathers in memory before they go to the lane.
+/// Maximum bytes that a file buffers before they go to the lane.
 const BUFFER_SIZE_MAX: usize = 1 << 20;
-/// What is written at once and is not less goes to the lane without being gathered, unless it may be all of the file.
+/// Writes of this size, in bytes, or more bypass the buffer, unless they may be the whole file.
 const DIRECT_SIZE_MIN: usize = 256 << 10;
 
-/// A file that somebody has open for writing.
+/// A file that is open for writing.
 pub struct Draft {
-    /// Where it is; nowhere when that name was removed.
+    /// Its path; `None` after an unlink.
     pub path: Option<Vec<u8>>,
-    /// All but size and content is as it will be.
+    /// Current attributes; size and content are in the other fields.
     pub node: Node,
-    /// Bytes of content.
+    /// Size in bytes.
     pub size: u64,
-    /// Where what is in lanes is.
+    /// Content in lanes.
     extents: Vec<Extent>,
-    /// Reads these, as long as they are what they were.
+    /// Reads `extents`; dropped when they change.
     reader: Option<Arc<Mutex<FileReader>>>,
-    /// What is only in memory: it lies over the extents, and begins at `buffer_at`.
+    /// Content in memory only; it covers the extents from `buffer_at` on.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// Whether no entry tells of it as it is.
+    /// True if no entry describes the current state.
     pub is_changed: bool,
 }
 
-/// A read of a file as it is at one moment, for which neither file nor writer is needed any more: the file system may take its time.
+/// A read of the file's state at one moment. It needs neither the file nor the writer, so that a slow read blocks no other call.
 pub struct Reading {
     offset: u64,
     count: usize,
-    /// Of what is in lanes, where not all is in memory.
+    /// Reads content in lanes, if not all is in memory.
     reader: Option<Arc<Mutex<FileReader>>>,
-    /// What is in memory lies over that, from there on.
+    /// Offset of `over` in the read: content from memory, which covers that from lanes.
     over_at: usize,
     over: Vec<u8>,
 }
 
 impl Reading {
-    /// How many bytes there are.
+    /// Number of bytes.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Reads them into as much room.
+    /// Reads the bytes into a buffer of their size.
     ///
     /// # Errors
-    /// `EIO` when what is in lanes is damaged, and what the file system says.
+    /// `EIO` if content in lanes is damaged, and errors of the file system.
     pub fn fill(self, into: &mut [u8]) -> Result<()> {
         if let Some(reader) = self.reader {
             reader.lock().fill(into, self.offset)?;
@@ -61,7 +61,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The bytes.
+    /// Reads the bytes.
     ///
     /// # Errors
     /// As [`Self::fill`].
@@ -73,7 +73,7 @@ impl Reading {
 }
 
 impl Draft {
-    /// An empty file, of which no entry tells yet.
+    /// An empty file without an entry.
     pub fn new(path: Vec<u8>, node: Node) -> Self {
         Self { is_changed: true, ..Self::of(path, node, Vec::new(), 0) }
     }
@@ -85,9 +85,6 @@ impl Draft {
     }
 
     /// Writes at an offset.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn write(&mut self, writer: &mut LaneWriter, data: &[u8], offset: u64) -> Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -99,13 +96,13 @@ impl Draft {
             self.flush(writer)?;
         }
         self.touch();
-        // What may be all of the file is kept for its entry: who opens it has it with that.
+        // Content that may be the whole file is kept for its entry: readers then need one record only.
         let may_be_all = self.extents.is_empty()
             && offset == 0
             && data.len() <= writer.together_size().min(BUFFER_SIZE_MAX);
         if data.len() >= DIRECT_SIZE_MIN && self.buffer.is_empty() && !may_be_all {
             if let Err(fault) = self.put(writer, offset, data) {
-                // Behind the end of the file there is nothing.
+                // Nothing may exist beyond the end of the file.
                 extents::truncate(&mut self.extents, self.size);
                 return Err(fault);
             }
@@ -122,10 +119,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A read at an offset of up to `length` bytes, until the file ends, as it is now. What is in lanes can be read then.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Begins a read of up to `length` bytes at `offset`, as the file is now. Makes its content in lanes readable.
     pub fn begin_read(
         &mut self,
         container: &Container,
@@ -149,7 +143,7 @@ impl Draft {
         Ok(Reading { offset, count, reader, over_at, over })
     }
 
-    /// Reads what is in lanes, which of this range can be read then.
+    /// The reader of content in lanes; makes `range` readable.
     fn reader(
         &mut self,
         container: &Container,
@@ -166,7 +160,7 @@ impl Draft {
         Ok(self.reader.get_or_insert_with(open).clone())
     }
 
-    /// Cuts it, or makes it longer by zeros.
+    /// Truncates the file, or extends it by zeros.
     pub fn truncate(&mut self, size: u64) {
         extents::truncate(&mut self.extents, size);
         self.reader = None;
@@ -175,34 +169,28 @@ impl Draft {
         self.touch();
     }
 
-    /// Its content is another one from now on.
+    /// Marks the content as changed.
     fn touch(&mut self) {
         (self.node.mtime, self.is_changed) = (wall(), true);
     }
 
-    /// Bytes that are only in memory.
+    /// Number of bytes in memory only.
     pub fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Gives what is in memory to the lane.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Puts the buffer to the lane.
     pub fn flush(&mut self, writer: &mut LaneWriter) -> Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let put = self.put(writer, self.buffer_at, &buffer);
         if put.is_err() {
-            // Nothing of it is lost: it may be tried again.
+            // Kept, so that the flush can be retried.
             self.buffer = buffer;
         }
         put
     }
 
-    /// What an entry tells of it now, and the content that goes with the entry. All else is in the lane then.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// The node and the inline content for an entry. All other content is put to the lane before.
     pub fn entry(&mut self, writer: &mut LaneWriter) -> Result<(Node, &[u8])> {
         let is_whole =
             self.extents.is_empty() && self.buffer_at == 0 && self.buffer.len() as u64 == self.size;
@@ -213,7 +201,7 @@ impl Draft {
         Ok((self.node_with(Content::Extents(self.extents.clone())), &[]))
     }
 
-    /// An entry tells of it; with `content` in its own record, at this place.
+    /// An entry with the current state was put; `content` is the location of its inline content.
     pub fn published(&mut self, content: Option<Extent>) {
         self.is_changed = false;
         self.buffer = Vec::new();

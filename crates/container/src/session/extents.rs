@@ -1,8 +1,8 @@
-//! Where the bytes of a file are that is changed piece by piece.
+//! Extents of a file that is changed piece by piece.
 
 use crate::Extent;
 
-/// Puts an extent over what is there: the list stays ascending, and nothing overlaps.
+/// Overwrites a range with an extent. The list stays ascending and without overlaps.
 pub fn lay(extents: &mut Vec<Extent>, new: Extent) {
     if extents.last().is_none_or(|last| last.end() <= new.start) {
         extents.push(new);
@@ -11,28 +11,28 @@ pub fn lay(extents: &mut Vec<Extent>, new: Extent) {
     let (from, to) = (new.start, new.end());
     let first = extents.partition_point(|extent| extent.end() <= from);
     let after = extents.partition_point(|extent| extent.start < to);
-    let before = extents.get(first).filter(|extent| extent.start < from).map(|extent| cut_end(extent, from));
+    let before = extents.get(first).filter(|extent| extent.start < from).map(|extent| trim_end(extent, from));
     let behind = after.checked_sub(1).and_then(|last| extents.get(last)).filter(|extent| extent.end() > to);
-    let behind = behind.map(|extent| cut_start(extent, to));
+    let behind = behind.map(|extent| trim_start(extent, to));
     extents.splice(first..after.max(first), before.into_iter().chain([new]).chain(behind));
 }
 
-/// Leaves nothing at or behind `size`.
+/// Removes everything at or beyond `size`.
 pub fn truncate(extents: &mut Vec<Extent>, size: u64) {
     extents.truncate(extents.partition_point(|extent| extent.start < size));
     if let Some(last) = extents.last_mut() {
-        *last = cut_end(last, size.min(last.end()));
+        *last = trim_end(last, size.min(last.end()));
     }
 }
 
-fn cut_end(extent: &Extent, at: u64) -> Extent {
-    // Within the extent, whose length it is less than.
+fn trim_end(extent: &Extent, at: u64) -> Extent {
+    // Less than the extent's length, so it fits.
     Extent { length: (at - extent.start) as u32, ..*extent }
 }
 
-fn cut_start(extent: &Extent, at: u64) -> Extent {
-    let gone = (at - extent.start) as u32;
-    Extent { start: at, length: extent.length - gone, skip: extent.skip + gone, ..*extent }
+fn trim_start(extent: &Extent, at: u64) -> Extent {
+    let removed = (at - extent.start) as u32;
+    Extent { start: at, length: extent.length - removed, skip: extent.skip + removed, ..*extent }
 }
 
 #[cfg(test)]
@@ -45,10 +45,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_laid_last_is_on_top(pieces in proptest::collection::vec((0..48_u64, 1..16_u32, any::<bool>()), 1..40)) {
+        fn later_extents_cover_earlier_ones(pieces in proptest::collection::vec((0..48_u64, 1..16_u32, any::<bool>()), 1..40)) {
             let (mut extents, mut model) = (Vec::new(), [None; SIZE]);
-            for (number, (start, length, cuts)) in (0_u64..).zip(pieces) {
-                if cuts {
+            for (number, (start, length, truncates)) in (0_u64..).zip(pieces) {
+                if truncates {
                     truncate(&mut extents, start);
                     model[start as usize..].fill(None);
                     continue;

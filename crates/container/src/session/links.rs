@@ -1,7 +1,7 @@
-//! Symbolic links of a container, and names that lead to the same content.
+//! Symbolic links and hard links in a session.
 
 use super::draft::Draft;
-use super::state::{State, There, brief};
+use super::state::{Existing, State, brief};
 use super::{Brief, Session};
 use crate::{IndexEntry, Node, check_path, follow_links, split_path};
 use parking_lot::Mutex;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
 
-/// Longest target, in bytes.
+/// Maximum size of a symbolic link's target, in bytes.
 const TARGET_SIZE_MAX: usize = 4095;
 
-/// Where a path leads to.
-pub struct Led {
-    /// A path on which there is no link.
+/// Result of resolving a path.
+pub struct Resolved {
+    /// The path without symbolic links.
     pub path: Vec<u8>,
-    /// The file there that is open for writing.
+    /// The file, if it is open for writing.
     pub draft: Option<Arc<Mutex<Draft>>>,
-    /// What is there in the container.
+    /// The entry in the container.
     pub entry: Option<IndexEntry>,
 }
 
@@ -26,22 +26,22 @@ impl Session {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// `ENOENT`; `EINVAL` when it is no link.
+    /// `ENOENT`; `EINVAL` if this is not a symbolic link.
     pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
         let mut state = self.state.lock();
         if path.is_empty() || state.drafts.contains_key(path) {
             return Err(Errno::EINVAL.into());
         }
         match state.find(path)? {
-            There { entry, node: Brief { kind: FileKind::Symlink, .. } } => Ok(state.node(&entry)?.target),
+            Existing { entry, node: Brief { kind: FileKind::Symlink, .. } } => Ok(state.node(&entry)?.target),
             _ => Err(Errno::EINVAL.into()),
         }
     }
 
-    /// Makes a symbolic link, and the directories that it lies in.
+    /// Creates a symbolic link, and missing parent directories.
     ///
     /// # Errors
-    /// `EEXIST` when there is something, `ENOENT` and `ENAMETOOLONG` for a target that is none.
+    /// `EEXIST` if the path exists, `ENOENT` and `ENAMETOOLONG` for an invalid target.
     pub fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<()> {
         check_path(path)?;
         match target.len() {
@@ -58,17 +58,17 @@ impl Session {
         state.put(path, Some(node), &[]).map(drop)
     }
 
-    /// Puts what is at a path at another one, too. It is a file of its own from then on, of which no byte is copied.
+    /// Creates a second path with the same content, as an independent file. No byte is copied.
     ///
     /// # Errors
-    /// `ENOENT`; `EEXIST` when there is something already, `EPERM` for a directory.
+    /// `ENOENT`; `EEXIST` if the target exists, `EPERM` for a directory.
     pub fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
         check_path(to)?;
         if from.is_empty() {
             return Err(Errno::EPERM.into());
         }
         let mut state = self.state.lock();
-        let There { entry, node } = state.find_published(from)?;
+        let Existing { entry, node } = state.find_published(from)?;
         if node.kind == FileKind::Directory {
             return Err(Errno::EPERM.into());
         }
@@ -80,47 +80,49 @@ impl Session {
         state.put(to, Some(node), &[]).map(drop)
     }
 
-    /// The path that one leads to when all links on it are followed, the last one, too; maybe there is nothing.
+    /// The path after all symbolic links in it are followed, the last one, too. It need not exist.
     ///
     /// # Errors
-    /// `ELOOP` when there are more than 40 links, `ENOENT` when one leads out of the container.
+    /// `ELOOP` after more than 40 links, `ENOENT` if a link leads out of the container.
     pub fn resolve(&self, path: &[u8]) -> Result<Vec<u8>> {
         if path.is_empty() {
             return Ok(Vec::new());
         }
         check_path(path)?;
-        Ok(self.state.lock().lead_or_look(path, true)?.path)
+        Ok(self.state.lock().resolve_or_refresh(path, true)?.path)
     }
 
-    /// As [`Self::stat`], of what [`Self::resolve`] finds.
+    /// As [`Self::stat`], of the path that [`Self::resolve`] returns.
     ///
     /// # Errors
-    /// `ENOENT` when there is nothing, and as [`Self::resolve`].
+    /// `ENOENT` if the path does not exist, and as [`Self::resolve`].
     pub fn stat_followed(&self, path: &[u8]) -> Result<Brief> {
         if path.is_empty() {
             return Ok(self.root());
         }
         let mut state = self.state.lock();
-        match state.lead_or_look(path, true)? {
-            Led { path, .. } if path.is_empty() => Ok(self.root()),
-            Led { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
-            Led { entry: Some(entry), .. } => state.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into()),
-            Led { entry: None, .. } => Err(Errno::ENOENT.into()),
+        match state.resolve_or_refresh(path, true)? {
+            Resolved { path, .. } if path.is_empty() => Ok(self.root()),
+            Resolved { draft: Some(draft), .. } => Ok(brief(&draft.lock())),
+            Resolved { entry: Some(entry), .. } => state.brief(&entry)?.ok_or_else(|| Errno::ENOENT.into()),
+            Resolved { entry: None, .. } => Err(Errno::ENOENT.into()),
         }
     }
 }
 
 impl State {
-    /// As [`Self::lead`]. What is missing is looked for.
-    pub fn lead_or_look(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
-        match self.lead(path, follows_last)? {
-            Led { draft: None, entry: None, .. } if self.look_again()? => self.lead(path, follows_last),
-            led => Ok(led),
+    /// As [`Self::resolve_known`]; if the path is missing, refreshes the container and retries.
+    pub fn resolve_or_refresh(&mut self, path: &[u8], follows_last: bool) -> Result<Resolved> {
+        match self.resolve_known(path, follows_last)? {
+            Resolved { draft: None, entry: None, .. } if self.look_again()? => {
+                self.resolve_known(path, follows_last)
+            }
+            resolved => Ok(resolved),
         }
     }
 
-    /// Where a path leads to, as far as this process knows; with `follows_last`, through a link at its end, too.
-    pub fn lead(&mut self, path: &[u8], follows_last: bool) -> Result<Led> {
+    /// Resolves a path by what this process knows; `follows_last` follows a link at its end, too.
+    pub fn resolve_known(&mut self, path: &[u8], follows_last: bool) -> Result<Resolved> {
         let here = self.at(path.to_vec())?;
         let is_end = |node: Brief| node.kind != FileKind::Symlink || !follows_last;
         let found = here.entry.as_ref().and_then(|entry| entry.node);
@@ -129,7 +131,7 @@ impl State {
         }
         let (dir, name) = split_path(path);
         if found.is_none() && (dir.is_empty() || self.dirs.contains(dir)) {
-            // No link leads to it: what is known to be a directory is none, and what is missing is none.
+            // A known directory is no link, so the path has none and is missing.
             return Ok(here);
         }
         let to = match follows_last {
@@ -139,18 +141,18 @@ impl State {
         if to == path { Ok(here) } else { self.at(to) }
     }
 
-    fn at(&self, path: Vec<u8>) -> Result<Led> {
+    fn at(&self, path: Vec<u8>) -> Result<Resolved> {
         let draft = self.drafts.get(&path).cloned();
         let entry = self.container.find(&path)?;
-        Ok(Led { path, draft, entry })
+        Ok(Resolved { path, draft, entry })
     }
 
-    /// A path without its links.
+    /// A path without symbolic links.
     fn follow(&mut self, path: &[u8]) -> Result<Vec<u8>> {
         follow_links(path, |at| self.target(at))
     }
 
-    /// Target of what is at a path; nothing when that is no link.
+    /// Target of the symbolic link at a path; `None` if it is no link.
     fn target(&mut self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.dirs.contains(path) || self.drafts.contains_key(path) {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! Files of a container as programs have them: opened, read, written and closed, by any number of processes at the same time.
+//! A container as one process uses it: files are opened, read, written and closed, by any number of processes at the same time.
 //!
-//! Each process has a lane of its own. What it puts is seen by itself at once, and by others when it was synced, or when some MiB were full, once
-//! they look again: who misses a name does, and [`Session::refresh`].
+//! Each process has its own lane. It sees its changes at once. Other processes see them after a sync, or after a few MiB, when they refresh:
+//! on a lookup of a missing name, or by [`Session::refresh`].
 
 mod attributes;
 mod collective;
@@ -21,7 +21,7 @@ pub use options::{LookAgain, Openness, Rank, SUBFILES_MAX, SessionOptions, block
 
 use crate::{Container, Content, FileReader, LaneEnd, Node, Show, check_path};
 use draft::Draft;
-use links::Led;
+use links::Resolved;
 use parking_lot::Mutex;
 use state::{State, brief, check_kind};
 use std::sync::Arc;
@@ -29,41 +29,41 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::os::process::wall;
 use tameike_io::shared::SharedFs;
 
-/// Bytes of a file that is being written that are shown at once.
+/// Bytes per call of [`Session::visit`] for files that are open for writing.
 const VISIT_SIZE: usize = 1 << 20;
 
-/// A container that a process reads and adds to.
+/// A container that one process reads and adds to.
 pub struct Session {
     fs: Arc<dyn SharedFs>,
     options: SessionOptions,
     state: Mutex<State>,
 }
 
-/// How a file is opened.
+/// Flags of [`Session::open_file`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFlags {
-    /// For writing.
+    /// Open for writing.
     pub write: bool,
-    /// It is made where it is missing.
+    /// Create the file if it is missing.
     pub create: bool,
-    /// It must be missing, as far as this process can see.
+    /// Fail if the file exists, as far as this process knows.
     pub exclusive: bool,
-    /// Its content goes.
+    /// Truncate the file to size 0.
     pub truncate: bool,
 }
 
 /// An open file.
 pub enum OpenFile {
-    /// As it was when it was opened.
+    /// Shows the file as it was at the open.
     Reader(Box<Mutex<ReaderFile>>),
-    /// As all of this process see it now.
+    /// Shows the file as this process changes it.
     Writer(WriterFile),
 }
 
-/// A file that is open for reading alone.
+/// A file that is open for reading only.
 pub struct ReaderFile {
     content: FileReader,
-    /// Where it was opened.
+    /// Path at the open.
     path: Vec<u8>,
     brief: Brief,
 }
@@ -71,15 +71,15 @@ pub struct ReaderFile {
 /// A file that is open for writing.
 pub struct WriterFile {
     draft: Arc<Mutex<Draft>>,
-    /// Whoever opens it for reading alone sees the same, and changes nothing.
+    /// False if it was opened for reading only while it was open for writing.
     can_write: bool,
 }
 
 impl Session {
-    /// Opens the container whose directory `fs` is; it is made where there is none, if the options say so.
+    /// Opens the container whose directory is `fs`, and creates it if it is missing and the options say so.
     ///
     /// # Errors
-    /// `EINVAL` when it is no container and is not to be made, and what the file system says.
+    /// `EINVAL` if this is not a container and none may be created, and errors of the file system.
     pub fn open(fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         let superblock = options.make_or_wait(&*fs)?;
         let container = Container::open_as(fs.clone(), superblock)?;
@@ -89,35 +89,32 @@ impl Session {
     fn of(container: Container, fs: Arc<dyn SharedFs>, options: SessionOptions) -> Result<Self> {
         let session = Self { fs, state: Mutex::new(State::new(container, options.look_again)), options };
         if session.options.is_collective && !session.options.is_read_only {
-            // Ranks that do all together write all together: who cannot is told before.
+            // Collective ranks all write: one that cannot fails here, before any of them writes.
             session.begin(&mut session.state.lock())?;
         }
         Ok(session)
     }
 
-    /// Looks for what others have added.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Reads what other processes have added.
     pub fn refresh(&self) -> Result<()> {
         let mut state = self.state.lock();
-        // Others may have removed some.
+        // Other processes may have removed some.
         state.dirs.clear();
         state.container.refresh()
     }
 
-    /// Opens a regular file; links are followed, as by [`Self::resolve`]. `mode` are the permission bits of one that is made.
+    /// Opens a regular file; follows symbolic links, as [`Self::resolve`] does. `mode` is for a new file.
     ///
     /// # Errors
-    /// As open(2); `EEXIST` for a link that is to be made, and as [`Self::resolve`].
+    /// As open(2); `EEXIST` if a symbolic link is at a path to be created exclusively, and as [`Self::resolve`].
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u16) -> Result<OpenFile> {
         check_path(path)?;
         let mut state = self.state.lock();
         let is_made = flags.create && flags.exclusive;
-        // Whose content goes needs not be known.
-        let Led { path, draft, entry } = match flags.create && flags.truncate && !is_made {
-            true => state.lead(path, true)?,
-            false => state.lead_or_look(path, !is_made)?,
+        // A file to be truncated needs no refresh: its content is irrelevant.
+        let Resolved { path, draft, entry } = match flags.create && flags.truncate && !is_made {
+            true => state.resolve_known(path, true)?,
+            false => state.resolve_or_refresh(path, !is_made)?,
         };
         if path.is_empty() {
             return Err(Errno::EISDIR.into());
@@ -137,7 +134,7 @@ impl Session {
             Some(entry) if !flags.write => {
                 check_kind(entry.node.map_or(FileKind::File, |node| node.kind))?;
                 let opener = state.opener(&entry)?;
-                // It reads what may take its time.
+                // Without the lock: this may read from the file system.
                 drop(state);
                 let content = opener.open(&entry)?;
                 let brief = Brief::of(content.node());
@@ -155,7 +152,7 @@ impl Session {
         }
     }
 
-    /// A file without content, in place of what there may be.
+    /// An empty file, which replaces the existing one.
     fn open_empty(
         &self,
         state: &mut State,
@@ -173,10 +170,10 @@ impl Session {
         Ok(state.keep(Draft::new(path, node)))
     }
 
-    /// Reads at an offset until `buffer` is full or the file ends; the number of bytes read.
+    /// Reads at `offset` until `buffer` is full or the file ends; returns the number of bytes read.
     ///
     /// # Errors
-    /// `EIO` when the bytes are damaged, and what the file system says.
+    /// `EIO` if the bytes are damaged, and errors of the file system.
     pub fn read_at(&self, file: &OpenFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
         match file {
             OpenFile::Reader(reader) => reader.lock().content.read_at(buffer, offset),
@@ -192,10 +189,10 @@ impl Session {
         }
     }
 
-    /// Shows all that is in a file, in order; between what is shown are zeros.
+    /// Passes all data of a file to `show`, by ascending offset; skipped bytes are zeros.
     ///
     /// # Errors
-    /// As [`Self::read_at`], and what `show` says.
+    /// As [`Self::read_at`], and errors of `show`.
     pub fn visit(&self, file: &OpenFile, show: Show<'_>) -> Result<()> {
         if let OpenFile::Reader(reader) = file {
             let ReaderFile { content, brief, .. } = &mut *reader.lock();
@@ -220,10 +217,10 @@ impl Session {
         }
     }
 
-    /// Writes at an offset; at the end without one. Where the write has ended.
+    /// Writes at `offset`, or at the end of the file without one. Returns the end of the write.
     ///
     /// # Errors
-    /// `EBADF` when it is not open for writing, `EFBIG` beyond the largest size, and what the file system says.
+    /// `EBADF` if the file is not open for writing, `EFBIG` beyond the maximum size, and errors of the file system.
     pub fn write(&self, file: &OpenFile, data: &[u8], offset: Option<u64>) -> Result<u64> {
         let OpenFile::Writer(WriterFile { draft, can_write: true }) = file else {
             return Err(Errno::EBADF.into());
@@ -241,10 +238,10 @@ impl Session {
         Ok(end)
     }
 
-    /// Cuts a file, or makes it longer by zeros.
+    /// Truncates a file, or extends it by zeros.
     ///
     /// # Errors
-    /// `EBADF` when it is not open for writing, `EFBIG` beyond the largest size.
+    /// `EBADF` if the file is not open for writing, `EFBIG` beyond the maximum size.
     pub fn truncate(&self, file: &OpenFile, size: u64) -> Result<()> {
         let OpenFile::Writer(WriterFile { draft, can_write: true }) = file else {
             return Err(Errno::EBADF.into());
@@ -264,15 +261,15 @@ impl Session {
         }
     }
 
-    /// Closes a file. Its content is in the container then: safe when this process syncs.
+    /// Closes a file. Its content is then in the container, and durable after the next sync.
     ///
     /// # Errors
-    /// What the file system says of what was written and could not be put.
+    /// Errors of the file system for content that could not be written.
     pub fn close(&self, file: OpenFile) -> Result<()> {
         let OpenFile::Writer(WriterFile { draft: shared, .. }) = file else { return Ok(()) };
         let mut state = self.state.lock();
         let published = state.publish(&mut shared.lock());
-        // One is the session's, one ours; what could not be put is kept, and tried again.
+        // At most two references: the session's and this one. Content that could not be written is kept for a retry.
         let path = shared.lock().path.clone();
         match path {
             Some(path) if published.is_ok() && Arc::strong_count(&shared) <= 2 => {
@@ -286,10 +283,7 @@ impl Session {
         published
     }
 
-    /// Makes an open file safe, and all that was closed before.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Makes an open file durable, and all files that were closed before.
     pub fn sync_file(&self, file: &OpenFile) -> Result<()> {
         let mut state = self.state.lock();
         if let OpenFile::Writer(WriterFile { draft, .. }) = file {
@@ -298,10 +292,7 @@ impl Session {
         state.sync(&*self.fs)
     }
 
-    /// What was closed is seen by others that look again. It is not safe by that.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Makes closed files visible to other processes that refresh. They are not durable.
     pub fn write_out(&self) -> Result<()> {
         match &mut self.state.lock().writer {
             Some(writer) => writer.write_pending(),
@@ -309,32 +300,29 @@ impl Session {
         }
     }
 
-    /// Has what was written out be on its way to the disk: a sync waits less then.
+    /// Starts writeback of what was written, so that a later sync is shorter.
     pub fn start_write_back(&self) {
         if let Some(writer) = &self.state.lock().writer {
             writer.start_write_back();
         }
     }
 
-    /// Makes all files safe, as they are now.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Makes all files durable, in their current state.
     pub fn sync(&self) -> Result<()> {
         let mut state = self.state.lock();
         state.publish_all()?;
         state.sync(&*self.fs)
     }
 
-    /// Ends: all is made safe. The last process that ends writes the index.
+    /// Ends the session and makes everything durable. The last process that ends writes the index.
     ///
     /// # Errors
-    /// What the file system says; of the index, too, without which all is there and opening takes longer.
+    /// Errors of the file system, also of the index: the container is complete without it, but slower to open.
     pub fn finish(self) -> Result<()> {
         self.end().map(drop)
     }
 
-    /// Where the lanes of this process end.
+    /// Returns the ends of this process's lanes.
     fn end(self) -> Result<(Container, Vec<LaneEnd>)> {
         let mut state = self.state.into_inner();
         state.publish_all()?;
@@ -348,7 +336,7 @@ impl Session {
         Ok((container, ends))
     }
 
-    /// From the first change on, at the latest, this process has a lane.
+    /// Begins this process's lane, at the first change at the latest.
     fn begin(&self, state: &mut State) -> Result<()> {
         if self.options.is_read_only {
             return Err(Errno::EROFS.into());
@@ -359,7 +347,9 @@ impl Session {
             if streams > 0
                 && let Err(fault) = writer.write_behind()
             {
-                log::debug!("entries are written by who puts them: {fault}");
+                log::debug!(
+                    "cannot start a thread that writes entries; they are written synchronously: {fault}"
+                );
             }
             state.writer = Some(writer);
         }

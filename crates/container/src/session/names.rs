@@ -1,17 +1,17 @@
-//! Names of a container as programs see and change them.
+//! Directory entries in a session: lookup, creation, removal.
 
 use super::Session;
-use super::state::{State, There, brief};
+use super::state::{Existing, State, brief};
 use crate::{Brief, Node, check_path, split_path};
 use std::collections::BTreeMap;
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
 
 impl Session {
-    /// What is at a path, be it a link; the root is a directory. A link's size is that of its target.
+    /// Attributes of a path, without following a link. The size of a symbolic link is that of its target.
     ///
     /// # Errors
-    /// `ENOENT` when there is nothing.
+    /// `ENOENT` if the path does not exist.
     pub fn stat(&self, path: &[u8]) -> Result<Brief> {
         if path.is_empty() {
             return Ok(self.root());
@@ -20,22 +20,22 @@ impl Session {
         if let Some(draft) = state.drafts.get(path) {
             return Ok(brief(&draft.lock()));
         }
-        let There { entry, node } = state.find(path)?;
+        let Existing { entry, node } = state.find(path)?;
         match node.kind {
             FileKind::Symlink => Ok(Brief { size: state.node(&entry)?.target.len() as u64, ..node }),
             _ => Ok(state.brief(&entry)?.unwrap_or(node)),
         }
     }
 
-    /// No entry tells of it.
+    /// The root; it has no entry.
     pub(super) fn root(&self) -> Brief {
         Brief::of(&self.new_node(FileKind::Directory, 0o755))
     }
 
-    /// Names in a directory, in their order, each with what it is.
+    /// Names in a directory, sorted, each with its kind.
     ///
     /// # Errors
-    /// `ENOENT` when there is no such directory, `ENOTDIR` when it is something else.
+    /// `ENOENT` if the path does not exist, `ENOTDIR` if it is no directory.
     pub fn read_dir(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
         let mut state = self.state.lock();
         state.look_again()?;
@@ -53,10 +53,10 @@ impl Session {
         Ok(names.into_iter().collect())
     }
 
-    /// Makes a directory, and those that it lies in.
+    /// Creates a directory, and missing parents.
     ///
     /// # Errors
-    /// `EEXIST` when there is something.
+    /// `EEXIST` if the path exists.
     pub fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
         if !path.is_empty() {
             check_path(path)?;
@@ -69,10 +69,10 @@ impl Session {
         state.put(path, Some(node), &[]).map(drop)
     }
 
-    /// Makes what has no content, with all its attributes: a link, a pipe, a device, a directory; and the directories that it lies in.
+    /// Creates a file without content with all its attributes (a link, a FIFO, a device, a directory), and missing parent directories.
     ///
     /// # Errors
-    /// `EINVAL` for a regular file, `EEXIST` when there is something.
+    /// `EINVAL` for a regular file, `EEXIST` if the path exists.
     pub fn make(&self, path: &[u8], node: Node) -> Result<()> {
         check_path(path)?;
         if node.kind == FileKind::File {
@@ -85,10 +85,10 @@ impl Session {
         state.put(path, Some(node), &[]).map(drop)
     }
 
-    /// Removes anything but a directory. Who has it open keeps it until it is closed.
+    /// Removes a file of any kind but a directory. Open files stay readable until they are closed.
     ///
     /// # Errors
-    /// `ENOENT`, `EISDIR`, and what the file system says.
+    /// `ENOENT`, `EISDIR`, and errors of the file system.
     pub fn unlink(&self, path: &[u8]) -> Result<()> {
         let mut state = self.state.lock();
         if !state.drafts.contains_key(path) && state.find(path)?.node.kind == FileKind::Directory {
@@ -102,10 +102,10 @@ impl Session {
         Ok(())
     }
 
-    /// Removes a directory in which nothing is.
+    /// Removes an empty directory.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, and what the file system says.
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, and errors of the file system.
     pub fn remove_dir(&self, path: &[u8]) -> Result<()> {
         if !self.read_dir(path)?.is_empty() {
             return Err(Errno::ENOTEMPTY.into());
@@ -116,7 +116,7 @@ impl Session {
         state.put(path, None, &[]).map(drop)
     }
 
-    /// Directories that a path lies in are made where this process knows of none.
+    /// Creates the parent directories that this process does not know.
     pub(super) fn make_parents(&self, state: &mut State, path: &[u8]) -> Result<()> {
         let mut dir = Vec::new();
         let (parent, _) = split_path(path);

@@ -1,4 +1,4 @@
-//! Who a process is among those that share a container, and how one is made.
+//! Options of a session: the identity of the process, and parameters of a new container.
 
 use crate::format::superblock;
 use crate::{Codec, Container, Geometry, Superblock, WriterId};
@@ -12,49 +12,49 @@ use tameike_io::os::mount::mounted_as;
 use tameike_io::os::process::{ask_until, host_name, random_bytes};
 use tameike_io::shared::SharedFs;
 
-/// Files of a container, unless somebody asks for others.
+/// Default number of subfiles of a container for ranks.
 pub const SUBFILES_MAX: u32 = 8;
-/// Smaller blocks are not chosen.
+/// Minimum block size that is chosen.
 const BLOCK_SIZE_MIN: u64 = 4 << 20;
-/// The same where blocks of several writers lie in one file in turn: what one has written is read on in long pieces then.
+/// Minimum if blocks of several writers alternate in a file: each writer's data is then read in longer runs.
 const BLOCK_SIZE_MIN_IN_TURN: u64 = 16 << 20;
-/// Bytes of a file that lie on one server of MooseFS, which does not tell them as its best size.
+/// Bytes of a file on one server of MooseFS, which does not report them as its block size.
 const CHUNK_OF_MOOSEFS: u64 = 64 << 20;
-/// Writers that share a file, where nobody knows how many there will be.
+/// Writers per subfile if their number is unknown.
 const LANES_OF_HOST: u32 = 8;
-/// Of more writers only the first one looks whether all have ended.
+/// With more ranks than this, only rank 0 checks whether all have ended.
 const LOOKING_MAX: u32 = 1024;
-/// How long a rank waits for the first one to make the container.
+/// How long a rank waits for rank 0 to create the container.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The same where it is not certain that there is a first one.
+/// The same if the rank was guessed, so that there may be no rank 0.
 const GUESS_WAIT_MAX: Duration = Duration::from_secs(5);
 const WAIT_STEP: Duration = Duration::from_millis(5);
 
-/// Which of several processes one is.
+/// Rank of a process in a parallel program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// From 0 on.
+    /// Rank, from 0.
     pub rank: u32,
-    /// How many there are.
+    /// Number of ranks.
     pub size: u32,
-    /// It was found in the environment, which children of a rank have, too.
+    /// It was read from the environment, which children of a rank inherit.
     pub is_guess: bool,
 }
 
-/// Environment variables that tell a process its rank and how many there are.
+/// Environment variables with the rank and the number of ranks.
 const OF_LAUNCHERS: [(&str, &str); 5] = [
     // Open MPI.
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    // MPICH, Intel MPI, and what else speaks PMI.
+    // MPICH, Intel MPI, and other launchers with PMI.
     ("PMI_RANK", "PMI_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    // A launcher by PMIx under Slurm; the number of processes is Slurm's.
+    // PMIx launchers under Slurm; the number of ranks is Slurm's.
     ("PMIX_RANK", "SLURM_NTASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
 impl Rank {
-    /// The rank that the launcher of a parallel program has told this process, by `variable`.
+    /// The rank that the launcher of a parallel program passes in environment variables, read by `variable`.
     pub fn guess(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| variable(name)?.parse::<u32>().ok();
         OF_LAUNCHERS.iter().find_map(|(rank, size)| {
@@ -64,50 +64,50 @@ impl Rank {
     }
 }
 
-/// When a session looks for what others have added. That asks the file system.
+/// When a session refreshes the container, which takes requests to the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookAgain {
-    /// Whenever a name is missed, and before a directory is listed or gets another name.
+    /// When a name is missing, and before a directory is listed or renamed.
     #[default]
     Always,
-    /// When it is asked to, by [`Session::refresh`](super::Session::refresh).
+    /// Only in [`Session::refresh`](super::Session::refresh).
     Asked,
 }
 
-/// Who may read the files of a container that is made.
+/// Permissions of a new container's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Openness {
-    /// Whom the umask lets.
+    /// By the umask.
     #[default]
     ByUmask,
-    /// Its owner.
+    /// Accessible by the owner only.
     Private,
 }
 
-/// How a process takes part in a container.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Which of several processes it is; nothing where it is one of any number.
+    /// Rank of the process; `None` if the number of processes is unknown.
     pub rank: Option<Rank>,
-    /// Ranks begin and end together: each has its lane from the beginning on, and the first one ends when all others have. It alone writes
-    /// the index, and nobody needs to look who is left.
+    /// Ranks begin and end together: each claims its lane at the open, and rank 0 ends last. It alone writes the index, and no rank checks
+    /// for other writers.
     pub is_collective: bool,
-    /// Whether a container is made where there is none.
+    /// Create the container if it is missing.
     pub create: bool,
-    /// Who may read one that is made.
+    /// Permissions of a new container.
     pub openness: Openness,
-    /// Nothing is changed.
+    /// Refuse changes.
     pub is_read_only: bool,
-    /// When it looks for what others have added.
+    /// When to read what other processes have added.
     pub look_again: LookAgain,
-    /// Bytes of a block of one that is made, see [`Geometry::block_size`] and [`block_size_of`]; nothing, as where others make it: 4 MiB.
+    /// Block size of a new container in bytes, see [`Geometry::block_size`] and [`block_size_of`]; `None`: 4 MiB.
     pub block_size: Option<u32>,
-    /// Files of one that is made, for ranks; nothing: as many as there are ranks, up to [`SUBFILES_MAX`].
+    /// Subfiles of a new container for ranks; `None`: one per rank, up to [`SUBFILES_MAX`].
     pub subfiles: Option<u32>,
-    /// What makes data smaller that this process writes.
+    /// Compression of new data.
     pub codec: Codec,
-    /// Files at most that content goes to at the same time, beside that of the entries, by threads of their own; 0: to none but that. Only where this
-    /// process is one of any number.
+    /// Maximum number of additional subfiles for content, each written by its own thread; 0: content goes to the lane of the entries. Only
+    /// without a rank.
     pub streams: usize,
     /// Permission bits that new files do not get.
     pub umask: u16,
@@ -118,7 +118,7 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Who this process is as a writer.
+    /// Identity of this process as a writer.
     pub(super) fn writer(&self) -> WriterId {
         match self.rank {
             None => WriterId::Host(host_name()),
@@ -127,7 +127,7 @@ impl SessionOptions {
         }
     }
 
-    /// Finds the container, makes it, or waits until somebody has.
+    /// Opens the container, creates it, or waits until another process has.
     pub(super) fn make_or_wait(&self, fs: &dyn SharedFs) -> Result<Superblock> {
         let missing = match Superblock::read(fs) {
             Err(fault) if fault.errno == Errno::EINVAL && self.create => fault,
@@ -151,7 +151,7 @@ impl SessionOptions {
             Openness::Private => superblock.create_private(fs),
         };
         match made {
-            // Another one is at it.
+            // Another process creates it.
             Err(fault) if fault.errno == Errno::EEXIST => wait_for(fs, GUESS_WAIT_MAX, fault),
             made => made.map(|()| superblock),
         }
@@ -159,7 +159,7 @@ impl SessionOptions {
 
     fn superblock(&self) -> Result<Superblock> {
         let lanes = match self.rank {
-            // A process that has several files fills them alone: they have no holes, which some file systems read.
+            // A process with several subfiles fills each alone: without holes, which some file systems read.
             None if self.streams > 0 => 1,
             None => LANES_OF_HOST,
             Some(Rank { size, .. }) => {
@@ -171,18 +171,18 @@ impl SessionOptions {
         Ok(Superblock { container: u64::from_le_bytes(random_bytes()?), geometry })
     }
 
-    /// Whether all others have ended, so that this process is the one to write the index.
+    /// Returns true if all other writers have ended, so that this process writes the index.
     pub(super) fn may_be_last(&self, container: &Container) -> Result<bool> {
         match self.rank {
             Some(Rank { rank, size, .. }) if self.is_collective || size > LOOKING_MAX => Ok(rank == 0),
-            // It began alone, and ends alone.
+            // A collective open without ranks: this is the only process.
             None if self.is_collective => Ok(true),
             _ => Ok(!container.may_grow()?),
         }
     }
 }
 
-/// Waits until there is a container. `missing` tells what is if there is none in time.
+/// Waits until the container exists. `missing` is the error if it does not.
 fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<Superblock> {
     let mut last = missing;
     let found = ask_until(most, WAIT_STEP, || match Superblock::read(fs) {
@@ -194,12 +194,15 @@ fn wait_for(fs: &dyn SharedFs, most: Duration, missing: Fault) -> Result<Superbl
         Err(fault) => Some(Err(fault)),
     });
     found.unwrap_or_else(|| {
-        Err(Fault::new(last.errno, format!("{last}: nobody has made one in {} seconds", most.as_secs())))
+        Err(Fault::new(
+            last.errno,
+            format!("{last}: no process created one within {} seconds", most.as_secs()),
+        ))
     })
 }
 
-/// Bytes of a block that suit the file system of a directory: what it calls best, within bounds; and whether several writers' blocks lie in one file
-/// in turn.
+/// A suitable block size for the file system of a directory: its preferred I/O size, within bounds. `are_in_turn`: blocks of several
+/// writers alternate in a file.
 pub fn block_size_of(directory: &Path, are_in_turn: bool) -> u32 {
     let stripe = std::fs::metadata(directory).map_or(0, |metadata| metadata.blksize());
     let least = match are_in_turn {
@@ -211,7 +214,7 @@ pub fn block_size_of(directory: &Path, are_in_turn: bool) -> u32 {
     u32::try_from(stripe.next_power_of_two().clamp(least, most)).unwrap_or(superblock::BLOCK_SIZE_MAX)
 }
 
-/// Whether that is a mount of MooseFS, by its type and source, of which different versions tell one or the other.
+/// Returns true for a mount of MooseFS, by its type or its source, depending on the version.
 fn is_moosefs(mounted: Option<(String, OsString)>) -> bool {
     mounted.is_some_and(|(kind, source)| kind == "fuse.mfs" || source.as_bytes().starts_with(b"mfs#"))
 }
@@ -221,24 +224,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_in_turn_are_longer() {
+    fn alternating_blocks_are_larger() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(block_size_of(dir.path(), false), 4 << 20);
         assert_eq!(block_size_of(dir.path(), true), 16 << 20);
     }
 
     #[test]
-    fn moosefs_is_known_by_its_mount() {
+    fn moosefs_is_detected_by_its_mount() {
         let is = |kind: &str, source: &str| is_moosefs(Some((kind.to_owned(), source.into())));
         assert!(is("fuse", "mfs#master:9421") && is("fuse.mfs", "master:9421"));
         assert!(!is("fuse.glusterfs", "master:/volume") && !is_moosefs(None));
     }
 
     #[test]
-    fn launchers_tell_a_rank() {
-        let of = |told: &'static [(&'static str, &'static str)]| {
+    fn launchers_pass_ranks() {
+        let of = |set: &'static [(&'static str, &'static str)]| {
             Rank::guess(|name| {
-                told.iter().find(|(told, _)| *told == name).map(|(_, value)| (*value).to_string())
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_string())
             })
         };
         let rank = |rank, size| Some(Rank { rank, size, is_guess: true });

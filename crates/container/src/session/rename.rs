@@ -1,23 +1,23 @@
-//! Giving what is in a container other names.
+//! Renames in a session.
 
 use super::Session;
-use super::state::{State, There};
+use super::state::{Existing, State};
 use crate::{IndexEntry, check_path};
 use tameike_core::{Errno, FileKind, Result};
 
 impl Session {
-    /// Gives a file or a directory another name, in place of what has that name; of a directory all that is below it, too, as far as this
-    /// process knows of it. Directories that the new name lies in are made. New names are put before old ones are removed: a process that dies
-    /// leaves both of some, and none of them without one.
+    /// Renames a file or a directory, and replaces an existing target. A directory takes along everything below it that this process knows.
+    /// Missing parents of the target are created. New paths are put before old ones are removed: after a crash, some files have both paths,
+    /// and each has at least one.
     ///
     /// # Errors
-    /// `ENOENT`; `EISDIR`, `ENOTDIR` when one is a directory and the other is not; `ENOTEMPTY` in place of a directory in which there is
-    /// something, `EINVAL` into itself; what the file system says.
+    /// `ENOENT`; `EISDIR` or `ENOTDIR` if only one of both is a directory; `ENOTEMPTY` if the target is a non-empty directory; `EINVAL` if
+    /// the target lies below the source; errors of the file system.
     pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         check_path(from)?;
         check_path(to)?;
         let mut state = self.state.lock();
-        let There { entry, node } = state.find_published(from)?;
+        let Existing { entry, node } = state.find_published(from)?;
         if from == to {
             return Ok(());
         }
@@ -47,12 +47,12 @@ impl Session {
 }
 
 impl State {
-    /// Refuses what cannot be replaced by a directory, or by something else.
+    /// Checks that a path may be replaced by a directory (`by_dir`) or another file.
     fn check_replaceable(&mut self, path: &[u8], by_dir: bool) -> Result<()> {
         let kind = match self.drafts.contains_key(path) {
             true => FileKind::File,
             false => match self.find(path) {
-                Ok(There { node, .. }) => node.kind,
+                Ok(Existing { node, .. }) => node.kind,
                 Err(fault) if fault.errno == Errno::ENOENT => return Ok(()),
                 Err(fault) => return Err(fault),
             },
@@ -71,7 +71,7 @@ impl State {
         Ok(!has_open && self.container.below(dir)?.next().transpose()?.is_none())
     }
 
-    /// Puts entries of all files below a directory that are open for writing. Their paths.
+    /// Puts entries of all files below a directory that are open for writing. Returns their paths.
     fn publish_below(&mut self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
         let is_below = |(path, _): &(&Vec<u8>, _)| is_below(dir, path);
         let drafts: Vec<_> =
@@ -80,7 +80,7 @@ impl State {
         Ok(drafts.into_iter().map(|(path, _)| path).collect())
     }
 
-    /// Puts what is at paths, directories before what is in them, at their new ones, all of it before any of the old ones goes.
+    /// Puts entries (directories before their contents) at their new paths, all of them before the first old path is removed.
     fn put_moved(&mut self, moved: &[IndexEntry], from: &[u8], to: &[u8]) -> Result<()> {
         let mut nodes = Vec::with_capacity(moved.len());
         for entry in moved {
@@ -89,7 +89,7 @@ impl State {
             nodes.push((path, self.node_of(entry)?.0));
         }
         nodes.into_iter().try_for_each(|(path, node)| self.put(&path, Some(node), &[]).map(drop))?;
-        // What is in a directory before it.
+        // Contents of a directory before the directory.
         for entry in moved.iter().rev() {
             self.put(&entry.path, None, &[])?;
             self.dirs.remove(&entry.path);
@@ -97,7 +97,7 @@ impl State {
         Ok(())
     }
 
-    /// Who has a file open that was replaced keeps it.
+    /// Detaches a replaced file from its path; it stays open.
     fn forget(&mut self, path: &[u8]) {
         if let Some(replaced) = self.drafts.remove(path) {
             replaced.lock().path = None;
@@ -116,7 +116,7 @@ fn is_below(dir: &[u8], path: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// A path at or below `from`, after that has become `to`.
+/// The path of `path`, at or below `from`, after the rename of `from` to `to`.
 fn renamed(path: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     [to, &path[from.len()..]].concat()
 }

@@ -1,4 +1,4 @@
-//! What a process knows of a container that it adds to.
+//! State of a session: the container, its writer, and files that are open for writing.
 
 use super::draft::Draft;
 use super::{LookAgain, OpenFile, WriterFile};
@@ -11,26 +11,26 @@ use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use tameike_io::os::process::wall;
 use tameike_io::shared::{Access, SharedFs};
 
-/// Bytes that all files together gather in memory.
+/// Maximum bytes that all files together buffer.
 const BUFFERED_MAX: usize = 64 << 20;
 
 pub struct State {
     pub container: Container,
-    /// From the first change on, at the latest.
+    /// Begun at the first change at the latest.
     pub writer: Option<LaneWriter>,
-    /// Files that are open for writing, by path.
+    /// Files open for writing, by path.
     pub drafts: BTreeMap<Vec<u8>, Arc<Mutex<Draft>>>,
-    /// Directories that are known to be there.
+    /// Paths that are known to be directories.
     pub dirs: BTreeSet<Vec<u8>>,
-    /// Subfiles of others in which files of ours have content that may not be safe.
+    /// Subfiles of other writers with content of files of this process, maybe not durable.
     foreign: BTreeSet<u32>,
     look_again: LookAgain,
     buffered: usize,
     version: u64,
 }
 
-/// Something that is there.
-pub struct There {
+/// An existing entry.
+pub struct Existing {
     pub entry: IndexEntry,
     pub node: Brief,
 }
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Changes a file, and counts what it has in memory then.
+    /// Calls `change`, and updates the count of buffered bytes.
     pub fn change<T>(
         &mut self,
         draft: &mut Draft,
@@ -61,7 +61,7 @@ impl State {
         changed
     }
 
-    /// What a file has in memory goes to the lane when all have too much.
+    /// Flushes a file's buffer if all files together buffer too much.
     pub fn bound(&mut self, draft: &mut Draft) -> Result<()> {
         if self.buffered <= BUFFERED_MAX {
             return Ok(());
@@ -72,11 +72,11 @@ impl State {
         })
     }
 
-    /// Looks for what others have added, where that needs not be asked for: whether it did.
+    /// Reads what other processes have added, unless only [`Session::refresh`](super::Session::refresh) may. Returns true if it did.
     pub fn look_again(&mut self) -> Result<bool> {
         match self.look_again {
             LookAgain::Always => {
-                // Others may have removed some.
+                // Other processes may have removed some.
                 self.dirs.clear();
                 self.container.refresh().map(|()| true)
             }
@@ -84,25 +84,25 @@ impl State {
         }
     }
 
-    /// What is at a path that nobody has open for writing; others may have added it.
-    pub fn find(&mut self, path: &[u8]) -> Result<There> {
+    /// The entry of a path that is not open for writing; refreshes the container if it is missing.
+    pub fn find(&mut self, path: &[u8]) -> Result<Existing> {
         let found = match self.container.find(path)? {
             None if self.look_again()? => self.container.find(path)?,
             found => found,
         };
-        let there = found.and_then(|entry| Some(There { node: entry.node?, entry }));
-        there.ok_or_else(|| Errno::ENOENT.into())
+        let found = found.and_then(|entry| Some(Existing { node: entry.node?, entry }));
+        found.ok_or_else(|| Errno::ENOENT.into())
     }
 
-    /// What is at a path that somebody may have open for writing: an entry tells of it then.
-    pub fn find_published(&mut self, path: &[u8]) -> Result<There> {
+    /// The entry of a path; if it is open for writing, an entry with its current state is put first.
+    pub fn find_published(&mut self, path: &[u8]) -> Result<Existing> {
         if let Some(draft) = self.drafts.get(path).cloned() {
             self.publish(&mut draft.lock())?;
         }
         self.find(path)
     }
 
-    /// Refuses a path at which there is something.
+    /// Fails with `EEXIST` if the path exists.
     pub fn check_missing(&mut self, path: &[u8]) -> Result<()> {
         if path.is_empty() || self.drafts.contains_key(path) {
             return Err(Errno::EEXIST.into());
@@ -121,7 +121,7 @@ impl State {
         OpenFile::Writer(WriterFile { draft, can_write: true })
     }
 
-    /// A file that is in the container, to be changed.
+    /// Opens an existing file for changes.
     pub fn draft_of(&mut self, entry: &IndexEntry) -> Result<Draft> {
         self.check_inside(entry)?;
         let (node, size) = self.node_of(entry)?;
@@ -130,7 +130,7 @@ impl State {
         Ok(Draft::of(entry.path.clone(), node, extents, size))
     }
 
-    /// Refuses to change content that is outside of the container: a job writes to it, or will bring it to its place.
+    /// Fails if content is external: a job writes to it, or will promote it.
     pub fn check_inside(&mut self, entry: &IndexEntry) -> Result<()> {
         if self.container.count_outside() == 0 {
             return Ok(());
@@ -140,30 +140,30 @@ impl State {
             None => Ok(()),
             Some(_) => Err(Fault::new(
                 Errno::EROFS,
-                "it is too large to be packed, and on its way to the shared directory: write to it there when its job has ended",
+                "its content is external and belongs to a job: write to the file in the shared directory after the job has ended",
             )),
         }
     }
 
-    /// Opens what an entry tells of; others go on meanwhile.
+    /// Makes an entry's record readable. The file can then be opened without the lock of the session.
     pub fn opener(&mut self, entry: &IndexEntry) -> Result<Opener> {
         self.hand_over(entry)?;
         Ok(self.container.opener())
     }
 
-    /// What an entry tells in short, with size and time of content that is outside.
+    /// The summary of an entry, with size and mtime of external content.
     pub fn brief(&mut self, entry: &IndexEntry) -> Result<Option<Brief>> {
         self.hand_over(entry)?;
         self.container.brief(entry)
     }
 
-    /// All that an entry tells, but for content.
+    /// The node of an entry.
     pub fn node(&mut self, entry: &IndexEntry) -> Result<Node> {
         self.hand_over(entry)?;
         self.container.node(entry)
     }
 
-    /// What an entry tells of is with the file system, where it can be read.
+    /// Writes an entry's record to the file system, so that it can be read.
     fn hand_over(&mut self, entry: &IndexEntry) -> Result<()> {
         match &mut self.writer {
             Some(writer) => writer.hand_over(entry.lane, entry.address),
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// What the container tells of a path, with its content as pieces that another entry can name; and its size.
+    /// The node of an entry, with its content as extents that other entries can reference, and its size.
     pub fn node_of(&mut self, entry: &IndexEntry) -> Result<(Node, u64)> {
         let mut node = self.node(entry)?;
         if node.content == Content::Here && node.kind == FileKind::File {
@@ -186,7 +186,7 @@ impl State {
         Ok((node, size))
     }
 
-    /// Puts what is at a path now.
+    /// Puts an entry for a path.
     pub fn put(&mut self, path: &[u8], node: Option<Node>, content: &[u8]) -> Result<IndexEntry> {
         let version = self.next_version(path)?;
         let Some(writer) = &mut self.writer else { return Err(Errno::EBADF.into()) };
@@ -198,7 +198,7 @@ impl State {
         Ok(entry)
     }
 
-    /// Later than all that this process has put, and than what it replaces, whatever the clocks of others say.
+    /// A version later than all that this process has put, and than the replaced one, even if clocks of hosts differ.
     fn next_version(&mut self, path: &[u8]) -> Result<u64> {
         let Timestamp { seconds, nanoseconds } = wall();
         let now = u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::from(nanoseconds);
@@ -206,7 +206,7 @@ impl State {
         Ok(self.version)
     }
 
-    /// Puts an entry of a file that was changed.
+    /// Puts an entry for a changed file.
     pub fn publish(&mut self, draft: &mut Draft) -> Result<()> {
         let Some(path) = draft.path.clone().filter(|_| draft.is_changed) else { return Ok(()) };
         let version = self.next_version(&path)?;
@@ -247,12 +247,12 @@ pub fn brief(draft: &Draft) -> Brief {
     Brief { size: draft.size, ..Brief::of(&draft.node) }
 }
 
-/// Only regular files are opened.
+/// Checks that this is a regular file.
 pub fn check_kind(kind: FileKind) -> Result<()> {
     match kind {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(Errno::EISDIR.into()),
         FileKind::Symlink => Err(Errno::ELOOP.into()),
-        _ => Err(Fault::new(Errno::EINVAL, "no regular file")),
+        _ => Err(Fault::new(Errno::EINVAL, "it is no regular file")),
     }
 }

@@ -1,10 +1,10 @@
-//! Which index stays when several processes write one at the same time.
+//! Several processes write an index at the same time.
 
 use super::*;
 
-/// Of two processes that ended at the same moment, the one that had looked first could write the index last.
+/// If two processes finish at the same time, the one that scanned first may write its index last.
 #[test]
-fn an_index_that_has_more_stays() {
+fn an_index_with_more_entries_is_not_replaced() {
     let bed = Bed::new(GEOMETRY);
     let number = bed.superblock.container;
     let builder = || IndexBuilder::new(bed.fs(), number).expect("a builder");
@@ -24,26 +24,26 @@ fn an_index_that_has_more_stays() {
     let second = other.finish().expect("ended");
     let both = [&first[..], &second].concat();
     assert_eq!(index_of(&[b"a"], &first), [b"a"]);
-    assert_eq!(index_of(&[b"a", b"b"], &both), [b"a", b"b"], "what has more takes the place");
-    assert_eq!(index_of(&[b"a"], &first), [b"a", b"b"], "what has less does not");
-    // Each has something that the other has not, or both the same: the newer one it is.
+    assert_eq!(index_of(&[b"a", b"b"], &both), [b"a", b"b"], "an index with more replaces one with less");
+    assert_eq!(index_of(&[b"a"], &first), [b"a", b"b"], "an index with less does not");
+    // If neither contains the other, or both are equal, the newer one replaces the older one.
     let mut third = bed.writer(0, 0);
     put(&mut third, b"c", 3, b"3");
     let ends = third.finish().expect("ended");
     assert_eq!(index_of(&[b"a", b"c"], &ends), [b"a", b"c"]);
     assert_eq!(index_of(&[b"c"], &ends), [b"c"]);
-    // Whoever makes the index anew means it.
+    // A rebuild replaces the index unconditionally.
     builder().finish(&first).expect("an index");
     assert!(paths_of_index(&bed).is_empty());
     let names = std::fs::read_dir(bed.dir.path()).expect("a directory");
     let left = names
         .filter(|name| name.as_ref().expect("a name").file_name().as_encoded_bytes().starts_with(b"index."));
-    assert_eq!(left.count(), 0, "nothing is left behind");
+    assert_eq!(left.count(), 0, "no temporary files remain");
 }
 
 /// The index of a container that was compacted meanwhile names other subfiles.
 #[test]
-fn the_index_of_a_compacted_container_stays() {
+fn an_index_of_old_subfiles_does_not_replace_that_of_a_compacted_container() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
     put(&mut writer, b"a", 1, b"1");

@@ -1,26 +1,26 @@
-//! What one process knows of a container opens it for others.
+//! A container is opened by another process's state.
 
 use super::*;
 
-/// Encoded and decoded, as another process gets it.
-fn told(container: &Container) -> Option<Known> {
+/// The state as another process decodes it.
+fn sent(container: &Container) -> Option<Known> {
     container.known().map(|known| Known::decode(&known.encode()).expect("it can be read"))
 }
 
 #[test]
-fn an_empty_container_and_one_with_an_index_open_without_a_look_at_their_subfiles() {
+fn a_known_container_opens_without_opening_its_subfiles() {
     let bed = Bed::new(GEOMETRY);
-    let known = told(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
+    let known = sent(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
     let empty = Container::open_known(bed.fs(), &known).expect("it is this one");
-    assert!(paths(&empty).is_empty() && told(&empty) == Some(known));
+    assert!(paths(&empty).is_empty() && sent(&empty) == Some(known));
     for subfile in [0, 1] {
         let mut writer = bed.writer(subfile, 0);
         put(&mut writer, format!("file{subfile}").as_bytes(), 1, b"content");
         writer.finish().expect("ended");
     }
     bed.close(8);
-    let known = told(&Container::open(bed.fs()).expect("it opens")).expect("its index has all");
-    // What cannot be opened is not.
+    let known = sent(&Container::open(bed.fs()).expect("it opens")).expect("its index is complete");
+    // The open of a subfile would fail now.
     std::fs::remove_file(bed.subfile(1)).expect("removed");
     std::fs::create_dir(bed.subfile(1)).expect("made");
     assert!(Container::open(bed.fs()).is_err());
@@ -47,25 +47,25 @@ fn indexed(files: usize) -> Bed {
 }
 
 #[test]
-fn a_small_index_is_told_whole_and_not_opened() {
+fn a_small_index_is_sent_whole_and_not_read_from_its_file() {
     let bed = indexed(200);
     let first = Container::open(bed.fs()).expect("it opens");
-    let (all, known) = (paths(&first), told(&first).expect("its index has all"));
+    let (all, known) = (paths(&first), sent(&first).expect("its index is complete"));
     let index = bed.dir.path().join("index");
     let bytes = std::fs::read(&index).expect("read");
     let container = Container::open_known(bed.fs(), &known).expect("it is this one");
-    // What it had told is not read of the file; where that is not what it was, nothing is believed.
+    // The index is not read from its file; a changed file makes the state stale.
     std::fs::write(&index, vec![0; bytes.len()]).expect("written");
     assert!(Container::open_known(bed.fs(), &known).is_none());
     assert_eq!(paths(&container), all);
     assert_eq!(content(&container, &long_path(199)), Ok(b"content".to_vec()));
-    assert_eq!(told(&container), Some(known), "who was told tells the same");
+    assert_eq!(sent(&container), Some(known), "the state is passed on unchanged");
 }
 
 #[test]
-fn a_large_index_is_read_by_everybody() {
+fn a_large_index_is_read_by_each_process() {
     let bed = indexed(1200);
-    let known = told(&Container::open(bed.fs()).expect("it opens")).expect("its index has all");
+    let known = sent(&Container::open(bed.fs()).expect("it opens")).expect("its index is complete");
     assert!(known.encode().len() < 100);
     let container = Container::open_known(bed.fs(), &known).expect("it is this one");
     assert_eq!(paths(&container).len(), 1200);
@@ -74,35 +74,35 @@ fn a_large_index_is_read_by_everybody() {
 }
 
 #[test]
-fn nothing_is_told_of_what_has_to_be_looked_through() {
+fn a_container_that_needs_a_scan_has_no_state_to_send() {
     let bed = Bed::new(GEOMETRY);
     let mut writer = bed.writer(0, 0);
     put(&mut writer, b"one", 1, b"content");
     writer.sync().expect("synced");
     // Without an index.
-    assert_eq!(told(&Container::open(bed.fs()).expect("it opens")), None);
+    assert_eq!(sent(&Container::open(bed.fs()).expect("it opens")), None);
     // With one, while a writer may go on.
     bed.close(8);
-    assert_eq!(told(&Container::open(bed.fs()).expect("it opens")), None);
+    assert_eq!(sent(&Container::open(bed.fs()).expect("it opens")), None);
     put(&mut writer, b"two", 2, b"content");
     writer.finish().expect("ended");
-    assert_eq!(told(&Container::open(bed.fs()).expect("it opens")), None);
+    assert_eq!(sent(&Container::open(bed.fs()).expect("it opens")), None);
     bed.close(8);
-    assert!(told(&Container::open(bed.fs()).expect("it opens")).is_some());
-    assert_eq!(told(&bed.by_records()), None);
+    assert!(sent(&Container::open(bed.fs()).expect("it opens")).is_some());
+    assert_eq!(sent(&bed.by_records()), None);
 }
 
 #[test]
-fn who_finds_something_else_than_it_was_told_of_has_to_look() {
+fn a_stale_state_does_not_open_a_container() {
     let bed = Bed::new(GEOMETRY);
-    let empty = told(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
+    let empty = sent(&Container::open(bed.fs()).expect("it opens")).expect("it is empty");
     let mut all = vec![empty];
     for name in [b"one", b"two"] {
         let mut writer = bed.writer(0, 0);
         put(&mut writer, name, 1, b"content");
         writer.finish().expect("ended");
         bed.close(8);
-        all.push(told(&Container::open(bed.fs()).expect("it opens")).expect("its index has all"));
+        all.push(sent(&Container::open(bed.fs()).expect("it opens")).expect("its index is complete"));
     }
     // Another index than it was then.
     assert!(Container::open_known(bed.fs(), &all[1]).is_none());
@@ -115,7 +115,7 @@ fn who_finds_something_else_than_it_was_told_of_has_to_look() {
 }
 
 #[test]
-fn other_bytes_tell_nothing() {
+fn invalid_bytes_do_not_decode_to_a_state() {
     assert_eq!([Known::decode(&[]), Known::decode(&[0; 48]), Known::decode(&[7; 48])], [None, None, None]);
     let bed = Bed::new(GEOMETRY);
     let known = Container::open(bed.fs()).expect("it opens").known().expect("it is empty").encode();

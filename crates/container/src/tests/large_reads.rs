@@ -1,4 +1,4 @@
-//! Reads of several chunks at once.
+//! Reads of several chunks.
 
 use super::*;
 use crate::format::record;
@@ -6,9 +6,8 @@ use std::os::unix::fs::FileExt;
 
 const CHUNK: usize = record::CHUNK_SIZE as usize;
 
-/// A damaged chunk spoils what it is part of, and no more: whether it was read with others of its piece, or not.
 #[test]
-fn a_damaged_chunk_spoils_no_other() {
+fn a_damaged_chunk_affects_only_reads_that_touch_it() {
     let bed = Bed::new(Geometry { block_size: 16 << 20, lanes: 1 });
     let mut writer = bed.writer(0, 0);
     let data = bytes(2, 9 * CHUNK + 1000);
@@ -23,7 +22,7 @@ fn a_damaged_chunk_spoils_no_other() {
     file.write_all_at(&[!data[6 * CHUNK + 7]], (start + 6 * CHUNK + 7) as u64).expect("damaged");
 
     let container = Container::open(bed.fs()).expect("it opens");
-    let mut reader = container.file(b"file").expect("its head is as it was");
+    let mut reader = container.file(b"file").expect("its head is intact");
     let mut read = |from: usize, to: usize| {
         let mut into = vec![1; to - from];
         reader.read_at(&mut into, from as u64).map_err(|fault| fault.errno).map(|count| {

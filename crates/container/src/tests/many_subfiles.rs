@@ -1,11 +1,11 @@
-//! Subfiles that are opened by several threads are all looked at.
+//! Containers with many subfiles, which several threads open.
 
 use super::many_readers::open_files;
 use super::*;
 use crate::reader::records::Records;
 
 #[test]
-fn what_was_added_to_any_of_many_subfiles_is_seen() {
+fn entries_added_to_any_of_many_subfiles_are_found() {
     let bed = Bed::new(Geometry { block_size: 64 << 10, lanes: 1 });
     for subfile in 0..30 {
         let mut writer = bed.writer(subfile, 0);
@@ -21,7 +21,7 @@ fn what_was_added_to_any_of_many_subfiles_is_seen() {
         writer.finish().expect("ended");
     }
     let mut refreshed = opened_before;
-    refreshed.refresh().expect("looked at");
+    refreshed.refresh().expect("refreshed");
     for container in [Container::open(bed.fs()).expect("it opens"), refreshed, bed.by_records()] {
         assert_eq!(paths(&container).len(), 30);
         for subfile in 0..30 {
@@ -36,17 +36,17 @@ fn what_was_added_to_any_of_many_subfiles_is_seen() {
 }
 
 #[test]
-fn no_more_subfiles_are_open_than_there_may_be() {
+fn the_number_of_open_subfiles_is_limited() {
     let bed = Bed::new(Geometry { block_size: 64 << 10, lanes: 1 });
     let numbers: Vec<u32> = (0..100).collect();
     numbers.iter().for_each(|&subfile| bed.writer(subfile, 0).finish().map(drop).expect("ended"));
     let records = Records::with_files(bed.fs(), bed.superblock, 20);
     let open = || numbers.iter().map(|&number| open_files(&bed.subfile(number))).sum::<usize>();
-    let lent = records.subfile(3).expect("it is there");
+    let subfile = records.subfile(3).expect("it is there");
     for _ in 0..2 {
         let lanes = records.lanes(&numbers).expect("they are there");
         assert!(lanes.len() == 100 && lanes.iter().all(|(_, lanes)| lanes[0].is_finished));
         assert!(open() <= 30, "{} are open", open());
     }
-    assert!(lent.lanes().expect("it is still open")[0].is_finished);
+    assert!(subfile.lanes().expect("it is still open")[0].is_finished);
 }

@@ -1,7 +1,7 @@
-//! Content that is read piece by piece, and the holes in it: what no byte was ever written to is neither read nor kept.
+//! Content of files, read piece by piece without their holes.
 //!
-//! A hole is left only where that saves something ([`HOLE_SIZE_MIN`]), and a file is in no more than about [`RANGES_MAX`] ranges, whatever
-//! its file system tells: a container's entry names each of them.
+//! A hole is skipped only if it has at least [`HOLE_SIZE_MIN`] bytes, and a file is split into at most about [`RANGES_MAX`] ranges: a
+//! container entry lists each of them.
 
 use crate::FileReader;
 use rustix::fs::SeekFrom;
@@ -12,24 +12,24 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{FileStat, Seek, SharedFile};
 
-/// Smaller holes are read as the zeros that they are.
+/// Smaller holes are read as zeros.
 const HOLE_SIZE_MIN: u64 = 64 << 10;
-/// Ranges of data in a file, about.
+/// Approximate maximum of data ranges of a file.
 const RANGES_MAX: u64 = 1 << 15;
 /// Bytes per block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
-/// Where data ends that goes on to the end of its file, wherever that is by then.
+/// End of data that continues to the end of the file, even if the file grows.
 const END: u64 = u64::MAX;
 
-/// The content of a file.
+/// Source of a file's content.
 pub trait Input {
-    /// Reads at `offset` until the buffer is full or the file ends; the number of bytes read.
+    /// Reads at `offset` until the buffer is full or the file ends; returns the number of bytes read.
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize>;
-    /// The next data at or behind `offset`, which ends at [`END`] where no hole follows; nothing where only a hole does.
+    /// The next data at or after `offset`. It ends at [`END`] if no hole follows; `None` if only a hole follows.
     fn data_at(&mut self, offset: u64) -> Result<Option<Range<u64>>>;
 }
 
-/// The next range to be read at or behind `offset`, of a file of `size` bytes. Nothing where the rest is a hole.
+/// The next range to read at or after `offset` of a file of `size` bytes; `None` if the rest is a hole.
 pub fn next_range(input: &mut dyn Input, offset: u64, size: u64) -> Result<Option<Range<u64>>> {
     let hole_min = HOLE_SIZE_MIN.max(size / RANGES_MAX);
     let Some(mut range) = input.data_at(offset)? else { return Ok(None) };
@@ -45,12 +45,12 @@ pub fn next_range(input: &mut dyn Input, offset: u64, size: u64) -> Result<Optio
     Ok(Some(range))
 }
 
-/// Whether a file takes so much less space than it has bytes that holes are looked for.
+/// Returns true if a file takes so much less space than its size that searching for holes pays.
 fn may_have_holes(blocks: u64, size: u64) -> bool {
     blocks.saturating_mul(STAT_BLOCK).saturating_add(HOLE_SIZE_MIN) <= size
 }
 
-/// The next data of a file of `size` bytes, by what its file system tells.
+/// The next data of a file of `size` bytes, according to `SEEK_DATA` and `SEEK_HOLE`.
 fn data_by(
     mut seek: impl FnMut(Seek, u64) -> Result<u64>,
     offset: u64,
@@ -59,7 +59,7 @@ fn data_by(
     let start = match seek(Seek::Data, offset) {
         Ok(start) => start.max(offset),
         Err(fault) if fault.errno == Errno::ENXIO => return Ok(None),
-        // The file system knows of no holes.
+        // The file system does not support the search for holes.
         Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOSYS) => {
             return Ok(Some(offset..END));
         }
@@ -67,14 +67,14 @@ fn data_by(
     };
     let end = match seek(Seek::Hole, start) {
         Ok(end) => end,
-        // It became shorter: whoever reads finds its end.
+        // The file became shorter; the reader finds its end.
         Err(fault) if fault.errno == Errno::ENXIO => END,
         Err(fault) => return Err(fault),
     };
     Ok(Some(start..if end >= size || end <= start { END } else { end }))
 }
 
-/// A file of a tree.
+/// A file of a [`SharedFs`](tameike_io::shared::SharedFs).
 pub struct FileInput {
     file: Arc<dyn SharedFile>,
     size: u64,
@@ -82,7 +82,7 @@ pub struct FileInput {
 }
 
 impl FileInput {
-    /// Of an open file that was like this.
+    /// `stat` is that of `file`.
     pub fn new(file: Arc<dyn SharedFile>, stat: &FileStat) -> Self {
         Self { file, size: stat.size, has_holes: may_have_holes(stat.blocks, stat.size) }
     }
@@ -96,7 +96,7 @@ impl Input for FileInput {
                 0 => break,
                 more => count += more,
             }
-            // There was less than was asked for, where it ends as far as is known.
+            // A short read at the expected end saves the read that returns 0.
             if count < buffer.len() && offset + count as u64 == self.size {
                 break;
             }
@@ -112,7 +112,7 @@ impl Input for FileInput {
     }
 }
 
-/// A file of this machine.
+/// A file opened by path on this host.
 pub struct LocalInput<'a> {
     file: &'a File,
     size: u64,
@@ -120,7 +120,7 @@ pub struct LocalInput<'a> {
 }
 
 impl<'a> LocalInput<'a> {
-    /// Of an open file, with its size.
+    /// Returns the input, and the size of the file.
     pub fn new(file: &'a File) -> std::io::Result<(Self, u64)> {
         let found = file.metadata()?;
         let (size, has_holes) = (found.len(), may_have_holes(found.blocks(), found.len()));
@@ -157,7 +157,7 @@ impl Input for FileReader {
     }
 }
 
-/// Reads nothing of what is not a regular file.
+/// `None`, for what is not a regular file, has no content.
 impl<T: Input> Input for Option<T> {
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.as_mut().map_or(Ok(0), |input| input.read_at(buffer, offset))

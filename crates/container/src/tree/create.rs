@@ -1,4 +1,4 @@
-//! Files of a tree that are made anew: nothing that is there is replaced.
+//! Creates files in a tree. Existing files are never replaced.
 
 use super::content::{Input, next_range};
 use super::walk::Within;
@@ -10,30 +10,29 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFile, SharedFs, Special, XattrMode};
 
-/// Of a directory, that what is made in it gets its group.
-/// Bytes that are copied at once.
+/// Bytes per read and write of a copy.
 pub const COPY_SIZE: usize = 1 << 20;
 
-/// What files get beside their content and times, when they are brought back.
+/// Attributes that extracted files get, beside content and times.
 #[derive(Clone, Copy, Debug)]
 pub struct Keeps {
-    /// Their owners.
+    /// Owner and group.
     pub owners: bool,
-    /// All of their permissions and extended attributes, set-user-ID bits and access lists, too, and devices are made. Else they get of permissions what
-    /// is in `mask`, and of attributes those of programs (`user.`): who has packed them may be anybody.
+    /// All mode bits (set-user-ID, too) and all extended attributes (access lists, too), and devices are created. If false, files get only
+    /// the mode bits in `mask` and the `user.` attributes: the packed files may come from an untrusted user.
     pub all: bool,
-    /// Permission bits that they may have.
+    /// Permission bits allowed without `all`.
     pub mask: u16,
 }
 
 impl Keeps {
-    /// What is right for a file of anybody, with the umask of this process.
+    /// Suitable for files of any user: no special bits, and the umask of this process applies.
     pub fn safe() -> Self {
         let umask = process::umask().unwrap_or(0o022);
         Self { owners: process::user() == 0, all: false, mask: 0o777 & !umask }
     }
 
-    /// Everything.
+    /// Keeps everything.
     pub fn all() -> Self {
         Self { all: true, ..Self::safe() }
     }
@@ -43,14 +42,14 @@ impl Keeps {
     }
 }
 
-/// A tree in which files are made.
+/// A tree in which files are created.
 pub struct Files<'a> {
     pub into: &'a dyn SharedFs,
     pub keeps: Keeps,
 }
 
 impl Files<'_> {
-    /// Makes a directory and those that it lies in, where they are missing.
+    /// Creates a directory, and its parents if they are missing.
     pub fn make_dir(&self, path: &[u8]) -> Result<()> {
         let make = || match self.into.make(path, &Special::Directory(0o700)) {
             Err(fault) if fault.errno == Errno::EEXIST => Ok(()),
@@ -59,16 +58,16 @@ impl Files<'_> {
         self.with_parents(path, make)
     }
 
-    /// A directory, in which many files are made. It is made itself where it is missing.
+    /// A handle for creating many files in a directory; creates the directory if it is missing.
     pub fn within(&self, dir: &[u8]) -> Within<'_> {
-        // What is made in it tells why there can be none.
+        // If this fails, creating the first file returns the reason.
         let is_missing =
             !dir.is_empty() && self.into.stat(dir).is_err_and(|fault| fault.errno == Errno::ENOENT);
         let _ = if is_missing { self.make_dir(dir) } else { Ok(()) };
         Within::new(self.into, dir)
     }
 
-    /// Makes something; when the directory is missing that it lies in, that first.
+    /// Calls `make`; if the parent directory is missing, creates it and calls `make` again.
     fn with_parents<T>(&self, path: &[u8], make: impl Fn() -> Result<T>) -> Result<T> {
         match make() {
             Err(fault) if fault.errno == Errno::ENOENT && path.contains(&b'/') => {
@@ -79,20 +78,20 @@ impl Files<'_> {
         }
     }
 
-    /// Makes a file of any kind, with its attributes and content; a directory is there already.
+    /// Creates a file of any kind, with attributes and content. A directory must exist already.
     pub fn put(&self, path: &[u8], node: &Node, input: &mut dyn Input, tally: &Tally) -> Result<()> {
         match node.kind {
             FileKind::File => {
                 let file = self.with_parents(path, || self.into.create(path, 0o600))?;
                 let copied = copy(node.size, input, &*file, tally);
                 if copied.is_err() {
-                    // Half a file is not left behind.
+                    // A partial file is not left behind.
                     self.into.unlink(path)?;
                 }
                 copied?;
-                // By descriptor: who may rename files there may have put another one in its place by now. Who gives a file away takes
-                // its capabilities, and who has none of its permissions can set no extended attributes.
-                let AttrChange { uid, gid, mode, .. } = self.rights(node, self.keeps.mode(node));
+                // Through the descriptor: another user may have replaced the name by now. Owner first, as chown drops capabilities;
+                // mode last, as a file without write permission accepts no extended attributes.
+                let AttrChange { uid, gid, mode, .. } = self.permissions(node, self.keeps.mode(node));
                 file.change(&AttrChange { uid, gid, ..AttrChange::default() })?;
                 for xattr in self.xattrs(node) {
                     file.set_xattr(&xattr.name, &xattr.value)?;
@@ -109,7 +108,7 @@ impl Files<'_> {
                 if is_device && !self.keeps.all {
                     return Err(Fault::new(
                         Errno::EPERM,
-                        "it is a device, which is made with `--same-permissions`",
+                        "it is a device; create it with `--same-permissions`",
                     ));
                 }
                 let mode = self.keeps.mode(node);
@@ -123,20 +122,20 @@ impl Files<'_> {
         self.with_parents(path, || self.into.make(path, special)).map(drop)
     }
 
-    /// Gives what is no regular file its attributes.
+    /// Sets the attributes of what is not a regular file.
     pub fn finish(&self, path: &[u8], node: &Node) -> Result<()> {
         for xattr in self.xattrs(node) {
             self.into.set_xattr(path, &xattr.name, &xattr.value, XattrMode::Any)?;
         }
-        // A directory keeps what it has from the one above, which its files are to have, too.
+        // A directory keeps the set-group-ID bit inherited from its parent, so that new files inherit the group.
         let inherited = match node.kind {
             FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & S_ISGID,
             _ => 0,
         };
-        let mut rights = self.rights(node, self.keeps.mode(node) | inherited);
-        rights.mode.take_if(|_| node.kind == FileKind::Symlink);
+        let mut change = self.permissions(node, self.keeps.mode(node) | inherited);
+        change.mode.take_if(|_| node.kind == FileKind::Symlink);
         let AttrChange { atime, mtime, .. } = times(node);
-        self.into.change(path, &AttrChange { atime, mtime, ..rights })
+        self.into.change(path, &AttrChange { atime, mtime, ..change })
     }
 
     fn xattrs<'b>(&self, node: &'b Node) -> impl Iterator<Item = &'b Xattr> + use<'b> {
@@ -144,13 +143,13 @@ impl Files<'_> {
         node.xattrs.iter().filter(move |xattr| all || xattr.name.starts_with(b"user."))
     }
 
-    fn rights(&self, node: &Node, mode: u16) -> AttrChange {
+    fn permissions(&self, node: &Node, mode: u16) -> AttrChange {
         let (uid, gid) = (self.keeps.owners.then_some(node.uid), self.keeps.owners.then_some(node.gid));
         AttrChange { uid, gid, mode: Some(mode), ..AttrChange::default() }
     }
 }
 
-/// Times come last, and when a file is closed: a file system may give it another one then.
+/// Times are set last, after the file is closed: a file system may update them at close.
 fn times(node: &Node) -> AttrChange {
     let (atime, mtime) = (Some(SetTime::To(node.atime)), Some(SetTime::To(node.mtime)));
     AttrChange { atime, mtime, ..AttrChange::default() }
@@ -162,11 +161,11 @@ fn copy(size: u64, input: &mut dyn Input, file: &dyn SharedFile, tally: &Tally) 
         end = at + data.len() as u64;
         file.write_at(data, at)
     })?;
-    // A hole is behind it.
+    // The file ends with a hole.
     if end == size { Ok(()) } else { file.truncate(size) }
 }
 
-/// Reads up to `size` bytes of content, and has those written that are no hole.
+/// Reads up to `size` bytes of content, and passes those that are not in holes to `write`.
 pub fn copy_pieces(
     size: u64,
     input: &mut dyn Input,
@@ -186,7 +185,7 @@ pub fn copy_pieces(
                 return Err(Fault::new(Errno::EIO, "it became shorter while it was read"));
             }
             let data = &buffer[..count];
-            // Holes stay holes.
+            // Blocks of zeros become holes.
             if data.iter().any(|&byte| byte != 0) {
                 write(data, at)?;
             }

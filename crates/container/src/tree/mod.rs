@@ -1,4 +1,4 @@
-//! Trees of files outside of containers: walks through them, their content, and the creation of new files.
+//! Trees of files outside of containers: walk, content, creation.
 
 pub mod content;
 pub(crate) mod create;

@@ -1,4 +1,4 @@
-//! Going through a tree of files, a directory at a time.
+//! Walk through a tree of files, directory by directory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::vec::IntoIter;
 use tameike_core::{Fault, FileKind, Result};
 use tameike_io::shared::{NamedFile, SharedFs, join, split};
 
-/// Parts for each thread that files are cut in, and most files of a part.
+/// Work items per thread, and files per work item at most.
 const PARTS: usize = 16;
 const PART_SIZE_MAX: usize = 128;
 
-/// A directory of a tree in which much is done: the way to it is gone once.
+/// A directory of a tree with many operations in it: its path is resolved once.
 pub struct Within<'a> {
     fs: &'a dyn SharedFs,
     dir: Vec<u8>,
@@ -20,12 +20,12 @@ pub struct Within<'a> {
 
 impl<'a> Within<'a> {
     pub fn new(fs: &'a dyn SharedFs, dir: &[u8]) -> Self {
-        // Where it cannot be opened, what is done with each of its files tells why.
+        // If it cannot be opened, the operation on each file returns the reason.
         let own = if dir.is_empty() { None } else { fs.below(dir).ok() };
         Self { fs, dir: dir.to_vec(), own }
     }
 
-    /// The tree to go by for a path of this directory, and the path in it.
+    /// The tree and path by which to access `path`, which lies in this directory.
     pub fn at<'b>(&'b self, path: &'b [u8]) -> (&'b dyn SharedFs, &'b [u8]) {
         match &self.own {
             Some(own) => (&**own, &path[self.dir.len() + 1..]),
@@ -48,19 +48,19 @@ impl<'a> Within<'a> {
     }
 }
 
-/// A path of a tree, and what its directory tells that it is.
+/// A path of a tree, with its kind as the directory lists it.
 pub struct Item {
     pub path: Vec<u8>,
     pub kind: FileKind,
 }
 
-/// Everything below a directory: a directory before what is in it, and all names of one together.
+/// Walks everything below a directory: a directory before its contents, and all names of one directory together.
 pub struct Walk<'a> {
     fs: &'a dyn SharedFs,
-    /// Called with each directory that cannot be listed, and the fault.
+    /// Called for each directory that cannot be listed.
     note: &'a (dyn Fn(&[u8], &Fault) + Sync),
     dirs: Vec<Vec<u8>>,
-    /// The directory that `names` are of.
+    /// Directory of `names`.
     within: Arc<Within<'a>>,
     names: IntoIter<NamedFile>,
 }
@@ -94,7 +94,7 @@ impl<'a> Iterator for Walk<'a> {
     }
 }
 
-/// Has so many threads work on files, each on some of one directory at a time, which are one behind the other.
+/// Calls `work` on `threads` threads with directories and consecutive files of each, in batches.
 pub fn by_directory<T: Sync>(
     files: &[T],
     path_of: impl Fn(&T) -> &[u8],

@@ -1,4 +1,4 @@
-//! How writers that cannot ask one another come to lanes of their own.
+//! Assignment of lanes to writers that do not communicate.
 
 use super::LaneWriter;
 use crate::format::listing::Listing;
@@ -10,29 +10,29 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::ask_until;
 use tameike_io::shared::{Access, SharedFs};
 
-/// Subfiles whose lanes are given to ranks have numbers below; each from here on belongs to a host.
+/// Subfiles for ranks have lower numbers; each subfile from this number on belongs to a host.
 pub const FIRST_OF_HOSTS: u32 = 1 << 16;
-/// How long a rank waits for who has its lane: a file system may learn late that a process has died.
+/// How long a rank waits while another process holds its lane: a file system may detect the failure of a process late.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
-/// Who a writer is.
+/// Identity of a writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterId {
-    /// One of `size` processes that are numbered from 0 on, each of them once.
+    /// A rank of a parallel program; unique.
     Rank {
-        /// Its number.
+        /// Rank, from 0.
         rank: u32,
-        /// How many there are.
+        /// Number of ranks.
         size: u32,
     },
-    /// The same, if nobody else is: else one of the processes of a host.
+    /// A rank from the environment; if another process holds its lane, the writer is treated as [`Self::Host`].
     Guess {
-        /// Its number.
+        /// Rank, from 0.
         rank: u32,
-        /// How many there are.
+        /// Number of ranks.
         size: u32,
-        /// The host's name.
+        /// Name of the host.
         host: String,
     },
     /// One of any number of processes on the host of this name.
@@ -40,18 +40,18 @@ pub enum WriterId {
 }
 
 impl LaneWriter {
-    /// Begins a lane that nobody else has. A rank has a lane by formula, in files that all ranks share; processes of a host take the next free
-    /// lane in files of their host, or make one.
+    /// Claims a free lane. A rank has a fixed lane, in subfiles that all ranks share. Processes of a host take the next free lane in subfiles
+    /// of their host, or create one.
     ///
     /// # Errors
-    /// `EBUSY` when another process is the same rank, `EINVAL` when there is no such rank; what the file system says.
+    /// `EBUSY` if another process is the same rank, `EINVAL` if the rank is invalid; errors of the file system.
     pub fn begin(fs: &dyn SharedFs, superblock: Superblock, writer: &WriterId) -> Result<Self> {
         match writer {
             WriterId::Rank { rank, size } => begin_rank(fs, superblock, *rank, *size),
             WriterId::Guess { rank, size, host } => match claim_of_rank(fs, superblock, *rank, *size, true) {
                 Ok(Some(writer)) => Ok(writer),
                 Ok(None) => Self::begin_on_host(fs, superblock, host, &[]),
-                // A container that was made for fewer, or locks that nobody knows of.
+                // The container was created for fewer ranks, or the file system has no locks.
                 Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EOPNOTSUPP) => {
                     Self::begin_on_host(fs, superblock, host, &[])
                 }
@@ -61,7 +61,7 @@ impl LaneWriter {
         }
     }
 
-    /// Begins a free lane of a file of this host, or of a new one; of none of `taken`.
+    /// Claims a free lane of a subfile of this host, or of a new one, outside of the subfiles `taken`.
     pub(crate) fn begin_on_host(
         fs: &dyn SharedFs,
         superblock: Superblock,
@@ -84,7 +84,7 @@ impl LaneWriter {
                     Ok(Some(writer)) => return Ok(writer),
                     Ok(None) => {}
                     Err(fault) if fault.errno == Errno::ENOENT => {}
-                    // Without locks it cannot be known who is alive there.
+                    // Without locks, writers that are alive cannot be detected.
                     Err(fault) if fault.errno == Errno::EOPNOTSUPP => break,
                     Err(fault) => return Err(fault),
                 }
@@ -94,7 +94,7 @@ impl LaneWriter {
                 Err(fault) if fault.errno == Errno::EEXIST => continue,
                 made => made?,
             };
-            // Another process of the host may have seen it, and have its first lane by now.
+            // Another process of the host may have claimed its first lane already.
             if let Some(writer) = LaneWriter::claim(made, superblock, 0, false)? {
                 return Ok(writer);
             }
@@ -102,7 +102,7 @@ impl LaneWriter {
     }
 }
 
-/// The lane of a rank, unless somebody has it.
+/// The lane of a rank; `None` if another process holds it.
 fn claim_of_rank(
     fs: &dyn SharedFs,
     superblock: Superblock,
@@ -112,13 +112,13 @@ fn claim_of_rank(
 ) -> Result<Option<LaneWriter>> {
     let files = size.div_ceil(superblock.geometry.lanes);
     if rank >= size || files > FIRST_OF_HOSTS {
-        let message = format!("rank {rank} of {size} has no place in this container");
+        let message = format!("rank {rank} of {size} does not fit into this container");
         return Err(Fault::new(Errno::EINVAL, message));
     }
     loop {
         let subfile = Subfile::open_or_create(fs, superblock, rank % files)?;
         let writer = LaneWriter::claim(subfile.clone(), superblock, rank / files, needs_lock)?;
-        // Who compacts a container removes its files.
+        // Compaction may have removed the subfile meanwhile.
         if writer.is_none() || subfile.is_there(fs)? {
             return Ok(writer);
         }
@@ -134,7 +134,7 @@ fn begin_rank(fs: &dyn SharedFs, superblock: Superblock, rank: u32, size: u32) -
     })
 }
 
-/// A lane of a subfile that nobody has now.
+/// Claims the first lane of a subfile that no process holds.
 fn take_free(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<Option<LaneWriter>> {
     for lane in 0..superblock.geometry.lanes {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
@@ -146,10 +146,7 @@ fn take_free(fs: &dyn SharedFs, superblock: Superblock, number: u32) -> Result<O
     Ok(None)
 }
 
-/// Whether a writer may still add to a container: one that has not ended, and of which nothing tells that it has died.
-///
-/// # Errors
-/// What the file system says.
+/// Returns true if a writer may still add to a container: one that has neither finished nor is known to have failed.
 pub(crate) fn may_grow(records: &Records) -> Result<bool> {
     let (fs, superblock) = (&**records.fs(), records.superblock());
     for number in Listing::of(fs)?.numbers {
@@ -157,7 +154,7 @@ pub(crate) fn may_grow(records: &Records) -> Result<bool> {
         if lanes.iter().all(|lane| lane.life == 0 || lane.is_finished) {
             continue;
         }
-        // To ask for a lock, it must be open for writing.
+        // Locks can be tested on files open for writing only.
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
         for (lane, state) in (0..).zip(subfile.lanes()?) {
             if subfile.may_grow(lane, state)? {

@@ -1,7 +1,7 @@
-//! Lanes for content beside the lane of the entries, so that one writer has a file system serve it by several files at the same time.
+//! Lanes for content beside the lane of the entries, so that one writer uses several files of the file system in parallel.
 //!
-//! They take turns with blocks, or portions of long ones: while one is being filled, those before are written. Another one is begun when all that
-//! there are have one on its way.
+//! Lanes are filled round-robin, a block (or a portion of a large one) at a time: while one is filled, the others are written. A lane is added
+//! when all existing ones have writes in flight.
 
 #[cfg(test)]
 mod tests;
@@ -15,22 +15,22 @@ use crate::reader::records::Records;
 use std::sync::Arc;
 use tameike_core::Result;
 
-/// Memory: each lane has a block, or a portion, that is filled and one that is written.
+/// Memory of all lanes, each with one buffer that is filled and one that is written.
 const MEMORY_MAX: usize = 128 << 20;
 
-/// The lanes.
+/// The content lanes of one writer.
 pub struct Streams {
     records: Arc<Records>,
     host: String,
     most: usize,
     codec: Codec,
     lanes: Vec<LaneWriter>,
-    /// Which one is filled.
+    /// Index of the lane that is filled.
     filled: usize,
 }
 
 impl Streams {
-    /// None yet, of at most so many, fewer where blocks are large, for a writer of a host.
+    /// For a writer of `host`. At most `most` lanes, fewer for large blocks; the first one begins with the first content.
     pub fn new(records: Arc<Records>, host: &str, most: usize, codec: Codec) -> Self {
         let portion = PORTION_BEHIND.min(records.superblock().geometry.block_size as usize);
         let most = most.min(MEMORY_MAX / (2 * portion)).max(1);
@@ -38,9 +38,6 @@ impl Streams {
     }
 
     /// As [`LaneWriter::put_pieces`]. `own` is the lane of the entries.
-    ///
-    /// # Errors
-    /// What the file system says.
     pub fn put_pieces(
         &mut self,
         own: LaneId,
@@ -57,7 +54,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The lane that is to be filled.
+    /// The lane to fill.
     fn lane(&mut self, own: LaneId) -> Result<&mut LaneWriter> {
         let is_begun = self.lanes.get(self.filled).is_some_and(LaneWriter::is_filled);
         if !is_begun {
@@ -65,48 +62,48 @@ impl Streams {
                 Some(free) => free,
                 None if self.lanes.is_empty() => self.begin(own)?,
                 None if self.lanes.len() < self.most => self.begin(own).unwrap_or_else(|fault| {
-                    log::debug!("content goes to {} subfiles: {fault}", self.lanes.len());
+                    log::debug!("cannot use more than {} subfiles for content: {fault}", self.lanes.len());
                     self.most = self.lanes.len();
                     0
                 }),
-                // It was given its own first.
+                // The lane whose buffer was handed over first.
                 None => (self.filled + 1) % self.lanes.len(),
             };
         }
         Ok(&mut self.lanes[self.filled])
     }
 
-    /// Begins one more, in a subfile of its own: its number.
+    /// Begins a lane in another subfile; returns its index.
     fn begin(&mut self, own: LaneId) -> Result<usize> {
         let taken: Vec<_> = self.lanes.iter().map(|lane| lane.lane().subfile).chain([own.subfile]).collect();
         let (fs, superblock) = (&**self.records.fs(), self.records.superblock());
         let mut lane = LaneWriter::begin_on_host(fs, superblock, &self.host, &taken)?;
         lane.set_codec(self.codec)?;
         if let Err(fault) = lane.write_behind() {
-            log::debug!("content is written by who puts it: {fault}");
+            log::debug!("cannot start a write-behind thread; content is written synchronously: {fault}");
         }
         self.records.read_as_written(lane.subfile());
         self.lanes.push(lane);
         Ok(self.lanes.len() - 1)
     }
 
-    /// All that was put is with the file system then.
+    /// Writes all content to the file system.
     ///
     /// # Errors
-    /// What the file system says; the rest is there all the same.
+    /// Errors of the file system; other lanes are written all the same.
     pub fn settle(&mut self) -> Result<()> {
-        // All at the same time.
+        // Hand over all buffers first, so that the lanes are written in parallel.
         let given: Vec<_> = self.lanes.iter_mut().map(LaneWriter::give_pending).collect();
         let settled: Vec<_> = self.lanes.iter_mut().map(LaneWriter::write_pending).collect();
         given.into_iter().chain(settled).collect()
     }
 
-    /// The lanes.
+    /// The writers of the lanes.
     pub fn lanes(&self) -> &[LaneWriter] {
         &self.lanes
     }
 
-    /// One of them.
+    /// The writer of a lane.
     pub fn lane_mut(&mut self, id: LaneId) -> Option<&mut LaneWriter> {
         self.lanes.iter_mut().find(|lane| lane.lane() == id)
     }
@@ -114,7 +111,7 @@ impl Streams {
     /// As [`LaneWriter::finish`].
     ///
     /// # Errors
-    /// The same.
+    /// As [`LaneWriter::finish`].
     pub fn finish(self) -> Result<Vec<LaneEnd>> {
         let ends: Result<Vec<_>> = self.lanes.into_iter().map(LaneWriter::finish).collect();
         ends.map(|ends| ends.into_iter().flatten().collect())

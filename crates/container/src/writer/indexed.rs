@@ -1,4 +1,4 @@
-//! A lane whose entries go to an index, too.
+//! A lane writer that adds its entries to an index, too.
 
 use crate::Tally;
 use crate::tree::content::{Input, next_range};
@@ -6,7 +6,7 @@ use crate::{Brief, Content, Entry, Extent, IndexBuilder, IndexEntry, LaneEnd, La
 use parking_lot::Mutex;
 use tameike_core::Result;
 
-/// A writer of a container, one of several.
+/// One of several writers of a container that share an index.
 pub struct IndexedWriter<'a> {
     writer: LaneWriter,
     index: &'a Mutex<IndexBuilder>,
@@ -18,13 +18,13 @@ impl<'a> IndexedWriter<'a> {
         Self { writer, index, tally }
     }
 
-    /// Puts what has no content.
+    /// Puts a file without content.
     pub fn put(&mut self, path: &[u8], version: u64, node: Node) -> Result<()> {
         let put = self.writer.put_entry(path, version, Some(node), &[])?;
         self.keep(put)
     }
 
-    /// Puts a file as it is read, piece by piece; of its holes nothing. The outer fault is the container's, the inner one that of who reads.
+    /// Puts a file while it is read, without its holes. The outer error is the container's, the inner one the reader's.
     pub fn put_file(
         &mut self,
         path: &[u8],
@@ -67,7 +67,7 @@ impl<'a> IndexedWriter<'a> {
         self.put(path, version, Node { size, content, ..node }).map(Ok)
     }
 
-    /// Makes all of it safe.
+    /// Makes everything durable.
     pub fn finish(self) -> Result<Vec<LaneEnd>> {
         self.writer.finish()
     }

@@ -1,4 +1,4 @@
-//! Making safe what a writer has put: content first, then the entries that tell of it.
+//! Durability of a writer's records: content first, then the entries that reference it.
 
 use super::LaneWriter;
 use super::content_lanes::Streams;
@@ -11,24 +11,21 @@ use tameike_core::{Fault, Result};
 use tameike_io::os::process::start_thread;
 use tameike_io::shared::SharedFile;
 
-/// What a writer has written and not yet made safe.
-pub struct UnsafePart(Vec<UnsafeLane>);
+/// Records that a writer has written and not synced.
+pub struct UnsafePart(Vec<UnsyncedLane>);
 
-/// The same of a lane.
-struct UnsafeLane {
+/// Unsynced records of a lane.
+struct UnsyncedLane {
     file: Arc<dyn SharedFile>,
     lane: LaneId,
-    /// Address behind it.
+    /// End address.
     end: u64,
 }
 
 impl UnsafePart {
-    /// Makes it safe, for [`LaneWriter::end_sync`].
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Makes the records durable, for [`LaneWriter::end_sync`].
     pub fn sync(&self) -> Result<()> {
-        // Content is safe before an entry is that tells of it, which is last.
+        // Content must be durable before the entries, which are last.
         let Some((entries, content)) = self.0.split_last() else { return Ok(()) };
         match content {
             [] => {}
@@ -39,16 +36,16 @@ impl UnsafePart {
     }
 }
 
-/// Syncs files at the same time; one after the other where the user may not have more threads.
-fn sync_all(lanes: &[UnsafeLane]) -> Result<()> {
-    let start = |lane: &UnsafeLane| {
+/// Syncs files in parallel, or one after the other if threads cannot be started.
+fn sync_all(lanes: &[UnsyncedLane]) -> Result<()> {
+    let start = |lane: &UnsyncedLane| {
         let file = lane.file.clone();
         start_thread("tameike-sync", move || file.sync()).ok()
     };
     let threads: Vec<_> = lanes.iter().map(start).collect();
-    let end = |(lane, thread): (&UnsafeLane, Option<JoinHandle<Result<()>>>)| match thread {
+    let end = |(lane, thread): (&UnsyncedLane, Option<JoinHandle<Result<()>>>)| match thread {
         Some(thread) => {
-            thread.join().unwrap_or_else(|_| Err(Fault::io("syncing a subfile: its thread has failed")))
+            thread.join().unwrap_or_else(|_| Err(Fault::io("cannot sync a subfile: the thread panicked")))
         }
         None => lane.file.sync(),
     };
@@ -57,57 +54,55 @@ fn sync_all(lanes: &[UnsafeLane]) -> Result<()> {
 }
 
 impl LaneWriter {
-    /// Makes all that was put safe.
+    /// Makes everything that was put durable.
     ///
     /// # Errors
-    /// What the file system says: then nothing is known of what was put since the last time.
+    /// Errors of the file system. What was put since the last sync may then be lost.
     pub fn sync(&mut self) -> Result<()> {
-        let unsafe_part = self.begin_sync()?;
-        unsafe_part.sync()?;
-        self.end_sync(&unsafe_part);
+        let unsynced = self.begin_sync()?;
+        unsynced.sync()?;
+        self.end_sync(&unsynced);
         Ok(())
     }
 
-    /// Writes all that was put. It is safe when it was synced, which needs nothing of the writer: it may go on meanwhile.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Writes everything that was put. The returned part can be synced without the writer, which may continue meanwhile.
     pub fn begin_sync(&mut self) -> Result<UnsafePart> {
         self.settle_streams()?;
         self.write_pending()?;
-        let of = |writer: &Self| UnsafeLane {
+        let of = |writer: &Self| UnsyncedLane {
             file: writer.subfile.file().clone(),
             lane: writer.lane,
             end: writer.address,
         };
-        let written = self.content_lanes().iter().filter(|lane| lane.safe < lane.address);
+        let written = self.content_lanes().iter().filter(|lane| lane.durable_end < lane.address);
         Ok(UnsafePart(written.map(of).chain([of(self)]).collect()))
     }
 
-    /// A part was synced.
+    /// Records that a part was synced.
     pub fn end_sync(&mut self, part: &UnsafePart) {
-        for UnsafeLane { lane, end, .. } in &part.0 {
+        for UnsyncedLane { lane, end, .. } in &part.0 {
             if let Some(writer) = self.of_lane(*lane) {
-                writer.safe = writer.safe.max(*end);
+                writer.durable_end = writer.durable_end.max(*end);
             }
         }
     }
 
-    /// Has what was written be on its way to the disk: a sync waits less then.
+    /// Starts writeback of what was written, so that a later sync is shorter.
     pub fn start_write_back(&self) {
         self.content_lanes().iter().for_each(Self::start_write_back);
         self.subfile.file().start_write_back();
     }
 
-    /// Makes all that was put safe, and says in its lanes that no more comes. Where they end.
+    /// Makes everything durable, and marks the lanes as finished. Returns their ends.
     ///
     /// # Errors
     /// As [`Self::sync`].
     pub fn finish(mut self) -> Result<Vec<LaneEnd>> {
-        if self.safe < self.end() {
+        if self.durable_end < self.end() {
             self.sync()?;
         }
-        // Lost with the power it is not missed: what is there is only believed less. Where it would begin a block, the next life may begin in its place.
+        // The `End` record need not be synced: without it, readers only verify more. If it would begin a block, the next incarnation may begin at
+        // the same address.
         let end = self.end().next_multiple_of(self.superblock.geometry.block_size.into());
         self.encode(Kind::End, &[], &Payload::default());
         self.write_pending()?;

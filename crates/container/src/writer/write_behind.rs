@@ -1,4 +1,4 @@
-//! Writing behind: a thread, or whoever asks for it, writes a block while the next one is filled.
+//! Write-behind: a thread, or the caller of [`Given::write`], writes one block while the next one is filled.
 
 #[cfg(test)]
 mod tests;
@@ -10,14 +10,14 @@ use tameike_core::Result;
 use tameike_io::os::process::start_thread;
 use tameike_io::shared::SharedFile;
 
-/// Writes to one file. A block that could not be written is kept, and tried again.
+/// Write-behind for one file. A block that could not be written is kept for a retry.
 pub struct Behind {
     shared: Arc<Shared>,
-    /// Where there is none, who has the block as [`Given`] writes it.
+    /// Without a thread, the holder of [`Given`] writes.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A block that was given to who has this, and is to be written by [`Given::write`]: the writer of the lane waits for that.
+/// A block to be written by [`Given::write`]. The lane's next write waits for that.
 #[must_use]
 pub struct Given(Arc<Shared>);
 
@@ -32,26 +32,26 @@ struct Slot {
     state: SlotState,
     bytes: Vec<u8>,
     offset: u64,
-    /// The thread is not needed any more.
+    /// The thread is to exit.
     has_ended: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum SlotState {
-    /// Nothing is to be written.
+    /// No block.
     #[default]
     Free,
-    /// The thread, or who has the [`Given`], is to write it, or does.
+    /// A block that the thread, or the holder of [`Given`], writes.
     Given,
-    /// It could not be written.
+    /// A block whose write failed.
     Failed,
 }
 
 impl Behind {
-    /// A thread that writes to `file`.
+    /// Starts a thread that writes to `file`.
     ///
     /// # Errors
-    /// The user may not have another thread.
+    /// The thread cannot be started.
     pub fn new(file: Arc<dyn SharedFile>) -> Result<Self> {
         let mut behind = Self::without_thread(file);
         let own = behind.shared.clone();
@@ -59,7 +59,7 @@ impl Behind {
         Ok(behind)
     }
 
-    /// Nobody writes to `file` but who takes what was given.
+    /// Write-behind without a thread: callers write what [`Self::give`] returns.
     pub fn without_thread(file: Arc<dyn SharedFile>) -> Self {
         Self {
             shared: Arc::new(Shared { file, slot: Mutex::default(), changed: Condvar::new() }),
@@ -67,16 +67,16 @@ impl Behind {
         }
     }
 
-    /// Whether a thread writes.
+    /// Returns true if a thread writes.
     pub fn has_thread(&self) -> bool {
         self.thread.is_some()
     }
 
-    /// Has these bytes written by the thread, or by the caller where there is none, and leaves room for others in their place. Waits for those
-    /// that were given before.
+    /// Hands over a block to the thread, or to the caller if there is no thread, and leaves an empty buffer in `bytes`. Waits for the block
+    /// before.
     ///
     /// # Errors
-    /// As [`Self::settle`]: then these bytes are left where they are.
+    /// As [`Self::settle`]; `bytes` are not taken then.
     pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Option<Given>> {
         let mut slot = self.settled()?;
         slot.bytes.clear();
@@ -86,15 +86,15 @@ impl Behind {
         Ok(self.thread.is_none().then(|| Given(self.shared.clone())))
     }
 
-    /// Waits until all that was given is written.
+    /// Waits until the block is written.
     ///
     /// # Errors
-    /// What the file system says of it, now that it was tried again.
+    /// Error of the file system after one retry.
     pub fn settle(&self) -> Result<()> {
         self.settled().map(drop)
     }
 
-    /// Whether nothing is on its way.
+    /// Returns true if no block is in flight.
     pub fn is_free(&self) -> bool {
         self.shared.slot.lock().state == SlotState::Free
     }
@@ -113,14 +113,14 @@ impl Behind {
 }
 
 impl Given {
-    /// Writes it. What the file system says is told by [`Behind::settle`].
+    /// Writes the block. An error is returned by [`Behind::settle`].
     pub fn write(self) {
         self.0.write(&mut self.0.slot.lock());
     }
 }
 
 impl Drop for Given {
-    /// What was not written is, by the next who waits for it.
+    /// A block that was not written is retried by the next call that waits for it.
     fn drop(&mut self) {
         let mut slot = self.0.slot.lock();
         if slot.state == SlotState::Given {
@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Writes what was given.
+    /// Writes the block.
     fn write(&self, slot: &mut MutexGuard<'_, Slot>) {
         let (bytes, offset) = (std::mem::take(&mut slot.bytes), slot.offset);
         let written = MutexGuard::unlocked(slot, || self.file.write_at(&bytes, offset));
@@ -160,7 +160,7 @@ impl Drop for Behind {
         self.shared.slot.lock().has_ended = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What was put comes to the subfile: written at once, by a thread, or by who waits for it.
+//! Transfer of records from the writer's buffer to the subfile.
 
 use super::LaneWriter;
 use super::content_lanes::Streams;
@@ -7,18 +7,15 @@ use crate::format::geometry::LaneId;
 use tameike_core::Result;
 
 impl LaneWriter {
-    /// Whether the record that it has put at an address is in the subfile.
+    /// Returns true if the record at an address is in the subfile.
     pub fn has_written(&self, address: u64) -> bool {
         address < self.given || (address < self.address && self.behind.as_ref().is_none_or(Behind::is_free))
     }
 
-    /// Has the record at an address, if it is this writer's, be in the subfile, where it can be read.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Makes a record readable: writes it to the subfile if it is this writer's.
     pub fn hand_over(&mut self, lane: LaneId, address: u64) -> Result<()> {
         match self.of_lane(lane) {
-            // Whatever has become of what was put since.
+            // Later records do not matter.
             Some(writer) if writer.has_written(address) => Ok(()),
             Some(writer) if address >= writer.address => writer.write_pending(),
             Some(writer) => writer.settle(),
@@ -26,21 +23,17 @@ impl LaneWriter {
         }
     }
 
-    /// Writes what is in memory, so that who reads the subfile finds it. It is not safe by that.
-    ///
-    /// # Errors
-    /// What the file system says.
+    /// Writes the buffer, so that readers of the subfile see it. It is not durable.
     pub fn write_pending(&mut self) -> Result<()> {
         self.give_pending()?;
         self.settle()
     }
 
-    /// Gives what is in memory to the caller, who writes it without the writer: records that are put meanwhile wait for one another, and
-    /// go together. [`Self::has_written`] tells when it is there; what the file system says, the next that is written here does. Nothing
-    /// where a thread writes.
+    /// Hands the buffer over to the caller, who writes it without the writer; records that are put meanwhile are written together later.
+    /// [`Self::has_written`] returns true when the buffer is written; an error is returned by the next write here. `None` if a thread writes.
     ///
     /// # Errors
-    /// What it says of what was given before.
+    /// Errors of the block handed over before.
     pub fn begin_write(&mut self) -> Result<Option<Given>> {
         if self.writes_behind() {
             return self.give_pending().map(|()| None);
@@ -50,7 +43,7 @@ impl LaneWriter {
         self.give()
     }
 
-    /// As [`Self::write_pending`], but that a thread may still be at it.
+    /// As [`Self::write_pending`], but does not wait for a write-behind thread.
     pub(in super::super) fn give_pending(&mut self) -> Result<()> {
         if self.writes_behind() {
             return self.give().map(drop);
@@ -65,12 +58,12 @@ impl LaneWriter {
         Ok(())
     }
 
-    /// Whether a thread writes.
+    /// Returns true if a thread writes.
     pub(super) fn writes_behind(&self) -> bool {
         self.behind.as_ref().is_some_and(Behind::has_thread)
     }
 
-    /// Gives what is in memory to who writes behind.
+    /// Hands the buffer over to write-behind.
     fn give(&mut self) -> Result<Option<Given>> {
         self.settle_content()?;
         let (offset, size) = (self.offset(), self.pending.len());
@@ -81,12 +74,12 @@ impl LaneWriter {
         Ok(given)
     }
 
-    /// Where in the subfile that goes which is in memory.
+    /// Offset of the buffer in the subfile.
     fn offset(&self) -> u64 {
         self.superblock.geometry.offset(self.lane.lane, self.address)
     }
 
-    /// Content is with the file system before an entry that tells of it: no entry tells of what a writer that dies has not written.
+    /// Writes content before an entry that references it: after a crash, no entry references missing content.
     fn settle_content(&mut self) -> Result<()> {
         if self.names_content {
             self.settle_streams()?;
@@ -99,7 +92,7 @@ impl LaneWriter {
         self.streams.as_mut().map_or(Ok(()), Streams::settle)
     }
 
-    /// What was given is written.
+    /// Waits for write-behind.
     fn settle(&self) -> Result<()> {
         self.behind.as_ref().map_or(Ok(()), Behind::settle)
     }

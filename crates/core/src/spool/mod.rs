@@ -1,16 +1,17 @@
 //! The spool of `--aggregate-only`: the protocol between programs and its packer, and the stubs of packed files.
 //!
-//! `libtameike_redirect.so` in each program and the packer in `tameike run` share these definitions; neither links the other.
+//! `libtameike_redirect.so` in each program and the packer in `tameike run` share these definitions; neither links the
+//! other.
 
 pub mod protocol;
 pub mod stub;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The part of the spool's space, in bytes and in files, that new files need: one part of this many must be free.
+/// New files need this fraction of the spool's space free, in bytes and in files.
 pub const FREE_PART: u64 = 8;
 
-/// Whether a spool is short of space. Each pair gives what is free and what there is in all: bytes and files.
+/// Returns true if a spool is short of space. Each pair is (free, total): of bytes, and of files.
 pub fn is_short(space: [(u64, u64); 2]) -> bool {
     space.iter().any(|&(free, all)| all > 0 && free < all / FREE_PART)
 }

@@ -1,114 +1,114 @@
-//! What programs and the packer of a spool say to each other, and where.
+//! Protocol between programs and the packer of a spool.
 //!
-//! One request and one reply on a connection of its own (`SOCK_SEQPACKET`), so that no program has one to keep. A reply is the number of
-//! what went wrong, or 0, as `i32` in the order of bytes of the host. Paths are relative to the tree, without a slash at either end.
+//! Each request uses a new connection (`SOCK_SEQPACKET`), so that programs keep no descriptor. The reply is an errno,
+//! or 0, as `i32` in host byte order. Paths are relative to the tree, without a slash at either end.
 
 use crate::attr::AttrChange;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicU64;
 
-/// Names the directory of the spool.
+/// Environment variable: directory of the spool.
 pub const SPOOL_VARIABLE: &str = "TAMEIKE_SPOOL";
-/// Names the process whose program one is, or a child of that.
+/// Environment variable: process id of the `tameike` that started the program; its children inherit it.
 pub const RUN_VARIABLE: &str = "TAMEIKE_SPOOL_RUN";
-/// The container's directory, without symbolic links.
+/// Environment variable: the container's directory, without symbolic links.
 pub const CONTAINER_VARIABLE: &str = "TAMEIKE_CONTAINER";
-/// The same as the user calls it, from the root on.
+/// Environment variable: the container's directory as the user named it, as absolute path.
 pub const NAME_VARIABLE: &str = "TAMEIKE_CONTAINER_NAME";
 
-/// The tree of files, in the spool.
+/// Directory of the tree, in the spool.
 pub const TREE: &str = "tree";
-/// The packer's socket.
+/// Socket of the packer, in the spool.
 pub const SOCKET: &str = "requests";
-/// What all see at once: [`Page`].
+/// File of the shared [`Page`], in the spool.
 pub const PAGE: &str = "page";
 
-/// Begins the name of a symbolic link whose target is the number, as programs are told it, of a file with several names; then comes
-/// its number in the tree.
+/// Prefix of the symbolic link for a file with several names: its inode number in the tree follows; the target is the
+/// inode number that programs see.
 pub const LINKED: &str = "linked.";
 
-/// Bytes of the longest request: two paths and some numbers.
+/// Size of the longest request, in bytes: two paths and some numbers.
 pub const REQUEST_SIZE_MAX: usize = 16 << 10;
 
-/// Memory that the packer and programs share: the content of [`PAGE`].
+/// Memory shared by the packer and programs: the content of [`PAGE`].
 #[repr(C)]
 #[derive(Debug)]
 pub struct Page {
-    /// Counts the times at which the packer has learnt of names that others have added: directories are listed anew. 0 while there is
-    /// nothing that is not in the tree.
+    /// Counts how often the packer found names that other writers added, so that directories must be listed again. 0
+    /// while everything is in the tree.
     pub epoch: AtomicU64,
-    /// Odd while the packer puts one thing in the place of another and gives the directory its time back, and another number afterwards: what a
-    /// look at a directory has found meanwhile is looked at again.
+    /// Sequence lock: odd while the packer replaces a file and restores the time of its directory. Readers of a
+    /// directory retry if it changed.
     pub changes: AtomicU64,
 }
 
-/// What a program asks for.
+/// A request of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// What the container has in a directory is in the tree when the reply comes.
+    /// The reply comes when the tree has the container's entries of a directory.
     List {
         /// The directory.
         dir: Vec<u8>,
     },
-    /// A packed file is a file of the tree when the reply comes.
+    /// The reply comes when a packed file is a file of the tree.
     Fill {
         /// The file.
         path: Vec<u8>,
-        /// It is empty, as its content would go.
+        /// Whether to leave it empty, because the program truncates it.
         is_emptied: bool,
     },
     /// unlinkat(2) without flags.
     Unlink {
-        /// What goes.
+        /// The file.
         path: Vec<u8>,
     },
     /// rmdir(2).
     RemoveDir {
-        /// What goes.
+        /// The directory.
         path: Vec<u8>,
     },
     /// renameat2(2).
     Rename {
-        /// What it is called.
+        /// The old path.
         from: Vec<u8>,
-        /// What it will be called.
+        /// The new path.
         to: Vec<u8>,
         /// `RENAME_NOREPLACE`.
         keeps: bool,
     },
-    /// link(2), which follows no symbolic link.
+    /// link(2), without following a symbolic link.
     Link {
-        /// What there is.
+        /// The existing path.
         from: Vec<u8>,
-        /// What it will be called, too.
+        /// The new path.
         to: Vec<u8>,
     },
-    /// Attributes of what is no directory.
+    /// Changes attributes of anything but a directory.
     Change {
-        /// What is changed; no symbolic link is followed.
+        /// The path; a symbolic link is not followed.
         path: Vec<u8>,
-        /// How.
+        /// The change.
         change: AttrChange,
     },
-    /// What was closed, and a file that is open, are safe when the reply comes.
+    /// The reply comes when all closed files, and an open one, are durable.
     Sync {
         /// The open file.
         path: Option<Vec<u8>>,
     },
-    /// There is room for new files when the reply comes, or cannot be any: [`FREE_PART`](super::FREE_PART).
+    /// The reply comes when there is space for new files, or none can be freed: [`FREE_PART`](super::FREE_PART).
     Room,
 }
 
 impl Request {
-    /// As bytes.
+    /// Encodes the request.
     ///
     /// # Errors
-    /// `None` when they are more than [`REQUEST_SIZE_MAX`].
+    /// `None` if it exceeds [`REQUEST_SIZE_MAX`].
     pub fn encode(&self) -> Option<Vec<u8>> {
         postcard::to_stdvec(self).ok().filter(|bytes| bytes.len() <= REQUEST_SIZE_MAX)
     }
 
-    /// From bytes; `None` when they are none.
+    /// Decodes a request; `None` if the bytes are none.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }

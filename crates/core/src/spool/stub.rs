@@ -1,15 +1,15 @@
-//! What stands in the tree for a file that is packed: a symbolic link whose target tells its attributes, and leads nowhere.
+//! Stub of a packed file in the tree: a dangling symbolic link whose target encodes the attributes.
 
 use crate::Timestamp;
 use std::fmt::Write;
 
-/// What the targets begin with: below a directory that is not there.
+/// Prefix of the targets: a directory that does not exist.
 const PREFIX: &str = ".tameike-packed/";
 
 /// Attributes of a packed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stub {
-    /// Bytes of content.
+    /// Size in bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u16,
@@ -31,7 +31,7 @@ impl Stub {
         target
     }
 
-    /// The attributes that a target tells; `None` for that of any other link.
+    /// Decodes the attributes of a target; `None` for other links.
     pub fn parse(target: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(target).ok()?.strip_prefix(PREFIX)?;
         let mut words = text.split(',');
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_tells_the_attributes_and_no_other_link_does() {
+    fn only_targets_of_stubs_decode() {
         let mtime = Timestamp { seconds: -7, nanoseconds: 999_999_999 };
         let stub = Stub { size: u64::MAX, mode: 0o4755, uid: 0, gid: u32::MAX, mtime };
         assert_eq!(Stub::parse(stub.target().as_bytes()), Some(stub));

@@ -1,4 +1,4 @@
-//! Messages to an agent itself: capacity, status, readiness.
+//! Messages to an agent: capacity, status, measurements.
 
 use crate::cores::CoreSet;
 use crate::ids::{Generation, InodeId, NodeId, View};
@@ -12,75 +12,76 @@ use serde::{Deserialize, Serialize};
 pub struct Space {
     /// The view's limit on this node.
     pub capacity: u64,
-    /// Taken, in blocks of the device.
+    /// Use, in blocks of the device.
     pub used: u64,
-    /// Of it, bytes that are not yet on the shared file system (cache view).
+    /// Bytes of it that the shared file system lacks (cache view).
     pub dirty: u64,
     /// Number of inodes.
     pub inodes: u64,
 }
 
-/// One number of an agent, named and explained once in the code that counts it.
+/// A counter of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
-    /// Name in snake case with its unit last.
+    /// Name in snake case, with its unit last.
     pub name: String,
     /// The value.
     pub value: u64,
 }
 
-/// Names of the counters of where the bytes of reads came from. All are sums since the agent started.
+/// Names of counters for the sources of read bytes. All are sums since the start of the agent.
 pub mod counters {
-    /// Bytes that programs were given from memory of their own node; not those that they read there without asking its agent.
+    /// Bytes that programs got from memory of their node through its agent.
     pub const READ_MEMORY: &str = "read_own_memory_bytes";
-    /// Bytes that other nodes brought, from memory.
+    /// Bytes received from memory of other nodes.
     pub const READ_HOLDERS: &str = "read_other_memory_bytes";
-    /// Bytes that the homes of units brought, wherever they had them from.
+    /// Bytes received from the homes of units, whatever their source.
     pub const READ_HOMES: &str = "read_home_bytes";
-    /// How often other nodes have asked for what the node may have in memory.
+    /// Number of peer reads that other nodes requested.
     pub const HELD_REQUESTED: &str = "held_requested";
-    /// How often it had that, and sent it.
+    /// Number of peer reads that the node served.
     pub const HELD_DELIVERED: &str = "held_delivered";
-    /// How often bytes in its memory were found to have changed by themselves.
+    /// Number of checksum mismatches in memory.
     pub const DAMAGED: &str = "memory_damaged";
-    /// The same in pages of 4 KiB, as far as they were asked for.
+    /// Requested peer reads in pages of 4 KiB.
     pub const HELD_REQUESTED_PAGES: &str = "held_requested_pages";
-    /// Of them, those that it sent.
+    /// Served peer reads in pages of 4 KiB.
     pub const HELD_DELIVERED_PAGES: &str = "held_delivered_pages";
-    /// Bytes that the node has sent to others who read, as the home of units or from memory, or told where they lie.
+    /// Bytes that the node sent to readers on other nodes, as home or from memory, or of which it sent the extent
+    /// location.
     pub const SENT: &str = "sent_bytes";
-    /// Messages that libfabric has carried to other nodes.
+    /// Messages to other nodes through libfabric.
     pub const LINK_MESSAGES: &str = "libfabric_messages";
-    /// Bytes that were read through libfabric from memory of other nodes.
+    /// Bytes read from memory of other nodes through libfabric.
     pub const LINK_READ: &str = "libfabric_read_bytes";
-    /// Bytes that the node, as the home of units, has read of files of the shared file system.
+    /// Bytes that the node, as home, read from the shared file system.
     pub const LOADED_SHARED: &str = "loaded_shared_bytes";
-    /// Bytes that it has got from memory of other nodes instead.
+    /// Bytes that the node, as home, got from memory of other nodes instead.
     pub const LOADED_HOLDERS: &str = "loaded_other_memory_bytes";
 }
 
 impl Counter {
-    /// One with this name.
+    /// A counter with this name.
     pub fn new(name: &str, value: u64) -> Self {
         Self { name: name.to_owned(), value }
     }
 }
 
-/// A directory of the shared file system in which many files were made fast.
+/// A directory of the shared file system in which many files were created within seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storm {
     /// Its path, relative to the shared directory.
     pub dir: String,
-    /// Files that were made in it as themselves.
+    /// Number of files created as plain files.
     pub plain: u64,
-    /// Files that were packed.
+    /// Number of packed files.
     pub packed: u64,
-    /// How long the shared file system takes to make a file: the mean, in nanoseconds.
+    /// Mean time of a file creation on the shared file system, in nanoseconds.
     pub create_ns: u64,
 }
 
 impl Storm {
-    /// Adds what another node has made in the same directory.
+    /// Adds the numbers of another node for the same directory.
     pub fn add(&mut self, other: &Self) {
         let spent = u128::from(self.create_ns) * u128::from(self.plain)
             + u128::from(other.create_ns) * u128::from(other.plain);
@@ -94,72 +95,72 @@ impl Storm {
 /// State of one agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Process number on its host.
+    /// Process id on its host.
     pub pid: u32,
     /// Space by view, in the order of [`View::ALL`].
     pub space: [Space; 3],
     /// Resident memory of the agent, in bytes.
     pub resident_bytes: u64,
-    /// Cores of its host on which its threads may run, where that is known.
+    /// Cores of its host on which its threads may run, if known.
     pub cores: Option<CoreSet>,
-    /// Frames in use and in all.
+    /// Number of frames in use, and in total.
     pub frames: (u32, u32),
     /// Nodes that cannot be reached now.
     pub unreachable: Vec<NodeId>,
     /// Counters.
     pub counters: Vec<Counter>,
-    /// Directories in which programs of this node have made many files fast.
+    /// Directories in which programs of this node created many files within seconds.
     pub storms: Vec<Storm>,
 }
 
-/// What of the shared directory was loaded.
+/// Result of `warm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmed {
-    /// Regular files that the job holds now.
+    /// Number of regular files that the job now has.
     pub files: u64,
-    /// Bytes of files that it holds now, and of holes.
+    /// Bytes of files that it now has, with holes.
     pub bytes: u64,
-    /// Files of which a part had no room.
+    /// Number of files of which a part did not fit.
     pub left_out_files: u64,
-    /// What of them had none, in bytes.
+    /// Bytes of them that did not fit.
     pub left_out_bytes: u64,
-    /// Whether it was broken off.
+    /// Whether it was interrupted.
     pub is_broken_off: bool,
-    /// Files and directories that could not be read.
+    /// Number of files and directories that could not be read.
     pub failed: u64,
-    /// Why, of the first of them.
+    /// Errors of the first of them.
     pub faults: Vec<String>,
 }
 
-/// Most files of one [`AdminRequest::Files`].
+/// Largest number of files of one [`AdminRequest::Files`].
 pub const FILES_ASKED_MAX: usize = 12;
 
-// Each with the longest path and all holders.
+// Each with the longest path and the most holders.
 const _: () = assert!(FILES_ASKED_MAX * (TREE_PATH_SIZE_MAX + HOLDERS_KEPT_MAX * 15 + 64) < MESSAGE_SIZE_MAX);
 
-/// Who may hold a file, as its home has it.
+/// Cache holders of a file, as its home knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileHolders {
-    /// Version of the file.
+    /// Generation of the file.
     pub generation: Generation,
     /// Nodes that may have it in memory.
     pub holders: Vec<Holder>,
 }
 
-/// What one node has of a file, and knows of it.
+/// State of a file on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileHeld {
     /// Bytes in memory for its programs.
     pub memory_bytes: u64,
     /// Bytes on its device.
     pub device_bytes: u64,
-    /// Whether only a part of its device was looked through.
+    /// Whether the search covered only a part of the device.
     pub is_partial: bool,
-    /// At the file's home.
+    /// The holders, if the node is the file's home.
     pub table: Option<FileHolders>,
-    /// Path below the shared directory, of a cached file, as far as this node knows it; empty else.
+    /// Path of a cached file below the shared directory, if the node knows it; else empty.
     #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
 }
@@ -169,29 +170,29 @@ pub struct FileHeld {
 pub enum AdminRequest {
     /// Space of a view on this node.
     Space {
-        /// Which view.
+        /// The view.
         view: View,
     },
     /// State of this agent.
     Status,
-    /// The agent of a node has ended, as the sender has found.
+    /// The sender found that the agent of a node has failed.
     Dead {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// A part of a measurement of the network by another agent.
+    /// A part of a network measurement by another agent.
     Exchange(Exchange),
-    /// What the node has of these files, at most [`FILES_ASKED_MAX`].
+    /// State of these files on the node, at most [`FILES_ASKED_MAX`].
     Files(Vec<InodeId>),
-    /// Of the files in this node's cache table, those whose holders were asked most often.
+    /// The files in this node's cache table whose holders got the most requests.
     MostAsked {
-        /// How many.
+        /// Number of files.
         count: u32,
     },
 }
 
 impl AdminRequest {
-    /// As of a request.
+    /// As [`super::Request::is_read_only`].
     pub(super) fn is_read_only(&self) -> bool {
         match self {
             Self::Space { .. }
@@ -204,19 +205,19 @@ impl AdminRequest {
     }
 }
 
-/// The answer to an [`AdminRequest`].
+/// The reply to an [`AdminRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminReply {
     /// Space.
     Space(Space),
     /// State.
     Status(Box<NodeStatus>),
-    /// It was heard.
+    /// Acknowledgement.
     Done,
-    /// To a part of a measurement.
+    /// Reply to a part of a measurement.
     Exchange(ExchangeReply),
-    /// In the order in which they were asked for.
+    /// In the order of the request.
     Files(Vec<FileHeld>),
-    /// Files, each with how often its holders were asked, the most often asked first.
+    /// Files with the number of requests to their holders, in descending order.
     MostAsked(Vec<(InodeId, u64)>),
 }

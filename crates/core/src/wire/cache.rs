@@ -1,7 +1,7 @@
 //! Messages to the coordinator of a cached file: the home of its inode number.
 //!
-//! Names and attributes of the cache view pass through to the shared file system; the coordinator keeps only
-//! what the shared file system cannot know yet: sizes and times of files with dirty data.
+//! Names and attributes of the cache view pass through to the shared file system. The coordinator only has what the
+//! shared file system lacks: sizes and times of files with dirty data.
 
 use crate::attr::Timestamp;
 use crate::ids::{Generation, InodeId};
@@ -10,7 +10,7 @@ use crate::wire::holders::{Asked, Holder};
 use crate::wire::space::SpaceChange;
 use serde::{Deserialize, Serialize};
 
-/// State of a file on the shared file system by which changes made by others are noticed.
+/// State of a file on the shared file system, for change detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// Device number.
@@ -26,7 +26,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// A number that another state of the file does not have.
+    /// A hash that identifies this state of the file.
     pub fn digest(&self) -> u64 {
         let Self { device, inode, size, mtime, ctime } = *self;
         let times = [mtime, ctime].map(|time| [time.seconds as u64, u64::from(time.nanoseconds)]);
@@ -39,84 +39,85 @@ impl Stamp {
 /// A request to a file's coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheRequest {
-    /// What the job knows of the file beyond the shared file system, whose file was just seen like this: a flush
-    /// may have ended since.
+    /// Requests what the job knows of the file beyond the shared file system. The sender just saw the shared file in
+    /// this state; a flush may have ended since.
     State {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// Size of the shared file as it was seen.
+        /// Size of the shared file that the sender saw.
         size: u64,
-        /// Last change of the shared file as it was seen.
+        /// Modification time of the shared file that the sender saw.
         mtime: Timestamp,
     },
-    /// The file is opened: compares the stamp with the one under which clean data is held.
+    /// Opens the file: compares the stamp with that of the clean data.
     Open {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// The file now.
+        /// Current stamp of the shared file.
         stamp: Stamp,
-        /// What became of requests to holders of files of this coordinator.
+        /// Results of requests to holders of files of this coordinator.
         asked: Vec<Asked>,
         /// Whether the node will have bytes of the file in memory.
         holds: bool,
-        /// Whether the node has just made the file: what had its number before was another one.
+        /// Whether the node has just created the file: older data of this inode number belongs to another file.
         made: bool,
     },
-    /// The file is about to get dirty data: remembers path and inode in the journal before the first write.
+    /// The file will get dirty data: records path and inode in the journal before the first write.
     Dirty {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// The file now.
+        /// Current stamp of the shared file.
         stamp: Stamp,
-        /// Whether a program writes from now on, until this node's next `Commit`: what it has not told by then is lost with it.
+        /// Whether a program writes until this node's next `Commit`: dirty data that the node has not reported by then
+        /// is lost if it fails.
         writes: bool,
-        /// Number of units, from the first on, that it may write to until the node announces more.
+        /// Number of units, from the first on, that it may write until it announces more.
         reach: u64,
     },
     /// Dirty data was written up to byte `end`.
     Commit {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// Largest end of what was written, in bytes.
+        /// Largest end of the written data, in bytes.
         end: u64,
         /// Whether the file may have holes now.
         sparse: bool,
         /// Time of the last write.
         now: Timestamp,
     },
-    /// Sets aside the next `length` bytes at the end of the file for an append.
+    /// Reserves the next `length` bytes at the end of the file for an append.
     Reserve {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// Number of bytes.
         length: u64,
         /// Time of the write.
         now: Timestamp,
     },
-    /// The file gets a new size: dirty data beyond it is dropped, the shared file is cut.
+    /// Sets a new size: drops dirty data beyond it, and truncates the shared file.
     Truncate {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// New size in bytes.
         size: u64,
         /// Time of the request.
         now: Timestamp,
     },
-    /// The program has set the time of last change of a file, on the shared file already.
+    /// A program has set the modification time of a file; the shared file has it already.
     SetMtime {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// The time.
         mtime: Timestamp,
     },
-    /// A file or directory is about to be renamed, or has just been; or a file has one more name. A path is a hint that is checked against
-    /// the inode number: the old one stays good until the new one is.
+    /// A file or directory is about to be renamed, or has just been; or a file gets another name. A path is a hint that
+    /// is verified by the inode number: the old one stays valid until the new one exists.
     Renamed {
         /// The file (sent to its coordinator), or `None` for a directory and all below it (sent to every node).
         inode: Option<InodeId>,
@@ -127,41 +128,41 @@ pub enum CacheRequest {
         #[serde(with = "serde_bytes")]
         to: Vec<u8>,
     },
-    /// The file has lost its last name and its last open: its dirty data is dropped.
+    /// The file has lost its last name and its last open: drops its dirty data.
     Removed {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// Makes the file's dirty data safe on the devices of the job (`fsync` of a program).
+    /// Makes the file's dirty data durable on the devices of the job (`fsync` of a program).
     Flush {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// Writes the file's dirty data to the shared file system now. `ESTALE` when it has been removed.
+    /// Writes the file's dirty data to the shared file system now. `ESTALE` if it was removed.
     Writeback {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// Flushes every file that this node coordinates to the shared file system, and makes their receipts.
+    /// Flushes all files that this node coordinates to the shared file system, and returns their receipts.
     Drain {
-        /// Reads everything back from the shared file system and compares.
+        /// Whether to read everything back from the shared file system and compare.
         verify: bool,
-        /// `None` first; then what the last answer gave, until it gives nothing.
+        /// `None` at first, then `next` of the last reply, until that is `None`.
         after: Option<InodeId>,
     },
-    /// How much is left to flush on this node.
+    /// Requests what this node has left to flush.
     Progress,
-    /// The file is about to lose its last name: when nothing of it is found later, it was the job that removed
-    /// it, and not another program. Other nodes that have it open are told.
+    /// The file is about to lose its last name: if it is later missing, the job removed it, not another program. The
+    /// coordinator informs other nodes that have it open.
     Removing {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// Space of the shared file is set aside or given back, and what the job holds of these bytes goes (`fallocate`).
+    /// Reserves or frees space of the shared file, and drops the job's data of these bytes (`fallocate`).
     Space {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// What is asked for.
+        /// The change.
         change: SpaceChange,
         /// First byte.
         start: u64,
@@ -174,59 +175,58 @@ pub enum CacheRequest {
     },
     /// The removal that [`CacheRequest::Removing`] announced did not happen.
     Kept {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// The file was not found at the path by which a node knew it: another one has renamed it, perhaps just now.
+    /// The sender did not find the file at its path: another node has renamed it, perhaps just now.
     Locate {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// What becomes of the sender's writes to the file, where no other message tells.
+    /// State of the sender's writes to the file, if no other message reports it.
     Writing {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// What.
+        /// The state.
         what: Writing,
     },
 }
 
-/// What becomes of a node's writes to a file.
+/// State of a node's writes to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Writing {
-    /// A program writes again after a `Commit`, or further on in the file than was told.
+    /// A program writes again after a `Commit`, or beyond the announced units.
     Begins {
-        /// Units that it may write to, from the first on.
+        /// Number of units, from the first on, that it may write.
         reach: u64,
     },
-    /// The last program has closed the file, and there was nothing to commit.
+    /// The last program has closed the file, with nothing to commit.
     Ends,
-    /// The programs that write to it are ended, because the job is over without its driver.
+    /// The programs that write to it were ended, because the job's driver failed.
     CutOff,
 }
 
-/// What the job knows of a file. Generation 0 says that it knows nothing.
+/// State of a file in the job. Generation 0 means unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheState {
     /// Version of the content.
     pub generation: Generation,
-    /// Size and time of last change, when they are newer than the shared file system's (or than what the
-    /// sender saw of it).
+    /// Size and modification time, if newer than the shared file system's (or than those that the sender saw).
     pub newer: Option<(u64, Timestamp)>,
-    /// Whether the file may have holes: then the homes of its units know what space its dirty data takes.
+    /// Whether the file may have holes: then only the homes of its units know the space of its dirty data.
     pub sparse: bool,
-    /// Whether a node is about to take its last name away.
+    /// Whether a node is about to remove its last name.
     pub removing: bool,
 }
 
-/// The answer to a [`CacheRequest`].
+/// The reply to a [`CacheRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheReply {
     /// Done.
     Done,
     /// The file's state after the request.
     State(CacheState),
-    /// Where the reserved bytes begin, and the file's state after.
+    /// Offset of the reserved bytes, and the file's state after the request.
     Reserved {
         /// Offset in bytes.
         offset: u64,
@@ -237,19 +237,19 @@ pub enum CacheReply {
     Receipt {
         /// The receipts.
         receipt: Receipt,
-        /// Where to go on, when there are more.
+        /// Start of the next page, if there are more.
         next: Option<InodeId>,
     },
-    /// What is left.
+    /// What this node has left to flush.
     Progress {
-        /// Files with dirty data, by coordinator.
+        /// Number of files with dirty data that it coordinates.
         files: u64,
         /// Dirty bytes on this node.
         bytes: u64,
         /// Bytes flushed by this node since it started.
         flushed: u64,
     },
-    /// Where the file is on the shared file system.
+    /// Path of the file on the shared file system.
     Located {
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]

@@ -1,77 +1,76 @@
-//! What stands before a request and before a reply on the way between two agents.
+//! Headers of requests and replies between two agents.
 //!
-//! Each caller numbers its calls to one agent by slot and sequence: a slot carries one call at a time, and the
-//! next call in it has a higher sequence number. So the answerer need only remember the last call of each slot
-//! to execute every request at most once, and a new call in a slot tells it that the reply before has arrived
-//! or is no longer wanted.
+//! Each caller numbers its calls to one agent by slot and sequence: a slot carries one call at a time, and the next
+//! call in it has a higher sequence number. So the callee executes each request at most once by remembering the last
+//! call of each slot. A new call in a slot tells it that the previous reply has arrived or is no longer needed.
 
 use serde::{Deserialize, Serialize};
 
-/// Most calls of one agent to one other at the same time.
+/// Largest number of calls in flight from one agent to another.
 pub const CALLS_MAX: u32 = 1 << 16;
 
-/// Names a call between two agents.
+/// Identifies a call between two agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallId {
-    /// The caller's life: drawn at random when its process starts.
+    /// The caller's incarnation: a random number of its process.
     pub epoch: u64,
     /// Below [`CALLS_MAX`].
     pub slot: u32,
-    /// Counted within the slot.
+    /// Counter within the slot.
     pub sequence: u64,
 }
 
-/// Stands before a request.
+/// Header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestHeader {
-    /// Which call.
+    /// The call.
     pub id: CallId,
-    /// Grant and length of a payload that does not come beside the message, to be fetched from the caller.
+    /// Grant and length of a payload that does not follow the message; the callee fetches it from the caller.
     pub source: Option<(u64, u32)>,
     /// Grant of the frame that takes the payload of the reply.
     pub target: Option<u64>,
-    /// The caller reads the answerer's device by itself: the reply may say where on it its payload lies.
+    /// Whether the caller can read the callee's device directly, so that the reply may carry an extent location.
     pub places: bool,
 }
 
-/// Consecutive bytes of a device.
+/// A contiguous byte range of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// The first one.
+    /// Offset of the first byte.
     pub at: u64,
-    /// Their number.
+    /// Number of bytes.
     pub length: u32,
 }
 
-/// Where on the answerer's device the payload of a reply lies. Nothing holds it there: it is right if no block there has become
-/// free since, and it has its digest.
+/// Extent location of a reply's payload on the callee's device. It is not locked: it is valid if no block there has
+/// become free since `time` and the digest matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Its parts, in their order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
+    /// Its runs in order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
     pub runs: Vec<Run>,
     /// The CRC-32C of the CRC-32Cs of its blocks.
     pub digest: u32,
-    /// When, on the clock of the device.
+    /// Time of the reply on the clock of the device.
     pub time: u64,
 }
 
-/// How the payload of a reply travels.
+/// Transport of a reply's payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carriage {
-    /// Beside the message, if there is any.
+    /// After the message, if there is a payload.
     Beside,
-    /// So many bytes were put into the caller's frame.
+    /// The callee put this many bytes into the caller's frame.
     Put(u32),
-    /// Not at all: the caller reads it where it lies.
+    /// None: the caller reads the device at this location.
     Placed(Place),
 }
 
-/// Stands before a reply.
+/// Header of a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyHeader {
-    /// Which call.
+    /// The call.
     pub id: CallId,
-    /// How its payload travels.
+    /// Transport of its payload.
     pub carriage: Carriage,
 }
 
@@ -82,7 +81,7 @@ mod tests {
     use crate::wire::{Request, admin::AdminRequest};
 
     #[test]
-    fn the_bytes_are_those_of_version_1() {
+    fn headers_encode_as_in_version_1() {
         let id = CallId { epoch: 300, slot: 2, sequence: 5 };
         let header = RequestHeader { id, source: Some((7, 128)), target: None, places: true };
         let request = Request::Admin(AdminRequest::Status);

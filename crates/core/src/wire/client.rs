@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 /// A request to the views of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientRequest {
-    /// Another node has changed inodes or their names: the leases of them end.
+    /// Another node changed inodes or their names: revokes the leases of them.
     Revoke {
-        /// Which inodes.
+        /// The inodes.
         inodes: Vec<InodeId>,
     },
-    /// A directory of the shared file system has another path since a rename: views that hold it follow.
+    /// A directory of the shared file system was renamed: views update their paths.
     Moved {
         /// The directory.
         dir: InodeId,
@@ -24,30 +24,31 @@ pub enum ClientRequest {
         #[serde(with = "serde_bytes")]
         to: Vec<u8>,
     },
-    /// For locks of which files an owner of this node waits.
+    /// Requests the files whose locks an owner of this node waits for.
     LockWaits {
-        /// Who.
+        /// The owner.
         owner: LockOwner,
     },
-    /// A file of the cache view is about to lose its last name: who has it open goes on with the shared file.
+    /// A file of the cache view is about to lose its last name: programs that have it open continue with the shared
+    /// file.
     Removing {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// It has kept its name after all.
+    /// The file has kept its name.
     Kept {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// Bytes of a unit, if the node has them in memory as they are in this version of the file.
+    /// Reads bytes of a unit, if the node has them in memory in this generation.
     ReadHeld {
-        /// Which unit.
+        /// The unit.
         unit: UnitId,
-        /// First byte in the unit.
+        /// Offset in the unit.
         offset: u32,
         /// Number of bytes.
         length: u32,
-        /// Which version of the file.
+        /// Generation of the file.
         generation: Generation,
     },
 }
@@ -56,26 +57,27 @@ impl ClientRequest {
     /// As [`super::Request::is_read_only`].
     pub(super) fn is_read_only(&self) -> bool {
         match self {
-            // Taken note of twice, the first two say nothing more.
+            // The effect of a repeated `Revoke` or `Moved` is the same.
             Self::Revoke { .. } | Self::Moved { .. } | Self::LockWaits { .. } | Self::ReadHeld { .. } => true,
             Self::Removing { .. } | Self::Kept { .. } => false,
         }
     }
 }
 
-/// The answer to a [`ClientRequest`].
+/// The reply to a [`ClientRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientReply {
     /// Done.
     Done,
     /// The files.
     Waits(Vec<InodeId>),
-    /// Who has the file open cannot go on with the shared file: its content cannot be brought there.
+    /// Programs that have the file open cannot continue with the shared file, because its content cannot be written
+    /// there.
     Held(Fault),
     /// The bytes are the payload.
     Read,
-    /// The node does not have them.
+    /// The node does not have the bytes.
     NotHeld,
-    /// The node may have them, and has enough to do with sending them to others.
+    /// The node may have the bytes, but is busy with other peer reads.
     Busy,
 }

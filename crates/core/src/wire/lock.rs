@@ -1,31 +1,30 @@
 //! Messages to the lock service of an inode's home: advisory locks of files, in the job-shared and the cache view.
 //!
-//! A lock belongs to an owner: what the kernel of a node calls by one number, a process for `fcntl`, an open file
-//! description for `flock` and for the locks of `F_OFD_SETLK`. Nothing of this is ever written to a device: a lock
-//! ends with its owner, with its owner's node, and with the home that keeps it.
+//! The owner of a lock is a number from a node's kernel: of a process for `fcntl`, of an open file description for
+//! `flock` and `F_OFD_SETLK`. Locks are in memory only: a lock ends with its owner, the owner's node, or the home.
 
 use crate::ids::{InodeId, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// Who has a lock, or waits for one.
+/// The owner of a lock, or of a wait for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockOwner {
-    /// The node it is on.
+    /// The owner's node.
     pub node: NodeId,
-    /// What the kernel there calls it in this view.
+    /// The owner's number in this view, from the kernel.
     pub number: u64,
 }
 
-/// How a lock excludes those of other owners.
+/// Whether a lock is shared or exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockKind {
-    /// Excludes exclusive ones.
+    /// Conflicts with exclusive locks of other owners.
     Shared,
-    /// Excludes all.
+    /// Conflicts with all locks of other owners.
     Exclusive,
 }
 
-/// Bytes of a file, without regard to its size.
+/// A byte range of a file, which may exceed its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRange {
     /// The first byte.
@@ -35,125 +34,125 @@ pub struct LockRange {
 }
 
 impl LockRange {
-    /// All bytes that a file can ever have.
+    /// The range of all possible bytes.
     pub const ALL: Self = Self { start: 0, last: u64::MAX };
 
-    /// Whether the ranges have a byte in common.
+    /// Returns true if the ranges have a byte in common.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start <= other.last && other.start <= self.last
     }
 }
 
-/// A lock, held or asked for.
+/// A lock, held or requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLock {
-    /// Whose it is.
+    /// The owner.
     pub owner: LockOwner,
-    /// Of which bytes.
+    /// The locked bytes.
     pub range: LockRange,
-    /// Whom it excludes.
+    /// Shared or exclusive.
     pub kind: LockKind,
-    /// The process that asked for it, as its node numbers it.
+    /// The process id of the requester on its node.
     pub pid: u32,
 }
 
 impl FileLock {
-    /// Whether the two cannot be held at the same time.
+    /// Returns true if the two locks conflict.
     pub fn excludes(&self, other: &Self) -> bool {
         let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
         exclusive && self.owner != other.owner && self.range.overlaps(other.range)
     }
 }
 
-/// How a wait for a lock ends early.
+/// The way in which a wait for a lock ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WaitEnd {
     /// A signal: the wait fails with `EINTR`.
     Interrupted,
-    /// It would last for ever: the wait fails with `EDEADLK`.
+    /// A deadlock: the wait fails with `EDEADLK`.
     Deadlock,
-    /// It would last for ever out of courtesy to others that wait: it ends with the lock, as soon as nobody has one
-    /// that excludes it.
+    /// A deadlock caused only by fairness to other waiters: the owner gets the lock as soon as no other owner holds a
+    /// conflicting one.
     Overtake,
 }
 
 /// A request to the lock service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockRequest {
-    /// Whether the lock could be had.
+    /// Tests whether the lock is free.
     Test {
-        /// Of which file.
+        /// The file.
         inode: InodeId,
         /// The lock.
         lock: FileLock,
     },
-    /// Takes a lock, in place of those that its owner has of these bytes.
+    /// Takes a lock, which replaces the owner's locks of these bytes.
     Lock {
-        /// Of which file.
+        /// The file.
         inode: InodeId,
         /// The lock.
         lock: FileLock,
-        /// Number of the request; none of the asking node has another one's.
+        /// Number of the request, unique on its node.
         ticket: u64,
-        /// Whether to wait for it.
+        /// Whether to wait.
         wait: bool,
     },
-    /// Gives locks back.
+    /// Releases locks.
     Unlock {
-        /// Of which file.
+        /// The file.
         inode: InodeId,
-        /// Whose.
+        /// The owner.
         owner: LockOwner,
-        /// Of which bytes.
+        /// The bytes.
         range: LockRange,
     },
     /// Ends a wait.
     EndWait {
-        /// For a lock of which file.
+        /// The file.
         inode: InodeId,
-        /// Number of the request that waits.
+        /// Number of the waiting request.
         ticket: u64,
-        /// How.
+        /// The way it ends.
         end: WaitEnd,
     },
-    /// A request whose answer never came did not happen, also when it is yet to come: its bytes are unlocked.
+    /// Cancels a request whose reply was lost, even if the request arrives later: unlocks its bytes.
     Withdraw {
-        /// Of which file.
+        /// The file.
         inode: InodeId,
-        /// Whose.
+        /// The owner.
         owner: LockOwner,
-        /// Of which bytes.
+        /// The bytes.
         range: LockRange,
         /// Number of the request.
         ticket: u64,
     },
-    /// For whom an owner waits.
+    /// Requests the owners that block an owner.
     Blockers {
-        /// For a lock of which file.
+        /// The file.
         inode: InodeId,
-        /// Who waits.
+        /// The waiting owner.
         owner: LockOwner,
     },
 }
 
-/// One for whom an owner waits.
+/// An owner that blocks another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocker {
-    /// The request that waits.
+    /// The waiting request.
     pub ticket: u64,
-    /// For whom.
+    /// The blocking owner.
     pub owner: LockOwner,
-    /// Whether that one has a lock in the way, or only came first.
+    /// Whether it holds a conflicting lock; else it only waits ahead.
     pub holds: bool,
 }
 
-/// The answer to a [`LockRequest`].
+/// The reply to a [`LockRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockReply {
     /// Done.
     Done,
-    /// A lock that is in the way, if there is one.
+    /// A conflicting lock, if there is one.
     Conflict(Option<FileLock>),
-    /// For whom the owner waits.
+    /// The blocking owners.
     Blockers(Vec<Blocker>),
 }

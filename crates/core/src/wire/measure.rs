@@ -1,60 +1,60 @@
-//! Measurements of the network between two agents, as the OSU micro-benchmarks make them: what is asked of the agent that
-//! measures, what it asks the other one meanwhile, and what it finds.
+//! Network measurements between two agents, modelled on the OSU micro-benchmarks: orders to the measuring agent, its
+//! messages to the other agent, and results.
 
 use crate::ids::NodeId;
 use crate::limits::UNIT_SIZE;
 use serde::{Deserialize, Serialize};
 
-/// Most messages in flight at the same time.
+/// Largest number of messages in flight.
 pub const WINDOW_MAX: u32 = 64;
-/// Most repetitions of one measurement.
+/// Largest number of repetitions of a measurement.
 pub const REPETITIONS_MAX: u32 = 100;
-/// Longest time that one repetition is to take, in milliseconds.
+/// Largest duration of a repetition, in milliseconds.
 pub const REPETITION_MS_MAX: u32 = 1000;
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
-    /// Half the time of a message's way there and back (`osu_latency`).
+    /// One-way latency: half of the round-trip time (`osu_latency`).
     Latency,
-    /// A window of messages goes to the other node, and is answered (`osu_bw`).
+    /// Bandwidth of windows of messages to the other node (`osu_bw`).
     OneWay,
-    /// Both nodes send windows at the same time (`osu_bibw`).
+    /// Bandwidth of windows in both directions at once (`osu_bibw`).
     BothWays,
-    /// The other node puts bytes into frames of this one (`osu_put_bw`).
+    /// Bandwidth of puts by the other node into frames of this one (`osu_put_bw`).
     Put,
-    /// This node gets bytes from a frame of the other one (`osu_get_bw`).
+    /// Bandwidth of gets by this node from a frame of the other one (`osu_get_bw`).
     Get,
 }
 
 impl Quantity {
-    /// All of them.
+    /// All quantities.
     pub const ALL: [Self; 5] = [Self::Latency, Self::OneWay, Self::BothWays, Self::Put, Self::Get];
 }
 
-/// What an agent is to measure.
+/// Order to an agent to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// What.
+    /// The quantity.
     pub quantity: Quantity,
-    /// With which other node.
+    /// The other node.
     pub with: NodeId,
-    /// Bytes of each message.
+    /// Size of each message, in bytes.
     pub size: u32,
-    /// Messages in flight at the same time; of no meaning for [`Quantity::Latency`].
+    /// Number of messages in flight; unused for [`Quantity::Latency`].
     pub window: u32,
-    /// How often.
+    /// Number of repetitions.
     pub repetitions: u32,
-    /// How long each repetition is to take, in milliseconds.
+    /// Duration of each repetition, in milliseconds.
     pub repetition_ms: u32,
 }
 
 impl Order {
-    /// Whether everything is within its limits.
+    /// Validates all values.
     ///
     /// # Errors
-    /// What is not, for a person.
+    /// A message for people.
     pub fn check(&self) -> Result<(), String> {
         let within = |what: &str, value: u32, max: u32| match value {
             0 => Err(format!("{what} 0 is too small: 1 to {max}")),
@@ -68,87 +68,87 @@ impl Order {
     }
 }
 
-/// One repetition.
+/// Result of a repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repetition {
-    /// Messages of the order's size that arrived, on both nodes together.
+    /// Number of messages of the order's size that arrived, on both nodes together.
     pub messages: u64,
-    /// How long that took.
+    /// Duration, in nanoseconds.
     pub nanoseconds: u64,
 }
 
-/// Halves of the times there and back, over all repetitions, in nanoseconds.
+/// One-way latencies over all repetitions, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HalfTrips {
-    /// Half of them took no longer.
+    /// Median.
     pub median: u64,
-    /// 90 of 100 took no longer.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99: u64,
-    /// None took longer.
+    /// Maximum.
     pub longest: u64,
 }
 
-/// What was found.
+/// Result of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was measured.
+    /// The quantity.
     pub quantity: Quantity,
-    /// Bytes of each message.
+    /// Size of each message, in bytes.
     pub size: u32,
-    /// Messages that were in flight at the same time: fewer than were asked for when frames are few.
+    /// Number of messages in flight: fewer than ordered if frames are short.
     pub window: u32,
-    /// Each repetition; what was done to warm up is not among them.
+    /// The repetitions, without warm-up.
     pub repetitions: Vec<Repetition>,
-    /// Of [`Quantity::Latency`].
+    /// Latencies, for [`Quantity::Latency`].
     pub half_trips: Option<HalfTrips>,
 }
 
-/// What an agent that measures asks of the other one. All bytes follow from a number, the session's, and are compared with it
-/// where they arrive.
+/// A message of the measuring agent to the other one. A session number determines all bytes, and the receiver verifies
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exchange {
-    /// Have bytes of a session ready, in the place of those of an earlier one of the same node. Answered by `Begun`.
+    /// Prepares bytes of a session, replacing those of an earlier one of the same node. The reply is `Begun`.
     Begin {
-        /// Their number.
+        /// Session number.
         session: u64,
-        /// How many.
+        /// Number of bytes.
         size: u32,
     },
-    /// The payload has bytes of the session. Answered by `Done`.
+    /// Receives bytes of the session as payload. The reply is `Done`.
     Take {
-        /// Their number.
+        /// Session number.
         session: u64,
-        /// How many.
+        /// Number of bytes.
         size: u32,
-        /// Whether each of them is compared, and not some alone.
+        /// Whether to verify all bytes, or samples.
         whole: bool,
     },
-    /// As `Take`, and the payload comes back.
+    /// As `Take`; the reply returns the payload.
     Echo {
-        /// Their number.
+        /// Session number.
         session: u64,
-        /// How many.
+        /// Number of bytes.
         size: u32,
         /// As in `Take`.
         whole: bool,
     },
-    /// The bytes that are ready are wanted. Answered by `Done`, with them.
+    /// Requests the prepared bytes. The reply is `Done` with them.
     Give {
-        /// Their number.
+        /// Session number.
         session: u64,
     },
-    /// Send windows of them with `Take`. Answered by `Done` when all have arrived.
+    /// Sends windows of the bytes with `Take`. The reply is `Done` when all have arrived.
     Send {
-        /// Their number.
+        /// Session number.
         session: u64,
-        /// How many windows, one after the other.
+        /// Number of windows, sent one after the other.
         windows: u64,
-        /// Messages of a window.
+        /// Number of messages of a window.
         window: u32,
     },
-    /// What is ready for the node that asks is not wanted any more. Answered by `Done`.
+    /// Drops the bytes prepared for the sender. The reply is `Done`.
     End,
 }
 
@@ -167,12 +167,12 @@ impl Exchange {
     }
 }
 
-/// The answer to an [`Exchange`].
+/// The reply to an [`Exchange`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExchangeReply {
     /// The bytes are ready.
     Begun {
-        /// By which they can be got.
+        /// Grant for reading them.
         grant: u64,
     },
     /// Done.
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_beyond_a_limit_is_refused() {
+    fn orders_beyond_a_limit_are_refused() {
         let quantity = Quantity::Get;
         let order = Order { quantity, with: NodeId(1), size: 1, window: 1, repetitions: 1, repetition_ms: 1 };
         assert_eq!(order.check(), Ok(()));

@@ -1,7 +1,7 @@
 //! Messages of the metadata service: names and inodes.
 //!
-//! A [`Command`] changes the state of one node's metadata shard. It is deterministic: times, owners and
-//! everything else that could differ between two runs stand in it. The same bytes are sent and logged.
+//! A [`Command`] changes the state of one node's metadata shard. It is deterministic: it contains times, owners and
+//! everything else that could differ between two runs. The same bytes are sent and logged.
 
 mod operation;
 mod reply;
@@ -27,13 +27,13 @@ pub struct EntryName {
 }
 
 impl EntryName {
-    /// Its place in the directory.
+    /// The entry's offset in the directory.
     pub fn offset(&self) -> DirOffset {
         DirOffset::of(self.dir, &self.name)
     }
 }
 
-/// What a directory entry says.
+/// Content of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The inode.
@@ -65,44 +65,45 @@ pub struct NewInode {
 /// A change to one node's metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Makes an inode and its name together.
+    /// Creates an inode and its name together.
     Create {
         /// The name.
         entry: EntryName,
         /// The inode.
         new: NewInode,
-        /// Whether an existing name is an error (`EEXIST`); else it is looked up.
+        /// Whether an existing name is an error (`EEXIST`); else the command looks it up.
         exclusive: bool,
-        /// Opens the inode in the same step.
+        /// The open of the inode in the same step, if any.
         opener: Option<Opener>,
-        /// Whether the sender believes the directory is wide.
+        /// Whether the sender assumes that the directory is sharded.
         wide: bool,
         /// Time of the request.
         now: Timestamp,
     },
     /// Changes attributes.
     SetAttr {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
         /// The changes.
         change: AttrChange,
         /// Time of the request.
         now: Timestamp,
     },
-    /// Data was written to units up to byte `end`: the size grows to it, the generation rises.
+    /// Data was written to units up to byte `end`: raises size and generation.
     Commit {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
-        /// Largest end of what was written, in bytes.
+        /// Largest end of the written data, in bytes.
         end: u64,
-        /// Whether the file may have holes now, or space set aside.
+        /// Whether the file may have holes or reserved space now.
         sparse: bool,
         /// Time of the last write.
         now: Timestamp,
     },
-    /// Writes into the inline content. `EFBIG` when it does not fit: then [`MetaRequest::Spill`], and units.
+    /// Writes into the inline content. `EFBIG` if it does not fit: the client then sends [`MetaRequest::Spill`] and
+    /// writes units.
     WriteInline {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
         /// Offset in bytes.
         offset: u32,
@@ -112,9 +113,9 @@ pub enum Command {
         /// Time of the write.
         now: Timestamp,
     },
-    /// Sets aside the next `length` bytes at the end of the file for an append.
+    /// Reserves the next `length` bytes at the end of the file for an append.
     Reserve {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
         /// Number of bytes.
         length: u64,
@@ -123,7 +124,7 @@ pub enum Command {
     },
     /// Sets an extended attribute.
     SetXattr {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
         /// Its name.
         #[serde(with = "serde_bytes")]
@@ -131,16 +132,16 @@ pub enum Command {
         /// Its value.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
-        /// Fail when it exists.
+        /// Whether to fail if it exists.
         create: bool,
-        /// Fail when it does not exist.
+        /// Whether to fail if it does not exist.
         replace: bool,
         /// Time of the request.
         now: Timestamp,
     },
     /// Removes an extended attribute.
     RemoveXattr {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
         /// Its name.
         #[serde(with = "serde_bytes")]
@@ -150,25 +151,25 @@ pub enum Command {
     },
     /// A step of another node's operation.
     Step {
-        /// Which operation; the step is applied once.
+        /// The operation; the step is applied once.
         operation: OperationId,
         /// Number of the step in its operation.
         number: u32,
-        /// What to do.
+        /// The step.
         step: Step,
-        /// The node whose program asked for the operation and knows what it does; none when it is completed later.
+        /// The node of the requesting program, which knows the effect; `None` if the step is completed later.
         by: Option<NodeId>,
-        /// The coordinator has ended all its operations before this sequence number: their results can go.
+        /// The coordinator has ended all its operations before this sequence number: their results can be dropped.
         finished: u64,
         /// Time of the request.
         now: Timestamp,
     },
-    /// Sets the time of the last change of a directory's entries, after a program set the directory's times.
-    /// Sent by the home of the directory's inode to the nodes that keep children.
+    /// Sets the time of the last change of a directory's entries, after a program set the directory's times. The home
+    /// of the directory's inode sends it to the nodes with entries.
     SetDirTime {
         /// The directory.
         dir: InodeId,
-        /// Whether the sender believes the directory is wide.
+        /// Whether the sender assumes that the directory is sharded.
         wide: bool,
         /// The time.
         changed: Timestamp,
@@ -176,7 +177,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The inode whose attributes it changes, when it is on one inode and no name.
+    /// The inode whose attributes the command changes, if it changes one inode and no name.
     pub fn changes(&self) -> Option<InodeId> {
         match self {
             Self::SetAttr { inode, .. }
@@ -189,7 +190,7 @@ impl Command {
         }
     }
 
-    /// Whether it changes who may do what with an inode.
+    /// Returns true if the command changes permissions or ownership.
     pub fn changes_access(&self) -> bool {
         match self {
             Self::SetAttr { change, .. } => {
@@ -200,33 +201,33 @@ impl Command {
     }
 }
 
-/// An open that is over.
+/// A closed open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
-    /// Which open.
+    /// The open.
     pub open: OpenId,
-    /// When the node last read the file, if that may count as its last access and was not told yet.
+    /// Time of the node's last read of the file, if it may update the access time and was not reported yet.
     pub read: Option<Timestamp>,
 }
 
 /// A request to the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaRequest {
-    /// What a name says.
+    /// Looks up a name.
     Lookup {
         /// The name.
         entry: EntryName,
-        /// Whether the sender believes the directory is wide.
+        /// Whether the sender assumes that the directory is sharded.
         wide: bool,
-        /// Whether it is a view that asks: it takes the lease of a file's name if it gets it, and shows a directory.
+        /// Whether a view sends the request: it uses the lease of a file's name, and caches a directory.
         view: bool,
     },
-    /// Attributes of an inode, without the gathered part of a directory's.
+    /// Attributes of an inode, without those parts of a directory's that other nodes have.
     GetAttr {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// Times and counts of a directory, from a node that keeps children of it.
+    /// Times and counts of a directory, from a node with entries of it.
     DirStat {
         /// The directory.
         dir: InodeId,
@@ -235,59 +236,59 @@ pub enum MetaRequest {
     ReadDir {
         /// The directory.
         dir: InodeId,
-        /// The last entry already read.
+        /// Offset of the last entry that was read.
         after: DirOffset,
-        /// Most entries in the answer.
+        /// Largest number of entries in the reply.
         limit: u32,
-        /// Whether the sender believes the directory is wide.
+        /// Whether the sender assumes that the directory is sharded.
         wide: bool,
     },
-    /// Attributes of a file with its inline content, if it has such.
+    /// Attributes of a file, with its inline content if it has any.
     GetContent {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// The directory that a directory is in; of a root: itself.
+    /// Parent of a directory; of a root: itself.
     Parent {
         /// The directory.
         inode: InodeId,
     },
     /// Target of a symbolic link.
     ReadLink {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// One more open of the inode on a node; a removed inode lives until every open of every node is closed.
+    /// Opens the inode on a node; a removed inode stays until all opens on all nodes are closed.
     Open {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
-        /// Who opens it.
+        /// The open.
         opener: Opener,
     },
-    /// Opens of a node are over. Sent again until it is answered.
+    /// Closes opens of a node. Sent again until the home replies.
     Close {
         /// The node.
         node: NodeId,
-        /// Which opens.
+        /// The opens.
         opens: Vec<Closed>,
-        /// Opens of which the node was not told whether they were done; they shall not be done later either.
+        /// Opens for which the node got no reply; they must not happen later either.
         undone: Vec<OpenId>,
-        /// What became of requests to holders of files of this home.
+        /// Results of requests to holders of files of this home.
         asked: Vec<Asked>,
     },
     /// Moves inline content to units, so that the file can grow.
     Spill {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// Makes all acknowledged commands safe, as [`super::unit::UnitRequest::Sync`].
+    /// Makes all acknowledged commands persisted or durable, as [`super::unit::UnitRequest::Sync`].
     Sync {
-        /// On the device?
+        /// Whether to sync to the device.
         durable: bool,
     },
     /// Value of an extended attribute.
     GetXattr {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
         /// Its name.
         #[serde(with = "serde_bytes")]
@@ -295,16 +296,16 @@ pub enum MetaRequest {
     },
     /// Names of all extended attributes.
     ListXattr {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// A change on this node.
+    /// A change of this node's metadata.
     Execute(Command),
-    /// A change that may touch several nodes.
+    /// A change that may concern several nodes.
     Names {
         /// The operation.
         operation: NameOperation,
-        /// Whether the sender believes the directory of the coordinating name is wide.
+        /// Whether the sender assumes that the directory of the coordinating name is sharded.
         wide: bool,
         /// Time of the request.
         now: Timestamp,

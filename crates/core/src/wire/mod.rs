@@ -1,9 +1,8 @@
 //! Messages between agents, and between an agent and the command line.
 //!
-//! Each message is defined once, here, and encoded by `postcard`. A request is answered by the reply of the
-//! same name. Bulk data does not stand in a message: it travels beside it as the payload, straight between
-//! frames. Commands of the metadata state machine ([`meta::Command`]) are the same bytes on the wire and in
-//! the log.
+//! Each message is defined here once, and encoded by `postcard`. The reply to a request has the same name. Bulk data is
+//! not in a message: it travels beside it as payload, directly between frames. Commands of the metadata state machine
+//! ([`meta::Command`]) have the same bytes on the wire and in the log.
 
 pub mod admin;
 pub mod cache;
@@ -48,7 +47,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether serving the request twice does no more than serving it once. Its reply need not be remembered.
+    /// Returns true if serving the request twice has the same effect as serving it once. Its reply need not be
+    /// remembered.
     pub fn is_read_only(&self) -> bool {
         use cache::CacheRequest as Cache;
         use lock::LockRequest as Lock;
@@ -119,7 +119,7 @@ impl Request {
         }
     }
 
-    /// Whether the reply brings a payload.
+    /// Returns true if the reply has a payload.
     pub fn expects_payload(&self) -> bool {
         match self {
             Self::Unit(request) => matches!(request, unit::UnitRequest::Read { .. }),
@@ -132,7 +132,7 @@ impl Request {
     }
 }
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// From the metadata service.
@@ -143,7 +143,7 @@ pub enum Reply {
     Cache(cache::CacheReply),
     /// From the agent itself.
     Admin(admin::AdminReply),
-    /// The request failed and changed nothing, or its effect is told by the fault.
+    /// The request failed and changed nothing, or the fault describes its effect.
     Fault(Fault),
     /// From the node's views.
     Client(client::ClientReply),

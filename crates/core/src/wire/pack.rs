@@ -1,18 +1,18 @@
-//! Messages to the packer: the one agent of a job that adds to the container of its shared directory.
+//! Messages to the packer, the only agent of a job that appends to the container of its shared directory.
 //!
-//! Paths are relative to the shared directory. An open file is known by its number, which no other file of the container has.
+//! Paths are relative to the shared directory. The number of an open file is unique in the container.
 
 use crate::attr::{AttrChange, Timestamp};
 use crate::wire::meta::RenameMode;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Most bytes of a file that one message carries.
+/// Largest number of content bytes in a message.
 pub const PACKED_BYTES_MAX: usize = 128 << 10;
-/// Most names that one message carries.
+/// Largest number of names in a message.
 pub const PACKED_NAMES_MAX: usize = 512;
 
-/// What is known of a packed file, which is always a regular one.
+/// Attributes of a packed file, which is always a regular file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedStat {
     /// Its number.
@@ -25,7 +25,7 @@ pub struct PackedStat {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Names: 1, or none when it was removed.
+    /// Number of links: 1, or 0 after removal.
     pub nlink: u32,
     /// Last access.
     pub atime: Timestamp,
@@ -33,40 +33,40 @@ pub struct PackedStat {
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
-    /// Its content is in a file of its own, which has size and times; what is said of them here is older.
+    /// Whether its content is external. Then the external file has size and times, and those here are older.
     pub is_outside: bool,
 }
 
-/// Whose attributes are changed.
+/// The file whose attributes change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Changed {
-    /// Those of what is at a path.
+    /// The file at a path.
     At(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Those of an open file.
+    /// An open file.
     Open(u64),
 }
 
 /// A request to the packer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PackRequest {
-    /// What is at a path.
+    /// Attributes of the file at a path.
     Stat {
-        /// Where.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
-    /// Names of a directory after one.
+    /// Names of a directory after a given one.
     List {
-        /// Which directory.
+        /// The directory.
         #[serde(with = "serde_bytes")]
         dir: Vec<u8>,
-        /// The name; empty for the first.
+        /// The given name; empty for the first.
         #[serde(with = "serde_bytes")]
         after: Vec<u8>,
     },
-    /// A regular file is made, which must not exist, and opened.
+    /// Creates and opens a regular file, which must not exist.
     Create {
-        /// Where.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
         /// Permission bits.
@@ -75,50 +75,50 @@ pub enum PackRequest {
         uid: u32,
         /// Group.
         gid: u32,
-        /// By [`PackReply::Look`], when its maker was told to look, since when the shared directory was found to have nothing there; else that
-        /// was so a moment before.
+        /// Time of the packer's clock from [`PackReply::Look`], since which the sender found no such name in the shared
+        /// directory; without it, the sender did so a moment before.
         looked: Option<Duration>,
     },
     /// Opens a file.
     Open {
-        /// Where it is.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
     /// Ends an open.
     Close {
-        /// Of which file.
+        /// The file.
         file: u64,
     },
     /// Attributes of an open file.
     Look {
-        /// Which file.
+        /// The file.
         file: u64,
     },
-    /// Bytes of an open file.
+    /// Reads bytes of an open file.
     Read {
-        /// Which file.
+        /// The file.
         file: u64,
-        /// From where on.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many: at most [`PACKED_BYTES_MAX`].
+        /// Number of bytes, at most [`PACKED_BYTES_MAX`].
         length: u32,
     },
     /// Writes to an open file.
     Write {
-        /// Which file.
+        /// The file.
         file: u64,
-        /// Where; at its end without.
+        /// Offset; `None` appends.
         offset: Option<u64>,
-        /// At most [`PACKED_BYTES_MAX`].
+        /// The bytes, at most [`PACKED_BYTES_MAX`].
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// Sets the size of an open file.
     Truncate {
-        /// Which file.
+        /// The file.
         file: u64,
-        /// In bytes.
+        /// Size in bytes.
         size: u64,
     },
     /// Changes attributes.
@@ -128,92 +128,92 @@ pub enum PackRequest {
         /// The change.
         change: AttrChange,
     },
-    /// Makes safe what the container has, an open file with it.
+    /// Makes the container durable, and an open file with it.
     Sync {
-        /// Which file.
+        /// The file.
         file: Option<u64>,
     },
-    /// The next reads come from the file system, not from memory of the packer's host.
+    /// Makes the next reads come from the file system, not from the cache of the packer's host.
     Forget,
     /// Removes a file.
     Unlink {
-        /// Where it is.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
-    /// Gives a file another name.
+    /// Renames a file.
     Rename {
-        /// The old one.
+        /// The old path.
         #[serde(with = "serde_bytes")]
         from: Vec<u8>,
-        /// The new one.
+        /// The new path.
         #[serde(with = "serde_bytes")]
         to: Vec<u8>,
-        /// What becomes of what has the new name in the container.
+        /// Treatment of an existing file with the new name in the container.
         mode: RenameMode,
     },
-    /// Makes a directory of the shared file system, in which nothing is.
+    /// Creates an empty directory of the shared file system.
     MakeDir {
-        /// Where.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
         /// Permission bits.
         mode: u16,
     },
-    /// Removes a directory of the shared file system, if nothing is in it here.
+    /// Removes a directory of the shared file system, if it has no packed files.
     RemoveDir {
-        /// Where it is.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
-    /// Gives a directory of the shared file system another name, with all that is below it here.
+    /// Renames a directory of the shared file system, with the packed files below it.
     MoveDir {
-        /// The old one.
+        /// The old path.
         #[serde(with = "serde_bytes")]
         from: Vec<u8>,
-        /// The new one.
+        /// The new path.
         #[serde(with = "serde_bytes")]
         to: Vec<u8>,
-        /// What becomes of what has the new name.
+        /// Treatment of an existing file with the new name.
         mode: RenameMode,
     },
-    /// Says whether files that are made in a directory, and below, are packed; by what is above it without a word.
+    /// Sets whether files created in a directory, and below it, are packed; `None` inherits from its parent.
     Mark {
-        /// Which directory.
+        /// The directory.
         #[serde(with = "serde_bytes")]
         dir: Vec<u8>,
-        /// Whether they are.
+        /// Whether to pack.
         packs: Option<bool>,
     },
-    /// Whether files that are made in a directory are packed.
+    /// Requests whether files created in a directory are packed.
     Packs {
-        /// Which directory.
+        /// The directory.
         #[serde(with = "serde_bytes")]
         dir: Vec<u8>,
     },
-    /// Something was made at a path in the shared directory. What is packed there.
+    /// Reports a new file at a path in the shared directory, and requests what is packed there.
     Named {
-        /// Where.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
-    /// What is at a path, if that can be known without a look at it in the shared directory: by the names that this had a moment ago.
+    /// Requests the file at a path, if the packer knows it from a recent snapshot of the shared directory.
     Find {
-        /// Where.
+        /// The path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
     },
-    /// An open file will be so large.
+    /// Announces the size of an open file.
     Expect {
-        /// Which file.
+        /// The file.
         file: u64,
-        /// In bytes.
+        /// Size in bytes.
         size: u64,
     },
 }
 
 impl PackRequest {
-    /// Whether serving it twice does no more than serving it once.
+    /// As [`super::Request::is_read_only`].
     pub fn is_read_only(&self) -> bool {
         match self {
             Self::Stat { .. }
@@ -242,28 +242,28 @@ impl PackRequest {
     }
 }
 
-/// What the packer answers.
+/// The reply to a [`PackRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PackReply {
     /// It is done.
     Done,
-    /// Attributes of a file: of one that was opened or made, too.
+    /// Attributes of a file, also of one that was opened or created.
     Stat(PackedStat),
-    /// Names with the numbers of their files, in their order; none at the end.
+    /// Names with their file numbers, ascending; empty at the end.
     Names(Vec<(serde_bytes::ByteBuf, u64)>),
-    /// Bytes of a file: fewer than were asked for at its end.
+    /// Bytes of a file; fewer than requested at its end.
     Bytes(serde_bytes::ByteBuf),
-    /// A file that is to be made here is none that is packed; of a name that is to be found, nothing will be known for some time.
+    /// The file to be created is not packed; for `Find`, the packer will not know the name for some time.
     Declined,
-    /// The shared directory is to be looked at first. At this time of the packer's clock.
+    /// The sender must look up the name in the shared directory first. The time is that of the packer's clock.
     Look(Duration),
     /// Whether files are packed.
     Packs(bool),
-    /// Nothing is there, neither packed nor in the shared directory.
+    /// The name does not exist, neither packed nor in the shared directory.
     Missing,
-    /// What concerns content and times is to be done with the file that has this one's content; all else is done.
+    /// The content is external: the sender must change content and times of that file. The packer has done the rest.
     Outside {
-        /// Of which packed file.
+        /// The packed file.
         file: u64,
     },
 }

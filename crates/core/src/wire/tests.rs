@@ -1,6 +1,6 @@
-//! Golden bytes: every variant of every message with representative values. When one of these tests fails, the
-//! format has changed: agents of the two formats must refuse each other (`PROTOCOL_VERSION`), and stores written
-//! by the one must not be read by the other, before the bytes here are changed.
+//! Golden bytes: all variants of all messages. If a test fails, the format has changed. Before you change the bytes
+//! here, make sure that agents of the two formats refuse each other (`PROTOCOL_VERSION`), and that neither reads stores
+//! of the other.
 
 mod pack;
 
@@ -35,7 +35,7 @@ const NODE: NodeId = NodeId(200);
 const OPENER: Opener = Opener { node: NODE, open: OpenId(300) };
 const GENERATION: Generation = Generation(9);
 const TARGET: Target = Target { inode: INODE, kind: FileKind::Symlink };
-/// Needs more than seven bits, so that its encoding shows.
+/// Has more than seven bits, so that its encoding shows.
 const INODE: InodeId = InodeId(0x1_0203);
 const UNIT: UnitId = UnitId { inode: INODE, index: 130 };
 const OPERATION: OperationId = OperationId { node: NODE, sequence: 129 };
@@ -89,10 +89,10 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(cases: &[(T, &str)
         assert_eq!(decode::<T>(&bytes).as_ref(), Ok(message));
         let mut cut = bytes.clone();
         cut.pop();
-        assert!(decode::<T>(&cut).is_err(), "{message:?} without its last byte");
+        assert!(decode::<T>(&cut).is_err(), "{message:?} truncated by one byte");
         assert!(decode::<T>(&[&bytes[..], &[0]].concat()).is_err(), "{message:?} with a byte too many");
     }
-    // Zeros after the number of a variant always decode: so the numbers without golden bytes are those of none.
+    // A variant number followed by zeros always decodes, so unknown numbers are those without golden bytes.
     let known: BTreeSet<_> = cases.iter().map(|(_, golden)| golden[..2].to_owned()).collect();
     for variant in 0..128 {
         let mut bytes = [0; 256];

@@ -1,4 +1,4 @@
-//! Messages of the unit service: bytes of units on the node where they lie.
+//! Messages of the unit service: data of units on their home.
 
 use super::cache::Stamp;
 use super::call::Run;
@@ -10,218 +10,218 @@ use crate::ranges::RangeSet;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Where the bytes of a unit come from when the node does not hold them.
+/// Source of the bytes that the home of a unit lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backing {
-    /// Nowhere: bytes never written are zeros (job-shared, node-local).
+    /// None: bytes never written are zeros (job-shared, node-local).
     Zeros,
     /// The file of the shared file system at this path, relative to the shared directory.
     Shared {
         /// Relative path.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// Nodes that may have the bytes in memory, and were not asked: they are before that file is read.
+        /// Nodes that may have the bytes in memory and that the sender did not ask; the home asks them before it reads
+        /// the file.
         holders: Vec<NodeId>,
     },
 }
 
-/// Most units in one [`UnitRequest::Load`].
+/// Largest number of units of one [`UnitRequest::Load`].
 pub const LOAD_UNITS_MAX: usize = 64;
 
-/// A request about bytes of units.
+/// A request about the data of units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitRequest {
-    /// Writes the payload, which has the bytes of `ranges` one after another. Acknowledged when every later read sees
-    /// it; it is durable after [`UnitRequest::Sync`]. The bytes are dirty when the inode is a cached one.
+    /// Writes the payload, which has the bytes of `ranges` one after another. Once acknowledged, all later reads return
+    /// it; [`UnitRequest::Sync`] makes it durable. The bytes of a cached inode become dirty.
     Write {
-        /// Which unit.
+        /// The unit.
         unit: UnitId,
-        /// Where in the unit they go.
+        /// The byte ranges in the unit.
         ranges: RangeSet,
         /// Cached inodes: the generation that the writer opened; others: 0.
         generation: Generation,
     },
-    /// Reads `length` bytes at `offset` in the unit; the payload of the reply has exactly that many bytes.
+    /// Reads `length` bytes at `offset` in the unit; the payload of the reply has exactly this length.
     Read {
-        /// Which unit.
+        /// The unit.
         unit: UnitId,
         /// Offset in the unit, in bytes.
         offset: u32,
         /// Number of bytes; `offset + length` is at most the size of a unit.
         length: u32,
-        /// Clean bytes of an older generation are dropped first (cached inodes).
+        /// Generation of the file (cached inodes): the home drops clean bytes of an older one first.
         generation: Generation,
-        /// For bytes that the node does not hold.
+        /// Source of bytes that the home lacks.
         backing: Backing,
     },
-    /// Makes all acknowledged writes to the inode's units on this node safe: in the kernel's hands
-    /// (`durable == false`, survives the death of the agent) or on the device (`durable`, survives power loss).
+    /// Makes all acknowledged writes to the inode's units on this node persisted (`durable == false`) or durable.
     Sync {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// On the device?
+        /// Whether to sync to the device.
         durable: bool,
     },
-    /// Drops all bytes of the inode at and after `size` on this node and gives their space back.
+    /// Drops all bytes of the inode at and after `size` on this node, and frees their space.
     Truncate {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// New size of the file, in bytes.
         size: u64,
     },
-    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; they become clean with
-    /// [`UnitRequest::MarkClean`]. One request flushes at most [`FLUSH_UNITS_MAX`] units. Sent by the coordinator of
-    /// the file only.
+    /// Writes dirty bytes of the inode on this node to the shared file and fsyncs it; [`UnitRequest::MarkClean`] makes
+    /// them clean. One request flushes at most [`FLUSH_UNITS_MAX`] units. Only the coordinator of the file sends it.
     Flush {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// Size of the file as far as its coordinator knows; dirty bytes beyond it are written too.
+        /// Size of the file as its coordinator knows it; dirty bytes beyond it are written as well.
         size: u64,
-        /// Version of the content: that of the bytes once they are clean.
+        /// Generation that the bytes have once they are clean.
         generation: Generation,
-        /// Stops early when foreground requests come to this node.
+        /// Whether to stop early if foreground requests arrive.
         patient: bool,
-        /// An earlier fsync of the file failed, or nobody knows how it ended: what the kernel holds of the file is
-        /// dropped first, and the bytes are read back before they become clean.
+        /// Whether an earlier fsync of the file failed or has an unknown result: the home drops the page cache of the
+        /// file first, and reads the bytes back before they become clean.
         distrust: bool,
-        /// All nodes that hold the file flush it in this round, and the failed fsync of one of them may be hidden from
-        /// the others: what is flushed stays dirty until the coordinator has heard of all of them, and has written
-        /// the digests down.
+        /// Number of the round in which all nodes with the file flush it. A failed fsync of one node may be invisible
+        /// to the others. So flushed bytes stay dirty until the coordinator has all replies, and has recorded the
+        /// digests.
         round: u64,
-        /// This node alone holds the file: when all of it is flushed, the shared file gets its size, and this time of its last change,
-        /// and is made safe once; where who writes to it may do so.
+        /// Set if this node alone has the file: when all of it is flushed, the home sets size and modification time of
+        /// the shared file, and syncs once. Skipped if the writer may not set times.
         ending: Option<Ending>,
     },
-    /// Which files of this coordinator have dirty bytes on this node.
+    /// Requests the files of a coordinator that have dirty bytes on this node.
     DirtyInodes {
         /// The coordinator.
         coordinator: NodeId,
-        /// The last inode already told.
+        /// The last inode of the previous page.
         after: InodeId,
-        /// Most inodes in the answer.
+        /// Largest number of inodes in the reply.
         limit: u32,
     },
-    /// Digests of the inode's units on this node as they are on the shared file system now.
+    /// Digests of the inode's units of this node, computed from the shared file system.
     Digest {
-        /// Which file.
+        /// The file.
         inode: InodeId,
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
         /// Size of the file.
         size: u64,
-        /// The units, each in this node's care.
+        /// Indexes of units of this home.
         units: Vec<u64>,
     },
-    /// No node's fsync failed in this round: what this node flushed in it, and was not written again since, becomes
-    /// clean. Refused with `ESTALE` when the node has stopped since, or has flushed or cut the file again: the bytes
-    /// are dirty then.
+    /// All fsyncs of the round succeeded: bytes that this node flushed in it become clean, unless they were written
+    /// again. Fails with `ESTALE` if the node has restarted since, or has flushed or truncated the file again: the
+    /// bytes stay dirty.
     MarkClean {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// As it was given to [`UnitRequest::Flush`].
+        /// The round of [`UnitRequest::Flush`].
         round: u64,
     },
-    /// Changes the space of bytes of the inode that lie on this node: of the unit of byte `start`, and each
-    /// `step`th after it. Cached inodes: what the node holds is dropped, dirty bytes too; space is the shared file's.
+    /// Changes the space of bytes of the inode on this node: of the unit of byte `start`, and each `step`th after it.
+    /// Cached inodes: drops the node's bytes, also dirty ones; the shared file has the space.
     Space {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// What is asked for.
+        /// The change.
         change: SpaceChange,
         /// First byte.
         start: u64,
         /// Byte after the last.
         end: u64,
-        /// From one unit of the file on this node to the next.
+        /// Distance between units of the file on this node.
         step: u64,
     },
-    /// The first byte of its kind at or after `start`, in the units as in [`UnitRequest::Space`]. Of cached inodes
-    /// only dirty bytes count as data.
+    /// Finds the first byte of data or hole at or after `start`, in the units as in [`UnitRequest::Space`]. Only dirty
+    /// bytes of cached inodes count as data.
     Seek {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// What is looked for.
+        /// Data or hole.
         sought: Sought,
-        /// First byte to look at.
+        /// First byte of the search.
         start: u64,
-        /// From one unit of the file on this node to the next.
+        /// Distance between units of the file on this node.
         step: u64,
     },
-    /// Space that the inode takes on this node; of cached inodes, that of dirty bytes.
+    /// Space of the inode on this node; of cached inodes, that of dirty bytes.
     Usage {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
-    /// Where whole units of the inode lie, for programs of the same host to read them there.
+    /// Extent locations of whole units of the inode, for direct reads by programs of the same host.
     Places {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// Which units, each in this node's care; at most [`PLACES_MAX`].
+        /// Indexes of units of this home, at most [`PLACES_MAX`].
         units: Vec<u64>,
-        /// Clean bytes of an older generation are dropped first (cached inodes).
+        /// Generation of the file (cached inodes): the home drops clean bytes of an older one first.
         generation: Generation,
     },
-    /// Has the node hold units of a cached file whole, as far as the file has them. It sends no bytes.
+    /// Loads units of a cached file onto their home, up to the end of the file. The reply has no data.
     Load {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// Which units, at most [`LOAD_UNITS_MAX`].
+        /// Indexes of units, at most [`LOAD_UNITS_MAX`].
         units: Vec<u64>,
         /// Size of the file, in bytes.
         size: u64,
-        /// Version of the file.
+        /// Generation of the file.
         generation: Generation,
         /// Its path, relative to the shared directory.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// Which loading this is a part of: what it has loaded it does not push out again.
+        /// Number of the warm-up: the home does not evict what the same one has loaded.
         loading: u64,
     },
-    /// Waits until this node has room for a write to a cached file that it has refused with `ENOSPC`: dirty files are
-    /// flushed. The write itself holds a frame of this node, and a frame must not wait for the flush: requests that the
-    /// flush needs may stand behind those that wait for the frame.
+    /// Waits until this node has space for a write to a cached file that it refused with `ENOSPC`: flushes dirty files.
+    /// It is a separate message because a write holds a frame of this node, which must not wait for the flush: requests
+    /// that the flush needs may queue behind requests that wait for the frame.
     MakeRoom {
-        /// How often the writer has waited for room for this write before, up to [`ROOM_ATTEMPTS_MAX`].
+        /// Number of earlier waits for this write, up to [`ROOM_ATTEMPTS_MAX`].
         attempt: u32,
     },
-    /// Writes what this node holds of the file, as far as it is in units with dirty bytes, to another file, which is synced; it stays dirty.
-    /// Answered by `Flushed`. Sent by the coordinator of a file that is gone from the shared directory.
+    /// Writes this node's bytes of the file, from units with dirty bytes, to another file and syncs it; they stay
+    /// dirty. The reply is `Flushed`. The coordinator sends it for a file that no longer exists in the shared
+    /// directory.
     Save {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// The directory below which the other file is, on every node.
+        /// Directory of the other file, on every node.
         #[serde(with = "serde_bytes")]
         dir: Vec<u8>,
         /// Path of the other file below it.
         #[serde(with = "serde_bytes")]
         path: Vec<u8>,
-        /// Version of the content.
+        /// Generation of the content.
         generation: Generation,
     },
 }
 
-/// How often a writer waits for room before its write fails with `ENOSPC`: other writers may take the room.
+/// Number of waits for space after which a write fails with `ENOSPC`. Other writers may take freed space.
 pub const ROOM_ATTEMPTS_MAX: u32 = 16;
 
-/// Where on its home's device a unit lies of which the home holds every byte. Nothing holds it there: bytes are right if no block
-/// there has become free since, and theirs have their checksums.
+/// Extent location of a unit that its home has completely. It is not locked: bytes are valid if no block there has
+/// become free since `time` and their checksums match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitPlace {
-    /// Its parts, in their order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
+    /// Its runs in order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
     pub runs: Vec<Run>,
     /// The CRC-32C of each of its blocks, little-endian.
     #[serde(with = "serde_bytes")]
     pub sums: Vec<u8>,
-    /// When, on the clock of the device.
+    /// Time of the reply on the clock of the device.
     pub time: u64,
 }
 
 impl UnitPlace {
-    /// Whether its parts are whole blocks, and all of a unit, each with its checksum.
+    /// Returns true if the runs are whole blocks of a whole unit, each with its checksum.
     pub fn is_whole(&self) -> bool {
         let block = BLOCK_SIZE as u64;
         let is_whole =
@@ -230,7 +230,7 @@ impl UnitPlace {
         self.runs.iter().all(is_whole) && length == UNIT_SIZE as u64 && self.sums.len() == 4 * BLOCKS_PER_UNIT
     }
 
-    /// Where the blocks lie that hold these bytes of the unit.
+    /// The runs of the blocks that contain these bytes of the unit.
     pub fn runs_of(&self, bytes: &Range<u32>) -> impl Iterator<Item = Run> + use<'_> {
         let (block, mut before) = (BLOCK_SIZE as u32, 0);
         let wanted = bytes.start / block * block..bytes.end.next_multiple_of(block);
@@ -250,76 +250,76 @@ impl UnitPlace {
     }
 }
 
-/// Most units that one [`UnitRequest::Places`] names.
+/// Largest number of units of one [`UnitRequest::Places`].
 pub const PLACES_MAX: usize = 32;
 
-// Each may be in as many parts as it has blocks, of at most 15 bytes.
+// Each may have as many runs as blocks, of at most 15 bytes.
 const _: () = assert!(PLACES_MAX * (BLOCKS_PER_UNIT * (15 + 4) + 10) < MESSAGE_SIZE_MAX);
 
-/// Most units that one [`UnitRequest::Flush`] flushes or one [`UnitRequest::Digest`] names.
+/// Largest number of units that one [`UnitRequest::Flush`] flushes or one [`UnitRequest::Digest`] names.
 pub const FLUSH_UNITS_MAX: usize = 1024;
 
 /// BLAKE3 of one unit of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitDigest {
-    /// Which unit of the file.
+    /// Index of the unit.
     pub index: u64,
-    /// Bytes of the unit, from its start, that belong to the file.
+    /// Number of bytes of the unit, from its start, that belong to the file.
     pub length: u32,
-    /// Whether the unit is the whole file: then this is the file's hash, else the chaining value of the unit
-    /// as a subtree of its file.
+    /// Whether the unit is the whole file: then `value` is the file's hash, else the chaining value of the unit as a
+    /// subtree of its file.
     pub root: bool,
     /// 32 bytes.
     pub value: [u8; 32],
 }
 
-/// What a shared file gets when all of it was flushed, beside its size.
+/// Attributes that a shared file gets when all of it is flushed, beside its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Time of its last change; nothing: it keeps that which it has.
+    /// Modification time; `None` leaves it unchanged.
     pub mtime: Option<Timestamp>,
 }
 
-/// The answer to a [`UnitRequest`].
+/// The reply to a [`UnitRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnitReply {
     /// Done.
     Done,
-    /// The payload holds the bytes.
+    /// The payload has the bytes.
     Read,
     /// Flushed.
     Flushed {
-        /// Bytes written to the shared file.
+        /// Number of bytes written to the shared file.
         written: u64,
-        /// End in the file of the last byte written, 0 when there was none.
+        /// End of the last written byte in the file; 0 if there was none.
         end: u64,
-        /// Digests of the units written, ascending: of what the shared file now holds there.
+        /// Digests of the written units, ascending: of the shared file's content there.
         digests: Vec<UnitDigest>,
-        /// Whether dirty units are left.
+        /// Whether dirty units remain.
         rest: bool,
-        /// How the node has left the shared file, where it was asked to end it, and has.
+        /// Stamp of the shared file after the ending, if one was requested and done.
         left: Option<Stamp>,
     },
     /// Files, ascending.
     DirtyInodes(Vec<InodeId>),
-    /// Digests of the units asked for, in the same order.
+    /// Digests of the requested units, in the same order.
     Digests(Vec<UnitDigest>),
-    /// Answer to [`UnitRequest::Seek`].
+    /// Reply to [`UnitRequest::Seek`].
     Found {
-        /// Where it is; else how far was looked: the first byte of a unit on this node, or `u64::MAX`.
+        /// Offset of the result; else the end of the search: the first byte of a unit on this node, or `u64::MAX`.
         at: u64,
         /// Whether it was found.
         found: bool,
     },
-    /// Answer to [`UnitRequest::Usage`], in bytes.
+    /// Reply to [`UnitRequest::Usage`], in bytes.
     Usage(u64),
-    /// Answer to [`UnitRequest::Places`], in the same order: none for a unit that the home does not hold whole.
+    /// Reply to [`UnitRequest::Places`], in the same order: `None` for an incomplete unit.
     Places(Vec<Option<UnitPlace>>),
-    /// Answer to [`UnitRequest::Load`], in bytes of the file.
+    /// Reply to [`UnitRequest::Load`], in bytes of the file.
     Loaded {
-        /// There, or of holes.
+        /// Bytes that the home has, with holes.
         held: u64,
-        /// For which the node has no room.
+        /// Bytes for which it has no space.
         left_out: u64,
     },
 }

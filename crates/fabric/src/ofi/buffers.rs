@@ -1,5 +1,5 @@
-//! Memory for messages: slots of frames of the slab, which is what is registered with the network, and what a child of the agent shares with
-//! it rather than have it copied.
+//! Memory for messages: slots in frames of the slab. The slab is registered with the network, and a child of the agent shares it
+//! instead of copying it.
 
 use std::ptr::NonNull;
 use tameike_core::limits::UNIT_SIZE;
@@ -7,22 +7,21 @@ use tameike_io::slab::{Frame, Pool};
 
 /// Largest message, in bytes.
 pub(crate) const PACKET_MAX: usize = 8 << 10;
-/// Slots of one frame.
 pub(super) const SLOTS_PER_FRAME: usize = UNIT_SIZE / PACKET_MAX;
-/// Frames that all slots take: one for messages that come, one for those that go.
+/// Frames that the slots occupy: one for receives, one for sends.
 pub const FRAMES: u32 = 2;
 
-/// All slots. Each is the library's, or that of whoever uses it here; the numbers of operations say whose.
+/// All slots. The state of the operation with the same number determines whether the library owns a slot.
 pub(super) struct Buffers {
     _frames: Vec<Frame>,
     starts: Vec<NonNull<u8>>,
 }
 
-// SAFETY: the memory belongs to no thread, and is in the hands of its one owner.
+// SAFETY: the memory is bound to no thread and has one owner.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    /// In frames of a pool, if it has them.
+    /// Takes the frames from a pool; `None` if it has too few.
     pub(super) fn new(pool: &Pool) -> Option<Self> {
         let mut frames: Vec<Frame> = (0..FRAMES).map_while(|_| pool.try_take()).collect();
         if frames.len() < FRAMES as usize {
@@ -44,17 +43,17 @@ impl Buffers {
         self.starts[slot]
     }
 
-    /// What has come into a slot that the library has given back.
+    /// Copies the message in a slot that the library has returned.
     pub(super) fn read(&self, slot: usize, length: usize) -> Vec<u8> {
         let length = length.min(PACKET_MAX);
-        // SAFETY: the slot is that long, initialised, and nobody writes to it now: its receive has ended.
+        // SAFETY: the slot is that long and initialised, and its receive has ended, so the library does not write to it.
         unsafe { std::slice::from_raw_parts(self.starts[slot].as_ptr(), length) }.to_vec()
     }
 
-    /// Fills a slot that the library does not have.
+    /// Fills a slot that the library does not use.
     pub(super) fn write(&mut self, slot: usize, packet: &[u8]) {
         assert!(packet.len() <= PACKET_MAX, "a packet fits its slot");
-        // SAFETY: the slot is long enough, as just checked, in our hands, and elsewhere than the packet.
+        // SAFETY: the slot is long enough, as just checked, not in use by the library, and does not overlap the packet.
         unsafe { self.starts[slot].as_ptr().copy_from_nonoverlapping(packet.as_ptr(), packet.len()) };
     }
 }

@@ -1,7 +1,7 @@
-//! One endpoint of libfabric and what belongs to it: the only place where its objects are called.
+//! One endpoint of libfabric with its objects.
 //!
-//! Limits: it is used by one caller at a time, and has no thread of its own: nothing moves but while [`Endpoint::completions`] is
-//! called. What was posted may touch its memory until it is completed, or the endpoint is dropped, which ends everything.
+//! Limits: one caller at a time, and no thread: progress is made only in [`Endpoint::completions`]. A posted operation may access
+//! its memory until it completes, or the endpoint is dropped, which ends all operations.
 
 use super::bindings::{
     FI_AV_TABLE, FI_CQ_FORMAT_MSG, FI_WAIT_FD, FI_WAIT_NONE, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr,
@@ -22,42 +22,39 @@ const FI_GETWAIT: c_int = 5;
 const FI_ENABLE: c_int = 6;
 const FI_EAGAIN: isize = libc::EAGAIN as isize;
 const FI_EAVAIL: isize = 259;
-/// From whom a receive takes a message: anybody.
+/// Source of receives: any endpoint.
 const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
 /// Longest address of an endpoint, in bytes.
 const ADDRESS_SIZE_MAX: usize = 256;
-/// Completions taken at one time.
+/// Completions per call.
 const BATCH: usize = 32;
 
-/// Whether something was taken by the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
     Taken,
-    /// Not now: later, after some completions.
+    /// Not accepted now: retry after completions.
     Later,
 }
 
-/// Something posted has ended.
 pub(super) struct Completion {
-    /// The number that it was posted under; none where the provider does not say.
+    /// The number of the operation; `None` if the provider does not report it.
     pub(super) operation: Option<usize>,
-    /// How many bytes were received, for a receive; or what went wrong.
+    /// The number of bytes received, for a receive; or the error.
     pub(super) result: Result<usize, String>,
 }
 
-/// Where others read this agent's memory.
+/// The key by which peers read this agent's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryKey {
     pub(super) key: u64,
-    /// Of its first byte.
+    /// The address of its first byte.
     pub(super) address: u64,
 }
 
-/// An open endpoint.
 pub(super) struct Endpoint {
     library: &'static Library,
-    // In this order they are closed: what uses others before these.
-    /// Memory that belongs to the endpoint, where the provider has it so: it cannot be closed while it has some.
+    // Fields are dropped in this order: users before what they use.
+    /// Memory bound to the endpoint, if the provider requires that; it must be closed first.
     _bound: Option<Object>,
     ep: Object,
     _memory: Option<Object>,
@@ -65,23 +62,23 @@ pub(super) struct Endpoint {
     cq: Object,
     _domain: Object,
     fabric: Object,
-    /// The provider may keep what it likes here while something is under way.
+    /// Memory for the provider while an operation is in flight.
     contexts: Box<[fi_context2]>,
-    /// For memory of the slab that is sent from, or received to.
+    /// The descriptor of the slab for sends and receives.
     descriptor: *mut c_void,
     pub(super) memory: MemoryKey,
     pub(super) address: Vec<u8>,
     pub(super) provider: String,
-    /// What becomes readable when there is something to do; none with providers that cannot tell.
+    /// A file descriptor that is readable when there is work; `None` if the provider has none.
     pub(super) waitable: Option<RawFd>,
 }
 
-// SAFETY: its objects belong to no thread; one caller at a time is what `&mut` asks for (FI_THREAD_DOMAIN).
+// SAFETY: its objects are bound to no thread, and `&mut` ensures one caller at a time (FI_THREAD_DOMAIN).
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// Opens an endpoint of a provider, with room for so many operations at a time. Others may read `memory`, in which all buffers lie, from now on; it
-    /// must stay mapped until this is dropped.
+    /// Opens an endpoint for so many concurrent operations. Peers may read `memory`, which contains all buffers, from now on; it
+    /// must stay mapped until the endpoint is dropped.
     pub(super) fn open(
         info: &Info,
         library: &'static Library,
@@ -90,15 +87,15 @@ impl Endpoint {
     ) -> Result<Self, String> {
         let _signals = SavedSignals::save();
         let found = info.first();
-        // SAFETY: an answer of the library, whose parts are all there, and live as long as `info`.
+        // SAFETY: a result of the library with all its parts, which live as long as `info`.
         let (fabric_attr, domain_attr) = unsafe { ((*found).fabric_attr, (*found).domain_attr) };
         let fabric: *mut fid_fabric = made(library, "opening the fabric", |place| {
-            // SAFETY: the attributes are those of the answer; the other pointers are to live places.
+            // SAFETY: the attributes are those of the result; the other pointers are to live variables.
             Some(unsafe { (library.open_fabric)(fabric_attr, place, null_mut()) })
         })?;
         let fabric_object = Object(fabric.cast());
         let domain: *mut fid_domain = made(library, "opening the device", |place| {
-            // SAFETY: the fabric is open, its table lives as long; the answer is what it was opened by.
+            // SAFETY: the fabric is open, its table lives as long; it was opened by this result.
             unsafe { (*(*fabric).ops).domain.map(|open| open(fabric, found, place, null_mut())) }
         })?;
         let domain_object = Object(domain.cast());
@@ -121,7 +118,7 @@ impl Endpoint {
         let is_bound = mode & FI_MR_ENDPOINT != 0;
         let (bound, memory_object) = if is_bound { (Some(mr), None) } else { (None, Some(mr)) };
         let address = if mode & FI_MR_VIRT_ADDR == 0 { 0 } else { memory.0.as_ptr() as u64 };
-        // SAFETY: the name of an answer's provider is a C string.
+        // SAFETY: the name of a result's provider is a C string.
         let provider = unsafe { std::ffi::CStr::from_ptr((*fabric_attr).prov_name) };
         let name = Self::own_address(library, ep)?;
         Ok(Self {
@@ -142,7 +139,7 @@ impl Endpoint {
         })
     }
 
-    /// A queue of completions, and what becomes readable with it if the provider can tell.
+    /// Opens a completion queue, with a descriptor if the provider has one.
     fn open_queue(
         library: &Library,
         domain: *mut fid_domain,
@@ -170,7 +167,7 @@ impl Endpoint {
             library,
             FI_GETWAIT,
             (&raw mut descriptor).cast(),
-            "asking a queue for its descriptor",
+            "getting the descriptor of a queue",
         )?;
         Ok((queue, Some(descriptor)))
     }
@@ -192,7 +189,7 @@ impl Endpoint {
         Ok(Object(av.cast()))
     }
 
-    /// Registers memory: others may read it, and nobody may write to it but this agent's own receives and reads.
+    /// Registers memory for remote reads, and for local receives and reads. No peer may write to it.
     fn register(
         library: &Library,
         domain: *mut fid_domain,
@@ -224,7 +221,7 @@ impl Endpoint {
         let returned = unsafe {
             (*(*ep).cm).getname.map(|getname| getname(ep.cast(), name.as_mut_ptr().cast(), &raw mut size))
         };
-        library.check("asking an endpoint for its address", returned.unwrap_or(-libc::ENOSYS))?;
+        library.check("getting the address of an endpoint", returned.unwrap_or(-libc::ENOSYS))?;
         name.truncate(size);
         Ok(name)
     }
@@ -237,10 +234,10 @@ impl Endpoint {
         (&raw mut self.contexts[operation]).cast()
     }
 
-    /// Takes note of another endpoint's address.
+    /// Adds the address of another endpoint.
     pub(super) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, String> {
         let (av, mut found) = (self.av.0.cast::<fid_av>(), FI_ADDR_UNSPEC);
-        // The library takes as many bytes as an address has, or a string up to its end.
+        // The library reads as many bytes as an address has, or a string up to its end.
         let mut padded = address.to_vec();
         padded.resize(ADDRESS_SIZE_MAX.max(address.len() + 1), 0);
         // SAFETY: an open table; the address is longer than any, and read only.
@@ -252,17 +249,16 @@ impl Endpoint {
         match count {
             Some(1) => Ok(found),
             Some(code) if code < 0 => Err(self.library.explain(code.into())),
-            Some(_) | None => Err("the provider does not take the address".to_owned()),
+            Some(_) | None => Err("the provider refuses the address".to_owned()),
         }
     }
 
-    /// Forgets an address.
     pub(super) fn remove(&mut self, mut address: fi_addr_t) {
         let av = self.av.0.cast::<fid_av>();
         // SAFETY: an open table, and an address that it gave.
         let returned = unsafe { (*(*av).ops).remove.map(|remove| remove(av, &raw mut address, 1, 0)) };
         if returned != Some(0) {
-            log::debug!("libfabric keeps an address that is of no more use: {returned:?}");
+            log::debug!("libfabric did not remove an address: {returned:?}");
         }
     }
 
@@ -275,10 +271,10 @@ impl Endpoint {
         }
     }
 
-    /// Has the next message put to `buffer`.
+    /// Posts a receive into `buffer`.
     ///
     /// # Safety
-    /// The `size` bytes at `buffer` lie in the registered memory, and are nobody else's until the completion.
+    /// The `size` bytes at `buffer` lie in the registered memory, and are not used otherwise until the completion.
     pub(super) unsafe fn receive(
         &mut self,
         operation: usize,
@@ -286,7 +282,7 @@ impl Endpoint {
         size: usize,
     ) -> Result<Posted, String> {
         let (ep, context, descriptor) = (self.ep(), self.context(operation), self.descriptor);
-        // SAFETY: an open endpoint, whose tables live as long; the buffer is as the caller promises, and the context is ours.
+        // SAFETY: an open endpoint, whose tables live as long; the caller guarantees the buffer, and the context belongs to `self`.
         let returned = unsafe {
             let recv = (*(*ep).msg).recv;
             recv.map(|recv| recv(ep, buffer.as_ptr().cast(), size, descriptor, FI_ADDR_UNSPEC, context))
@@ -294,10 +290,10 @@ impl Endpoint {
         self.posted(returned)
     }
 
-    /// Sends the `size` bytes at `buffer`.
+    /// Posts a send of the `size` bytes at `buffer`.
     ///
     /// # Safety
-    /// They lie in the registered memory, and nobody changes them until the completion.
+    /// The bytes lie in the registered memory, and are not changed until the completion.
     pub(super) unsafe fn send(
         &mut self,
         operation: usize,
@@ -313,10 +309,10 @@ impl Endpoint {
         self.posted(returned)
     }
 
-    /// Reads `size` bytes of another agent's memory to `buffer`.
+    /// Posts a read of `size` bytes of a peer's memory into `buffer`.
     ///
     /// # Safety
-    /// As of [`Endpoint::receive`].
+    /// As for [`Endpoint::receive`].
     pub(super) unsafe fn read(
         &mut self,
         operation: usize,
@@ -325,7 +321,7 @@ impl Endpoint {
         memory: MemoryKey,
     ) -> Result<Posted, String> {
         let (ep, context, descriptor) = (self.ep(), self.context(operation), self.descriptor);
-        // SAFETY: as in `receive`; where the other agent's memory may not be read, its side refuses.
+        // SAFETY: as in `receive`; the peer refuses reads outside its registered memory.
         let returned = unsafe {
             let read = (*(*ep).rma).read;
             read.map(|read| {
@@ -335,11 +331,11 @@ impl Endpoint {
         self.posted(returned)
     }
 
-    /// Moves what can be moved, and tells what has ended, some at a time.
+    /// Makes progress, and returns some completions.
     pub(super) fn completions(&mut self, found: &mut Vec<Completion>) -> Result<(), String> {
         let cq = self.cq.0.cast::<fid_cq>();
         let mut entries = [fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 }; BATCH];
-        // SAFETY: an open queue of this format, whose table lives as long; there is room for so many entries.
+        // SAFETY: an open queue of this format, whose table lives as long; the array has that many entries.
         let count = unsafe { (*(*cq).ops).read.map(|read| read(cq, entries.as_mut_ptr().cast(), BATCH)) };
         match count {
             Some(count) if count >= 0 => {
@@ -360,36 +356,36 @@ impl Endpoint {
         }
     }
 
-    /// The operation that has failed.
+    /// The completion of a failed operation.
     fn failed(&mut self) -> Result<Option<Completion>, String> {
         let cq = self.cq.0.cast::<fid_cq>();
-        // SAFETY: all of its fields may be zero; without room for the provider's own data it gives none.
+        // SAFETY: all fields may be zero; without a buffer the provider returns no error data.
         let mut entry: fi_cq_err_entry = unsafe { std::mem::zeroed() };
         // SAFETY: as in `completions`.
         let count = unsafe { (*(*cq).ops).readerr.map(|read| read(cq, &raw mut entry, 0)) };
         match count {
             Some(1) => {}
             Some(code) if -code == FI_EAGAIN => return Ok(None),
-            other => return Err(format!("the provider does not tell what has failed ({other:?})")),
+            other => return Err(format!("the provider does not report the failed operation ({other:?})")),
         }
         let operation = self.operation_of(entry.op_context);
         Ok(Some(Completion { operation, result: Err(self.library.explain(entry.err.into())) }))
     }
 
-    /// The number of the operation with this context; none for what was not posted here.
+    /// The number of the operation with this context; `None` for a foreign one.
     fn operation_of(&self, context: *mut c_void) -> Option<usize> {
         let offset = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
         let operation = offset / size_of::<fi_context2>();
         (operation < self.contexts.len()).then_some(operation)
     }
 
-    /// Whether nothing is lost by waiting for [`Endpoint::waitable`] now.
+    /// True if it is safe to wait for [`Endpoint::waitable`] now.
     pub(super) fn may_wait(&mut self) -> bool {
         let fabric = self.fabric.0.cast::<fid_fabric>();
         let mut queue = self.cq.0;
-        // SAFETY: open objects; one queue is told of.
+        // SAFETY: open objects, and an array of one queue.
         let returned = unsafe { (*(*fabric).ops).trywait.map(|trywait| trywait(fabric, &raw mut queue, 1)) };
-        // What cannot be told is not to be waited for again and again.
+        // Any other error counts as safe, to avoid a busy loop.
         returned != Some(-libc::EAGAIN)
     }
 }

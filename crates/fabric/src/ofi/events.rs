@@ -1,51 +1,50 @@
-//! Operations on an endpoint and their results, which are delivered when no lock is held.
+//! Results of the operations of an endpoint, delivered while no lock is held.
 
 use super::endpoint::MemoryKey;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Frame;
 
-/// The address of another endpoint in this one.
+/// The number of another endpoint's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteId(pub(super) u64);
 
 pub(super) type Done = Resolver<Result<()>>;
 pub(super) type Filled = Resolver<(Frame, Result<()>)>;
 
-/// Takes what arrives. Called with no lock held, on whatever thread has moved the endpoint; must not block.
+/// Receives packets and events. Called without locks, on any thread that drives the endpoint; must not block.
 pub(crate) trait Arrivals: Send + Sync {
-    /// A packet, from anybody.
+    /// Handles a packet of any sender.
     fn packet(&self, packet: Vec<u8>);
-    /// Something was posted there, or is still under way: the other end may have to look.
+    /// Called after an operation on the route was posted or is still in flight: the peer may need a doorbell to make progress.
     fn posted(&self, route: RouteId);
-    /// What leads there is broken.
+    /// Handles the failure of a route.
     fn broken(&self, route: RouteId, why: &str);
-    /// The endpoint is closed, and all routes with it.
+    /// Handles the close of the endpoint with all its routes.
     fn closed(&self, why: &str);
 }
 
-/// Something to post.
 pub(super) enum Job {
     Send { packet: Vec<u8>, done: Option<Done> },
     Read { frame: Frame, length: u32, from: MemoryKey, filled: Filled },
 }
 
-/// What is to be told when no lock is held.
+/// Results to deliver once no lock is held.
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) packets: Vec<Vec<u8>>,
     pub(super) sent: Vec<(Done, Result<()>)>,
     pub(super) filled: Vec<(Filled, Frame, Result<()>)>,
-    /// Routes on which something was posted that had waited.
+    /// Routes on which a queued operation was posted.
     pub(super) posted: Vec<RouteId>,
-    /// Routes that have failed, and why.
+    /// Routes that have failed, with the reason.
     pub(super) failed: Vec<(RouteId, String)>,
-    /// Why the endpoint is of no more use.
+    /// Set if the endpoint has failed.
     pub(super) broken: Option<String>,
 }
 
 pub(super) fn ended() -> Fault {
-    Fault::new(Errno::ECONNRESET, "the way through libfabric has ended")
+    Fault::new(Errno::ECONNRESET, "the route through libfabric is closed")
 }
 
 pub(super) fn broken(why: &str) -> Fault {

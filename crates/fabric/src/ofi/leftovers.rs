@@ -1,5 +1,5 @@
-//! What an agent that was killed leaves behind: providers within a host keep their memory in files of `/dev/shm`, which are removed when
-//! an endpoint is closed, and only then.
+//! Cleanup after killed agents: providers within a host keep memory in files of `/dev/shm`, which libfabric removes only when the
+//! endpoint is closed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,17 +8,17 @@ use tameike_core::{JobId, NodeId};
 
 const DIRECTORY: &str = "/dev/shm";
 
-/// How the name of an endpoint within a host begins, and with it that of its file. No name of a job has a dot in it.
+/// Prefix of the name of an endpoint within a host, and of its file. Job names contain no dot.
 fn prefix(job: &JobId, node: NodeId) -> String {
     format!("tameike-fabric-{job}.{}.", node.0)
 }
 
-/// The name of one of them, of this life of its agent.
+/// The name of the endpoint of this incarnation of an agent.
 pub(crate) fn endpoint_name(job: &JobId, node: NodeId, incarnation: u64) -> String {
     format!("{}{incarnation:016x}", prefix(job, node))
 }
 
-/// Removes the files of endpoints of a job's agents on this host that have ended: of one node, or of all.
+/// Removes the endpoint files of agents of a job on this host that have ended: of one node, or of all.
 pub fn sweep(job: &JobId, node: Option<NodeId>) {
     sweep_in(Path::new(DIRECTORY), job, node);
 }
@@ -34,7 +34,7 @@ fn sweep_in(directory: &Path, job: &JobId, node: Option<NodeId>) {
             && entry.metadata().is_ok_and(is_ours)
             && let Err(error) = fs::remove_file(entry.path())
         {
-            log::warn!("{} is left: {error}", entry.path().display());
+            log::warn!("cannot remove {}: {error}", entry.path().display());
         }
     }
 }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_the_job_and_node_go() {
+    fn only_files_of_the_job_and_node_are_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let job = |name: &str| JobId::new(name).expect("a valid name");
         let names = ["job.1.a:0:0", "job.10.b:0:0", "job.2.c:0:1", "job-x.1.d:0:0"];

@@ -1,14 +1,14 @@
-//! The site's own libfabric, loaded when somebody asks for it.
+//! The site's libfabric, loaded on first use.
 //!
-//! What is looked up has the versions of 1.17, which every later libfabric keeps, so that the types in `bindings` hold. Once
-//! loaded it stays: its providers may have threads.
+//! The symbol versions are those of 1.17, which all later versions keep, so that the types in `bindings` are right. The library
+//! is never unloaded, since its providers may have threads.
 
 use super::bindings::{fi_fabric_attr, fi_info, fid_fabric};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use tameike_io::os::signal::SavedSignals;
 
-/// The version of the interface that is spoken: 1.17.
+/// The version of the interface in use: 1.17.
 pub(super) const API_VERSION: u32 = (1 << 16) | 17;
 
 type GetInfo =
@@ -19,7 +19,7 @@ type OpenFabric = unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric
 type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = unsafe extern "C" fn() -> u32;
 
-/// The functions that are not reached through an object.
+/// The functions that are not methods of an object.
 pub(super) struct Library {
     pub(super) get_info: GetInfo,
     pub(super) free_info: FreeInfo,
@@ -30,7 +30,7 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library; why there is none, for a person.
+    /// Loads the library. The error is a message for the user.
     pub(super) fn load() -> Result<&'static Self, String> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
@@ -38,10 +38,10 @@ impl Library {
 
     fn open() -> Result<Self, String> {
         let _signals = SavedSignals::save();
-        // SAFETY: loading runs the library's initialisers, which is what loading it is for; the name is a C string.
+        // SAFETY: loading runs the library's initialisers, as intended; the name is a C string.
         let library = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
-            return Err(format!("libfabric cannot be loaded ({})", last_error()));
+            return Err(format!("cannot load libfabric ({})", last_error()));
         }
         let find = |name: &CStr, version: &CStr| {
             // SAFETY: the handle was just opened and is never closed; both names are C strings.
@@ -76,13 +76,13 @@ impl Library {
         }
     }
 
-    /// Its version: the major one in the upper 16 bits.
+    /// The version, with the major number in the upper 16 bits.
     pub(super) fn version(&self) -> u32 {
-        // SAFETY: takes nothing, and returns a constant.
+        // SAFETY: no arguments; returns a constant.
         unsafe { (self.version)() }
     }
 
-    /// What an error means; `code` as it is returned, below zero, or as it stands in a completion, above.
+    /// The message of an error code, negative as returned by calls, or positive as in completions.
     pub(super) fn explain(&self, code: i64) -> String {
         let code = c_int::try_from(code.unsigned_abs()).unwrap_or(c_int::MAX);
         // SAFETY: returns a static C string for any number.
@@ -90,7 +90,7 @@ impl Library {
         text.to_string_lossy().into_owned()
     }
 
-    /// `Ok` when a call returned 0.
+    /// `Ok` if a call returned 0.
     pub(super) fn check(&self, doing: &str, returned: c_int) -> Result<(), String> {
         match returned {
             0 => Ok(()),

@@ -1,16 +1,18 @@
-//! The fabric of the site: libfabric, loaded at run time, for messages and for one-sided reads of the memory of other agents.
+//! Messages and one-sided reads over libfabric, which is loaded at run time.
 //!
-//! It carries what goes between agents that have proven themselves to each other on a socket (`fabric::socket`), which stays
-//! open, tells of a peer's death at once, and carries everything where this does not work (any more). So nothing here knows
-//! peers: there are routes to endpoints, packets, and reads. A packet that arrives says in its first bytes, which only who was told
-//! them on a socket can know, to whom it belongs.
+//! libfabric serves agents that have authenticated each other on a socket (`fabric::socket`). The socket stays open, reports a
+//! failure of the peer at once, and carries everything if libfabric fails. So this module knows no peers, only routes to
+//! endpoints, packets, and reads. The first bytes of a packet are a token that the receiver issued on a socket; it identifies the
+//! connection.
 //!
-//! One endpoint of reliable datagrams (`FI_EP_RDM`) for the whole agent, however many peers it has. All of the slab is registered once,
-//! for others to read: nobody is ever given the right to write there. So a payload is *lent*, and whoever wants it reads it
-//! straight to the frame where it belongs, as agents of one host do.
+//! An agent has one endpoint of reliable datagrams (`FI_EP_RDM`) for all peers. It registers the whole slab once, for remote
+//! reads; remote writes are never permitted. So the sender *exports* a payload, and the receiver reads it directly into its
+//! frame, as agents of one host do.
 //!
-//! The room: `library` loads it, `bindings` has its types, `offer` finds a provider, `endpoint` (of `object`s) calls it, `buffers` has the memory of messages,
-//! `operations` knows what is under way, `events` what has become of it, `leftovers` sweeps what killed agents leave, `transport` drives all of it.
+//! - `library` loads libfabric; `bindings` has its types; `offer` selects a provider.
+//! - `endpoint` calls the objects of the library (`object`); `buffers` has the memory of messages.
+//! - `operations` tracks operations in flight; `events` delivers their results; `transport` drives them.
+//! - `leftovers` removes files of killed agents.
 
 #[allow(
     missing_docs,
@@ -44,7 +46,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use tameike_io::slab::{Pool, Slab};
 
-/// What libfabric speaks with devices through. The list is in the order of preference: networks with hardware of their own first.
+/// Providers of libfabric, in order of preference: those of hardware first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provider {
     /// HPE Slingshot.
@@ -57,18 +59,18 @@ pub enum Provider {
     Psm3,
     /// AWS.
     Efa,
-    /// Any network that speaks TCP.
+    /// Any TCP network.
     Tcp,
-    /// Agents of one host.
+    /// Shared memory between agents of one host.
     Shm,
 }
 
 impl Provider {
-    /// All of them, those with hardware of their own first.
+    /// All providers, those of hardware first.
     pub const ALL: [Self; 7] =
         [Self::Cxi, Self::Verbs, Self::Opx, Self::Psm3, Self::Efa, Self::Tcp, Self::Shm];
 
-    /// As libfabric calls it.
+    /// The name in libfabric.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cxi => "cxi",
@@ -81,12 +83,12 @@ impl Provider {
         }
     }
 
-    /// Whether libfabric means this one: layers above the device's own are named behind it, as in `verbs;ofi_rxm`.
+    /// True if a name of libfabric denotes this provider. Names of layered providers follow it, as in `verbs;ofi_rxm`.
     fn is_called(self, name: &str) -> bool {
         name.split(';').next() == Some(self.name())
     }
 
-    /// Whether it has hardware of its own.
+    /// True for a provider of hardware.
     pub fn has_device(self) -> bool {
         !matches!(self, Self::Tcp | Self::Shm)
     }
@@ -105,18 +107,18 @@ impl FromStr for Provider {
         let found = Self::ALL.into_iter().find(|provider| provider.name() == text);
         found.ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            format!("libfabric's provider {text:?} is not spoken with; these are: {names}")
+            format!("unsupported provider {text:?} of libfabric; supported: {names}")
         })
     }
 }
 
-/// What libfabric is to be used with.
+/// The configuration of libfabric.
 #[derive(Clone)]
 pub struct OfiConfig {
-    /// Which provider; `None` is the first that the machine has.
+    /// The provider; `None` selects the first one available.
     pub provider: Option<Provider>,
-    /// All frames of the agent, which others may read.
+    /// All frames of the agent, which peers may read.
     pub slab: Arc<Slab>,
-    /// Where [`FRAMES`] frames for messages come from.
+    /// The pool of the [`FRAMES`] frames for messages.
     pub frames: Pool,
 }

@@ -1,4 +1,4 @@
-//! What all objects of libfabric have: they are opened, bound to each other, told things, and closed.
+//! The operations that all objects of libfabric share: bind, control, close.
 
 use super::bindings::{fi_ops, fid};
 use super::library::Library;
@@ -10,7 +10,7 @@ pub(super) struct Object(pub(super) *mut fid);
 
 impl Object {
     fn ops(&self) -> *mut fi_ops {
-        // SAFETY: an open object of the library, whose table lives as long.
+        // SAFETY: an open object of the library, whose table lives as long as the object.
         unsafe { (*self.0).ops }
     }
 
@@ -35,18 +35,18 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: as in `ops`; nobody has it any more.
+        // SAFETY: as in `ops`; this was the last reference.
         if let Some(close) = unsafe { (*self.ops()).close } {
             // SAFETY: as above.
             let returned = unsafe { close(self.0) };
             if returned != 0 {
-                log::debug!("an object of libfabric was closed with error {returned}");
+                log::debug!("closing an object of libfabric failed with error {returned}");
             }
         }
     }
 }
 
-/// Makes one object: has `open` put it where it is told to.
+/// Opens an object by a call that stores its pointer.
 pub(super) fn made<T>(
     library: &Library,
     doing: &str,

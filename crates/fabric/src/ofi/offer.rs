@@ -1,4 +1,4 @@
-//! What the library offers on this machine, and why it does not offer the rest.
+//! The providers that libfabric offers on this machine, and the reasons why others are not available.
 
 use super::Provider;
 use super::bindings::{FI_EP_RDM, FI_RM_ENABLED, FI_THREAD_DOMAIN, fi_info};
@@ -24,25 +24,25 @@ pub(super) const FI_MR_PROV_KEY: i32 = 1 << 6;
 pub(super) const FI_MR_ENDPOINT: i32 = 1 << 9;
 const FI_ENODATA: i32 = libc::ENODATA;
 
-/// What the library knows of one way, or of a list of them; given back when dropped.
+/// One or a list of the library's `fi_info`, freed on drop.
 pub(super) struct Info {
     library: &'static Library,
     first: *mut fi_info,
 }
 
-// SAFETY: what it points to belongs to no thread, and is only read after it was made.
+// SAFETY: the list is bound to no thread, and is not modified after its creation.
 unsafe impl Send for Info {}
 
 impl Info {
-    /// What is needed of a provider: reliable datagrams, messages, reads of the memory of others.
+    /// The requirements on a provider: reliable datagrams, messages, reads of remote memory.
     fn wanted(library: &'static Library, provider: Option<&str>) -> Result<Self, String> {
-        // SAFETY: a null pointer asks for an empty one, whose parts are all there.
+        // SAFETY: a null pointer requests an empty info with all its parts.
         let first = unsafe { (library.dup_info)(null()) };
         let info = Self { library, first };
         if first.is_null() {
-            return Err("libfabric has no memory".to_owned());
+            return Err("libfabric ran out of memory".to_owned());
         }
-        // SAFETY: just made, with all its parts, and nobody else has it.
+        // SAFETY: just created, with all its parts, and not shared.
         unsafe {
             (*first).caps = FI_MSG | FI_RMA | FI_READ | FI_REMOTE_READ;
             (*first).mode = FI_CONTEXT | FI_CONTEXT2;
@@ -54,14 +54,15 @@ impl Info {
                 FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
             if let Some(provider) = provider {
                 let name = CString::new(provider).map_err(|error| error.to_string())?;
-                // Given back by the library, with what it is a part of.
+                // The library frees it with the info.
                 (*(*first).fabric_attr).prov_name = libc::strdup(name.as_ptr());
             }
         }
         Ok(info)
     }
 
-    /// The best way of a provider, from this host's address or, where the provider knows no such addresses, from any.
+    /// The best match of a provider for the local address `source`, or for any address if the provider does not know such
+    /// addresses.
     pub(super) fn find(library: &'static Library, provider: &str, source: &str) -> Result<Self, String> {
         let wanted = Self::wanted(library, Some(provider))?;
         let source = CString::new(source).map_err(|error| error.to_string())?;
@@ -72,12 +73,12 @@ impl Info {
         })
     }
 
-    /// What there is of what is wanted; else the error's number.
+    /// The matches of these requirements, or the error code.
     fn ask(&self, source: Option<&CStr>) -> Result<Self, i32> {
         let (name, flags) = source.map_or((null(), 0), |name| (name.as_ptr(), FI_SOURCE));
         let mut first = null_mut();
         let _signals = SavedSignals::save();
-        // SAFETY: all pointers are to live objects of the types that are named; the answer is given back when dropped.
+        // SAFETY: all pointers are to live objects of the right types; the result is freed on drop.
         let code =
             unsafe { (self.library.get_info)(API_VERSION, name, null(), flags, self.first, &raw mut first) };
         match code {
@@ -90,12 +91,12 @@ impl Info {
         self.first
     }
 
-    /// The providers of all that is listed, each once.
+    /// The distinct providers of the list.
     fn providers(&self) -> Vec<String> {
         let (mut names, mut next) = (Vec::new(), self.first);
-        // SAFETY: a list that the library has made, which lives as long as this.
+        // SAFETY: a list of the library, which lives as long as `self`.
         while let Some(info) = unsafe { next.as_ref() } {
-            // SAFETY: the parts of an answer are all there, and the name is a C string.
+            // SAFETY: a result of the library has all its parts, and the name is a C string.
             let name = unsafe { CStr::from_ptr((*info.fabric_attr).prov_name) };
             let name = name.to_string_lossy().into_owned();
             if !names.contains(&name) {
@@ -109,39 +110,39 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: made by the library, and given back once.
+        // SAFETY: allocated by the library, and freed once.
         unsafe { (self.library.free_info)(self.first) };
     }
 }
 
-/// Why a provider that was asked for is not to be had.
+/// The reason why a provider is not available.
 fn why_not(library: &'static Library, provider: &str) -> String {
     let any = Info::wanted(library, Some(provider)).and_then(|wanted| {
-        // SAFETY: as in `wanted`: it is ours alone.
+        // SAFETY: as in `wanted`: it is not shared.
         unsafe {
             ((*wanted.first).caps, (*(*wanted.first).ep_attr).type_) = (0, 0);
         }
         wanted.ask(None).map_err(|code| library.explain(i64::from(code)))
     });
     match any {
-        Ok(_) => "it has no reliable datagrams with reads of others' memory here".to_owned(),
+        Ok(_) => "it has no reliable datagrams with remote reads here".to_owned(),
         Err(_) => "this machine has no device for it, or libfabric was built without it".to_owned(),
     }
 }
 
-/// What the library offers.
+/// The providers of libfabric on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offers {
-    /// Its version.
+    /// The version of libfabric.
     pub version: String,
-    /// The providers that are of use, the fastest first, and why each of the others is not.
+    /// All providers, the fastest first, with the reason for each that is not usable.
     pub providers: Vec<(Provider, Result<(), String>)>,
 }
 
-/// Looks what libfabric offers on this machine.
+/// Lists the providers of libfabric on this machine.
 ///
 /// # Errors
-/// Why it cannot be asked.
+/// The reason that libfabric is not available.
 pub fn offers() -> Result<Offers, String> {
     let library = Library::load()?;
     let version = library.version();
@@ -155,11 +156,8 @@ pub fn offers() -> Result<Offers, String> {
     Ok(Offers { version: format!("{}.{}", version >> 16, version & 0xffff), providers })
 }
 
-/// The first provider that this machine has.
 pub(super) fn best() -> Result<Provider, String> {
     let offers = offers()?;
     let found = offers.providers.into_iter().find(|(_, state)| state.is_ok());
-    found
-        .map(|(provider, _)| provider)
-        .ok_or_else(|| "libfabric offers nothing that is of use here".to_owned())
+    found.map(|(provider, _)| provider).ok_or_else(|| "libfabric offers no usable provider here".to_owned())
 }

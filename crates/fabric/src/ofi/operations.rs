@@ -1,4 +1,4 @@
-//! What is under way at an endpoint, what waits to be posted, and what becomes of it.
+//! The operations of an endpoint: queued, in flight, completed.
 
 use super::buffers::{Buffers, SLOTS_PER_FRAME};
 use super::endpoint::{Completion, Endpoint, Posted};
@@ -12,14 +12,14 @@ use tameike_io::slab::Frame;
 
 const RECEIVES: usize = SLOTS_PER_FRAME;
 const SENDS: usize = SLOTS_PER_FRAME;
-/// Reads at one time; more wait.
+/// Bound on concurrent reads; more are queued.
 const READS: usize = 128;
-/// Operations at one time: receives first, then sends, then reads.
+/// Numbers of operations: first receives, then sends, then reads.
 pub(super) const OPERATIONS: usize = RECEIVES + SENDS + READS;
-/// What may wait for one route; more is refused, as it is for a socket.
+/// Bound on the queue of a route, as for a socket.
 const QUEUE_MAX: usize = 16 << 10;
 
-/// What an operation's number stands for.
+/// The state of an operation number.
 enum Operation {
     Idle,
     Receive,
@@ -33,22 +33,21 @@ struct Route {
     queue: VecDeque<Job>,
 }
 
-/// All that is known of an endpoint.
 pub(super) struct Operations {
-    // Closed before its buffers go.
+    // Declared first, so that it is dropped before its buffers.
     endpoint: Option<Endpoint>,
     buffers: Buffers,
     operations: Vec<Operation>,
     idle_sends: Vec<usize>,
     idle_reads: Vec<usize>,
-    /// Receives that the provider did not take yet.
+    /// Receives to post again.
     unposted: Vec<usize>,
     routes: BTreeMap<RouteId, Route>,
     next_route: u64,
-    /// The provider within a host (as of 1.17) goes wrong when an address is removed while its peer sends something. There are no
-    /// more of them than agents on this host.
+    /// True for the provider within a host: as of 1.17 it fails if an address is removed while its peer sends. So its addresses
+    /// are kept; their number is bounded by the agents of this host.
     keeps_addresses: bool,
-    /// Addresses that the library knows: its number, and how many routes lead there.
+    /// Known addresses, with the library's number and the count of routes.
     addresses: BTreeMap<Vec<u8>, (u64, u32)>,
     /// Routes with a queue.
     waiting: BTreeSet<RouteId>,
@@ -56,10 +55,10 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// Begins to receive.
+    /// Creates the state and posts the receives.
     pub(super) fn new(endpoint: Endpoint, config: &OfiConfig) -> Result<Self, String> {
         let buffers =
-            Buffers::new(&config.frames).ok_or("there are no frames for messages: raise --memory")?;
+            Buffers::new(&config.frames).ok_or("no frames are left for messages: raise --memory")?;
         let operations = (0..OPERATIONS).map(|_| Operation::Idle).collect();
         let mut all = Self {
             keeps_addresses: Provider::Shm.is_called(&endpoint.provider),
@@ -83,7 +82,7 @@ impl Operations {
         self.endpoint.as_mut()
     }
 
-    /// A route to the endpoint at `address`.
+    /// Creates a route to the endpoint at `address`.
     pub(super) fn connect(&mut self, address: &[u8]) -> Result<RouteId, String> {
         let endpoint = self.endpoint.as_mut().ok_or("the endpoint is closed")?;
         let number = match self.addresses.get_mut(address) {
@@ -103,7 +102,8 @@ impl Operations {
         Ok(id)
     }
 
-    /// Ends a route. What waits or is being sent has failed; reads end by themselves, as memory is written to until then.
+    /// Ends a route. Queued and in-flight sends fail. Reads complete on their own, since the network writes to their frames until
+    /// then.
     pub(super) fn disconnect(&mut self, id: RouteId, fault: &Fault, events: &mut Events) {
         let Some(route) = self.routes.remove(&id) else { return };
         self.waiting.remove(&id);
@@ -129,17 +129,17 @@ impl Operations {
         }
     }
 
-    /// Takes something on: posts it, or lets it wait.
     pub(super) fn take(&mut self, id: RouteId, job: Job, now: Duration, events: &mut Events) {
         let Some(route) = self.routes.get(&id) else {
             events.take(job, &ended());
             return;
         };
         if route.queue.len() >= QUEUE_MAX {
-            let full = Fault::new(Errno::EAGAIN, format!("{QUEUE_MAX} messages wait for one peer"));
+            let full =
+                Fault::new(Errno::EAGAIN, format!("the queue of one peer is full ({QUEUE_MAX} messages)"));
             events.take(job, &full);
-            // What it lends, or counts, is lost with the connection.
-            events.failed.push((id, full.message.to_string()));
+            // The connection must end, since an export or a counted message is lost.
+            events.failed.push((id, full.to_string()));
             return;
         }
         let left = if route.queue.is_empty() { self.post(id, job, now, events) } else { Ok(Some(job)) };
@@ -155,14 +155,14 @@ impl Operations {
         }
     }
 
-    /// Gives up what waits on a route.
+    /// Fails the queued operations of a route.
     pub(super) fn drop_waiting(&mut self, id: RouteId, fault: &Fault, events: &mut Events) {
         self.waiting.remove(&id);
         let queue = self.routes.get_mut(&id).map(|route| std::mem::take(&mut route.queue));
         queue.into_iter().flatten().for_each(|job| events.take(job, fault));
     }
 
-    /// Posts something; gives it back when it must wait.
+    /// Posts an operation, or returns it if it must wait.
     fn post(
         &mut self,
         id: RouteId,
@@ -182,7 +182,7 @@ impl Operations {
                 let slot = operation;
                 self.buffers.write(slot, &packet);
                 let buffer = (self.buffers.start(slot), packet.len());
-                // SAFETY: the slot lies in the slab, and nobody has it until the operation has ended.
+                // SAFETY: the slot lies in the slab, and is not used otherwise until the operation has ended.
                 match unsafe { endpoint.send(operation, buffer, route.number) } {
                     Ok(Posted::Taken) => {
                         self.operations[operation] = Operation::Send { route: id, done, since: now };
@@ -204,7 +204,7 @@ impl Operations {
                     return Ok(Some(Job::Read { frame, length, from, filled }));
                 };
                 let buffer = (NonNull::from(&mut frame[..]).cast::<u8>(), length as usize);
-                // SAFETY: a frame of the slab, long enough, and kept here untouched until the operation has ended.
+                // SAFETY: a frame of the slab, long enough, and kept here unused until the operation has ended.
                 match unsafe { endpoint.read(operation, buffer, route.number, from) } {
                     Ok(Posted::Taken) => {
                         self.operations[operation] = Operation::Read { route: id, frame, filled, since: now };
@@ -224,11 +224,10 @@ impl Operations {
         }
     }
 
-    /// Posts the receives that are not.
     fn receive(&mut self) -> Result<(), String> {
         let Some(endpoint) = &mut self.endpoint else { return Ok(()) };
         while let Some(operation) = self.unposted.pop() {
-            // SAFETY: the slot lies in the slab, is that long, and nobody has it until the operation has ended.
+            // SAFETY: the slot lies in the slab, is that long, and is not used otherwise until the operation has ended.
             let posted = unsafe {
                 endpoint.receive(operation, self.buffers.start(operation), super::buffers::PACKET_MAX)
             };
@@ -243,7 +242,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Lets the library work, and posts what waits. Whether nothing has happened.
+    /// Drives the library, handles completions, and posts queued operations. True if there were no completions.
     pub(super) fn progress(&mut self, now: Duration, events: &mut Events) -> bool {
         let Some(endpoint) = &mut self.endpoint else { return true };
         let mut found = std::mem::take(&mut self.found);
@@ -263,7 +262,7 @@ impl Operations {
     fn ended(&mut self, Completion { operation, result }: Completion, events: &mut Events) {
         let Some(operation) = operation else { return self.lost(result.err(), events) };
         match std::mem::replace(&mut self.operations[operation], Operation::Idle) {
-            Operation::Idle => log::debug!("libfabric tells twice that operation {operation} has ended"),
+            Operation::Idle => log::debug!("libfabric reported the end of operation {operation} twice"),
             Operation::Receive => {
                 self.unposted.push(operation);
                 match result {
@@ -284,11 +283,11 @@ impl Operations {
         }
     }
 
-    /// Something has failed of which the provider does not say what. The one within a host says so of reads of a peer that is dead, which
-    /// it makes at once: nobody writes to the frames of those that seem to be under way.
+    /// Handles a failure without a known operation. The provider within a host reports so the failed reads of a dead peer, which
+    /// it executes synchronously: no read in flight writes to its frame any more.
     fn lost(&mut self, why: Option<String>, events: &mut Events) {
         let why = why.unwrap_or_default();
-        log::warn!("libfabric does not say what has failed: {why}");
+        log::warn!("an unknown operation of libfabric failed: {why}");
         let reads = if self.keeps_addresses { RECEIVES + SENDS..OPERATIONS } else { 0..0 };
         for operation in reads {
             if matches!(self.operations[operation], Operation::Read { .. }) {
@@ -318,17 +317,17 @@ impl Operations {
         }
     }
 
-    /// Whether something waits to be posted.
+    /// True if an operation waits to be posted.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.unposted.is_empty()
     }
 
-    /// Whether something is under way or waits.
+    /// True if an operation is queued or in flight.
     pub(super) fn is_busy(&self) -> bool {
         self.has_waiting() || self.idle_sends.len() < SENDS || self.idle_reads.len() < READS
     }
 
-    /// Whether something is under way, or waits, on this route.
+    /// True if an operation is queued or in flight on this route.
     pub(super) fn is_route_busy(&self, id: RouteId) -> bool {
         let is_of = |operation: &Operation| match operation {
             Operation::Send { route, .. } | Operation::Read { route, .. } => *route == id,
@@ -337,8 +336,8 @@ impl Operations {
         self.waiting.contains(&id) || self.operations[RECEIVES..].iter().any(is_of)
     }
 
-    /// Routes with something under way since before `then`.
-    pub(super) fn under_way(&self, then: Duration) -> BTreeSet<RouteId> {
+    /// Routes with an operation in flight since `then` or earlier.
+    pub(super) fn in_flight(&self, then: Duration) -> BTreeSet<RouteId> {
         let of = self.operations[RECEIVES..].iter().filter_map(|operation| match operation {
             Operation::Send { route, since, .. } | Operation::Read { route, since, .. } if *since <= then => {
                 Some(*route)
@@ -348,18 +347,18 @@ impl Operations {
         of.collect()
     }
 
-    /// Leaves the endpoint, its buffers and what is under way as they are, for ever.
+    /// Leaks the endpoint, its buffers and the operations in flight.
     #[cfg(test)]
     pub(super) fn abandon(&mut self) {
         std::mem::forget(self.endpoint.take());
         self.buffers.abandon();
-        let under_way =
+        let in_flight =
             self.operations.drain(..).filter(|operation| matches!(operation, Operation::Read { .. }));
-        under_way.for_each(std::mem::forget);
+        in_flight.for_each(std::mem::forget);
         self.operations.extend((0..OPERATIONS).map(|_| Operation::Idle));
     }
 
-    /// Closes the endpoint, which ends all that is under way: nobody writes to its memory any more.
+    /// Closes the endpoint. This ends all operations, and writes to their memory.
     pub(super) fn close(&mut self, fault: &Fault, events: &mut Events) {
         drop(self.endpoint.take());
         for operation in &mut self.operations {

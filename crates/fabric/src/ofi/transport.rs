@@ -1,9 +1,9 @@
-//! An endpoint at work: moved on whenever there is something to move, and asleep when there is nothing.
+//! Drives an endpoint: makes progress when there is work, and sleeps otherwise.
 //!
-//! A provider that can tell that there is something to do has the reactor woken by it. With one that cannot, whoever has sent
-//! something rings a bell on a socket ([`Transport::bell`]), and while something is under way here it is looked at again and again. Nothing is waited for
-//! without end: what has not ended within the time limit breaks its route; what has not within twice that shows that the endpoint is stuck: it is
-//! closed, and sockets go on.
+//! If the provider has a file descriptor, the reactor wakes the transport. If not, senders ring a doorbell on a socket
+//! ([`Transport::bell`]), and the transport polls while operations are in flight. An operation that exceeds the time limit breaks
+//! its route. One that exceeds twice the limit shows that the endpoint is stuck: the transport closes it, and agents continue
+//! over sockets.
 
 use super::endpoint::{Endpoint, MemoryKey};
 use super::events::{Arrivals, Events, Job};
@@ -22,23 +22,22 @@ use tameike_io::slab::Frame;
 
 pub(crate) use super::events::RouteId;
 
-/// Between two looks at what a provider cannot tell of.
-const LOOK_PAUSE: Duration = Duration::from_micros(50);
-/// Between two attempts to post what could not be posted.
+/// Poll interval without a file descriptor.
+const POLL_PAUSE: Duration = Duration::from_micros(50);
+/// Interval of attempts to post queued operations.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// How long after a bell more is looked for.
+/// Time of polling after a doorbell.
 const BELL_TIME: Duration = Duration::from_millis(5);
-/// Between two bells about what is under way.
+/// Interval of doorbells while operations are in flight.
 const RING_PAUSE: Duration = Duration::from_millis(2);
-/// Between two looks whether something is stuck.
+/// Interval of checks for stuck operations.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
-/// Bytes of another agent's slab.
+/// A location in a peer's slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// The key of its memory.
     pub(crate) key: u64,
-    /// The address of the first byte, as its provider counts.
+    /// The address of the first byte, as its provider defines it.
     pub(crate) address: u64,
 }
 
@@ -50,21 +49,20 @@ impl Source for Signal {
     }
 }
 
-/// An endpoint at work.
 pub(crate) struct Transport {
     operations: Mutex<Operations>,
     edge: Arc<Edge>,
-    /// Watches over the provider's descriptor, where it has one.
+    /// The registration of the provider's descriptor, if any.
     signal: Mutex<Option<Registration>>,
     has_signal: bool,
-    /// Until when it is looked at again and again.
-    lively_until: Mutex<Duration>,
+    /// The end of the current polling.
+    poll_until: Mutex<Duration>,
     ticking: AtomicBool,
     watching: AtomicBool,
     closed: AtomicBool,
     arrivals: OnceLock<Box<dyn Arrivals>>,
     runtime: Runtime,
-    /// How long one operation may take before its route is broken.
+    /// Time limit of an operation, after which its route is broken.
     limit: Duration,
     sent: AtomicU64,
     read: AtomicU64,
@@ -74,11 +72,10 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Opens an endpoint for a host, by the name or address of which others of the network reach it. Within a host agents are told
-    /// apart by `name`.
+    /// Opens an endpoint that peers reach at `host`. Within a host, `name` identifies it.
     ///
     /// # Errors
-    /// Why there is none, for a person.
+    /// The reason that libfabric is not available.
     pub(crate) fn open(
         config: &OfiConfig,
         (host, name): (&str, &str),
@@ -95,10 +92,10 @@ impl Transport {
             Endpoint::open(&info, library, memory, (OPERATIONS, runtime.random_u64())).map_err(explain)?;
         let edge = Arc::new(Edge::default());
         let signal = endpoint.waitable.and_then(|descriptor| {
-            // SAFETY: the endpoint keeps it open, and is closed after the watch has ended.
+            // SAFETY: the endpoint keeps it open, and is closed after the registration.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let signal = reactor.register(descriptor, Arc::new(Signal(edge.clone())));
-            signal.inspect_err(|error| log::warn!("libfabric's descriptor cannot be watched: {error}")).ok()
+            signal.inspect_err(|error| log::warn!("cannot watch the descriptor of libfabric: {error}")).ok()
         });
         let address = std::mem::take(&mut endpoint.address);
         let MemoryKey { key, address: start } = endpoint.memory;
@@ -108,7 +105,7 @@ impl Transport {
             edge,
             signal: Mutex::new(signal),
             has_signal,
-            lively_until: Mutex::default(),
+            poll_until: Mutex::default(),
             ticking: AtomicBool::new(false),
             watching: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -125,61 +122,60 @@ impl Transport {
         Ok(transport)
     }
 
-    /// Says who takes what arrives.
+    /// Sets the receiver of packets and events. Called once.
     pub(crate) fn attach(&self, arrivals: Box<dyn Arrivals>) {
         if self.arrivals.set(arrivals).is_err() {
-            log::error!("a second receiver was attached to an endpoint, and is ignored");
+            log::error!("ignored a second receiver for an endpoint");
         }
         self.edge.set();
     }
 
-    /// As libfabric calls it.
+    /// The name of the provider in libfabric.
     pub(crate) fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// Where others reach this endpoint.
     pub(crate) fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// Where others read this agent's slab.
+    /// The location of this agent's slab.
     pub(crate) fn memory(&self) -> Remote {
         self.memory
     }
 
-    /// Packets sent, and bytes read from other agents' memory.
+    /// Packets sent, and bytes read from peers.
     pub(crate) fn carried(&self) -> (u64, u64) {
         (self.sent.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
     }
 
-    /// Whether who sends something must tell the other end so.
+    /// True if the sender must ring the doorbell of the peer.
     pub(crate) fn needs_bell(&self) -> bool {
         !self.has_signal
     }
 
-    /// A route to the endpoint at an address that its agent has told.
+    /// Creates a route to the endpoint at an address that its agent announced.
     ///
     /// # Errors
-    /// What the provider says of the address.
+    /// The provider refuses the address.
     pub(crate) fn connect(&self, address: &[u8]) -> std::result::Result<RouteId, String> {
         self.operations.lock().connect(address)
     }
 
-    /// Ends a route, and what is being sent on it, with `fault`.
+    /// Ends a route and the sends on it, with `fault`.
     pub(crate) fn disconnect(&self, route: RouteId, fault: &Fault) {
         let mut events = Events::default();
         self.operations.lock().disconnect(route, fault, &mut events);
-        self.tell(events);
+        self.deliver(events);
     }
 
-    /// Sends a packet of at most [`super::PACKET_MAX`] bytes; `done` is told when the provider has sent it.
+    /// Sends a packet of at most [`super::PACKET_MAX`] bytes; `done` resolves when the provider has sent it.
     pub(crate) fn send(&self, route: RouteId, packet: Vec<u8>, done: Option<Resolver<Result<()>>>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.take(route, Job::Send { packet, done });
     }
 
-    /// Reads bytes of another agent's slab to the start of a frame, which comes back when nobody writes to it any more.
+    /// Reads bytes of a peer's slab into the start of a frame. Returns the frame once the network no longer writes to it.
     pub(crate) fn read(
         &self,
         route: RouteId,
@@ -196,65 +192,64 @@ impl Transport {
 
     fn take(&self, route: RouteId, job: Job) {
         let (mut events, now) = (Events::default(), self.runtime.clock.monotonic());
-        let needs_looks = {
+        let needs_poll = {
             let mut operations = self.operations.lock();
             operations.take(route, job, now, &mut events);
             !self.has_signal || operations.has_waiting()
         };
-        self.tell(events);
-        if needs_looks {
+        self.deliver(events);
+        if needs_poll {
             self.edge.set();
         }
     }
 
-    /// Gives up what could not be sent on a route until now.
+    /// Fails the queued operations of a route.
     pub(crate) fn drop_waiting(&self, route: RouteId, fault: &Fault) {
         let mut events = Events::default();
         self.operations.lock().drop_waiting(route, fault, &mut events);
-        self.tell(events);
+        self.deliver(events);
     }
 
-    /// Whether something is under way on a route.
+    /// True if an operation of the route is in flight.
     pub(crate) fn is_busy(&self, route: RouteId) -> bool {
         self.operations.lock().is_route_busy(route)
     }
 
-    /// The other end says that it has sent something.
+    /// Handles a doorbell of a peer.
     pub(crate) fn bell(&self) {
-        self.be_lively(BELL_TIME);
+        self.poll_for(BELL_TIME);
     }
 
-    /// Looks again and again for some time: providers do not tell of all that is to be done while they connect.
-    pub(crate) fn be_lively(&self, time: Duration) {
+    /// Polls for `time`: while providers connect, they do not signal all work.
+    pub(crate) fn poll_for(&self, time: Duration) {
         let until = self.runtime.clock.monotonic() + time;
         {
-            let mut lively = self.lively_until.lock();
-            *lively = until.max(*lively);
+            let mut end = self.poll_until.lock();
+            *end = until.max(*end);
         }
         self.edge.set();
     }
 
-    /// Closes the endpoint.
     pub(crate) fn close(&self, why: &str) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Before the descriptor that it watches goes.
+        // Before the descriptor is closed.
         drop(self.signal.lock().take());
         let (mut events, fault) = (
             Events::default(),
             Fault::new(Errno::ECONNRESET, format!("libfabric's endpoint is closed: {why}")),
         );
         self.operations.lock().close(&fault, &mut events);
-        self.tell(events);
+        self.deliver(events);
         if let Some(arrivals) = self.arrivals.get() {
             arrivals.closed(why);
         }
         self.edge.set();
     }
 
-    /// As if the process were killed. Two endpoints of one process share the memory of the provider within a host, so that closing
-    /// one would take it from the other.
+    /// Behaves as if the process were killed. Two endpoints of one process share the memory of the provider within a host, so
+    /// closing one would break the other.
     #[cfg(test)]
     pub(crate) fn abandon(&self) {
         let address = String::from_utf8_lossy(&self.address).into_owned();
@@ -269,7 +264,7 @@ impl Transport {
             if self.closed.load(Ordering::SeqCst) {
                 return;
             }
-            while !self.move_on() {
+            while !self.make_progress() {
                 tameike_io::os::runtime::give_way().await;
             }
             self.tick_if_needed();
@@ -277,8 +272,8 @@ impl Transport {
         }
     }
 
-    /// Moves what can be moved. Whether that was all, and the signal will tell of more.
-    fn move_on(&self) -> bool {
+    /// Makes progress. True if all is done and the signal will report more.
+    fn make_progress(&self) -> bool {
         if self.arrivals.get().is_none() {
             return true;
         }
@@ -290,10 +285,10 @@ impl Transport {
             quiet && operations.endpoint().is_none_or(may_wait)
         };
         let broken = events.broken.take();
-        self.tell(events);
+        self.deliver(events);
         match broken {
             Some(why) => {
-                log::error!("libfabric's endpoint is of no more use, agents go on over sockets: {why}");
+                log::error!("the libfabric endpoint failed; agents continue over sockets: {why}");
                 self.close(&why);
                 true
             }
@@ -301,7 +296,7 @@ impl Transport {
         }
     }
 
-    fn tell(&self, events: Events) {
+    fn deliver(&self, events: Events) {
         events.sent.into_iter().for_each(|(done, result)| done.resolve(result));
         events.filled.into_iter().for_each(|(filled, frame, result)| filled.resolve((frame, result)));
         let Some(arrivals) = self.arrivals.get() else { return };
@@ -313,14 +308,14 @@ impl Transport {
     }
 
     fn pause(&self) -> Option<Duration> {
-        let is_lively = *self.lively_until.lock() > self.runtime.clock.monotonic();
+        let is_polling = *self.poll_until.lock() > self.runtime.clock.monotonic();
         let operations = self.operations.lock();
-        let must_look = !self.has_signal && (operations.is_busy() || is_lively);
-        let must_retry = operations.has_waiting() || is_lively;
-        must_look.then_some(LOOK_PAUSE).or(must_retry.then_some(RETRY_PAUSE))
+        let must_poll = !self.has_signal && (operations.is_busy() || is_polling);
+        let must_retry = operations.has_waiting() || is_polling;
+        must_poll.then_some(POLL_PAUSE).or(must_retry.then_some(RETRY_PAUSE))
     }
 
-    /// Has itself moved on again and again while that is needed.
+    /// Starts the polling task if polling is needed.
     fn tick_if_needed(self: &Arc<Self>) {
         let Some(mut pause) = self.pause() else { return };
         if self.ticking.swap(true, Ordering::AcqRel) {
@@ -331,7 +326,7 @@ impl Transport {
             let mut rung = transport.runtime.clock.monotonic();
             loop {
                 transport.runtime.sleep(pause).await;
-                transport.ring_again(&mut rung);
+                transport.ring_doorbells(&mut rung);
                 match transport.pause() {
                     Some(next) if !transport.closed.load(Ordering::SeqCst) => pause = next,
                     _ => break,
@@ -343,20 +338,20 @@ impl Transport {
         });
     }
 
-    /// Where the other end is not told by its provider that it has to help with what is under way.
-    fn ring_again(&self, rung: &mut Duration) {
+    /// Rings the doorbells of peers whose provider does not signal the operations in flight.
+    fn ring_doorbells(&self, rung: &mut Duration) {
         let now = self.runtime.clock.monotonic();
         if self.has_signal || now.saturating_sub(*rung) < RING_PAUSE {
             return;
         }
-        let routes = self.operations.lock().under_way(*rung);
+        let routes = self.operations.lock().in_flight(*rung);
         *rung = now;
         if let Some(arrivals) = self.arrivals.get() {
             routes.into_iter().for_each(|route| arrivals.posted(route));
         }
     }
 
-    /// Breaks the routes, and in the end closes the endpoint, when something is under way for longer than anything may take.
+    /// Starts the task that breaks routes with late operations, and closes a stuck endpoint.
     fn watch_if_needed(self: &Arc<Self>) {
         if !self.operations.lock().is_busy() || self.watching.swap(true, Ordering::AcqRel) {
             return;
@@ -367,15 +362,15 @@ impl Transport {
                 transport.runtime.sleep(WATCH_PAUSE).await;
                 let (now, limit) = (transport.runtime.clock.monotonic(), transport.limit);
                 let is_busy = transport.operations.lock().is_busy();
-                let late = |limit| transport.operations.lock().under_way(now.saturating_sub(limit));
+                let late = |limit| transport.operations.lock().in_flight(now.saturating_sub(limit));
                 if !late(2 * limit).is_empty() {
-                    let why = format!("something has not ended within {:.0?}", 2 * limit);
-                    log::error!("libfabric's endpoint is stuck, agents go on over sockets: {why}");
+                    let why = format!("an operation did not complete within {:.0?}", 2 * limit);
+                    log::error!("the libfabric endpoint is stuck; agents continue over sockets: {why}");
                     transport.close(&why);
                     break;
                 }
                 if let Some(arrivals) = transport.arrivals.get() {
-                    let why = format!("something has not ended within {limit:.0?}");
+                    let why = format!("an operation did not complete within {limit:.0?}");
                     late(limit).into_iter().for_each(|route| arrivals.broken(route, &why));
                 }
                 if !is_busy {

@@ -1,4 +1,4 @@
-//! The caller's side: calls that wait for their reply.
+//! Client side of remote procedure calls: calls that wait for their reply.
 
 use super::{Ended, Question, TICK};
 use crate::{GrantId, PROBE_AFTER};
@@ -12,14 +12,13 @@ use tameike_core::{NodeId, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Payload;
 
-/// Ticks until a call is sent again; the time doubles each time.
+/// Ticks until the first resend of a call; the interval doubles each time.
 const RESEND_TICKS: u32 = 5;
-/// Ticks after which a call has its peer probed.
+/// Ticks after which the peer of a call is probed.
 const PROBE_TICKS: u32 = (PROBE_AFTER.as_secs() / TICK.as_secs()) as u32;
-/// Ticks after which a broken send is tried again.
+/// Ticks until the retry of a failed send.
 const RETRY_TICKS: u32 = 1;
 
-/// A call that waits for its reply.
 pub(super) struct Call {
     request: Arc<Request>,
     payload: Option<Payload>,
@@ -27,7 +26,7 @@ pub(super) struct Call {
     pub target: Option<GrantId>,
     places: bool,
     pub resolver: Resolver<Result<Ended>>,
-    /// Not being sent at this moment.
+    /// False while the message is being sent.
     sent: bool,
     age_ticks: u32,
     resend_at: u32,
@@ -54,26 +53,26 @@ impl Call {
     }
 }
 
-/// A slot carries one call at a time.
+/// Carries one call at a time.
 #[derive(Default)]
 struct Slot {
     sequence: u64,
     call: Option<Call>,
 }
 
-/// Slots that a peer keeps while no call to it waits.
+/// Slots per peer that are kept while no call is pending.
 const SLOTS_KEPT: usize = 4;
 
 #[derive(Default)]
 struct Peer {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Not less than the sequence number of any slot there was: from here on new ones count.
+    /// At least the sequence number of any earlier slot: new slots continue from here.
     last: u64,
 }
 
 impl Peer {
-    /// Gives back the memory of a crowd of calls that is over.
+    /// Frees the memory of a burst of calls after its end.
     fn shrink(&mut self) {
         if self.slots.len() > SLOTS_KEPT && self.free.len() == self.slots.len() {
             self.last = self.slots.iter().map(|slot| slot.sequence).max().unwrap_or(self.last);
@@ -95,14 +94,13 @@ impl State {
     }
 }
 
-/// What is to be done for calls that wait.
+/// The work of one tick.
 #[derive(Default)]
 pub(super) struct Round {
     pub probe: Vec<NodeId>,
     pub resend: Vec<(NodeId, CallId)>,
 }
 
-/// All calls of this agent.
 pub(super) struct Calls {
     epoch: u64,
     state: Mutex<State>,
@@ -113,8 +111,8 @@ impl Calls {
         Self { epoch, state: Mutex::default() }
     }
 
-    /// Takes a call in and numbers it, or gives it back when there are too many. The number of slots is the
-    /// most calls there were at a time since there were none.
+    /// Registers a call and assigns its id. Returns the call if [`CALLS_MAX`] calls are pending. The number of slots is the peak
+    /// of concurrent calls since the peer last had none.
     pub(super) fn insert(&self, to: NodeId, call: Call) -> std::result::Result<CallId, Call> {
         let mut state = self.state.lock();
         let peer = state.peers.entry(to).or_default();
@@ -132,7 +130,7 @@ impl Calls {
         Ok(CallId { epoch: self.epoch, slot: place, sequence: slot.sequence })
     }
 
-    /// Takes a call out, if it still waits.
+    /// Removes a call if it is still pending.
     pub(super) fn remove(&self, to: NodeId, id: CallId) -> Option<Call> {
         let mut state = self.state.lock();
         let call = state.slot(to, id).filter(|_| id.epoch == self.epoch)?.call.take()?;
@@ -143,7 +141,7 @@ impl Calls {
         Some(call)
     }
 
-    /// The message of a call that waits.
+    /// Encodes the message of a pending call.
     pub(super) fn message(&self, to: NodeId, id: CallId) -> Option<(Result<Vec<u8>>, Option<Payload>)> {
         let (request, payload, header) = {
             let mut state = self.state.lock();
@@ -160,7 +158,7 @@ impl Calls {
         Some((encode(&(header, &*request)), payload))
     }
 
-    /// The call's message is on its way, or its connection broke.
+    /// Notes that the message is in flight (`whole`), or that its connection broke.
     pub(super) fn sent(&self, to: NodeId, id: CallId, whole: bool) {
         let mut state = self.state.lock();
         if let Some(call) = state.slot(to, id).and_then(|slot| slot.call.as_mut()) {
@@ -171,18 +169,17 @@ impl Calls {
         }
     }
 
-    /// Calls to `to` whose message is not being sent at this moment.
+    /// Pending calls to `to` whose message is not being sent now.
     pub(super) fn waiting_for(&self, to: NodeId) -> Vec<CallId> {
         self.select(to, |call| call.sent)
     }
 
-    /// Whether a call to `to` waits.
+    /// True if a call to `to` is pending.
     pub(super) fn any_to(&self, to: NodeId) -> bool {
         let state = self.state.lock();
         state.peers.get(&to).is_some_and(|peer| peer.free.len() < peer.slots.len())
     }
 
-    /// All calls to `to`.
     pub(super) fn all_to(&self, to: NodeId) -> Vec<CallId> {
         self.select(to, |_| true)
     }
@@ -198,13 +195,13 @@ impl Calls {
         CallId { epoch: self.epoch, slot: place as u32, sequence: slot.sequence }
     }
 
-    /// Whether the caller must start the ticking.
+    /// True if the caller must start the tick task.
     pub(super) fn start_ticking(&self) -> bool {
         !std::mem::replace(&mut self.state.lock().ticking, true)
     }
 
-    /// Counts a tick. `None` when no call waits: then the ticking ends. When an answer takes its time, all peers
-    /// that were ever called are probed: of several that cannot be reached, each is waited for at the same time.
+    /// Counts a tick. Returns `None`, which ends the tick task, if no call is pending. Once a reply is late, all peers called so
+    /// far are probed, so that the time limits of several unreachable peers run concurrently.
     pub(super) fn tick(&self) -> Option<Round> {
         let mut state = self.state.lock();
         let mut round = Round::default();
@@ -242,17 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_calls_leaves_no_memory_and_no_number_comes_twice() {
+    fn a_burst_of_calls_leaves_no_memory_and_ids_are_unique() {
         let (calls, peer) = (Calls::new(7), NodeId(3));
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..3 {
-            let insert = |_| calls.insert(peer, call()).unwrap_or_else(|_| panic!("room for a call"));
+            let insert = |_| calls.insert(peer, call()).unwrap_or_else(|_| panic!("too many calls"));
             let all: Vec<CallId> = (0..100).map(insert).collect();
             assert!(all.iter().all(|id| seen.insert((id.slot, id.sequence))));
             assert!(calls.any_to(peer) && !calls.any_to(NodeId(4)));
             for id in all {
                 assert!(calls.remove(peer, id).is_some());
-                assert!(calls.remove(peer, id).is_none(), "it has ended");
+                assert!(calls.remove(peer, id).is_none(), "the call has ended");
             }
             assert!(!calls.any_to(peer));
             assert_eq!(calls.state.lock().peers[&peer].slots.capacity(), 0);

@@ -1,14 +1,14 @@
-//! Requests and replies over any fabric.
+//! Remote procedure calls over any fabric.
 //!
-//! A request is executed at most once by one life of an agent, however often it had to be sent: calls are
-//! numbered (see [`tameike_core::wire::call`]), and the answerer remembers the last one of each number's slot.
-//! It is sent again when its peer comes back after a broken connection, and now and then while no answer
-//! comes. A peer that lives is waited for without limit; when it is dead, or silent for the peer time limit,
-//! its calls end with `EHOSTDOWN`. What was executed by an agent that then died cannot be known here.
+//! One incarnation of an agent executes a request at most once, however often the caller sends it: calls are numbered (see
+//! [`tameike_core::wire::call`]), and the server remembers the last call of each slot. The caller resends a request when its peer
+//! reconnects, and at growing intervals while no reply arrives. It waits without limit for a peer that is alive. If the peer has
+//! failed, or was silent for the peer time limit, its calls return `EHOSTDOWN`; the caller cannot know whether the peer executed
+//! them.
 //!
-//! Payloads beyond [`Fabric::inline_max`] are fetched by the answerer under a grant; the payload of a reply is
-//! put into the caller's frame where it gave one. A caller that reads the answerer's device by itself ([`Fabric::device_of`])
-//! may be told where on it the payload lies.
+//! The server fetches request payloads beyond [`Fabric::inline_max`] under a grant, and puts the payload of a reply into the
+//! caller's frame if the request names one. If the caller can read the server's device ([`Fabric::device_of`]), the reply may
+//! carry the location of the payload instead.
 
 mod calls;
 mod serving;
@@ -32,7 +32,7 @@ use tameike_io::disk::HostDevice;
 use tameike_io::os::runtime::{Runtime, promise};
 use tameike_io::slab::{Frame, Payload, Pool};
 
-/// Time between two looks at calls that wait; there are none while no call waits.
+/// Interval at which pending calls are checked. No timer runs while no call is pending.
 const TICK: Duration = Duration::from_secs(1);
 
 struct Inner {
@@ -44,11 +44,11 @@ struct Inner {
     sessions: Sessions,
 }
 
-/// Asks other agents, and has this one's service answer them.
+/// An agent's end of remote procedure calls: sends requests, and passes incoming ones to the agent's service.
 pub struct RpcNode(Arc<Inner>);
 
 impl RpcNode {
-    /// Attaches to `fabric`. `frames` are for payloads that are fetched by grant.
+    /// Attaches to `fabric`. `frames` receive payloads that are fetched by grant.
     pub fn new(fabric: Arc<dyn Fabric>, runtime: Runtime, frames: Pool) -> Self {
         let inner = Arc::new(Inner {
             calls: Calls::new(runtime.random_u64()),
@@ -58,15 +58,15 @@ impl RpcNode {
             service: OnceLock::new(),
             sessions: Sessions::default(),
         });
-        // Weak: the fabric must not keep alive what keeps it alive.
+        // Weak, because the fabric owns the receiver and `Inner` owns the fabric.
         inner.fabric.attach(Arc::new(Inbound(Arc::downgrade(&inner))));
         Self(inner)
     }
 
-    /// Says who serves requests, of this node too. Called once; what comes before is answered with `EAGAIN`.
+    /// Sets the service for all requests, local ones included. Called once; earlier requests fail with `EAGAIN`.
     pub fn attach(&self, service: Arc<dyn Service>) {
         if self.0.service.set(service).is_err() {
-            log::error!("a second service was attached to the agent, and is ignored");
+            log::error!("ignored a second service for this agent");
         }
     }
 }
@@ -106,29 +106,26 @@ fn unless_fault(reply: Reply) -> Result<Reply> {
     }
 }
 
-/// What is asked of a peer.
 #[derive(Clone)]
 struct Question {
     request: Arc<Request>,
     payload: Option<Payload>,
-    /// Its device can be read here.
+    /// The caller can read the peer's device.
     places: bool,
 }
 
-/// What a peer replied.
 struct Ended {
     reply: Reply,
     bytes: Bytes,
 }
 
-/// The payload of a reply.
 enum Bytes {
     Here(Option<Payload>),
-    /// On the peer's device; the frame is for them.
+    /// On the peer's device; the frame will receive them.
     There(Place, Frame),
 }
 
-/// A caller's hold on its call: dropped early, the call is forgotten.
+/// Ends the call and revokes its grants when the caller drops its future.
 struct Ticket {
     id: CallId,
     to: NodeId,
@@ -143,7 +140,6 @@ impl Drop for Ticket {
     }
 }
 
-/// What the fabric holds.
 struct Inbound(Weak<Inner>);
 
 impl Receiver for Inbound {
@@ -159,9 +155,9 @@ impl Receiver for Inbound {
         let Some(inner) = self.0.upgrade() else { return };
         match event {
             PeerEvent::Up => inner.calls.waiting_for(peer).into_iter().for_each(|id| inner.resend(peer, id)),
-            PeerEvent::Dead => inner.fail_calls(peer, "is dead: its agent has ended"),
+            PeerEvent::Dead => inner.fail_calls(peer, "has failed: its agent exited"),
             PeerEvent::Unreachable => {
-                inner.fail_calls(peer, "is unreachable: nothing was heard of it for the peer time limit");
+                inner.fail_calls(peer, "is unreachable: it was silent for the peer time limit");
             }
         }
         if let Some(service) = inner.service.get() {
@@ -180,8 +176,8 @@ impl Inner {
         self.service.get().ok_or_else(|| Fault::new(Errno::EAGAIN, "the agent is still starting"))
     }
 
-    /// The caller's side of a call. When the bytes of an answer cannot be read where the peer has them (any more), it is asked to
-    /// read them itself, and may find that its device has changed them.
+    /// The client side of a call. If the bytes at the location that the peer returned cannot be read or have changed, the call is
+    /// repeated without permission for a location: then the peer reads its device itself.
     async fn call(
         self: Arc<Self>,
         to: NodeId,
@@ -201,7 +197,7 @@ impl Inner {
             let Some(device) = device.take() else {
                 return Err(Fault::new(
                     Errno::EPROTO,
-                    format!("{to} was to send bytes, and told where they lie"),
+                    format!("{to} returned a location on its device where bytes were required"),
                 ));
             };
             match device.read(&place, frame) {
@@ -212,12 +208,12 @@ impl Inner {
         }
     }
 
-    /// Asks once, however often that is to be sent.
+    /// Performs one call, including its resends.
     async fn ask(self: Arc<Self>, to: NodeId, question: Question, into: Option<Frame>) -> Result<Ended> {
         let Question { request, payload, places } = question;
         let inline_max = self.fabric.inline_max();
         let into = match into {
-            // The peer cannot send a large payload but into a frame.
+            // The peer can send a large payload only into a frame.
             None if request.expects_payload() && inline_max < tameike_core::limits::UNIT_SIZE => {
                 Some(self.frames.take().await)
             }
@@ -231,7 +227,7 @@ impl Inner {
         let call = Call::new(Question { request, payload, places }, source, target, resolver);
         let id = self.calls.insert(to, call).map_err(|call| {
             self.revoke(&call);
-            Fault::new(Errno::EAGAIN, format!("too many calls wait for {to}"))
+            Fault::new(Errno::EAGAIN, format!("too many calls to {to} are pending"))
         })?;
         let ticket = Ticket { id, to, inner: self.clone() };
         if self.calls.start_ticking() {
@@ -241,7 +237,7 @@ impl Inner {
         promise.await
     }
 
-    /// Sends a waiting call; an error is final. A broken connection is none: the call is sent again later.
+    /// Sends a pending call. Errors are final, except that of a broken connection, which leads to a resend.
     async fn transmit(&self, to: NodeId, id: CallId) -> Result<()> {
         let Some((body, payload)) = self.calls.message(to, id) else { return Ok(()) };
         let sent = self.fabric.send(to, Lane::Request, body?, payload).await;
@@ -268,7 +264,6 @@ impl Inner {
         }
     }
 
-    /// A reply has come.
     fn reply(&self, incoming: Incoming) {
         let decoded = decode_first::<ReplyHeader>(&incoming.body);
         let (header, rest) = match decoded {
@@ -280,7 +275,7 @@ impl Inner {
         self.finish(incoming.from, header.id, result);
     }
 
-    /// Ends a call, if it still waits: takes its grants back and gives its result to the caller.
+    /// Ends a pending call: revokes its grants and resolves it.
     fn finish(&self, to: NodeId, id: CallId, result: Result<(Reply, Carriage, Option<Payload>)>) {
         let Some(call) = self.calls.remove(to, id) else { return };
         let frame = self.revoke(&call);
@@ -292,7 +287,7 @@ impl Inner {
                 }
                 (Carriage::Placed(place), Some(frame)) => Bytes::There(place, frame),
                 (Carriage::Put(_) | Carriage::Placed(_), _) => {
-                    return Err(Fault::io(format!("{to} put the payload of its reply nowhere")));
+                    return Err(Fault::io(format!("the reply of {to} lacks its payload")));
                 }
             };
             Ok(Ended { reply: unless_fault(reply)?, bytes })
@@ -305,7 +300,6 @@ impl Inner {
         call.target.and_then(|grant| self.fabric.revoke(grant))
     }
 
-    /// A request has come.
     fn request(self: &Arc<Self>, incoming: Incoming) {
         let Incoming { from, body, payload, .. } = incoming;
         let (header, rest) = match decode_first::<RequestHeader>(&body) {
@@ -316,7 +310,7 @@ impl Inner {
             Begin::Ignore => return,
             Begin::Repeat(body) => {
                 let send = self.fabric.send(from, Lane::Reply, body, None);
-                // What is lost is asked for again.
+                // If this is lost, the caller resends its request.
                 return self.runtime.spawn(async move { drop(send.await) });
             }
             Begin::Execute => {}
@@ -329,7 +323,7 @@ impl Inner {
     }
 }
 
-/// Looks after the calls that wait, until there are none.
+/// Resends calls and probes peers until no call is pending.
 async fn tick(inner: Weak<Inner>, runtime: Runtime) {
     loop {
         runtime.sleep(TICK).await;

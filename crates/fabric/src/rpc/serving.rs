@@ -1,4 +1,4 @@
-//! The answerer's side of a call.
+//! Server side of a call: fetch the payload, run the service, reply.
 
 use super::Inner;
 use crate::{Carried, GrantId, Lane, Target};
@@ -9,7 +9,7 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::slab::Payload;
 
-/// A request being served. Dropped without an answer (its task panicked), it answers with a fault.
+/// A request in execution. Its drop without a reply (the task panicked) replies with a fault.
 pub(super) struct Serving {
     inner: Arc<Inner>,
     from: NodeId,
@@ -48,7 +48,7 @@ impl Serving {
         result.map(|()| Payload::new(Arc::new(frame), 0..length))
     }
 
-    /// The payload could not be had: the caller will send the request again, if it still wants it.
+    /// Gives the request up because its payload could not be fetched. The caller may send it again.
     fn forget(mut self, fault: &Fault) {
         log::info!("cannot fetch the payload of a request of {}: {fault}", self.from);
         self.answered = true;
@@ -91,7 +91,7 @@ impl Serving {
             sent = inner.fabric.send(from, Lane::Reply, fault_reply(id, fault.clone()), None).await;
         }
         if let Err(fault) = sent {
-            log::info!("cannot send a reply to {from}: {fault}"); // it is asked for again
+            log::info!("cannot send a reply to {from}: {fault}"); // the caller resends its request
         }
     }
 }

@@ -1,30 +1,31 @@
-//! The answerer's side: what was executed already.
+//! Server side of at-most-once execution: the requests that were executed already.
 //!
-//! For each slot of a caller only the last call is kept, so memory is bounded by the calls that a caller ever
-//! had at the same time: some 60 bytes for each caller, and 48 and the last reply, if it changed something, for each slot. A caller that was started anew has a new epoch, and so a new session.
+//! The server keeps only the last call of each slot of a caller, so the caller's peak of concurrent calls bounds the memory. A
+//! caller takes about 60 bytes, and each slot 48 bytes plus the last reply, if the request changed something. A restarted caller
+//! has a new epoch, and thus a new session.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::NodeId;
 use tameike_core::wire::call::{CALLS_MAX, CallId};
 
-/// Sessions kept per node: of its present life, and of one before, of which something may still be under way.
+/// Sessions kept per node: one of its current incarnation, and one of the previous, whose requests may still be in flight.
 const SESSIONS_MAX: usize = 2;
 
-/// What to do with a request that came.
+/// How to handle a request that arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// Serve it.
+    /// Execute it.
     Execute,
-    /// It is being served, or nobody waits for it any more.
+    /// Ignore it: it is in execution, or its caller has given it up.
     Ignore,
-    /// It was served; this was the reply.
+    /// Send this reply again.
     Repeat(Vec<u8>),
 }
 
 #[derive(Default)]
 enum State {
-    /// It may be executed (again): it changes nothing, or was not executed.
+    /// May be executed: it changes nothing, or was not executed.
     #[default]
     Repeatable,
     Running,
@@ -42,7 +43,6 @@ struct Session {
     slots: Vec<Slot>,
 }
 
-/// The sessions of all callers.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<BTreeMap<NodeId, Vec<Session>>>);
 
@@ -78,14 +78,14 @@ impl Sessions {
         Begin::Execute
     }
 
-    /// Whether a request of a node is being served.
+    /// True if a request of a node is in execution.
     pub(super) fn is_serving(&self, from: NodeId) -> bool {
         let nodes = self.0.lock();
         let sessions = nodes.get(&from).into_iter().flatten();
         sessions.flat_map(|session| &session.slots).any(|slot| matches!(slot.state, State::Running))
     }
 
-    /// The request was served; `reply` answers it when it comes again. Without, it may be served again.
+    /// Records the end of a request, with the reply to repeat. Without a reply the request may be executed again.
     pub(super) fn finish(&self, from: NodeId, id: CallId, reply: Option<Vec<u8>>) {
         let mut nodes = self.0.lock();
         let session = nodes.get_mut(&from).and_then(|all| all.iter_mut().find(|one| one.epoch == id.epoch));
@@ -117,13 +117,13 @@ mod tests {
         assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Repeat(vec![1]));
         assert_eq!(sessions.begin(CALLER, id(5, 2)), Begin::Execute);
         assert_eq!(sessions.begin(CALLER, id(5, 1)), Begin::Ignore);
-        // The end of an abandoned call is not taken for that of the next one in its slot.
+        // The end of an abandoned call must not affect the next call in its slot.
         sessions.finish(CALLER, id(5, 1), Some(vec![1]));
         assert_eq!(sessions.begin(CALLER, id(5, 2)), Begin::Ignore);
     }
 
     #[test]
-    fn what_changes_nothing_may_be_executed_again() {
+    fn read_only_requests_may_be_executed_again() {
         let sessions = Sessions::default();
         assert_eq!(sessions.begin(CALLER, id(0, 1)), Begin::Execute);
         sessions.finish(CALLER, id(0, 1), None);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_life_of_a_caller_starts_anew_and_the_oldest_is_forgotten() {
+    fn a_restarted_caller_has_a_new_session_and_the_oldest_is_dropped() {
         let sessions = Sessions::default();
         for epoch in 1..=3 {
             assert_eq!(sessions.begin(CALLER, CallId { epoch, slot: 0, sequence: 1 }), Begin::Execute);

@@ -18,7 +18,7 @@ use tameike_core::{Generation, InodeId, UnitId, View};
 
 const INODE: InodeId = InodeId(77);
 
-/// Keeps units in memory, and counts.
+/// Keeps units in memory, and counts truncations.
 struct Memory {
     runtime: Runtime,
     pool: Pool,
@@ -52,7 +52,7 @@ impl Memory {
                 self.runtime.sleep(Duration::from_millis(size % 3)).await;
                 (UnitReply::Done, None)
             }
-            other => panic!("not asked here: {other:?}"),
+            other => panic!("unexpected request: {other:?}"),
         }
     }
 }
@@ -75,19 +75,18 @@ impl Service for MemoryService {
                     (Reply::Unit(reply), payload.map_or(Carried::Nothing, Carried::Payload))
                 }
                 Request::Admin(AdminRequest::Space { view: View::Cache }) => {
-                    // A slow answer.
                     memory.runtime.sleep(Duration::from_millis(3500)).await;
                     (Reply::Admin(AdminReply::Space(Default::default())), Carried::Nothing)
                 }
                 Request::Admin(AdminRequest::Space { view: View::NodeLocal }) => {
-                    (Reply::Fault(Fault::new(Errno::ENOENT, format!("asked by {from}"))), Carried::Nothing)
+                    (Reply::Fault(Fault::new(Errno::ENOENT, format!("from {from}"))), Carried::Nothing)
                 }
                 Request::Admin(AdminRequest::Status) => {
-                    // As good as never.
+                    // Longer than any test waits.
                     memory.runtime.sleep(Duration::from_secs(3600)).await;
                     (Reply::Fault(Errno::EIO.into()), Carried::Nothing)
                 }
-                other => panic!("not asked here: {other:?}"),
+                other => panic!("unexpected request: {other:?}"),
             }
         })
     }
@@ -141,7 +140,7 @@ fn done(answer: Result<Answer>) {
 }
 
 #[test]
-fn bytes_go_there_and_come_back() {
+fn written_bytes_are_read_back() {
     for inline_max in [UNIT_SIZE, 3000] {
         for network in SocketNetwork::both(inline_max, 2) {
             let (a, b) = pair(&network);
@@ -152,7 +151,7 @@ fn bytes_go_there_and_come_back() {
                     done(wait(&runtime, a.rpc.call(to, write(index as u64), Some(payload.clone()), None)));
                     for into in [None, Some(network.frames().try_take().expect("a frame"))] {
                         let answer = wait(&runtime, a.rpc.call(to, read(index as u64, size), None, into));
-                        let answer = answer.expect("it was written");
+                        let answer = answer.expect("the unit was written");
                         assert_eq!(answer.reply, Reply::Unit(UnitReply::Read));
                         assert!(answer.payload.as_deref() == Some(&payload[..]));
                     }
@@ -170,11 +169,11 @@ fn a_fault_arrives_as_an_error() {
     let (a, _b) = pair(&network);
     let call = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::NodeLocal }), None, None);
     let fault = wait(&network.runtime(), call).err().expect("a fault");
-    assert_eq!((fault.errno, &*fault.message), (Errno::ENOENT, "asked by node 0"));
+    assert_eq!((fault.errno, fault.to_string()), (Errno::ENOENT, "from node 0".to_owned()));
 }
 
 #[test]
-fn a_request_that_cannot_be_understood_or_served_is_answered_with_a_fault() {
+fn a_request_that_cannot_be_decoded_or_served_returns_a_fault() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let _b = node(&network, B, |fabric| fabric);
@@ -185,7 +184,7 @@ fn a_request_that_cannot_be_understood_or_served_is_answered_with_a_fault() {
         let mut body =
             encode(&RequestHeader { id, source: None, target: None, places: false }).expect("small");
         body.extend(request);
-        wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, None)).expect("b is there");
+        wait(&network.runtime(), a.fabric.send(B, Lane::Request, body, None)).expect("b is reachable");
         let incoming = a.next();
         let (header, rest) = decode_first::<ReplyHeader>(&incoming.body).expect("a reply");
         assert_eq!(header.id, id);
@@ -196,7 +195,7 @@ fn a_request_that_cannot_be_understood_or_served_is_answered_with_a_fault() {
     };
     assert_eq!(ask(&[0xff, 0xff, 0xff]), Errno::EBADMSG);
     assert_eq!(ask(b""), Errno::EBADMSG);
-    // This one makes the service panic.
+    // The service panics on this request.
     let unwanted = Request::Unit(UnitRequest::Sync { inode: INODE, durable: false });
     assert_eq!(ask(&encode(&unwanted).expect("small")), Errno::EIO);
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"\xff".to_vec(), None)).expect("no header");
@@ -225,7 +224,7 @@ fn each_request_is_executed_once_while_connections_break() {
                             done(wait(&network.runtime(), write));
                             let into = network.frames().try_take();
                             let read = a.rpc.call(B, read(thread, UNIT_SIZE as u32), None, into);
-                            let found = wait(&network.runtime(), read).expect("it was written").payload;
+                            let found = wait(&network.runtime(), read).expect("the unit was written").payload;
                             assert!(found.as_deref() == Some(&payload[..]));
                         }
                     }
@@ -280,7 +279,7 @@ impl FabricLayer for Unreliable {
 }
 
 #[test]
-fn lost_and_doubled_messages_are_made_good() {
+fn lost_and_duplicate_messages_are_masked() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let lost: Arc<Mutex<_>> = Arc::default();
     let unreliable = |fabric| -> Arc<dyn Fabric> { Arc::new(Unreliable { fabric, lost: lost.clone() }) };
@@ -294,7 +293,7 @@ fn lost_and_doubled_messages_are_made_good() {
         });
     }
     for _ in 0..50 {
-        receiver.recv_timeout(Duration::from_secs(20)).expect("every call is answered");
+        receiver.recv_timeout(Duration::from_secs(20)).expect("every call returns");
     }
     let executed = b.memory.executed.lock();
     assert_eq!(executed.len(), 50);
@@ -303,7 +302,7 @@ fn lost_and_doubled_messages_are_made_good() {
 }
 
 #[test]
-fn hundreds_of_large_writes_both_ways_through_two_frames_do_not_lock_up() {
+fn hundreds_of_large_writes_both_ways_through_two_frames_do_not_deadlock() {
     for inline_max in [UNIT_SIZE, 3000] {
         for network in SocketNetwork::both(inline_max, 2) {
             let (a, b) = pair(&network);
@@ -320,7 +319,7 @@ fn hundreds_of_large_writes_both_ways_through_two_frames_do_not_lock_up() {
                 }
             }
             for _ in 0..200 {
-                receiver.recv_timeout(Duration::from_secs(30)).expect("every write is answered");
+                receiver.recv_timeout(Duration::from_secs(30)).expect("every write returns");
             }
             for node in [&a, &b] {
                 let units = node.memory.units.lock();
@@ -332,7 +331,7 @@ fn hundreds_of_large_writes_both_ways_through_two_frames_do_not_lock_up() {
 }
 
 #[test]
-fn calls_to_a_dead_agent_fail_and_to_its_next_life_succeed() {
+fn calls_to_a_failed_agent_fail_and_to_its_restart_succeed() {
     for network in SocketNetwork::both(UNIT_SIZE, 2) {
         let (a, b) = pair(&network);
         let runtime = network.runtime();
@@ -342,10 +341,11 @@ fn calls_to_a_dead_agent_fail_and_to_its_next_life_succeed() {
         runtime.spawn(async move { drop(sender.send(hanging.await.err())) });
         network.kill(B);
         drop(b);
-        let fault = receiver.recv_timeout(Duration::from_secs(5)).expect("it ends").expect("in a fault");
+        let fault =
+            receiver.recv_timeout(Duration::from_secs(5)).expect("the call ends").expect("with a fault");
         assert_eq!(fault.errno, Errno::EHOSTDOWN);
-        assert!(fault.message.contains("node 1 is dead"), "{fault}");
-        let fault = wait(&runtime, a.rpc.call(B, count(2), None, None)).err().expect("b is dead");
+        assert!(fault.to_string().contains("node 1 has failed"), "{fault}");
+        let fault = wait(&runtime, a.rpc.call(B, count(2), None, None)).err().expect("b has failed");
         assert_eq!(fault.errno, Errno::EHOSTDOWN);
         let b = node(&network, B, |fabric| fabric);
         done(wait(&runtime, a.rpc.call(B, count(3), None, None)));
@@ -355,14 +355,14 @@ fn calls_to_a_dead_agent_fail_and_to_its_next_life_succeed() {
 }
 
 #[test]
-fn a_slow_answer_is_waited_for_and_a_hung_agent_is_not() {
+fn a_slow_reply_is_awaited_and_a_hung_agent_times_out() {
     for mut network in SocketNetwork::both(UNIT_SIZE, 2) {
         network.peer_limit = Duration::from_millis(1500);
         let (a, b) = pair(&network);
         let runtime = network.runtime();
         let slow = a.rpc.call(B, Request::Admin(AdminRequest::Space { view: View::Cache }), None, None);
-        wait(&runtime, slow).expect("an answer after more than the time limit");
-        // The reactor of b is held up for as long as the sender lives.
+        wait(&runtime, slow).expect("a reply after the time limit");
+        // Blocks the reactor of b until the sender is dropped.
         let (sender, receiver) = channel::<()>();
         let resume = b.memory.runtime.sleep(Duration::from_millis(1));
         b.memory.runtime.spawn(async move {
@@ -372,16 +372,16 @@ fn a_slow_answer_is_waited_for_and_a_hung_agent_is_not() {
         wait(&runtime, runtime.sleep(Duration::from_millis(20)));
         let fault = wait(&runtime, a.rpc.call(B, count(1), None, None)).err().expect("b hangs");
         assert_eq!(fault.errno, Errno::EHOSTDOWN);
-        assert!(fault.message.contains("node 1 is unreachable"), "{fault}");
+        assert!(fault.to_string().contains("node 1 is unreachable"), "{fault}");
         drop(sender);
-        // Back-off may still be running: a new call cuts it short, and may see one more failed attempt.
+        // Back-off may still be running: a new call ends it, and may see one more failed attempt.
         let back = (0..5).any(|_| wait(&runtime, a.rpc.call(B, count(2), None, None)).is_ok());
         assert!(back);
     }
 }
 
 #[test]
-fn a_call_that_is_given_up_takes_its_frames_back() {
+fn a_dropped_call_revokes_its_grants() {
     for network in SocketNetwork::both(3000, 2) {
         let (a, _b) = pair(&network);
         let frames = network.pool(2);

@@ -1,4 +1,4 @@
-//! The way of a message from one node to another.
+//! Transmission and delivery of simulated messages.
 
 use super::{RETRY_PAUSE, SimulatedNetwork, Station};
 use crate::{Incoming, Lane};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::slab::{BlockSums, Frame, Payload};
 
-/// Bytes on their way, and the digest of their checksums when they were sent.
+/// A payload in flight, and the digest of its checksums when it was sent.
 #[derive(Clone)]
 pub(super) struct Bytes {
     payload: Payload,
@@ -19,7 +19,7 @@ impl Bytes {
         Self { digest: payload.sums().digest(), payload }
     }
 
-    /// Copies them to the start of a frame, which keeps their checksums; whether they are what was sent.
+    /// Copies the payload and its checksums into a frame. False if it differs from what was sent.
     fn arrive(&self, frame: &mut Frame) -> bool {
         let length = self.payload.len();
         frame[..length].copy_from_slice(&self.payload);
@@ -30,7 +30,7 @@ impl Bytes {
     }
 }
 
-/// What travels.
+/// A message in flight.
 #[derive(Clone)]
 pub(super) enum Parcel {
     Message { lane: Lane, body: Vec<u8>, payload: Option<Bytes> },
@@ -42,7 +42,7 @@ pub(super) enum Parcel {
 }
 
 impl Parcel {
-    /// Puts, gets and what they bring travel with the replies.
+    /// Puts, gets and their data travel on the reply lane.
     fn lane(&self) -> Lane {
         match self {
             Self::Message { lane, .. } => *lane,
@@ -50,7 +50,7 @@ impl Parcel {
         }
     }
 
-    /// Whether somebody waits for it who would not ask again.
+    /// True if its loss is not covered by a resend.
     fn is_missed(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::Got { .. })
     }
@@ -74,7 +74,7 @@ impl Parcel {
 }
 
 impl SimulatedNetwork {
-    /// Sends a parcel on the present connection; it arrives, or it does not.
+    /// Sends a parcel on the current connection, which may lose it.
     pub(super) fn transmit(&self, station: &Arc<Station>, to: NodeId, parcel: Parcel) -> Result<()> {
         let weather = self.weather();
         if self.happens(weather.broken) || (parcel.is_missed() && self.happens(weather.lost)) {
@@ -82,12 +82,12 @@ impl SimulatedNetwork {
             return Err(Fault::new(Errno::ECONNRESET, format!("the connection with {to} broke")));
         }
         if self.happens(weather.lost) && !parcel.is_missed() {
-            log::trace!("{} -> {to}: {} is lost", station.node(), parcel.describe());
+            log::trace!("{} -> {to}: lost: {}", station.node(), parcel.describe());
             return Ok(());
         }
         let Some(receiver) = self.station(to) else { return Ok(()) };
         if self.happens(weather.doubled) {
-            log::trace!("{} -> {to}: {} comes twice", station.node(), parcel.describe());
+            log::trace!("{} -> {to}: duplicated: {}", station.node(), parcel.describe());
             self.deliver_later(station, &receiver, parcel.clone());
         }
         self.deliver_later(station, &receiver, parcel);
@@ -100,17 +100,17 @@ impl SimulatedNetwork {
         let (connection, delay) = (sender.connection(to), self.delay());
         receiver.clone().config.runtime.spawn(async move {
             receiver.config.runtime.sleep(delay).await;
-            while network.is_cut(from, to) && sender.connection(to) == connection {
+            while network.is_link_down(from, to) && sender.connection(to) == connection {
                 receiver.config.runtime.sleep(RETRY_PAUSE).await;
             }
             if sender.connection(to) != connection || receiver.is_closed() {
                 return;
             }
-            // What the dead have sent may have left their machine, or not.
+            // What a killed node has sent may have left its machine, or not.
             if sender.is_closed() && network.0.simulation.draw(2) == 0 {
                 return;
             }
-            if receiver.hear(from, sender.life) {
+            if receiver.note_alive(from, sender.incarnation) {
                 log::trace!("{from} -> {to}: {}", parcel.describe());
                 let reader = receiver.reader(from, connection, parcel.lane());
                 network.deliver(&sender, &receiver, parcel, reader).await;
@@ -178,14 +178,14 @@ impl SimulatedNetwork {
         }
     }
 
-    /// As real ones do it: what was on the way is asked for again.
+    /// Breaks the connection as the real fabrics do; the caller resends requests in flight.
     fn refuse_damaged(&self, receiver: &Arc<Station>, from: NodeId) {
         log::info!("{from} -> {}: a payload is damaged", receiver.node());
         self.break_connection(receiver, from);
     }
 
     fn answer(&self, station: &Arc<Station>, to: NodeId, parcel: Parcel) {
-        // Who waits for it is told when its own end of the connection breaks.
+        // If this fails, the broken connection is reported to the waiting peer.
         let _ = self.transmit(station, to, parcel);
     }
 }

@@ -1,10 +1,13 @@
 //! A network on simulated time, for any number of nodes in one process.
 //!
-//! It keeps the promises of [`Fabric`] and no other: messages take their time and overtake each other, come twice,
-//! are lost with a connection that breaks or without any sign; links are cut one way or both, and what is on its
-//! way then waits for the link, or is lost when the silence is noticed. While a payload waits for a frame, its connection is not
-//! read: what comes later on the same lane waits behind it. A node that is killed is dead to its peers
-//! once they can learn of it. All chance follows from the seed of the [`Simulation`].
+//! It gives only the guarantees of [`Fabric`]:
+//!
+//! - Messages are delayed and reordered, duplicated, lost with a broken connection, or lost silently.
+//! - Links fail in one or both directions. Messages in flight then wait for the link, or are lost when the silence is detected.
+//! - While a payload waits for a frame, later messages on the same lane of the connection wait too.
+//! - A killed node is reported to its peers once they can notice it.
+//!
+//! All random choices follow from the seed of the [`Simulation`].
 
 mod delivery;
 mod peer;
@@ -28,40 +31,40 @@ use tameike_io::os::runtime::{Clock, Runtime, promise};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::slab::{Frame, Payload, Pool};
 
-/// Time between two attempts to send where the link is cut.
+/// Interval of attempts to send over a failed link.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How well the network works.
+/// The faults of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weather {
-    /// Longest time that a message takes; each takes its own.
+    /// Largest delay of a message; delays are random.
     pub delay_max: Duration,
-    /// Of a million messages, so many are lost without a sign.
+    /// Messages of a million that are lost silently.
     pub lost: u32,
-    /// So many come twice.
+    /// Messages of a million that are duplicated.
     pub doubled: u32,
-    /// So many break the connection that they are sent on.
+    /// Messages of a million that break their connection.
     pub broken: u32,
 }
 
 impl Weather {
-    /// Nothing is lost, nothing comes twice.
+    /// No losses and no duplicates.
     pub const FAIR: Self = Self { delay_max: Duration::from_micros(200), lost: 0, doubled: 0, broken: 0 };
 }
 
-/// One end point of the network.
+/// The configuration of a node.
 pub struct SimulatedConfig {
-    /// Which node.
+    /// The id of the node.
     pub node: NodeId,
-    /// Where its tasks run: with the node they end.
+    /// Runs the tasks of the node, until its end.
     pub runtime: Runtime,
-    /// Largest payload beside a message, in bytes.
+    /// Largest payload of a message, in bytes.
     pub inline_max: usize,
-    /// Silence after which a peer counts as unreachable.
+    /// Time limit for a silent peer.
     pub peer_limit: Duration,
-    /// Payloads of requests.
+    /// Frames for the payloads of requests.
     pub request_frames: Pool,
-    /// Payloads of replies.
+    /// Frames for the payloads of replies.
     pub reply_frames: Pool,
 }
 
@@ -69,7 +72,7 @@ struct State {
     weather: Weather,
     stations: BTreeMap<NodeId, Arc<Station>>,
     cut: BTreeSet<(NodeId, NodeId)>,
-    lives: u64,
+    starts: u64,
 }
 
 struct Inner {
@@ -82,22 +85,22 @@ struct Inner {
 pub struct SimulatedNetwork(Arc<Inner>);
 
 impl SimulatedNetwork {
-    /// A network without nodes.
+    /// Creates a network without nodes.
     pub fn new(simulation: Simulation, weather: Weather) -> Self {
-        let state = State { weather, stations: BTreeMap::new(), cut: BTreeSet::new(), lives: 0 };
+        let state = State { weather, stations: BTreeMap::new(), cut: BTreeSet::new(), starts: 0 };
         Self(Arc::new(Inner { simulation, state: Mutex::new(state) }))
     }
 
-    /// Starts a node, or starts it again after [`Self::kill`].
+    /// Starts a node, or restarts it after [`Self::kill`].
     pub fn start(&self, config: SimulatedConfig) -> Arc<SimulatedFabric> {
         let mut state = self.0.state.lock();
-        state.lives += 1;
+        state.starts += 1;
         let station = Arc::new(Station {
-            life: state.lives,
+            incarnation: state.starts,
             config,
             receiver: OnceLock::new(),
-            // As in the real one, a grant of an earlier life is not taken for one of this life.
-            grants: Grants::new(state.lives << 32),
+            // As in the real fabric, a grant of an earlier incarnation is never valid.
+            grants: Grants::new(state.starts << 32),
             peers: Mutex::default(),
             readers: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -106,7 +109,7 @@ impl SimulatedNetwork {
         Arc::new(SimulatedFabric { network: self.clone(), station })
     }
 
-    /// The agent of a node ends: its peers learn of it when they can.
+    /// Kills a node. Its peers are notified once they can notice it.
     pub fn kill(&self, node: NodeId) {
         let (dead, others) = {
             let mut state = self.0.state.lock();
@@ -115,33 +118,33 @@ impl SimulatedNetwork {
         };
         dead.closed.store(true, Ordering::SeqCst);
         for station in others {
-            self.announce_death(&station, node, dead.life);
+            self.announce_failure(&station, node, dead.incarnation);
         }
     }
 
-    /// Changes how well it works, for messages sent from now on.
+    /// Changes the faults for messages sent from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.0.state.lock().weather = weather;
     }
 
-    /// What one node sends reaches the other no more.
+    /// Fails the link from one node to another.
     pub fn cut(&self, from: NodeId, to: NodeId) {
         self.0.state.lock().cut.insert((from, to));
     }
 
-    /// All links are whole again.
+    /// Repairs all links.
     pub fn heal(&self) {
         self.0.state.lock().cut.clear();
     }
 
-    /// The connection between two nodes breaks, and is opened again; what is on its way is lost.
+    /// Breaks the connection between two nodes, which then reconnect. Messages in flight are lost.
     pub fn disconnect(&self, one: NodeId, other: NodeId) {
         if let Some(station) = self.station(one) {
             self.break_connection(&station, other);
         }
     }
 
-    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+    fn is_link_down(&self, from: NodeId, to: NodeId) -> bool {
         self.0.state.lock().cut.contains(&(from, to))
     }
 
@@ -157,7 +160,7 @@ impl SimulatedNetwork {
         self.0.simulation.monotonic()
     }
 
-    /// Whether something happens that happens to so many of a million.
+    /// Draws an event with this probability.
     fn happens(&self, of_a_million: u32) -> bool {
         of_a_million > 0 && self.0.simulation.draw(1_000_000) < u64::from(of_a_million)
     }
@@ -168,10 +171,9 @@ impl SimulatedNetwork {
     }
 }
 
-/// What the network knows of a running node.
 struct Station {
-    /// Counts the starts of all nodes.
-    life: u64,
+    /// The number of its start, among the starts of all nodes.
+    incarnation: u64,
     config: SimulatedConfig,
     receiver: OnceLock<Arc<dyn Receiver>>,
     grants: Grants,
@@ -180,10 +182,10 @@ struct Station {
     closed: AtomicBool,
 }
 
-/// What reads one lane of the latest connection with a peer.
+/// The reader of one lane of the latest connection with a peer.
 struct Reader {
     connection: u64,
-    /// One, unless it waits for a frame.
+    /// One permit, except while the reader waits for a frame.
     ready: Arc<Semaphore>,
 }
 
@@ -196,7 +198,7 @@ impl Station {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// What reads a lane of a connection with a peer. What is left of earlier connections holds up nothing on later ones.
+    /// The reader of a lane of a connection with a peer. Messages of earlier connections do not block later ones.
     fn reader(&self, from: NodeId, connection: u64, lane: Lane) -> Arc<Semaphore> {
         let new = || Reader { connection, ready: Arc::new(Semaphore::new(1)) };
         let mut readers = self.readers.lock();
@@ -215,14 +217,14 @@ impl Station {
     }
 }
 
-/// The network as one node sees it.
+/// The fabric of one node.
 pub struct SimulatedFabric {
     network: SimulatedNetwork,
     station: Arc<Station>,
 }
 
 impl SimulatedFabric {
-    /// Sends a parcel as soon as there is a connection.
+    /// Sends a parcel once there is a connection.
     fn ship(&self, to: NodeId, parcel: Parcel) -> BoxFuture<'static, Result<()>> {
         let (network, station) = (self.network.clone(), self.station.clone());
         async move {
@@ -267,11 +269,11 @@ impl Fabric for SimulatedFabric {
     }
 
     fn grant_write(&self, frame: Frame) -> GrantId {
-        self.station.grants.give_write(frame)
+        self.station.grants.add_write(frame)
     }
 
     fn grant_read(&self, payload: Payload) -> GrantId {
-        self.station.grants.give_read(payload)
+        self.station.grants.add_read(payload)
     }
 
     fn revoke(&self, grant: GrantId) -> Option<Frame> {
@@ -319,7 +321,7 @@ impl Fabric for SimulatedFabric {
 
     fn attach(&self, receiver: Arc<dyn Receiver>) {
         if self.station.receiver.set(receiver).is_err() {
-            log::error!("a second receiver was attached to {}, and is ignored", self.local());
+            log::error!("ignored a second receiver for {}", self.local());
         }
     }
 

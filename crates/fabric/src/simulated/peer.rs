@@ -1,4 +1,4 @@
-//! What a node knows of the life of its peers.
+//! The state of peers on the simulated network.
 
 use super::delivery::Parcel;
 use super::{RETRY_PAUSE, SimulatedNetwork, Station};
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, NodeId, Result};
 
-/// How long senders wait for a peer that is known to be unreachable.
+/// Time that senders wait for a peer known to be unreachable.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
-/// Longest pause between two attempts to reach a peer again.
+/// Longest pause between attempts to reconnect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Probes further apart than this belong to different occasions.
+/// Probes further apart than this belong to separate silences.
 const PROBE_GAP: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Life {
+enum PeerState {
     #[default]
     New,
     Up,
@@ -23,13 +23,12 @@ enum Life {
     Dead,
 }
 
-/// A peer, as a node knows it.
 #[derive(Default)]
 pub(super) struct Peer {
-    life: Life,
-    /// Which start of it: the last that was heard of.
+    state: PeerState,
+    /// The latest known incarnation.
     incarnation: u64,
-    /// Counts the connections with it; what was sent on an earlier one is lost.
+    /// The number of the current connection; messages of earlier ones are lost.
     connection: u64,
     heard: u64,
     heard_at_probe: u64,
@@ -42,35 +41,37 @@ impl Station {
         look(self.peers.lock().entry(peer).or_default())
     }
 
-    /// The number of the connection with a peer.
+    /// The number of the current connection with a peer.
     pub(super) fn connection(&self, peer: NodeId) -> u64 {
         self.with(peer, |peer| peer.connection)
     }
 
-    fn tell(&self, peer: NodeId, event: PeerEvent) {
+    fn notify(&self, peer: NodeId, event: PeerEvent) {
         log::trace!("{}: {peer} is {event:?}", self.node());
         if let Some(receiver) = self.receiver.get().filter(|_| !self.is_closed()) {
             receiver.peer(peer, event);
         }
     }
 
-    /// Something came from a life of a peer; whether it is the latest that is known.
-    pub(super) fn hear(&self, peer: NodeId, life: u64) -> bool {
+    /// Notes a sign of life of an incarnation of a peer. True if it is the latest known.
+    pub(super) fn note_alive(&self, peer: NodeId, incarnation: u64) -> bool {
         let (events, is_latest) = self.with(peer, |peer| {
-            if life < peer.incarnation || (life == peer.incarnation && peer.life == Life::Dead) {
+            if incarnation < peer.incarnation
+                || (incarnation == peer.incarnation && peer.state == PeerState::Dead)
+            {
                 return (Vec::new(), false);
             }
             let mut events = Vec::new();
-            if life > peer.incarnation {
-                if peer.life == Life::Up {
+            if incarnation > peer.incarnation {
+                if peer.state == PeerState::Up {
                     events.push(PeerEvent::Dead);
                     peer.connection += 1;
                 }
-                peer.life = Life::New;
-                peer.incarnation = life;
+                peer.state = PeerState::New;
+                peer.incarnation = incarnation;
             }
-            if peer.life != Life::Up {
-                peer.life = Life::Up;
+            if peer.state != PeerState::Up {
+                peer.state = PeerState::Up;
                 events.push(PeerEvent::Up);
             }
             peer.heard += 1;
@@ -79,7 +80,7 @@ impl Station {
         if events.contains(&PeerEvent::Dead) {
             self.fail_gets(peer, Errno::ECONNRESET);
         }
-        events.into_iter().for_each(|event| self.tell(peer, event));
+        events.into_iter().for_each(|event| self.notify(peer, event));
         is_latest
     }
 
@@ -87,51 +88,54 @@ impl Station {
         self.grants.fail_gets(Some(peer), &Fault::new(errno, format!("the connection with {peer} is lost")));
     }
 
-    /// A peer can be had no more; what is under way with it is lost.
-    fn lose(&self, peer: NodeId, life: Life) {
+    /// Marks a peer as failed or unreachable. What is in flight is lost.
+    fn lose(&self, peer: NodeId, state: PeerState) {
         let news = self.with(peer, |peer| {
             peer.connection += 1;
-            std::mem::replace(&mut peer.life, life) != life
+            std::mem::replace(&mut peer.state, state) != state
         });
         self.fail_gets(peer, Errno::ETIMEDOUT);
         if news {
-            self.tell(peer, if life == Life::Dead { PeerEvent::Dead } else { PeerEvent::Unreachable });
+            self.notify(
+                peer,
+                if state == PeerState::Dead { PeerEvent::Dead } else { PeerEvent::Unreachable },
+            );
         }
     }
 }
 
 impl SimulatedNetwork {
     fn is_whole(&self, one: NodeId, other: NodeId) -> bool {
-        !self.is_cut(one, other) && !self.is_cut(other, one)
+        !self.is_link_down(one, other) && !self.is_link_down(other, one)
     }
 
-    /// Connects with a peer if the links are whole: `None` when they are not.
+    /// Connects with a peer; `None` if a link has failed.
     fn connect(&self, station: &Station, peer: NodeId) -> Option<Result<()>> {
         if !self.is_whole(station.node(), peer) {
             return None;
         }
         Some(match self.station(peer) {
             Some(found) => {
-                station.hear(peer, found.life);
+                station.note_alive(peer, found.incarnation);
                 Ok(())
             }
             None => {
-                station.lose(peer, Life::Dead);
-                Err(Fault::new(Errno::EHOSTDOWN, format!("{peer} is dead: nobody listens")))
+                station.lose(peer, PeerState::Dead);
+                Err(Fault::new(Errno::EHOSTDOWN, format!("{peer} has failed: no process listens")))
             }
         })
     }
 
     /// Waits for a connection with a peer.
     pub(super) async fn reach(&self, station: &Arc<Station>, peer: NodeId) -> Result<()> {
-        let life = station.with(peer, |peer| peer.life);
+        let state = station.with(peer, |peer| peer.state);
         if station.is_closed() {
-            return Err(Fault::new(Errno::EHOSTDOWN, "this agent's network is closed"));
+            return Err(Fault::new(Errno::EHOSTDOWN, "the network of this agent is closed"));
         }
-        if life == Life::Up {
+        if state == PeerState::Up {
             return Ok(());
         }
-        let known = life == Life::Unreachable;
+        let known = state == PeerState::Unreachable;
         let limit = if known { UNREACHABLE_WAIT } else { station.config.peer_limit };
         let deadline = self.now() + limit;
         loop {
@@ -151,27 +155,27 @@ impl SimulatedNetwork {
         Err(Fault::new(Errno::EHOSTDOWN, why))
     }
 
-    /// A peer is unreachable. Its end of the connection breaks, too: what it has sent and not delivered is lost, and frees its
-    /// frames, and it connects anew before it sends more.
+    /// Marks a peer as unreachable. The peer's end of the connection breaks too: undelivered messages are lost and release their
+    /// frames, and the peer reconnects before it sends more.
     fn give_up(&self, station: &Arc<Station>, peer: NodeId) {
-        station.lose(peer, Life::Unreachable);
+        station.lose(peer, PeerState::Unreachable);
         if let Some(other) = self.station(peer) {
             other.with(station.node(), |peer| {
                 peer.connection += 1;
-                if peer.life == Life::Up {
-                    peer.life = Life::New;
+                if peer.state == PeerState::Up {
+                    peer.state = PeerState::New;
                 }
             });
             other.fail_gets(station.node(), Errno::ECONNRESET);
         }
     }
 
-    /// Tries to reach a peer again until it can be had, or is dead.
+    /// Tries to reconnect until the peer is reachable or has failed.
     fn redial(&self, station: &Arc<Station>, peer: NodeId) {
         let (network, station) = (self.clone(), station.clone());
         station.clone().config.runtime.spawn(async move {
             let mut pause = RETRY_PAUSE;
-            while station.with(peer, |peer| peer.life) == Life::Unreachable {
+            while station.with(peer, |peer| peer.state) == PeerState::Unreachable {
                 station.config.runtime.sleep(pause).await;
                 if station.is_closed() || network.connect(&station, peer).is_some() {
                     return;
@@ -181,7 +185,7 @@ impl SimulatedNetwork {
         });
     }
 
-    /// The connection between two nodes breaks, and is opened again.
+    /// Breaks the connection between two nodes, which then reconnect.
     pub(super) fn break_connection(&self, one: &Arc<Station>, other: NodeId) {
         log::trace!("the connection of {} with {other} breaks", one.node());
         let both = [Some((one.clone(), other)), self.station(other).map(|other| (other, one.node()))];
@@ -191,22 +195,22 @@ impl SimulatedNetwork {
             station.clone().config.runtime.spawn(async move {
                 station.config.runtime.sleep(delay).await;
                 station.fail_gets(peer, Errno::ECONNRESET);
-                let running = network.station(peer).map(|peer| peer.life);
-                if running.is_some_and(|life| station.hear(peer, life)) {
-                    station.tell(peer, PeerEvent::Up);
+                let running = network.station(peer).map(|peer| peer.incarnation);
+                if running.is_some_and(|incarnation| station.note_alive(peer, incarnation)) {
+                    station.notify(peer, PeerEvent::Up);
                 }
             });
         }
     }
 
-    /// A station learns of the death of a peer that it was connected with, when it can.
-    pub(super) fn announce_death(&self, station: &Arc<Station>, dead: NodeId, life: u64) {
-        let known = move |peer: &mut Peer| peer.life == Life::Up && peer.incarnation == life;
+    /// Notifies a connected node of a peer's failure, once it can notice it.
+    pub(super) fn announce_failure(&self, station: &Arc<Station>, dead: NodeId, incarnation: u64) {
+        let known = move |peer: &mut Peer| peer.state == PeerState::Up && peer.incarnation == incarnation;
         if !station.with(dead, known) {
             return;
         }
         let (network, station) = (self.clone(), station.clone());
-        // What was on its way when it died comes before.
+        // Messages in flight at the failure arrive first.
         let delay = self.weather().delay_max + self.delay();
         station.clone().config.runtime.spawn(async move {
             station.config.runtime.sleep(delay).await;
@@ -214,22 +218,22 @@ impl SimulatedNetwork {
                 station.config.runtime.sleep(RETRY_PAUSE).await;
             }
             if station.with(dead, known) {
-                station.lose(dead, Life::Dead);
+                station.lose(dead, PeerState::Dead);
             }
         });
     }
 
-    /// Asks a peer for a sign of life; gives it up when it was silent for too long.
+    /// Pings a peer, or marks it as unreachable if it was silent for the peer time limit.
     pub(super) fn probe(&self, station: &Arc<Station>, peer: NodeId) {
         let now = self.now();
         let silence = station.with(peer, |peer| {
-            if peer.life != Life::Up {
+            if peer.state != PeerState::Up {
                 return None;
             }
             if now.saturating_sub(peer.probed) > PROBE_GAP {
                 peer.silent_since = now.saturating_sub(waited(station.config.peer_limit));
             } else if peer.heard != peer.heard_at_probe {
-                // After the look before this one, nobody knows when.
+                // It arrived at an unknown time after the previous probe.
                 peer.silent_since = peer.probed;
             }
             (peer.heard_at_probe, peer.probed) = (peer.heard, now);
@@ -240,7 +244,7 @@ impl SimulatedNetwork {
             self.give_up(station, peer);
             self.redial(station, peer);
         } else {
-            // What cannot be asked is silent.
+            // An unreachable peer counts as silent.
             let _ = self.transmit(station, peer, Parcel::Ping);
         }
     }

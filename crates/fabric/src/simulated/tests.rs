@@ -7,7 +7,7 @@ use tameike_io::slab::Slab;
 
 type Task = BoxFuture<'static, ()>;
 
-/// Hands tasks of the tests' threads to the one thread on which simulated time goes on.
+/// Passes tasks from the threads of the tests to the thread that runs the simulation.
 struct Handing {
     simulation: Simulation,
     tasks: Mutex<Sender<Task>>,
@@ -19,7 +19,7 @@ impl Executor for Handing {
     }
 
     fn sleep(&self, time: Duration) -> Task {
-        // Asked for on a thread of the test, at a time that does not stand still: it begins when it is polled.
+        // Called on a thread of the test while simulated time advances: the sleep starts at its first poll.
         let simulation = self.simulation.clone();
         async move { Executor::sleep(&simulation, time).await }.boxed()
     }
@@ -29,7 +29,7 @@ impl Executor for Handing {
     }
 }
 
-/// Two nodes on simulated time, which goes on as long as the network lives.
+/// Two nodes on simulated time, which advances until the network is dropped.
 struct Simulated {
     network: SimulatedNetwork,
     runtime: Runtime,
@@ -101,13 +101,13 @@ impl Drop for Simulated {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("simulated time goes on without panics");
+            thread.join().expect("the simulation runs without panics");
         }
     }
 }
 
 #[test]
-fn it_does_what_every_fabric_does() {
+fn the_simulation_passes_the_conformance_tests() {
     for inline_max in [UNIT_SIZE, 3000] {
         for (seed, (name, test)) in TESTS.into_iter().enumerate() {
             println!("{name} (inline_max {inline_max})");

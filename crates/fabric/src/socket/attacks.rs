@@ -1,9 +1,9 @@
-//! What another user of the host, or of the network, can try against agents.
+//! Attacks by other users of the host or of the network.
 
+use super::admission::UNAUTHENTICATED_MAX;
 use super::handshake::{Channel, Identity, Proven};
 use super::host::meeting_name;
 use super::seal::{Stream, TAG_SIZE};
-use super::strangers::STRANGERS_MAX;
 use super::tests::{SocketNetwork, impostor, sealed};
 use super::*;
 use crate::conformance::{A, Agent, B, Network, wait};
@@ -17,23 +17,23 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::process::{self, start_thread};
 
-/// A user whom no agent of a test runs as.
-const STRANGER: u32 = 65534;
+/// A user other than that of the tests' agents.
+const OTHER_USER: u32 = 65534;
 
-/// Runs Python as another user; none where this user may not.
-fn stranger(script: &str, name: &str) -> Option<Child> {
+/// Runs Python as another user; `None` without the permission.
+fn as_other_user(script: &str, name: &str) -> Option<Child> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
     let mut command = Command::new("python3");
-    command.args(["-c", script, name]).uid(STRANGER).gid(STRANGER).stdout(Stdio::piped());
+    command.args(["-c", script, name]).uid(OTHER_USER).gid(OTHER_USER).stdout(Stdio::piped());
     Some(command.spawn().expect("Python"))
 }
 
 fn one_host() -> SocketNetwork {
     let mut network = SocketNetwork::new(UNIT_SIZE, 2);
     network.one_host = true;
-    // No test that runs at the same time has its names.
+    // Concurrent tests have other socket names.
     static LAST: AtomicU8 = AtomicU8::new(100);
     network.secret = [LAST.fetch_add(1, Ordering::Relaxed); 32];
     network
@@ -43,7 +43,7 @@ fn fabric(network: &SocketNetwork, node: NodeId) -> Arc<SocketFabric> {
     network.fabrics.lock()[node.0 as usize].clone().expect("started")
 }
 
-/// Another user listens at the name where an agent of this host is expected. It receives nothing, and the agents speak over TCP.
+/// Another user listens on the name of an agent of this host. It receives nothing, and the agents use TCP.
 #[test]
 fn another_users_listener_receives_nothing() {
     let network = one_host();
@@ -57,17 +57,17 @@ s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen(4)
 print('ready', flush=True)
 c = s.accept()[0]; c.settimeout(10)
 print('received', len(c.recv(4096)), flush=True)";
-    let Some(mut child) = stranger(script, &name) else { return };
+    let Some(mut child) = as_other_user(script, &name) else { return };
     let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(said.next().expect("a line").expect("text"), "ready");
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
-        .expect("b is there");
+        .expect("b is reachable");
     assert_eq!(said.next().expect("a line").expect("text"), "received 0");
     assert!(!fabric(&network, A).inner.is_neighbour(B));
-    child.wait().expect("it ends");
+    child.wait().expect("the child exits");
 }
 
-/// Another user connects to the local socket of an agent, whose name the kernel shows to everybody.
+/// Another user connects to the local socket of an agent, whose name the kernel shows to all users.
 #[test]
 fn another_users_connection_is_closed_before_a_hello() {
     let network = one_host();
@@ -80,12 +80,12 @@ import socket, sys
 s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1]); s.settimeout(2)
 try: s.sendall(b'x' * 112); print('received', len(s.recv(4096)))
 except ConnectionError: print('received', 0)";
-    let Some(child) = stranger(script, &name) else { return };
-    let output = child.wait_with_output().expect("it ends");
+    let Some(child) = as_other_user(script, &name) else { return };
+    let output = child.wait_with_output().expect("the child exits");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "received 0\n");
 }
 
-/// Runs a handshake between an opener and an acceptor of these channels, as a relay between two kinds of sockets would.
+/// Runs a handshake between an opener and an acceptor of these channels, as a relay between two sockets would.
 fn relayed(opener: Channel, acceptor: Channel) -> [Option<Proven>; 2] {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let sockets = UnixStream::pair().expect("sockets");
@@ -108,7 +108,7 @@ fn relayed(opener: Channel, acceptor: Channel) -> [Option<Proven>; 2] {
 }
 
 #[test]
-fn a_proof_holds_on_its_own_channel_alone() {
+fn a_proof_is_valid_on_its_own_channel_only() {
     let local = |port| Channel::Local { port };
     for channel in [Channel::Tcp, local(40000)] {
         let [opened, accepted] = relayed(channel, channel);
@@ -123,7 +123,7 @@ fn a_proof_holds_on_its_own_channel_alone() {
     }
 }
 
-/// A local socket that an agent did not make, of the same user: it is held to the handshake of local sockets.
+/// A local socket of the same user that belongs to no agent: the handshake of local sockets applies to it.
 #[test]
 fn a_relay_of_the_same_user_is_refused() {
     let network = one_host();
@@ -147,12 +147,12 @@ fn a_relay_of_the_same_user_is_refused() {
     })
     .expect("a thread");
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
-        .expect("b is there");
-    assert_eq!(relay.join().expect("it ends"), 0, "nothing is proven to a relay");
+        .expect("b is reachable");
+    assert_eq!(relay.join().expect("the relay ends"), 0, "nothing is proven to a relay");
     assert!(!fabric(&network, A).inner.is_neighbour(B));
 }
 
-/// A relay on the network has let a handshake pass, and now sends what it likes. Nothing of it arrives, and the connection ends.
+/// A relay passes the handshake through, and then sends other messages. None arrives, and the connection ends.
 #[test]
 fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
@@ -193,7 +193,7 @@ fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() 
         if attack == "repeated" {
             assert_eq!(a.next().body, b"first");
         }
-        // The end of the stream, or a reset where bytes were left unread.
+        // The end of the stream, or a reset if bytes were left unread.
         let ended = socket.read_to_end(&mut Vec::new());
         assert!(ended.is_ok_and(|count| count == 0) || attack != "repeated", "{attack}");
         assert!(a.messages.try_recv().is_err(), "{attack}");
@@ -203,37 +203,39 @@ fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() 
     assert_eq!(a.next().body, b"authentic");
 }
 
-/// As many strangers as are let prove themselves at a time come by TCP.
+/// The largest number of unauthenticated connections, by TCP.
 #[test]
-fn strangers_on_the_network_keep_no_agents_of_the_host_out() {
+fn connection_floods_on_the_network_do_not_affect_the_host() {
     let network = one_host();
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
-    let strangers: Vec<_> =
-        (0..STRANGERS_MAX).map(|_| fabric(&network, A).inner.strangers[1].come()).collect();
-    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None)).expect("a is there");
+    let admission: Vec<_> =
+        (0..UNAUTHENTICATED_MAX).map(|_| fabric(&network, A).inner.admission[1].enter()).collect();
+    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None))
+        .expect("a is reachable");
     assert!(fabric(&network, B).inner.is_neighbour(A));
-    drop(strangers);
+    drop(admission);
 }
 
-/// Strangers connect by TCP and send nothing, as many as are let prove themselves at a time. Who comes then is let in, and the oldest goes.
+/// The largest number of unauthenticated connections, all silent. A new one is accepted, and the oldest is closed.
 #[test]
-fn strangers_that_are_silent_keep_nobody_out() {
+fn silent_connection_floods_keep_no_agent_out() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let a = fabric(&network, A);
-    let strangers = &a.inner.strangers[1];
+    let admission = &a.inner.admission[1];
     let mut oldest = TcpStream::connect(a.local_addr()).expect("a listens");
     let end = process::monotonic() + dial::ATTEMPT_LIMIT;
-    while strangers.count() == 0 {
-        assert!(process::monotonic() < end, "a stranger is not taken in");
+    while admission.count() == 0 {
+        assert!(process::monotonic() < end, "a connection is not accepted");
         std::thread::yield_now();
     }
-    let others: Vec<_> = (1..STRANGERS_MAX).map(|_| strangers.come()).collect();
+    let others: Vec<_> = (1..UNAUTHENTICATED_MAX).map(|_| admission.enter()).collect();
     let mut newest = TcpStream::connect(a.local_addr()).expect("a listens");
     assert_eq!(oldest.read(&mut [0]).expect("the end of the stream"), 0);
     newest.set_nonblocking(true).expect("a socket");
     let heard = newest.read(&mut [0]).map_err(|error| error.kind());
-    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "it has its time");
-    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"by TCP".to_vec(), None)).expect("a is there");
+    assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "its time limit has not expired");
+    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"by TCP".to_vec(), None))
+        .expect("a is reachable");
     drop(others);
 }

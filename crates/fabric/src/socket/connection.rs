@@ -1,13 +1,12 @@
-//! One established connection, and the messages that wait to be written to it.
+//! One established connection, and its queue of outgoing messages.
 //!
-//! A message is written by its sender's own thread when nobody else is writing: header, body and payload in
-//! one system call, straight from where they lie. What the kernel does not take, and what comes while another
-//! thread writes, is queued; the writing thread, or a task that waits for room in the socket, goes on with it.
-//! No lock is held during a system call.
+//! The sender's thread writes the message unless another thread is writing: header, body and payload in one system call, without
+//! copies. The queue takes what the kernel does not accept, and messages sent while another thread writes. The writing thread, or
+//! a task that waits until the socket is writable, drains it. No lock is held during a system call.
 
 use super::header::Kind;
-use super::host::{LENT_MIN, Neighbour};
-use super::link::{LINK_ROOM, Link};
+use super::host::{EXPORT_MIN, Neighbour};
+use super::link::{LINK_MESSAGE_MAX, Link};
 use super::outgoing::{Outgoing, PIECES};
 use super::seal::{Keys, Packets, Stream};
 use parking_lot::Mutex;
@@ -21,64 +20,64 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::reactor::Watched;
 use tameike_io::os::runtime::{Promise, Runtime, promise};
 
-/// Messages waiting for one connection beyond which more are refused: as good as never reached by senders that
-/// wait, it bounds what a peer can make this agent hold by asking.
+/// Bound on queued messages of one connection; more are refused. Senders that wait for their messages stay far below it. It
+/// bounds the memory that a peer's requests can occupy.
 const QUEUE_MAX: usize = 16 << 10;
-/// Messages written by one system call.
 const BATCH: usize = 32;
-/// Bytes after which no further message is added to one system call: those that are authenticated before any is sent.
+/// Bytes after which a system call takes no further message. They are authenticated before any of them is sent.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Which end opened the connection; it decides what travels on it.
+/// The end that opened the connection. It decides which messages travel on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// This agent: its requests leave here, and replies to them arrive.
+    /// This agent: the connection carries its requests, and the replies to them.
     Opened,
-    /// The peer: its requests arrive here, and replies to them leave.
+    /// The peer: the connection carries the peer's requests, and this agent's replies.
     Accepted,
 }
 
-/// Why a connection has not taken a message.
+/// The reason that a connection did not take a message.
 pub(super) enum Unsent {
-    /// It is being closed in good order: this is to go by another one.
-    Parting(Box<Outgoing>),
+    /// The connection is closing in an orderly way: send the message on another one.
+    Closing(Box<Outgoing>),
     Failed(Fault),
 }
 
-/// What is not taken, and why: no fault when the connection is being closed in good order.
+/// The message that was not taken, with the fault; `None` during an orderly close.
 type Refused = Box<(Option<Fault>, Outgoing)>;
 
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Outgoing>,
-    /// Memory for a batch, empty.
+    /// An empty batch whose memory is reused.
     spare: VecDeque<Outgoing>,
-    /// Somebody is writing, or waits for room in the socket in order to write.
+    /// A thread is writing, or a task waits for the socket in order to write.
     busy: bool,
-    /// Messages that have gone by libfabric instead.
+    /// Messages sent by libfabric instead of this socket.
     by_libfabric: u64,
-    /// The last message was taken.
-    has_parted: bool,
-    /// It was written.
-    parting: Option<Promise<Result<()>>>,
-    /// Why the connection is closed.
+    /// The last message has been queued.
+    is_closing: bool,
+    /// Resolves when the last message is written.
+    closing: Option<Promise<Result<()>>>,
+    /// The reason that the connection is closed.
     closed: Option<Fault>,
 }
 
 impl Outbox {
-    /// Why no more messages are taken: no fault when it is being closed in good order.
+    /// Fails if no more messages are taken, with `None` during an orderly close.
     fn check(&self) -> Result<(), Option<Fault>> {
         match &self.closed {
-            _ if self.has_parted => Err(None),
+            _ if self.is_closing => Err(None),
             Some(fault) => Err(Some(fault.clone())),
             None if self.queue.len() < QUEUE_MAX => Ok(()),
-            None => {
-                Err(Some(Fault::new(Errno::EAGAIN, format!("{QUEUE_MAX} messages wait for one connection"))))
-            }
+            None => Err(Some(Fault::new(
+                Errno::EAGAIN,
+                format!("the queue of one connection is full ({QUEUE_MAX} messages)"),
+            ))),
         }
     }
 
-    /// Queues a message; what is to be written at once, when nobody writes.
+    /// Queues a message, or returns it as a batch to write now if no thread is writing.
     fn take(&mut self, message: Outgoing) -> Option<VecDeque<Outgoing>> {
         if self.busy {
             self.queue.push_back(message);
@@ -91,28 +90,27 @@ impl Outbox {
     }
 }
 
-/// An established connection.
 pub(super) struct Connection {
     pub peer: NodeId,
     pub side: Side,
     pub socket: Watched<OwnedFd>,
-    /// When it runs on this host.
+    /// Set if the peer runs on this host.
     pub neighbour: Option<Neighbour>,
-    /// When it has told where its endpoint of libfabric is.
+    /// Set once the peer has announced its libfabric endpoint.
     pub link: OnceLock<Link>,
-    /// Messages that have come by libfabric, and were seen to.
+    /// Messages received by libfabric and handled.
     pub arrived: AtomicU64,
-    /// Grows whenever something is heard of the peer: bytes read, or room made by it for bytes to write.
+    /// Grows with each sign of life of the peer: bytes read, or space in the socket for writes.
     pub heard: AtomicU64,
-    /// The reader waits for a frame of this agent, so that silence says nothing about the peer.
+    /// The reader waits for a frame of this agent, so that silence does not count against the peer.
     pub stalled: AtomicBool,
-    /// When something last travelled here, see `Crowd::turn`.
+    /// The logical time of the last use, see `Occupancy::clock`.
     pub used: AtomicU64,
-    /// By which messages that arrive on the socket are checked; none on a local socket.
+    /// Key that authenticates messages on the socket; `None` on a local socket.
     pub incoming_key: Option<[u8; 32]>,
     pub packets: Mutex<Packets>,
     outbox: Mutex<Outbox>,
-    /// Authenticates messages on the socket in the order in which they are written; none on a local socket.
+    /// Authenticates messages in the order in which they are written; `None` on a local socket.
     outgoing: Option<Mutex<Stream>>,
     runtime: Runtime,
 }
@@ -143,7 +141,7 @@ impl Connection {
         })
     }
 
-    /// Writes a message; ends when the kernel has all its bytes, or the peer has copied what it was lent.
+    /// Sends a message. Completes when the kernel has all its bytes, or when the peer has copied an exported payload.
     pub(super) async fn send(self: &Arc<Self>, mut message: Outgoing) -> Result<(), Unsent> {
         let (resolver, promise) = promise();
         message.done = Some(resolver);
@@ -151,15 +149,17 @@ impl Connection {
         promise.await.map_err(Unsent::Failed)
     }
 
-    /// Writes a message that nobody waits for.
+    /// Sends a message without waiting for its completion.
     pub(super) fn post(self: &Arc<Self>, mut message: Outgoing) -> Result<(), Unsent> {
         let link = self.link.get().filter(|link| link.is_usable());
-        let by_memory = self.neighbour.as_ref().map(|neighbour| (&neighbour.lender, LENT_MIN));
-        // What does not fit beside the rest of a packet; beside what fits none, as much as is lent to others.
-        let least = LINK_ROOM.checked_sub(message.size_without_payload()).map_or(LENT_MIN, |room| room + 1);
-        let lender = by_memory.or(link.map(|link| (link.lender(), least)));
-        let loan = lender.and_then(|lender| message.lend(lender, self.peer));
-        let taken = match link.filter(|_| message.size() <= LINK_ROOM) {
+        let by_memory = self.neighbour.as_ref().map(|neighbour| (&neighbour.exporter, EXPORT_MIN));
+        // Payloads that do not fit in a packet with their message are exported; if no packet fits the message, those from
+        // `EXPORT_MIN` on.
+        let least =
+            LINK_MESSAGE_MAX.checked_sub(message.size_without_payload()).map_or(EXPORT_MIN, |fits| fits + 1);
+        let exporter = by_memory.or(link.map(|link| (link.exporter(), least)));
+        let export = exporter.and_then(|exporter| message.export(exporter, self.peer));
+        let taken = match link.filter(|_| message.size() <= LINK_MESSAGE_MAX) {
             Some(link) => match self.count() {
                 Ok(()) => {
                     self.send_by(link, message);
@@ -171,27 +171,27 @@ impl Connection {
         };
         let Err(refused) = taken else { return Ok(()) };
         let (refusal, mut message) = *refused;
-        if let (Some((lender, _)), Some(loan)) = (lender, loan) {
-            message.take_back(lender, loan);
+        if let (Some((exporter, _)), Some(export)) = (exporter, export) {
+            message.cancel_export(exporter, export);
         }
-        Err(refusal.map_or_else(|| Unsent::Parting(Box::new(message)), Unsent::Failed))
+        Err(refusal.map_or_else(|| Unsent::Closing(Box::new(message)), Unsent::Failed))
     }
 
-    /// Sends a message by the connection's link.
+    /// Sends a message by the link.
     pub(super) fn send_by(self: &Arc<Self>, link: &Link, message: Outgoing) {
         link.send(message, &mut self.packets.lock());
         self.ring();
     }
 
-    /// Has the peer make progress with what was posted on the link, if it needs that.
+    /// Rings the peer's doorbell if its provider needs that to make progress.
     pub(super) fn ring(self: &Arc<Self>) {
         if self.link.get().is_some_and(Link::needs_bell) {
-            // A closed connection needs none.
+            // A closed connection needs no doorbell.
             let _ = self.write_out(Outgoing::bare(Kind::Bell, 0));
         }
     }
 
-    /// Takes a knock of the peer, or the answer to one, that came by the link.
+    /// Handles a knock of the peer, or the answer to one, that arrived by the link.
     pub(super) fn knocked(self: &Arc<Self>, link: &Link, kind: Kind) {
         match kind {
             Kind::Knock => self.send_by(link, Outgoing::bare(Kind::Knocked, 0)),
@@ -199,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Counts a message that goes by libfabric.
+    /// Counts a message that libfabric carries.
     fn count(&self) -> Result<(), Option<Fault>> {
         let mut outbox = self.outbox.lock();
         outbox.check()?;
@@ -207,7 +207,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes a message to the socket; gives it back when none is taken (any more).
+    /// Queues a message for the socket, or returns it if the connection takes no more.
     pub(super) fn write_out(self: &Arc<Self>, message: Outgoing) -> Result<(), Refused> {
         let taken = {
             let mut outbox = self.outbox.lock();
@@ -220,7 +220,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what was taken while nobody wrote.
+    /// Writes a batch, now or in a task that waits for the socket.
     fn begin(self: &Arc<Self>, batch: Option<VecDeque<Outgoing>>) {
         let Some(batch) = batch else { return };
         if !self.flush(batch) {
@@ -237,16 +237,16 @@ impl Connection {
         }
     }
 
-    /// Takes the last message of this end: what is sent from now on goes by another connection. Once both ends have parted,
-    /// nothing is on its way.
-    pub(super) fn part(self: &Arc<Self>) {
+    /// Sends the last message of this end; later ones use another connection. Once both ends have done so, no message is in
+    /// flight here.
+    pub(super) fn send_bye(self: &Arc<Self>) {
         let (resolver, promise) = promise();
         let batch = {
             let mut outbox = self.outbox.lock();
-            if outbox.has_parted || outbox.closed.is_some() {
+            if outbox.is_closing || outbox.closed.is_some() {
                 return;
             }
-            (outbox.has_parted, outbox.parting) = (true, Some(promise));
+            (outbox.is_closing, outbox.closing) = (true, Some(promise));
             let mut bye = Outgoing::bare(Kind::Bye, outbox.by_libfabric);
             bye.done = Some(resolver);
             outbox.take(bye)
@@ -254,9 +254,9 @@ impl Connection {
         self.begin(batch);
     }
 
-    /// Ends when the last message is written, and tells the peer that its own was read.
-    pub(super) async fn parted(&self) -> Result<()> {
-        let written = self.outbox.lock().parting.take();
+    /// Waits until the last message is written, then signals the peer that all its messages were read.
+    pub(super) async fn bye_sent(&self) -> Result<()> {
+        let written = self.outbox.lock().closing.take();
         match written {
             Some(written) => written.await?,
             None => return Err(self.closed().unwrap_or_else(|| Errno::ECONNRESET.into())),
@@ -265,14 +265,14 @@ impl Connection {
         ended.map_err(|error| broken("cannot end the stream", self.peer, &error.into()))
     }
 
-    /// Whether nothing waits to be written.
+    /// True if no message waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
         let by_libfabric = self.link.get().is_some_and(|link| link.is_busy());
         let outbox = self.outbox.lock();
         !outbox.busy && outbox.queue.is_empty() && !by_libfabric
     }
 
-    /// Writes `batch`, and then what is queued, as the one who is busy. `false` when the socket is full.
+    /// Writes `batch`, then the queue. Called by the thread that set `busy`. False if the socket is full.
     fn flush(&self, mut batch: VecDeque<Outgoing>) -> bool {
         loop {
             let full = !batch.is_empty() && !self.write(&mut batch);
@@ -288,8 +288,8 @@ impl Connection {
                 }
                 return false;
             }
-            let room = BATCH.saturating_sub(batch.len()).min(outbox.queue.len());
-            batch.extend(outbox.queue.drain(..room));
+            let count = BATCH.saturating_sub(batch.len()).min(outbox.queue.len());
+            batch.extend(outbox.queue.drain(..count));
             if batch.is_empty() {
                 outbox.busy = false;
                 outbox.spare = batch;
@@ -298,7 +298,7 @@ impl Connection {
         }
     }
 
-    /// How many messages one system call takes, all of them authenticated.
+    /// Authenticates the messages of the next system call. Returns their number.
     fn seal(&self, batch: &mut VecDeque<Outgoing>) -> usize {
         let mut stream = self.outgoing.as_ref().map(|stream| stream.lock());
         let (mut count, mut bytes) = (0, 0);
@@ -314,7 +314,7 @@ impl Connection {
         count
     }
 
-    /// One system call. Takes what is written whole out of `batch`; `false` when the socket is full.
+    /// Performs one system call, and removes the messages that it completed from `batch`. False if the socket is full.
     fn write(&self, batch: &mut VecDeque<Outgoing>) -> bool {
         let mut all = [IoSlice::new(&[]); PIECES * BATCH];
         let count = self.seal(batch);
@@ -347,7 +347,7 @@ impl Connection {
         true
     }
 
-    /// Closes the connection, unless that is done already; its reader ends.
+    /// Closes the connection, unless it is closed already. Its reader ends.
     pub(super) fn close(&self, fault: Fault) {
         let queue = {
             let mut outbox = self.outbox.lock();
@@ -361,18 +361,18 @@ impl Connection {
         if let Some(link) = self.link.get() {
             link.close(self.peer, &fault);
         }
-        // Fails only when the peer was faster.
+        // Fails only if the peer has closed the connection first.
         let _ = shutdown(self.socket.get(), Shutdown::Both);
     }
 
-    /// Why the connection is closed, if it is.
+    /// The reason that the connection is closed, if it is.
     pub(super) fn closed(&self) -> Option<Fault> {
         self.outbox.lock().closed.clone()
     }
 }
 
-/// The fault of a connection that broke: `ETIMEDOUT` when nothing was heard, else `ECONNRESET`. That no way leads
-/// to the peer is what the kernel says of an established connection only after its time limit.
+/// The fault of a broken connection: `ETIMEDOUT` after silence, else `ECONNRESET`. Unreachable hosts count as silent, because the
+/// kernel reports them for an established connection only after its time limit.
 pub(super) fn broken(doing: &str, peer: NodeId, error: &std::io::Error) -> Fault {
     let silent = matches!(
         error.kind(),

@@ -1,9 +1,9 @@
-//! Makes connections: calls peers, and lets those who call prove themselves.
+//! Opens and accepts connections, and authenticates both ends.
 
 use super::Inner;
 use super::connection::Side;
 use super::handshake::{Channel, HandshakeError, Identity, Proven};
-use super::host::{self, Lender, Memory, Neighbour};
+use super::host::{self, Exporter, Memory, Neighbour};
 use futures_util::future::{Either, select};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, socket_with, sockopt};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,24 +14,24 @@ use std::time::Duration;
 use tameike_core::NodeId;
 use tameike_io::os::reactor::Watched;
 
-/// Time for one attempt to connect, and for a stranger to prove itself.
+/// Time limit for one attempt to connect, and for the proof of an accepted connection.
 pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(3);
-/// Pause after a connection could not be accepted, for want of descriptors as a rule.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why an attempt to connect failed.
+/// The reason that an attempt to connect failed.
 pub(super) enum DialError {
-    /// Nobody is there who could be spoken with.
+    /// No agent of this job listens there.
     Gone(String),
-    /// Nothing was heard, or the connection broke.
+    /// The peer did not answer, or the connection broke.
     Silent(String),
 }
 
-/// The way to an agent that has proven itself.
-pub(super) struct Line {
+/// A new connection to an authenticated agent.
+pub(super) struct NewConnection {
     pub proven: Proven,
     pub socket: Watched<OwnedFd>,
-    /// When it is on this host.
+    /// Set if the agent is on this host.
     pub neighbour: Option<Neighbour>,
 }
 
@@ -41,12 +41,16 @@ fn accept(listener: &OwnedFd) -> std::io::Result<(OwnedFd, Option<SocketAddr>)> 
 }
 
 impl Inner {
-    /// One attempt to connect and to prove, which takes at most `limit`.
-    pub(super) async fn open(&self, node: NodeId, limit: Duration) -> std::result::Result<Line, DialError> {
+    /// Makes one attempt to connect and authenticate, within `limit`.
+    pub(super) async fn open(
+        &self,
+        node: NodeId,
+        limit: Duration,
+    ) -> std::result::Result<NewConnection, DialError> {
         let address = self.address(node);
         let attempt = async {
-            if let Some(line) = self.open_here(node, &address).await {
-                return Ok(line);
+            if let Some(new) = self.open_here(node, &address).await {
+                return Ok(new);
             }
             let resolved = self.resolve(&address).await?;
             let socket = self.connect(resolved).await.map_err(|error| match error.kind() {
@@ -56,19 +60,19 @@ impl Inner {
             let proven =
                 self.identity(Channel::Tcp).open(&socket, node).await.map_err(|error| match error {
                     HandshakeError::Denied(why) => {
-                        log::error!("cannot speak with {node} at {address}: {why}");
+                        log::error!("cannot connect to {node} at {address}: {why}");
                         DialError::Gone(why)
                     }
                     HandshakeError::Broken(_) => DialError::Silent(error.to_string()),
                 })?;
-            Ok(Line { proven, socket, neighbour: None })
+            Ok(NewConnection { proven, socket, neighbour: None })
         };
         let silent = || Err(DialError::Silent(format!("no answer from {address} for {limit:.1?}")));
         self.runtime.timeout(limit, attempt).await.unwrap_or_else(silent)
     }
 
-    /// The way to an agent that listens at this address, when it is on this host.
-    async fn open_here(&self, node: NodeId, address: &str) -> Option<Line> {
+    /// Connects to the local socket of an agent, if it is on this host.
+    async fn open_here(&self, node: NodeId, address: &str) -> Option<NewConnection> {
         let slab = self.config.slab.as_ref()?;
         let port = address.rsplit_once(':')?.1.parse().ok()?;
         let attempt = async {
@@ -77,17 +81,21 @@ impl Inner {
             };
             let proven = self.identity(Channel::Local { port }).open(&socket, node).await?;
             let theirs = host::exchange(&socket, slab, self.config.device.as_deref()).await?;
-            Ok::<_, HandshakeError>(Some(Line { proven, socket, neighbour: self.neighbour(Some(theirs)) }))
+            Ok::<_, HandshakeError>(Some(NewConnection {
+                proven,
+                socket,
+                neighbour: self.neighbour(Some(theirs)),
+            }))
         };
         attempt.await.unwrap_or_else(|error| {
-            log::warn!("the local socket of {node} is not used, but TCP: {error}");
+            log::warn!("{node} is reached by TCP, because its local socket fails: {error}");
             None
         })
     }
 
     fn neighbour(&self, theirs: Option<Memory>) -> Option<Neighbour> {
         let slab = self.config.slab.clone()?;
-        Some(Neighbour { lender: Lender { slab, loans: self.loans.clone() }, theirs: theirs? })
+        Some(Neighbour { exporter: Exporter { slab, exports: self.exports.clone() }, theirs: theirs? })
     }
 
     async fn resolve(&self, address: &str) -> std::result::Result<SocketAddr, DialError> {
@@ -117,7 +125,7 @@ impl Inner {
         Ok(socket)
     }
 
-    /// Sets the options of a TCP socket. The kernel's keep-alive finds dead links of idle connections, its user timeout
+    /// Sets the options of a TCP socket. The kernel's keep-alive detects dead links of idle connections, and its user timeout
     /// those of busy ones.
     fn watch(&self, socket: OwnedFd) -> std::io::Result<Watched<OwnedFd>> {
         let limit = self.config.peer_limit;
@@ -135,7 +143,7 @@ impl Inner {
         Identity { config: &self.config, channel, incarnation: self.incarnation, nonce }
     }
 
-    /// Accepts agents of other hosts, or of this one.
+    /// Accepts agents of other hosts, or of this one (`here`).
     pub(super) async fn accept_all(self: Arc<Self>, here: bool) {
         let listener = if here { self.host_listener.as_ref() } else { Some(&self.listener) };
         let Some(listener) = listener else { return };
@@ -157,34 +165,35 @@ impl Inner {
         }
     }
 
-    /// Lets a stranger prove itself. Until then it costs a socket and this task.
+    /// Authenticates an accepted connection. Until then it costs a socket and this task.
     async fn admit(self: Arc<Self>, socket: OwnedFd, here: bool, from: String) {
-        // Who keeps others from one kind of socket does not from the other.
-        let strangers = &self.strangers[usize::from(!here)];
-        let (number, has_to_go) = strangers.come();
+        // A flood on one kind of socket does not affect the other.
+        let admission = &self.admission[usize::from(!here)];
+        let (number, must_close) = admission.enter();
         let proof = async {
             let proving = pin!(self.prove(socket, here));
-            match select(proving, has_to_go).await {
+            match select(proving, must_close).await {
                 Either::Left((proven, _)) => proven,
                 Either::Right(((), _)) => {
-                    let why = "others came while it did not prove itself, too many for one time";
+                    let why = "too many newer connections arrived before it proved the secret";
                     Err(HandshakeError::Denied(why.into()))
                 }
             }
         };
         match self.runtime.timeout(ATTEMPT_LIMIT, proof).await {
-            Some(Ok(line)) => self.establish(line, Side::Accepted),
+            Some(Ok(new)) => self.establish(new, Side::Accepted),
             Some(Err(error)) => {
-                self.refused.warn(format_args!("a connection from {from} was refused: {error}"));
+                self.refused.warn(format_args!("refused a connection from {from}: {error}"));
             }
             None => {
-                self.refused.warn(format_args!("a connection from {from} did not prove itself in time"));
+                self.refused
+                    .warn(format_args!("a connection from {from} did not prove the job's secret in time"));
             }
         }
-        strangers.go(number);
+        admission.leave(number);
     }
 
-    async fn prove(&self, socket: OwnedFd, here: bool) -> std::result::Result<Line, HandshakeError> {
+    async fn prove(&self, socket: OwnedFd, here: bool) -> std::result::Result<NewConnection, HandshakeError> {
         let (socket, channel) = if here {
             host::check_owner(&socket)?;
             (Watched::new(&self.reactor, socket)?, Channel::Local { port: self.port })
@@ -196,8 +205,8 @@ impl Inner {
             Some(slab) => Some(host::exchange(&socket, slab, self.config.device.as_deref()).await?),
             None => None,
         };
-        // This side reads the memory of the other one by the connection that it opens itself.
+        // This side reads the other's device by the connection that it opens itself.
         let theirs = theirs.map(Memory::without_device);
-        Ok(Line { proven, socket, neighbour: self.neighbour(theirs) })
+        Ok(NewConnection { proven, socket, neighbour: self.neighbour(theirs) })
     }
 }

@@ -1,4 +1,4 @@
-//! The handshake: two agents prove to each other that they know the job's secret, before anything else is believed.
+//! The handshake: two agents prove to each other that they know the job's secret, before they exchange messages.
 //!
 //! ```text
 //!  opener                                    acceptor
@@ -15,13 +15,13 @@
 //! ```
 //!
 //! All hashes are BLAKE3, keyed by the job's secret. The job tag hashes the job's name and bytes 12 to 60 of the hello: agents of
-//! other jobs are turned away with a clear message, and a stranger learns no name. A proof hashes the channel, the role, the
-//! opener's hello and the acceptor's hello. The nonces make an overheard proof worthless, and the role prevents reflection.
-//! The channel ([`Channel`]) prevents a relay between TCP and a local socket, or between local sockets of two ports. A relay
-//! between two TCP connections gains nothing: every later message there is authenticated by keys derived from the handshake ([`super::seal`]).
+//! other jobs get a clear error, and a foreign process learns no name. A proof hashes the channel, the role, the opener's hello
+//! and the acceptor's hello. The nonces prevent replay, and the role prevents reflection. The channel ([`Channel`]) prevents a
+//! relay between TCP and a local socket, or between local sockets of two ports. A relay between two TCP connections gains
+//! nothing: keys derived from the handshake authenticate every later message ([`super::seal`]).
 //!
-//! All numbers are little-endian. The size of the hello is the same in all versions, so that both ends can report a
-//! difference of versions.
+//! All numbers are little-endian. The size of the hello is the same in all versions, so that both ends can report a version
+//! mismatch.
 
 use super::SocketConfig;
 use super::seal::Keys;
@@ -36,10 +36,10 @@ const HELLO_SIZE: usize = 112;
 const PROOF_SIZE: usize = 32;
 type Hello = [u8; HELLO_SIZE];
 
-/// Why a handshake failed.
+/// The reason that a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
-    /// The other end must not, or cannot, be spoken with.
+    /// The other end is refused.
     #[error("{0}")]
     Denied(String),
     /// The connection broke.
@@ -47,11 +47,11 @@ pub(super) enum HandshakeError {
     Broken(#[from] std::io::Error),
 }
 
-/// What a handshake runs over. A proof is valid on its own channel alone.
+/// The transport of a handshake. A proof is valid on its own channel only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
     Tcp,
-    /// A local socket of the agent that has this TCP port.
+    /// A local socket of the agent with this TCP port.
     Local {
         port: u16,
     },
@@ -68,24 +68,23 @@ impl Channel {
     }
 }
 
-/// Who the other end has proven to be.
+/// The proven identity of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Proven {
     pub node: NodeId,
-    /// Differs between two incarnations of one agent.
+    /// Differs between incarnations of an agent.
     pub incarnation: u64,
-    /// Authenticate what is sent from now on.
+    /// Keys that authenticate all later messages.
     pub keys: Keys,
 }
 
-/// What a checked hello claims.
+/// The identity that a valid hello claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     node: NodeId,
     incarnation: u64,
 }
 
-/// What this agent says of itself.
 pub(super) struct Identity<'a> {
     pub config: &'a SocketConfig,
     pub channel: Channel,
@@ -107,14 +106,14 @@ impl Identity<'_> {
         hello
     }
 
-    /// Tells agents of this job that a hello is one of theirs, and others nothing.
+    /// A tag by which agents of this job recognize a hello. It reveals nothing to others.
     fn job_tag(&self, hello: &Hello) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.config.secret);
         let job = self.config.job.as_str().as_bytes();
         hasher.update(b"job\0").update(&hello[12..60]).update(job).finalize()
     }
 
-    /// Reads what the other end says of itself; nothing of it is proven yet.
+    /// Decodes the claim in a hello; nothing is proven yet.
     fn check(&self, hello: &Hello) -> Result<Claim, HandshakeError> {
         let u32_at = |at: usize| u32::from_le_bytes([hello[at], hello[at + 1], hello[at + 2], hello[at + 3]]);
         let denied = |why: String| Err(HandshakeError::Denied(why));
@@ -124,7 +123,7 @@ impl Identity<'_> {
         let version = u16::from_le_bytes([hello[8], hello[9]]);
         if version != PROTOCOL_VERSION {
             return denied(format!(
-                "the other agent speaks version {version} of the protocol and this one version {PROTOCOL_VERSION}: use one version of tameike on all nodes"
+                "the other agent uses version {version} of the protocol and this one version {PROTOCOL_VERSION}: use one version of tameike on all nodes"
             ));
         }
         if self.job_tag(hello) != hello[60..92] || hello[92..] != [0; HELLO_SIZE - 92] {
@@ -135,7 +134,7 @@ impl Identity<'_> {
         }
         let (node, meant) = (NodeId(u32_at(12)), NodeId(u32_at(16)));
         if meant != self.config.node || node == self.config.node {
-            return denied(format!("{node} looks for {meant} and found {}", self.config.node));
+            return denied(format!("{node} wants {meant} but reached {}", self.config.node));
         }
         let incarnation = u64::from(u32_at(20)) | u64::from(u32_at(24)) << 32;
         Ok(Claim { node, incarnation })
@@ -147,13 +146,13 @@ impl Identity<'_> {
         hasher.update(&channel).update(role.as_bytes()).update(opener).update(acceptor).finalize()
     }
 
-    /// Keys for what each role sends after the handshake.
+    /// The keys of each role for messages after the handshake.
     fn keys(&self, (own, other): (&str, &str), opener: &Hello, acceptor: &Hello) -> Keys {
         let key = |role: &str| *self.hash(&format!("messages of the {role}"), opener, acceptor).as_bytes();
         Keys { outgoing: key(own), incoming: key(other) }
     }
 
-    /// The opener's side, towards the node it wants.
+    /// Runs the opener's side; `to` is the expected node.
     pub(super) async fn open(&self, socket: &Watched<OwnedFd>, to: NodeId) -> Result<Proven, HandshakeError> {
         let hello = self.hello(to);
         write_all(socket, &hello)?;
@@ -161,7 +160,7 @@ impl Identity<'_> {
         read_all(socket, &mut answer).await?;
         let Claim { node, incarnation } = self.check(&answer)?;
         if node != to {
-            return Err(HandshakeError::Denied(format!("{to} was wanted, and {node} answered")));
+            return Err(HandshakeError::Denied(format!("{node} answered at the address of {to}")));
         }
         let mut proof = [0; PROOF_SIZE];
         read_all(socket, &mut proof).await?;
@@ -172,12 +171,11 @@ impl Identity<'_> {
         Ok(Proven { node, incarnation, keys: self.keys(("opener", "acceptor"), &hello, &answer) })
     }
 
-    /// The acceptor's side.
     pub(super) async fn accept(&self, socket: &Watched<OwnedFd>) -> Result<Proven, HandshakeError> {
         let mut hello = [0; HELLO_SIZE];
         read_all(socket, &mut hello).await?;
         let checked = self.check(&hello);
-        // An opener that is refused still gets a hello: it can report the version it has met.
+        // A refused opener still gets a hello, so that it can report the version of this agent.
         let claimed = u32::from_le_bytes([hello[12], hello[13], hello[14], hello[15]]);
         let answer = self.hello(NodeId(claimed));
         write_all(socket, &answer)?;
@@ -198,7 +196,7 @@ fn not_proven(node: NodeId) -> HandshakeError {
     ))
 }
 
-/// Writes to a fresh connection, whose buffer has room for a whole handshake.
+/// Writes to a new connection, whose socket buffer has space for a whole handshake.
 fn write_all(socket: &Watched<OwnedFd>, bytes: &[u8]) -> std::io::Result<()> {
     let written = rustix::net::send(socket.get(), bytes, rustix::net::SendFlags::NOSIGNAL)?;
     if written == bytes.len() { Ok(()) } else { Err(OsErrno::AGAIN.into()) }
@@ -214,11 +212,11 @@ async fn read_all(socket: &Watched<OwnedFd>, mut target: &mut [u8]) -> std::io::
     Ok(())
 }
 
-/// What a node of a job says of itself.
+/// The configuration of a node for the fuzz target.
 #[cfg(feature = "fuzz")]
 fn fuzz_config(node: NodeId) -> SocketConfig {
     static SLAB: std::sync::OnceLock<std::sync::Arc<tameike_io::Slab>> = std::sync::OnceLock::new();
-    let slab = SLAB.get_or_init(|| tameike_io::Slab::new(1).expect("room for a frame"));
+    let slab = SLAB.get_or_init(|| tameike_io::Slab::new(1).expect("memory for a frame"));
     SocketConfig {
         job: tameike_core::JobId::new("test").expect("a valid name"),
         node,
@@ -247,7 +245,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Some(hello) = bytes.first_chunk::<HELLO_SIZE>() else { return };
     let config = fuzz_config(NodeId(1));
     let identity = Identity { config: &config, channel: Channel::Tcp, incarnation: 1, nonce: [0; 32] };
-    // Chance never finds a job tag: the same bytes with the right one.
+    // Random bytes never contain a valid job tag: check the same bytes with the right one too.
     let mut tagged = *hello;
     tagged[60..92].copy_from_slice(identity.job_tag(hello).as_bytes());
     for hello in [hello, &tagged] {
@@ -266,7 +264,7 @@ fn fuzz_check(identity: &Identity<'_>, hello: &Hello) {
             let (channel, incarnation) = (Channel::Tcp, claim.incarnation);
             let theirs = Identity { config: &theirs, channel, incarnation, nonce };
             let mut again = theirs.hello(config.node);
-            // Two bytes between version and node are of no meaning yet.
+            // The two bytes between version and node have no meaning yet.
             again[10..12].copy_from_slice(&hello[10..12]);
             assert_eq!(again, *hello);
         }
@@ -331,7 +329,6 @@ mod tests {
         let checked = |at: usize, value: u8| {
             let mut hello = good;
             hello[at] = value;
-            // A claim of an agent of this job.
             let tag = identity(&ours).job_tag(&hello);
             hello[60..92].copy_from_slice(tag.as_bytes());
             identity(&ours).check(&hello).map_err(|error| error.to_string())
@@ -341,12 +338,12 @@ mod tests {
         assert!(
             checked(8, 2).is_err_and(|why| why.contains("version 2 of the protocol and this one version 1"))
         );
-        assert!(checked(16, 3).is_err_and(|why| why.contains("looks for node 3 and found node 1")));
-        assert!(checked(12, 1).is_err_and(|why| why.contains("node 1 looks for node 1")));
+        assert!(checked(16, 3).is_err_and(|why| why.contains("wants node 3 but reached node 1")));
+        assert!(checked(12, 1).is_err_and(|why| why.contains("node 1 wants node 1")));
         for at in 12..HELLO_SIZE {
             let mut hello = good;
             hello[at] ^= 1;
-            let refused = identity(&ours).check(&hello).expect_err("the tag does not fit");
+            let refused = identity(&ours).check(&hello).expect_err("the tag does not match");
             assert!(refused.to_string().contains("another job"), "byte {at}: {refused}");
         }
     }

@@ -1,6 +1,6 @@
-//! The header of every message between agents, in bytes.
+//! Encoding of the header of every message between agents.
 //!
-//! Little-endian; a message is its header, then the body, then the payload.
+//! Little-endian. A message is its header, its body, and its payload.
 //!
 //! ```text
 //!   0      4     6    7    8        12       16           24          32        36        40      44
@@ -10,10 +10,11 @@
 //!  +------+-----+----+----+--------+--------+------------+-----------+---------+---------+-------+
 //! ```
 //!
-//! The digest of a payload is the CRC-32C of the CRC-32Cs (4 bytes each) of its blocks of 4096 bytes.
-//! Flag bit 0: the message is on the reply lane. Flag bit 1: the payload is lent, and in its stead comes its place (16
-//! bytes, see `host`). What a kind does not use is zero. A connection on which a damaged header came is of no more
-//! use, since nobody knows where the next message begins.
+//! The digest of a payload is the CRC-32C of the CRC-32Cs (4 bytes each) of its blocks of 4096 bytes. Fields that a kind does not
+//! use are zero. A damaged header ends the connection, since the start of the next message is unknown.
+//!
+//! - Flag bit 0: the message is on the reply lane.
+//! - Flag bit 1: the payload is exported, and its location (16 bytes, see `host`) follows instead.
 
 use crate::Lane;
 use tameike_core::limits::{MESSAGE_SIZE_MAX, UNIT_SIZE};
@@ -24,36 +25,33 @@ use tameike_io::crc32c;
 pub(super) const HEADER_SIZE: usize = 44;
 const MAGIC: [u8; 4] = *b"TMKF";
 const FLAG_REPLY: u8 = 1;
-const FLAG_LENT: u8 = 2;
+const FLAG_EXPORTED: u8 = 2;
 
-/// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A body, perhaps with a payload, for the receiver.
+    /// A body for the receiver, optionally with a payload.
     Message,
     /// A payload for the granted frame, then a body for the receiver.
     Put,
-    /// Asks for bytes of the granted payload; the body is their number, 4 bytes.
+    /// Requests bytes of the granted payload; the body is their number, 4 bytes.
     Get,
-    /// The bytes that the get of this number asked for.
+    /// The bytes that the get of this number requested.
     Got,
-    /// The get of this number is refused: there is no such grant, or it has fewer bytes.
+    /// The get of this number is refused: the grant does not exist, or has fewer bytes.
     Refused,
-    /// Asks for a sign of life.
     Ping,
-    /// The sign of life.
     Pong,
-    /// The loan of this number has been copied.
+    /// The receiver has copied the export of this number.
     Copied,
-    /// The last message of this end: it closes the connection, and nothing is wrong. So many have gone by libfabric.
+    /// The last message of this end before an orderly close, with the number of messages that it sent by libfabric.
     Bye,
-    /// Where the sender's endpoint of libfabric is reached (`link`); the body tells.
+    /// Announces the sender's libfabric endpoint (`link`), in the body.
     Endpoint,
-    /// Asks for an answer on the way that this has come: by libfabric.
+    /// Sent by libfabric, requests an answer by libfabric.
     Knock,
-    /// That answer.
+    /// The answer to a knock.
     Knocked,
-    /// Something was sent by libfabric, whose provider does not tell the receiver so.
+    /// Doorbell: a message was sent by libfabric, whose provider does not signal it to the receiver.
     Bell,
 }
 
@@ -75,13 +73,12 @@ impl Kind {
     ];
 }
 
-/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub kind: Kind,
     pub lane: Lane,
-    /// The payload is lent.
-    pub lent: bool,
+    /// The payload is exported.
+    pub exported: bool,
     pub body_length: u32,
     pub payload_length: u32,
     pub grant: u64,
@@ -92,12 +89,12 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// A header for this body, and a payload of so many bytes with this digest.
+    /// A header for this body, and for a payload of this length and digest.
     pub(super) fn new(kind: Kind, lane: Lane, body: &[u8], (length, digest): (u32, u32)) -> Self {
         Self {
             kind,
             lane,
-            lent: false,
+            exported: false,
             body_length: body.len() as u32,
             payload_length: length,
             grant: 0,
@@ -113,7 +110,7 @@ impl Header {
         bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
         bytes[6] = 1 + self.kind as u8;
         bytes[7] = if self.lane == Lane::Reply { FLAG_REPLY } else { 0 };
-        bytes[7] |= if self.lent { FLAG_LENT } else { 0 };
+        bytes[7] |= if self.exported { FLAG_EXPORTED } else { 0 };
         bytes[8..12].copy_from_slice(&self.body_length.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.payload_length.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.grant.to_le_bytes());
@@ -126,7 +123,7 @@ impl Header {
     }
 
     /// # Errors
-    /// What is wrong with the bytes, for a person.
+    /// A description of the damage.
     pub(super) fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Self, String> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
@@ -142,7 +139,7 @@ impl Header {
             return Err(format!("a message is of unknown kind {}", bytes[6]));
         };
         let flags = bytes[7];
-        if flags & !(FLAG_REPLY | FLAG_LENT) != 0 {
+        if flags & !(FLAG_REPLY | FLAG_EXPORTED) != 0 {
             return Err(format!("a message has unknown flags {flags:#x}"));
         }
         let lane = if flags & FLAG_REPLY == 0 { Lane::Request } else { Lane::Reply };
@@ -155,7 +152,7 @@ impl Header {
         Ok(Self {
             kind,
             lane,
-            lent: flags & FLAG_LENT != 0,
+            exported: flags & FLAG_EXPORTED != 0,
             body_length,
             payload_length,
             grant: u64_at(16),
@@ -186,7 +183,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         }
         Err(why) => assert!(!why.is_empty()),
     }
-    // Chance never finds a checksum: the same bytes with the right one.
+    // Random bytes never contain a valid checksum: check the same bytes with the right one too.
     let mut right = *bytes;
     let checksum = crc32c(&right[..40]);
     right[40..].copy_from_slice(&checksum.to_le_bytes());
@@ -226,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_comes_back() {
+    fn every_kind_is_decoded_as_encoded() {
         for (number, kind) in Kind::ALL.into_iter().enumerate() {
             let bytes = Header::new(kind, Lane::Reply, b"", (0, 0)).encode();
             assert_eq!(usize::from(bytes[6]), 1 + number);
@@ -236,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_changed_byte_is_noticed(at in 0..HEADER_SIZE, change in 1_u8..) {
+        fn one_changed_byte_is_detected(at in 0..HEADER_SIZE, change in 1_u8..) {
             let mut bytes = Header::new(Kind::Message, Lane::Request, b"body", (7, 8)).encode();
             bytes[at] ^= change;
             prop_assert!(Header::decode(&bytes).is_err());

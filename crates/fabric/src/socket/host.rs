@@ -1,17 +1,17 @@
-//! Agents of one host: they meet at a local socket, and read each other's payloads where they lie.
+//! Agents of one host: they connect by a local socket, and read each other's payloads directly from memory.
 //!
-//! The socket has an abstract name that is derived from the job's secret. Both ends require that the kernel names their own
-//! user as the other end's ([`check_owner`]), and the handshake's proofs hold for this socket alone. An agent whose local
-//! peer fails one of these checks speaks with it over TCP, which has its own protection.
+//! The socket has an abstract name derived from the job's secret. Both ends require that the kernel reports their own user at the
+//! other end ([`check_owner`]), and the handshake's proofs are valid for this socket only. If a check fails, the agents use TCP,
+//! which has its own protection.
 //!
-//! After the handshake each gives the other the memory of its slab, and of its device if it has one there ([`exchange`]). From then on a payload of some size is
-//! *lent*: its place travels instead of its bytes, its frame is kept until the peer says that it has copied it to a frame
-//! of its own, and the checksum in the header tells whether it was left alone meanwhile. What is lent when a connection
-//! breaks is free again: whoever is still copying finds the connection, or the checksum, broken. The memory is read as a
-//! file is, not mapped: so frames count as memory of their own agent only.
+//! After the handshake each agent gives the other access to its slab, and to its device if that is in memory ([`exchange`]). From
+//! then on large payloads are *exported*: the message carries the location instead of the bytes. The sender keeps the frame until
+//! the peer reports that it has copied it. The digest in the header detects a change meanwhile. When a connection breaks, its
+//! exports end: a peer that is still copying finds the connection broken, or the digest wrong. Agents read the memory as a file,
+//! without a mapping, so frames count as memory of their owner only.
 //!
-//! A host is where the socket can be found: an abstract name is known in one network name space of one kernel. Nodes
-//! that are kept apart by network name spaces, as containers may be, speak TCP.
+//! A host is one network namespace of one kernel, because abstract names are local to it. Nodes in different network namespaces,
+//! as containers may be, use TCP.
 
 use super::SocketConfig;
 use parking_lot::Mutex;
@@ -34,15 +34,15 @@ use tameike_io::os::runtime::Resolver;
 use tameike_io::os::socket::{peer_of, receive_files, send_files};
 use tameike_io::slab::{Payload, Slab};
 
-/// Smaller payloads are cheaper to send than to lend.
-pub(super) const LENT_MIN: usize = 32 << 10;
-/// Size of an encoded place, in bytes.
-pub(super) const PLACE_SIZE: usize = 16;
-/// Connections that may wait to be accepted.
+/// Smallest exported payload, in bytes; smaller ones are cheaper to send.
+pub(super) const EXPORT_MIN: usize = 32 << 10;
+/// Size of an encoded location, in bytes.
+pub(super) const LOCATION_SIZE: usize = 16;
+/// Connections that may wait for an accept.
 const BACKLOG: i32 = 128;
 
-/// A local stream socket, and the name at which the agent of `node` with this TCP port listens for agents of its host. Nobody can
-/// guess the name without the job's secret, and it says nothing about the job.
+/// A local stream socket, and the name on which the agent of `node` with this TCP port listens. The name cannot be guessed
+/// without the job's secret, and reveals nothing about the job.
 fn socket(config: &SocketConfig, node: NodeId, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddrUnix)> {
     let name = meeting_name(&config.secret, node, port);
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -68,10 +68,10 @@ pub(super) fn listen_at(
     Watched::new(reactor, socket)
 }
 
-/// Connects to the agent of `node`, if it is on this host; none when nothing listens there.
+/// Connects to the agent of `node` if it is on this host; `None` if nothing listens there.
 ///
 /// # Errors
-/// The socket cannot be used, or belongs to another user.
+/// The socket fails, or belongs to another user.
 pub(super) fn connect_to(
     config: &SocketConfig,
     reactor: &Arc<Reactor>,
@@ -85,11 +85,11 @@ pub(super) fn connect_to(
     Watched::new(reactor, socket).map(Some)
 }
 
-/// Checks that the process at the other end of a local socket runs as this user, by the kernel's record of the moment when it
-/// listened or connected.
+/// Checks that the process at the other end of a local socket ran as this user when it listened or connected, as the kernel
+/// recorded.
 pub(super) fn check_owner(socket: &OwnedFd) -> std::io::Result<()> {
     let (theirs, ours) = (peer_of(socket.as_fd())?.user, rustix::process::geteuid().as_raw());
-    // A user that this user namespace does not map has the overflow number, so that number names nobody.
+    // Users that this user namespace does not map have the overflow number, so it identifies no user.
     if theirs == ours && !process::may_be_any_user(ours) {
         return Ok(());
     }
@@ -97,21 +97,20 @@ pub(super) fn check_owner(socket: &OwnedFd) -> std::io::Result<()> {
     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why))
 }
 
-/// What an agent has others of its host read.
+/// The memory that an agent exposes to the agents of its host.
 pub(super) struct Memory {
     slab: File,
-    /// When it has one, in memory.
+    /// Set if the agent has a device in memory.
     device: Option<Arc<HostDevice>>,
 }
 
 impl Memory {
-    /// The slab alone.
     pub(super) fn without_device(self) -> Self {
         Self { device: None, ..self }
     }
 }
 
-/// Gives a proven peer the memory of this agent's slab and device, and takes those of its own.
+/// Exchanges the descriptors of slab and device with an authenticated peer.
 pub(super) async fn exchange(
     socket: &Watched<OwnedFd>,
     slab: &Slab,
@@ -121,137 +120,140 @@ pub(super) async fn exchange(
     files.extend(device.iter().flat_map(|device| device.descriptors()));
     send_files(socket.get(), &files)?;
     let mut files = socket.read_with(|socket| receive_files(socket)).await?.into_iter();
-    let slab = files.next().ok_or_else(|| std::io::Error::other("a slab was expected on a local socket"))?;
+    let slab =
+        files.next().ok_or_else(|| std::io::Error::other("the peer sent no slab on the local socket"))?;
     let device = files.next().zip(files.next());
     let device = device.map(|(bytes, clock)| Arc::new(HostDevice::new(DiskMemory { bytes, clock })));
     Ok(Memory { slab: slab.into(), device })
 }
 
-/// Where a lent payload lies: its loan's number, its frame, and its first byte there. Little-endian.
+/// The location of an exported payload: export number, frame, and offset in the frame. Little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub number: u64,
     pub index: u32,
     pub start: u32,
 }
 
-impl Place {
-    /// Its first byte's, in the slab.
+impl Location {
+    /// The offset in the slab.
     pub(super) fn offset(self) -> u64 {
         u64::from(self.index) * UNIT_SIZE as u64 + u64::from(self.start)
     }
 
-    pub(super) fn encode(self) -> [u8; PLACE_SIZE] {
+    pub(super) fn encode(self) -> [u8; LOCATION_SIZE] {
         let all = u128::from(self.number) | u128::from(self.index) << 64 | u128::from(self.start) << 96;
         all.to_le_bytes()
     }
 
-    pub(super) fn decode(bytes: [u8; PLACE_SIZE]) -> Self {
+    pub(super) fn decode(bytes: [u8; LOCATION_SIZE]) -> Self {
         let all = u128::from_le_bytes(bytes);
         Self { number: all as u64, index: (all >> 64) as u32, start: (all >> 96) as u32 }
     }
 }
 
-struct Loan {
+struct Export {
     to: NodeId,
-    /// Keeps the frame.
+    /// Keeps the frame allocated.
     payload: Payload,
     done: Option<Resolver<Result<()>>>,
 }
 
-/// What peers of this host have been lent.
-pub(super) struct Loans {
-    /// Starts at random, so that a word about a loan of an earlier life of this agent ends none of this life.
+pub(super) struct Exports {
+    /// Starts at random, so that a message about an export of an earlier incarnation of this agent ends none of this one.
     next: AtomicU64,
-    loans: Mutex<BTreeMap<u64, Loan>>,
+    exports: Mutex<BTreeMap<u64, Export>>,
 }
 
-impl Loans {
+impl Exports {
     pub(super) fn new(first: u64) -> Self {
-        Self { next: AtomicU64::new(first), loans: Mutex::default() }
+        Self { next: AtomicU64::new(first), exports: Mutex::default() }
     }
 
     fn begin(&self, to: NodeId, payload: Payload, done: Option<Resolver<Result<()>>>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.loans.lock().insert(number, Loan { to, payload, done });
+        self.exports.lock().insert(number, Export { to, payload, done });
         number
     }
 
-    /// The peer has copied what it was lent.
+    /// Ends an export that the peer has copied.
     pub(super) fn copied(&self, number: u64, by: NodeId) {
         let ended = {
-            let mut loans = self.loans.lock();
-            if loans.get(&number).is_some_and(|loan| loan.to == by) { loans.remove(&number) } else { None }
+            let mut exports = self.exports.lock();
+            if exports.get(&number).is_some_and(|export| export.to == by) {
+                exports.remove(&number)
+            } else {
+                None
+            }
         };
-        if let Some(done) = ended.and_then(|loan| loan.done) {
+        if let Some(done) = ended.and_then(|export| export.done) {
             done.resolve(Ok(()));
         }
     }
 
-    /// The message with the loan was not sent: what it was made of.
-    pub(super) fn take_back(&self, number: u64) -> Option<(Payload, Option<Resolver<Result<()>>>)> {
-        let ended = self.loans.lock().remove(&number);
-        ended.map(|loan| (loan.payload, loan.done))
+    /// Cancels an export whose message was not sent, and returns its parts.
+    pub(super) fn cancel_export(&self, number: u64) -> Option<(Payload, Option<Resolver<Result<()>>>)> {
+        let ended = self.exports.lock().remove(&number);
+        ended.map(|export| (export.payload, export.done))
     }
 
-    /// Whether a peer has been lent anything.
+    /// True if a payload is exported to the peer.
     pub(super) fn any(&self, to: NodeId) -> bool {
-        self.loans.lock().values().any(|loan| loan.to == to)
+        self.exports.lock().values().any(|export| export.to == to)
     }
 
-    /// Ends all loans to a peer that lost a connection; `None` stands for all peers.
+    /// Fails all exports to a peer that lost a connection; `None` means all peers.
     pub(super) fn fail(&self, to: Option<NodeId>, fault: &Fault) {
         let ended: Vec<_> = {
-            let mut loans = self.loans.lock();
-            let hit = |loan: &Loan| to.is_none_or(|to| to == loan.to);
+            let mut exports = self.exports.lock();
+            let hit = |export: &Export| to.is_none_or(|to| to == export.to);
             let numbers: Vec<_> =
-                loans.iter().filter(|(_, loan)| hit(loan)).map(|(number, _)| *number).collect();
-            numbers.iter().filter_map(|number| loans.remove(number)).collect()
+                exports.iter().filter(|(_, export)| hit(export)).map(|(number, _)| *number).collect();
+            numbers.iter().filter_map(|number| exports.remove(number)).collect()
         };
-        for loan in ended {
-            if let Some(done) = loan.done {
+        for export in ended {
+            if let Some(done) = export.done {
                 done.resolve(Err(fault.clone()));
             }
         }
     }
 }
 
-/// Lends payloads of this agent's slab.
+/// Exports payloads of this agent's slab.
 #[derive(Clone)]
-pub(super) struct Lender {
-    /// This agent's frames.
+pub(super) struct Exporter {
+    /// The frames of this agent.
     pub slab: Arc<Slab>,
-    /// What all peers have been lent.
-    pub loans: Arc<Loans>,
+    pub exports: Arc<Exports>,
 }
 
-impl Lender {
-    /// Lends a payload that is large enough, and lies in the slab; `done` is told when it was copied.
-    pub(super) fn lend(
+impl Exporter {
+    /// Exports a payload of at least `least` bytes that is in the slab. `done` resolves when the peer has copied it.
+    pub(super) fn export(
         &self,
         to: NodeId,
         (payload, least): (&Payload, usize),
         done: &mut Option<Resolver<Result<()>>>,
-    ) -> Option<Place> {
+    ) -> Option<Location> {
         if payload.len() < least {
             return None;
         }
         let (index, start) = payload.place_in(&self.slab)?;
-        Some(Place { number: self.loans.begin(to, payload.clone(), done.take()), index, start })
+        Some(Location { number: self.exports.begin(to, payload.clone(), done.take()), index, start })
     }
 }
 
-/// What agents of one host have of each other.
+/// The access of two agents of one host to each other's memory.
 pub(super) struct Neighbour {
-    pub lender: Lender,
-    /// What the peer has.
+    pub exporter: Exporter,
+    /// The memory of the peer.
     pub theirs: Memory,
 }
 
 impl Neighbour {
-    /// Copies what the peer lends.
-    pub(super) fn copy(&self, place: Place, target: &mut [u8]) -> std::io::Result<()> {
-        self.theirs.slab.read_exact_at(target, place.offset())
+    /// Copies a payload that the peer exports.
+    pub(super) fn copy(&self, location: Location, target: &mut [u8]) -> std::io::Result<()> {
+        self.theirs.slab.read_exact_at(target, location.offset())
     }
 
     pub(super) fn device(&self) -> Option<Arc<HostDevice>> {
@@ -266,14 +268,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn places_come_back(number: u64, index: u32, start: u32) {
-            let place = Place { number, index, start };
-            prop_assert_eq!(Place::decode(place.encode()), place);
+        fn locations_are_decoded_as_encoded(number: u64, index: u32, start: u32) {
+            let location = Location { number, index, start };
+            prop_assert_eq!(Location::decode(location.encode()), location);
         }
     }
 
     #[test]
-    fn a_name_differs_by_secret_node_and_port() {
+    fn a_socket_name_depends_on_secret_node_and_port() {
         let name = meeting_name(&[7; 32], NodeId(1), 40000);
         assert!(name.starts_with("tameike-") && name.len() == 40, "{name}");
         assert_ne!(name, meeting_name(&[8; 32], NodeId(1), 40000));
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_version_1() {
-        let place = Place { number: 0x0102_0304_0506_0708, index: 9, start: 0x0a0b };
-        assert_eq!(place.encode(), *b"\x08\x07\x06\x05\x04\x03\x02\x01\x09\0\0\0\x0b\x0a\0\0");
+        let location = Location { number: 0x0102_0304_0506_0708, index: 9, start: 0x0a0b };
+        assert_eq!(location.encode(), *b"\x08\x07\x06\x05\x04\x03\x02\x01\x09\0\0\0\x0b\x0a\0\0");
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a connection as they come in, and whether they are authentic.
+//! Buffered input of a connection, and the verification of its tags.
 
 use super::connection::{Connection, broken};
 use super::seal::{Message, PACKET_HEAD, Stream, TAG_SIZE};
@@ -7,21 +7,20 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::runtime::give_way;
 
 const BUFFER_SIZE: usize = 16 << 10;
-/// Bytes after which a busy connection lets others have a turn.
-const TURN_SIZE: usize = 4 << 20;
+/// Bytes after which a busy connection yields to other tasks.
+const YIELD_AFTER: usize = 4 << 20;
 
-/// The stream of a connection, with a small buffer so that many small messages cost one system call.
+/// The stream of a connection, with a small buffer so that a system call reads many small messages.
 pub(super) struct Input<'a> {
     connection: &'a Connection,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
     turn: usize,
-    /// All that there is has come by libfabric, proven, and is in the buffer.
+    /// The input is an authenticated packet of libfabric, complete in the buffer.
     pub(super) is_packet: bool,
-    /// Checks what comes by TCP.
+    /// Verifies a TCP stream.
     stream: Option<Stream>,
-    /// The message that is being read there.
     message: Option<Message>,
 }
 
@@ -38,7 +37,7 @@ impl<'a> Input<'a> {
         Self { connection, buffer: packet.into(), start, end, turn: 0, is_packet: true, stream, message }
     }
 
-    /// Whether the next tag is for this header and body.
+    /// Reads the next tag. True if it matches this header and body.
     pub(super) async fn proves_head(&mut self, head: &[u8], body: &[u8]) -> Result<bool> {
         if let Some(stream) = &mut self.stream {
             let mut message = stream.message();
@@ -48,7 +47,7 @@ impl<'a> Input<'a> {
         self.proves_beside(body).await
     }
 
-    /// Whether the next tag is for the message, with this as its last piece so far.
+    /// Reads the next tag. True if it matches the message up to this piece.
     pub(super) async fn proves_beside(&mut self, piece: &[u8]) -> Result<bool> {
         let Some(mut message) = self.message.take() else { return Ok(true) };
         message.update(piece);
@@ -59,20 +58,20 @@ impl<'a> Input<'a> {
         Ok(is_proven)
     }
 
-    /// A piece of the message, before which and after which no tag comes.
+    /// Adds a piece of the message that is not followed by a tag.
     pub(super) fn hash(&mut self, piece: &[u8]) {
         if let Some(message) = &mut self.message {
             message.update(piece);
         }
     }
 
-    /// Fills `target`. What the socket has beyond it goes to the buffer by the same system call.
+    /// Fills `target`. The same system call reads further bytes of the socket into the buffer.
     pub(super) async fn read(&mut self, target: &mut [u8]) -> Result<()> {
         let mut filled = target.len().min(self.end - self.start);
         target[..filled].copy_from_slice(&self.buffer[self.start..self.start + filled]);
         self.start += filled;
         if self.is_packet && filled < target.len() {
-            let why = format!("a packet of {} is shorter than it says", self.connection.peer);
+            let why = format!("a packet of {} is shorter than its header states", self.connection.peer);
             return Err(Fault::new(Errno::ECONNRESET, why));
         }
         while filled < target.len() {
@@ -94,10 +93,10 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// So many bytes more have come.
+    /// Counts bytes received.
     pub(super) async fn count(&mut self, bytes: usize) {
         self.turn += bytes;
-        if self.turn > TURN_SIZE {
+        if self.turn > YIELD_AFTER {
             self.turn = 0;
             give_way().await;
         }

@@ -1,14 +1,14 @@
-//! The libfabric endpoint of an agent, and the links over it: one beside each connection whose peer has an endpoint, too.
+//! The libfabric endpoint of an agent, and its links: one beside each connection whose peer has an endpoint too.
 //!
-//! On a new connection each agent announces its endpoint, and knocks at the peer's until that answers by libfabric. From then on the
-//! [link](super::link) carries messages that fit a packet, authenticated ([`super::seal`]) behind the token that the receiver
-//! gave out for this connection. Payloads that do not fit beside a message are lent: the receiver reads them from the sender's slab into
-//! their frame. The socket carries all other messages, and reports the failure of a peer at once. If libfabric fails, the agent
+//! On a new connection each agent announces its endpoint, and knocks at the peer's endpoint until the peer answers by libfabric.
+//! From then on the [link](super::link) carries messages that fit a packet, authenticated ([`super::seal`]) behind the token that
+//! the receiver issued for this connection. Larger payloads are exported: the receiver reads them from the sender's slab into
+//! their frame. The socket carries all other messages, and detects a failure of the peer at once. If libfabric fails, the agent
 //! closes the connection, and uses no libfabric with this peer for [`AVOIDED_TIME`].
 
 use super::connection::Connection;
 use super::header::Kind;
-use super::host::{Lender, Loans};
+use super::host::{Exporter, Exports};
 use super::link::{Link, LinkOwner};
 use super::outgoing::Outgoing;
 use super::{Inner, SocketConfig, reader};
@@ -26,23 +26,21 @@ use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::runtime::Runtime;
 use tameike_io::os::system::System;
 
-/// How long a peer is knocked at.
+/// Time after which an agent gives up knocking.
 const KNOCK_LIMIT: Duration = Duration::from_secs(5);
-/// Between two knocks.
 const KNOCK_PAUSE: Duration = Duration::from_millis(20);
-/// How long a peer with which libfabric has failed is spoken with on sockets alone.
+/// Time for which a peer is reached by sockets alone after a failure of libfabric.
 const AVOIDED_TIME: Duration = Duration::from_secs(60);
 
 type Token = [u8; TOKEN_SIZE];
 
-/// All links of an agent.
 pub(super) struct Links {
     transport: Arc<Transport>,
-    lender: Lender,
+    exporter: Exporter,
     runtime: Runtime,
     by_token: Mutex<BTreeMap<Token, Weak<Connection>>>,
     by_route: Mutex<BTreeMap<RouteId, Weak<Connection>>>,
-    /// Until when.
+    /// The time until which libfabric is not used with a node.
     avoided: Mutex<BTreeMap<NodeId, Duration>>,
     is_open: Arc<AtomicBool>,
 }
@@ -56,13 +54,12 @@ impl Arrivals for Inbound {
         let token = packet.first_chunk::<TOKEN_SIZE>();
         let connection = token.and_then(|token| links.by_token.lock().get(token)?.upgrade());
         let Some(connection) = connection else {
-            return log::debug!("a packet of {} bytes came that belongs to no connection", packet.len());
+            return log::debug!("a packet of {} bytes belongs to no connection", packet.len());
         };
         if !connection.packets.lock().open(&mut packet) {
-            return inner.ignored.warn(format_args!(
-                "a packet was ignored that is not from {}, or is a repetition",
-                connection.peer
-            ));
+            return inner
+                .ignored
+                .warn(format_args!("ignored a packet that is not from {}, or is a replay", connection.peer));
         }
         connection.heard.fetch_add(1, Ordering::Relaxed);
         inner.used(&connection);
@@ -74,7 +71,7 @@ impl Arrivals for Inbound {
         let Some(links) = &inner.links else { return };
         let connection = links.by_route.lock().get(&route).and_then(Weak::upgrade);
         if let Some(connection) = connection {
-            log::warn!("libfabric cannot reach {} (any more): {why}", connection.peer);
+            log::warn!("libfabric cannot reach {}: {why}", connection.peer);
             links.avoid(connection.peer);
             let why = format!("libfabric to or from {}: {why}", connection.peer);
             connection.close(Fault::new(Errno::ECONNRESET, why));
@@ -94,7 +91,7 @@ impl Arrivals for Inbound {
         let Some(inner) = self.0.upgrade() else { return };
         if let Some(links) = &inner.links {
             links.is_open.store(false, Ordering::Release);
-            // What was on its way is lost, and both ends must know: they connect anew.
+            // Messages in flight are lost, and both ends must notice: so they reconnect.
             let fault = Fault::new(Errno::ECONNRESET, format!("libfabric's endpoint is closed: {why}"));
             let linked: Vec<_> = links.by_route.lock().values().filter_map(Weak::upgrade).collect();
             linked.iter().for_each(|connection| connection.close(fault.clone()));
@@ -103,11 +100,11 @@ impl Arrivals for Inbound {
 }
 
 impl Links {
-    /// Opens an endpoint for the host whose address the agent listens at.
+    /// Opens an endpoint at the address that the agent listens on.
     pub(super) fn open(
         config: &SocketConfig,
         ofi: &OfiConfig,
-        loans: &Arc<Loans>,
+        exports: &Arc<Exports>,
         (address, system): (SocketAddr, &System),
     ) -> Result<Arc<Self>> {
         let host = address.ip().to_string();
@@ -117,12 +114,14 @@ impl Links {
             Transport::open(ofi, (&host, &name), config.peer_limit / 2, parts).map_err(|why| {
                 Fault::new(
                     Errno::ENODEV,
-                    format!("{why}; `tameike doctor` lists what can be had, --fabric auto does without"),
+                    format!(
+                        "{why}; `tameike doctor` lists the providers, and --fabric auto falls back to sockets"
+                    ),
                 )
             })?;
         Ok(Arc::new(Self {
             transport,
-            lender: Lender { slab: ofi.slab.clone(), loans: loans.clone() },
+            exporter: Exporter { slab: ofi.slab.clone(), exports: exports.clone() },
             runtime: system.runtime().clone(),
             by_token: Mutex::default(),
             by_route: Mutex::default(),
@@ -140,7 +139,6 @@ impl Links {
         self.transport.abandon();
     }
 
-    /// What has gone this way.
     pub(super) fn counters(&self) -> Vec<Counter> {
         let (sent, read) = self.transport.carried();
         vec![Counter::new(counters::LINK_MESSAGES, sent), Counter::new(counters::LINK_READ, read)]
@@ -158,7 +156,7 @@ impl Links {
         avoided.contains_key(&node)
     }
 
-    /// What the peer of a new connection is told.
+    /// The announcement of this agent's endpoint for a new connection.
     fn invite(&self, connection: &Arc<Connection>) -> Endpoint {
         let mut token = [0; TOKEN_SIZE];
         self.runtime.random.fill(&mut token);
@@ -173,7 +171,7 @@ impl Links {
         }
     }
 
-    /// The connection has ended.
+    /// Removes an ended connection.
     fn forget(&self, connection: &Connection) {
         let is_it = |other: &Weak<Connection>| std::ptr::eq(other.as_ptr(), connection);
         self.by_token.lock().retain(|_, other| !is_it(other));
@@ -182,7 +180,7 @@ impl Links {
 
 impl LinkOwner for Links {
     fn closed(&self, route: RouteId, peer: NodeId, fault: &Fault) {
-        // A connection that timed out was silent on its link, too.
+        // A connection that timed out was silent on its link too.
         if fault.errno == Errno::ETIMEDOUT {
             self.avoid(peer);
         }
@@ -191,14 +189,14 @@ impl LinkOwner for Links {
 }
 
 impl Inner {
-    /// Tells the peer of a new connection where this agent's endpoint is, if it has one.
-    pub(super) fn tell_endpoint(&self, connection: &Arc<Connection>) {
+    /// Announces this agent's endpoint to the peer of a new connection.
+    pub(super) fn announce_endpoint(&self, connection: &Arc<Connection>) {
         let Some(links) = &self.links else { return };
         if !links.is_open.load(Ordering::Acquire) || links.is_avoided(connection.peer) {
             return;
         }
         match encode(&links.invite(connection)) {
-            // A connection that has ended already needs none.
+            // A connection that has already ended needs no announcement.
             Ok(body) => drop(connection.write_out(Outgoing::new(
                 Kind::Endpoint,
                 super::Lane::Reply,
@@ -206,11 +204,11 @@ impl Inner {
                 None,
                 (0, 0),
             ))),
-            Err(fault) => log::error!("this agent's endpoint cannot be told: {fault}"),
+            Err(fault) => log::error!("cannot announce the libfabric endpoint of this agent: {fault}"),
         }
     }
 
-    /// A peer has told where its endpoint is.
+    /// Handles the announcement of a peer's endpoint.
     pub(super) fn take_endpoint(&self, connection: &Arc<Connection>, body: &[u8]) {
         let Some(links) = self.links.as_ref().filter(|links| !links.is_avoided(connection.peer)) else {
             return;
@@ -220,47 +218,50 @@ impl Inner {
             Ok(endpoint) if endpoint.provider == links.transport.provider() => endpoint,
             Ok(endpoint) => {
                 let (theirs, ours) = (endpoint.provider, links.transport.provider());
-                return log::warn!("{peer} is spoken with on sockets: it has {theirs}, this agent {ours}");
+                return log::warn!(
+                    "{peer} is reached by sockets: its provider is {theirs}, that of this agent {ours}"
+                );
             }
-            Err(fault) => return log::warn!("{peer} tells of its endpoint what cannot be read: {fault}"),
+            Err(fault) => return log::warn!("cannot decode the endpoint that {peer} announced: {fault}"),
         };
         let route = match links.transport.connect(&endpoint.address) {
             Ok(route) => route,
             Err(why) => {
-                return log::warn!("{peer} is spoken with on sockets: its endpoint is refused ({why})");
+                return log::warn!("{peer} is reached by sockets: its endpoint is refused ({why})");
             }
         };
         let link = Link::new(
             links.clone(),
             (links.transport.clone(), route),
             endpoint,
-            links.lender.clone(),
+            links.exporter.clone(),
             links.is_open.clone(),
         );
         links.by_route.lock().insert(route, Arc::downgrade(connection));
         if connection.link.set(link).is_err() || connection.closed().is_some() {
-            // Told twice, or too late.
+            // A second announcement, or one after the end of the connection.
             links.by_route.lock().remove(&route);
-            return links.transport.disconnect(route, &Fault::new(Errno::ECONNRESET, "it is not needed"));
+            return links
+                .transport
+                .disconnect(route, &Fault::new(Errno::ECONNRESET, "the link is not needed"));
         }
         self.runtime.spawn(knock(links.clone(), connection.clone()));
     }
 
-    /// A peer has sent something that the provider does not tell of.
-    pub(super) fn hear_bell(&self) {
+    /// Makes progress for a peer whose operations the provider does not signal.
+    pub(super) fn on_doorbell(&self) {
         if let Some(links) = &self.links {
             links.transport.bell();
         }
     }
 
-    /// Has libfabric end all that it does.
     pub(super) fn close_links(&self) {
         if let Some(links) = &self.links {
             links.transport.close("this agent stops");
         }
     }
 
-    /// The connection has ended.
+    /// Removes an ended connection from the links.
     pub(super) fn forget_link(&self, connection: &Connection) {
         if let Some(links) = &self.links {
             links.forget(connection);
@@ -268,7 +269,7 @@ impl Inner {
     }
 }
 
-/// Knocks until the peer answers, for a while.
+/// Knocks until the peer answers, for [`KNOCK_LIMIT`] at most.
 async fn knock(links: Arc<Links>, connection: Arc<Connection>) {
     let Some(link) = connection.link.get() else { return };
     let deadline = links.runtime.clock.monotonic() + KNOCK_LIMIT;
@@ -276,12 +277,12 @@ async fn knock(links: Arc<Links>, connection: Arc<Connection>) {
         if link.has_answered() || connection.closed().is_some() {
             return;
         }
-        links.transport.be_lively(2 * KNOCK_PAUSE);
+        links.transport.poll_for(2 * KNOCK_PAUSE);
         if !link.is_busy() {
             connection.send_by(link, Outgoing::bare(Kind::Knock, 0));
         }
         links.runtime.sleep(KNOCK_PAUSE).await;
     }
-    link.drop_waiting(&Fault::new(Errno::EHOSTDOWN, "no peer answers there"));
-    log::warn!("{} is spoken with on sockets: it does not answer through libfabric", connection.peer);
+    link.drop_waiting(&Fault::new(Errno::EHOSTDOWN, "the peer does not answer through libfabric"));
+    log::warn!("{} is reached by sockets: it does not answer through libfabric", connection.peer);
 }

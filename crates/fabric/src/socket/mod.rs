@@ -1,22 +1,23 @@
-//! The fabric over sockets, which every machine has: TCP between hosts, and within a host local sockets and the memory
-//! of the agents ([`host`]).
+//! The fabric over sockets: TCP between hosts; within a host, local sockets and direct reads of the agents' memory ([`host`]).
 //!
-//! Two connections join a pair of agents, one opened by each. On the one that A opened travel A's requests and
-//! B's replies to them; puts, gets and what they bring travel like replies. So a connection that is not read
-//! because the frames for requests are all taken never holds up a reply. Either end opens its own connection
-//! as soon as it sees the other's.
+//! Two connections join a pair of agents, one opened by each. The connection that A opened carries A's requests and B's replies
+//! to them; puts, gets and their data travel like replies. So a connection that is not read, because all request frames are in
+//! use, never blocks a reply. Each end opens its connection as soon as it accepts the other's.
 //!
-//! An idle agent costs nothing: the kernel's keep-alive watches over idle connections, and pings are sent only
-//! while somebody probes. A connection that breaks is opened again at once: a refusal says that the peer is
-//! dead, silence for the peer time limit that it is unreachable; in the latter case attempts go on.
+//! Idle agents send nothing: the kernel's keep-alive watches idle connections, and pings are sent only during probes. A broken
+//! connection is reopened at once. A refusal means that the peer has failed; silence for the peer time limit means that it is
+//! unreachable, and attempts continue.
 //!
-//! Connections are opened when they are first needed, and closed where there are too many of them and nothing is under way: in good
-//! order, so that nothing is lost and nobody is taken for dead ([`idle`]).
+//! Connections are opened on demand. Beyond a bound, idle ones are closed in an orderly way, so that no message is lost and no
+//! peer is reported as failed ([`idle`]).
 //!
-//! The modules: `handshake` proves the job's secret, `header` has the bytes of messages, `seal` authenticates them, `connection`
-//! writes what is `outgoing`, `reader` reads messages from the `input`, `host` keeps what peers of this host have been lent, `link` has libfabric carry what goes between two agents,
-//! `dial` connects, `strangers` are those who have not proven themselves yet, `peer` decides who is connected, alive or dead, `idle` who need not be.
+//! - `handshake` proves knowledge of the job's secret; `header` encodes messages; `seal` authenticates them.
+//! - `connection` writes `outgoing` messages; `reader` reads messages from the `input`.
+//! - `host` exports payloads to peers of this host; `link` carries messages and payloads over libfabric.
+//! - `dial` connects and accepts; `admission` bounds the connections that are not authenticated yet.
+//! - `peer` tracks the state of peers; `idle` closes idle connections.
 
+mod admission;
 mod connection;
 mod dial;
 pub(crate) mod handshake;
@@ -30,7 +31,6 @@ mod outgoing;
 mod peer;
 mod reader;
 mod seal;
-mod strangers;
 
 #[cfg(test)]
 mod attacks;
@@ -42,11 +42,12 @@ pub use idle::connections_max;
 use super::grant::{Grants, PendingGet};
 use super::ofi::OfiConfig;
 use super::{Fabric, GrantId, Lane, Receiver};
+use admission::Admission;
 use connection::Unsent;
 use futures_util::future::BoxFuture;
 use header::Kind;
-use host::Loans;
-use idle::Crowd;
+use host::Exports;
+use idle::Occupancy;
 use links::Links;
 use outgoing::Outgoing;
 use parking_lot::Mutex;
@@ -57,7 +58,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use strangers::Strangers;
 use tameike_core::limits::MESSAGE_SIZE_MAX;
 use tameike_core::wire::admin::Counter;
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
@@ -68,40 +68,39 @@ use tameike_io::os::seldom::Seldom;
 use tameike_io::os::system::System;
 use tameike_io::slab::{Frame, Payload, Pool, Slab};
 
-/// What a [`SocketFabric`] is built from.
+/// The configuration of a [`SocketFabric`].
 #[derive(Clone)]
 pub struct SocketConfig {
-    /// This node.
+    /// The id of this node.
     pub node: NodeId,
-    /// The job; agents of another job are refused.
+    /// The job. Agents of other jobs are refused.
     pub job: JobId,
-    /// What all agents of the job know and nobody else.
+    /// The secret that only the agents of the job know.
     pub secret: [u8; 32],
-    /// `address:port` to listen on; port 0 takes any.
+    /// `address:port` to listen on; port 0 selects a free port.
     pub listen: String,
     /// Largest payload sent beside a message, in bytes; at most [`tameike_core::limits::UNIT_SIZE`].
     pub inline_max: usize,
-    /// How long a silent peer is waited for.
+    /// Time limit for a silent peer.
     pub peer_limit: Duration,
-    /// Frames for payloads of requests.
+    /// Frames for the payloads of requests.
     pub request_frames: Pool,
-    /// Frames for payloads of replies that no grant was given for. Apart from those of requests, since
-    /// serving a request may take a reply.
+    /// Frames for the payloads of replies without a grant. A separate pool, since serving a request may need a reply.
     pub reply_frames: Pool,
-    /// The slab of all payloads, for agents of this host to read; without it they are spoken with over TCP, too.
+    /// The slab of all payloads, which agents of this host may read. Without it, they communicate over TCP too.
     pub slab: Option<Arc<Slab>>,
-    /// With which libfabric carries what goes between agents once they have a connection; without it, connections carry all.
+    /// Settings of libfabric, which then carries most traffic beside each connection. Without it, connections carry everything.
     pub ofi: Option<OfiConfig>,
-    /// This node's device, when that lies in memory, for processes of this host to read.
+    /// The device of this node if it is in memory, which processes of this host may read.
     pub device: Option<Arc<HostDevice>>,
-    /// Peers beyond which the connections of those that were idle for longest are closed.
+    /// Bound on connected peers. Beyond it, connections to the peers that were idle longest are closed.
     pub connections: usize,
 }
 
-/// Peers' time limit unless configured otherwise.
+/// Default peer time limit.
 pub const PEER_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Peers with connections unless configured otherwise: what one job of a node of today is busy with, several times.
+/// Default bound on connected peers: several times the working set of a job on current nodes.
 pub const CONNECTIONS_DEFAULT: usize = 128;
 
 struct Inner {
@@ -109,37 +108,36 @@ struct Inner {
     runtime: Runtime,
     reactor: Arc<Reactor>,
     listener: Watched<OwnedFd>,
-    /// For agents of this host.
+    /// Accepts agents of this host.
     host_listener: Option<Watched<OwnedFd>>,
-    /// The TCP port that it listens at.
+    /// The TCP port of `listener`.
     port: u16,
     incarnation: u64,
     grants: Grants,
-    loans: Arc<Loans>,
-    /// What libfabric carries.
+    exports: Arc<Exports>,
+    /// The libfabric links, if enabled.
     links: Option<Arc<Links>>,
     receiver: OnceLock<Arc<dyn Receiver>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
-    /// At the local socket, and by TCP.
-    strangers: [Strangers; 2],
+    /// Of the local socket, and of TCP.
+    admission: [Admission; 2],
     refused: Seldom,
     ignored: Seldom,
-    crowd: Crowd,
+    occupancy: Occupancy,
     stopped: AtomicBool,
 }
 
-/// The network between agents over sockets. Dropped, it closes all connections.
+/// A fabric over sockets. Its drop closes all connections.
 pub struct SocketFabric {
     inner: Arc<Inner>,
     address: SocketAddr,
 }
 
 impl SocketFabric {
-    /// Listens, and accepts peers from now on. Before the first message comes in, [`Fabric::attach`] must have
-    /// said who takes it: attach before telling anybody the address.
+    /// Listens, and accepts peers from now on. Call [`Fabric::attach`] before any peer learns the address.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// The address is not available.
     pub fn listen(config: SocketConfig, system: &System) -> Result<Self> {
         let doing = format!("cannot listen on {}", config.listen);
         let listener = TcpListener::bind(&config.listen).map_err(|error| Fault::from_os(&doing, &error))?;
@@ -149,21 +147,21 @@ impl SocketFabric {
         let host_listener = config.slab.is_some().then(|| {
             host::listen_at(&config, system.reactor(), address.port()).inspect_err(|error| {
                 log::warn!(
-                    "agents of this host are spoken with over TCP, no local socket is to be had: {error}"
+                    "agents of this host connect over TCP, because the local socket is not available: {error}"
                 );
             })
         });
         let runtime = system.runtime().clone();
-        let loans = Arc::new(Loans::new(runtime.random_u64()));
+        let exports = Arc::new(Exports::new(runtime.random_u64()));
         let links = match &config.ofi {
-            Some(ofi) => Some(Links::open(&config, ofi, &loans, (address, system))?),
+            Some(ofi) => Some(Links::open(&config, ofi, &exports, (address, system))?),
             None => None,
         };
         let inner = Arc::new(Inner {
             port: address.port(),
             incarnation: runtime.random_u64(),
             grants: Grants::new(runtime.random_u64()),
-            loans,
+            exports,
             links,
             host_listener: host_listener.and_then(std::result::Result::ok),
             config,
@@ -171,10 +169,10 @@ impl SocketFabric {
             listener: watched.map_err(|error| Fault::from_os(&doing, &error))?,
             receiver: OnceLock::new(),
             peers: Mutex::default(),
-            strangers: Default::default(),
+            admission: Default::default(),
             refused: Seldom::default(),
             ignored: Seldom::default(),
-            crowd: Crowd::default(),
+            occupancy: Occupancy::default(),
             stopped: AtomicBool::new(false),
             runtime,
         });
@@ -187,23 +185,23 @@ impl SocketFabric {
         Ok(Self { inner, address })
     }
 
-    /// Where this agent listens.
+    /// The address that this agent listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Says where the peers listen, as `host:port`.
+    /// Sets the addresses of the peers, as `host:port`.
     pub fn set_peers(&self, peers: Vec<(NodeId, String)>) {
         self.inner.set_addresses(peers);
     }
 
-    /// What libfabric has carried, if it does.
+    /// The counters of libfabric; empty without it.
     pub fn counters(&self) -> Vec<Counter> {
         self.inner.links.as_ref().map(|links| links.counters()).unwrap_or_default()
     }
 
-    /// Says of which peers the connections are never closed, however idle they are: this agent and they learn of each other's
-    /// death at once. Those are to say the same of this node.
+    /// Exempts peers from the closing of idle connections, so that this agent and they detect each other's failure at once. The
+    /// peers must exempt this node too.
     pub fn keep(&self, peers: &[NodeId]) {
         self.inner.keep(peers);
     }
@@ -213,7 +211,7 @@ impl SocketFabric {
         self.inner.close();
     }
 
-    /// As if its process were killed.
+    /// Behaves as if the process were killed.
     #[cfg(test)]
     pub(crate) fn kill(&self) {
         if let Some(links) = &self.inner.links {
@@ -250,32 +248,32 @@ impl Inner {
         loop {
             match self.connection(to, lane).await?.send(message).await {
                 Ok(()) => return Ok(()),
-                Err(Unsent::Parting(unsent)) => message = *unsent,
+                Err(Unsent::Closing(unsent)) => message = *unsent,
                 Err(Unsent::Failed(fault)) => return Err(fault),
             }
         }
     }
 
-    /// Posts a message on the connection for replies, as soon as there is one.
+    /// Posts a message on the connection for replies, once that exists.
     async fn post(self: Arc<Self>, node: NodeId, mut message: Outgoing) -> Result<()> {
         loop {
             match self.connection(node, Lane::Reply).await?.post(message) {
                 Ok(()) => return Ok(()),
-                Err(Unsent::Parting(unsent)) => message = *unsent,
+                Err(Unsent::Closing(unsent)) => message = *unsent,
                 Err(Unsent::Failed(fault)) => return Err(fault),
             }
         }
     }
 
-    /// Posts a message on the connection for replies, now or when there is one again.
+    /// Posts a message on the connection for replies, now or once it is reopened.
     fn post_reply(self: &Arc<Self>, node: NodeId, message: Outgoing) {
         let connection = self.peers.lock().get(&node).and_then(|peer| peer.accepted.clone());
         let unsent = match connection {
             None => message,
             Some(connection) => match connection.post(message) {
-                // What cannot be posted is lost with its connection, and asked for again.
+                // A message that cannot be posted is lost like its connection; its request is sent again.
                 Ok(()) | Err(Unsent::Failed(_)) => return,
-                Err(Unsent::Parting(unsent)) => *unsent,
+                Err(Unsent::Closing(unsent)) => *unsent,
             },
         };
         let inner = self.clone();
@@ -323,18 +321,18 @@ impl Fabric for SocketFabric {
     ) -> BoxFuture<'static, Result<()>> {
         let inline_max = self.inline_max();
         if let Some(size) = payload.as_ref().map(|payload| payload.len()).filter(|&size| size > inline_max) {
-            let why = format!("a payload of {size} bytes is too large to go beside a message");
+            let why = format!("a payload of {size} bytes is too large for a message");
             return Box::pin(std::future::ready(Err(Fault::new(Errno::EINVAL, why))));
         }
         Box::pin(self.inner.clone().transmit(to, (Kind::Message, lane, 0), body, payload))
     }
 
     fn grant_write(&self, frame: Frame) -> GrantId {
-        self.inner.grants.give_write(frame)
+        self.inner.grants.add_write(frame)
     }
 
     fn grant_read(&self, payload: Payload) -> GrantId {
-        self.inner.grants.give_read(payload)
+        self.inner.grants.add_read(payload)
     }
 
     fn revoke(&self, grant: GrantId) -> Option<Frame> {
@@ -363,7 +361,7 @@ impl Fabric for SocketFabric {
 
     fn attach(&self, receiver: Arc<dyn Receiver>) {
         if self.inner.receiver.set(receiver).is_err() {
-            log::error!("a second receiver was attached to the fabric, and is ignored");
+            log::error!("ignored a second receiver for the fabric");
         }
     }
 

@@ -1,7 +1,7 @@
-//! A message on its way out.
+//! An outgoing message: its encoding, export and authentication.
 
 use super::header::{HEADER_SIZE, Header, Kind};
-use super::host::{Lender, PLACE_SIZE};
+use super::host::{Exporter, LOCATION_SIZE};
 use super::seal::{Packets, Stream, Tag};
 use crate::Lane;
 use std::io::IoSlice;
@@ -9,15 +9,15 @@ use tameike_core::{NodeId, Result};
 use tameike_io::os::runtime::Resolver;
 use tameike_io::slab::Payload;
 
-/// Pieces in which a message is written.
+/// Number of pieces of an encoded message.
 pub(super) const PIECES: usize = 5;
 
-/// What goes out behind a body.
+/// The part of a message after its body.
 enum Beside {
     Nothing,
     Payload(Payload),
-    /// That of a lent payload.
-    Place([u8; PLACE_SIZE]),
+    /// The location of an exported payload.
+    Location([u8; LOCATION_SIZE]),
 }
 
 impl Beside {
@@ -25,19 +25,18 @@ impl Beside {
         match self {
             Self::Nothing => &[],
             Self::Payload(payload) => payload,
-            Self::Place(place) => place,
+            Self::Location(location) => location,
         }
     }
 }
 
-/// A message to write.
 pub(super) struct Outgoing {
     header: Header,
-    /// The header as it is written.
+    /// The encoded header.
     head: [u8; HEADER_SIZE],
     body: Vec<u8>,
     beside: Beside,
-    /// For header and body, and for all of it.
+    /// The tags of header and body, and of the whole message.
     tags: Option<[Tag; 2]>,
     pub(super) written: usize,
     pub(super) done: Option<Resolver<Result<()>>>,
@@ -58,7 +57,7 @@ impl Outgoing {
         Self { head: header.encode(), header, body, beside, tags: None, written: 0, done: None }
     }
 
-    /// A message without content.
+    /// A message without body and payload.
     pub(super) fn bare(kind: Kind, get: u64) -> Self {
         Self::new(kind, Lane::Reply, Vec::new(), None, (0, get))
     }
@@ -71,7 +70,6 @@ impl Outgoing {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
 
-    /// All that is written.
     fn pieces(&self) -> [&[u8]; PIECES] {
         let beside = self.beside.bytes();
         let [first, second]: [&[u8]; 2] = match &self.tags {
@@ -82,7 +80,7 @@ impl Outgoing {
         [&self.head, &self.body, first, beside, second]
     }
 
-    /// What is still to be written; pieces may be empty.
+    /// The pieces that remain to be written; they may be empty.
     pub(super) fn slices(&self) -> [IoSlice<'_>; PIECES] {
         let mut skip = self.written;
         self.pieces().map(|piece| {
@@ -92,7 +90,7 @@ impl Outgoing {
         })
     }
 
-    /// Makes this the next message of a stream, unless that is done already.
+    /// Authenticates this as the next message of a stream, unless already done.
     pub(super) fn seal(&mut self, stream: &mut Stream) {
         if self.tags.is_none() {
             let mut message = stream.message();
@@ -103,16 +101,16 @@ impl Outgoing {
         }
     }
 
-    /// Lends a payload of at least so many bytes to a peer rather than send it; the loan's number.
-    pub(super) fn lend(&mut self, (lender, least): (&Lender, usize), to: NodeId) -> Option<u64> {
+    /// Exports a payload of at least `least` bytes instead of sending it. Returns the number of the export.
+    pub(super) fn export(&mut self, (exporter, least): (&Exporter, usize), to: NodeId) -> Option<u64> {
         let Beside::Payload(payload) = &self.beside else { return None };
-        let place = lender.lend(to, (payload, least), &mut self.done)?;
-        self.header.lent = true;
-        (self.head, self.beside) = (self.header.encode(), Beside::Place(place.encode()));
-        Some(place.number)
+        let location = exporter.export(to, (payload, least), &mut self.done)?;
+        self.header.exported = true;
+        (self.head, self.beside) = (self.header.encode(), Beside::Location(location.encode()));
+        Some(location.number)
     }
 
-    /// A packet of it for libfabric, and what is resolved when it was sent.
+    /// Encodes the message as a packet of libfabric. Also returns the resolver of its completion.
     pub(super) fn into_packet(
         self,
         token: &[u8],
@@ -121,10 +119,10 @@ impl Outgoing {
         (packets.seal(token, [&self.head, &self.body, self.beside.bytes()]), self.done)
     }
 
-    /// Undoes [`Outgoing::lend`].
-    pub(super) fn take_back(&mut self, lender: &Lender, loan: u64) {
-        let Some((payload, done)) = lender.loans.take_back(loan) else { return };
-        self.header.lent = false;
+    /// Undoes [`Outgoing::export`].
+    pub(super) fn cancel_export(&mut self, exporter: &Exporter, export: u64) {
+        let Some((payload, done)) = exporter.exports.cancel_export(export) else { return };
+        self.header.exported = false;
         (self.head, self.beside, self.done) = (self.header.encode(), Beside::Payload(payload), done);
     }
 

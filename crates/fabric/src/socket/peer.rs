@@ -1,7 +1,7 @@
-//! The peers: who is connected, who is being called, who is alive.
+//! The state of peers: connect, reconnect, detect failures.
 
 use super::connection::{Connection, Side};
-use super::dial::{ATTEMPT_LIMIT, DialError, Line};
+use super::dial::{ATTEMPT_LIMIT, DialError, NewConnection};
 use super::header::Kind;
 use super::outgoing::Outgoing;
 use super::{Inner, reader};
@@ -16,22 +16,22 @@ use tameike_io::os::runtime::{Resolver, promise};
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How long senders wait for a peer that is known to be unreachable: an attempt to connect is made for them at
-/// once, and if it can be reached again that is enough.
+/// Time that senders wait for a peer known to be unreachable. Their wait starts a connection attempt at once, which completes in
+/// this time if the peer is reachable again.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
-/// Probes further apart than this belong to different occasions.
+/// Probes further apart than this belong to separate silences.
 const PROBE_GAP: Duration = Duration::from_secs(3);
 
-/// What the fabric knows of a peer's life.
+/// What the fabric knows about a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Life {
-    /// Nothing yet.
+pub(super) enum PeerState {
+    /// Never connected.
     #[default]
     New,
     Up,
-    /// It was idle, and its connections were closed.
+    /// The connections were closed because they were idle.
     Idle,
-    /// The connection broke, and is being opened again.
+    /// The connection broke and is being reopened.
     Lost,
     Unreachable,
     Dead,
@@ -45,37 +45,36 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// How long the peer has been silent, as far as it was probed until now.
+    /// The length of the current silence, as far as probes cover it.
     fn silence(self, now: Duration) -> Duration {
         if now - self.last > PROBE_GAP { Duration::ZERO } else { now - self.silent_since }
     }
 }
 
-/// A peer.
 #[derive(Default)]
 pub(super) struct Peer {
     address: Option<String>,
     pub(super) opened: Option<Arc<Connection>>,
     pub(super) accepted: Option<Arc<Connection>>,
-    /// The one that was opened before, while it is being closed in good order: a new one is opened after that.
-    pub(super) parting: Option<Arc<Connection>>,
-    /// It is never closed for being idle.
+    /// The previously opened connection during its orderly close. A new one is opened afterwards.
+    pub(super) closing: Option<Arc<Connection>>,
+    /// Exempt from the closing of idle connections.
     pub(super) kept: bool,
     incarnation: Option<u64>,
-    pub(super) life: Life,
-    /// A task is at work to open a connection.
+    pub(super) state: PeerState,
+    /// A task is opening a connection.
     pub(super) dialing: bool,
-    /// Cuts the pause between two of its attempts short.
-    hurry: Option<Resolver<()>>,
+    /// Ends the pause between two of its attempts early.
+    retry_now: Option<Resolver<()>>,
     pub(super) waiting: Vec<(Lane, Resolver<Result<Arc<Connection>>>)>,
     pub(super) probe: Probe,
 }
 
 impl Peer {
-    /// Whether the caller must start dialing.
+    /// True if the caller must start dialing.
     pub(super) fn needs_dial(&mut self) -> bool {
         let needed =
-            self.opened.is_none() && !self.dialing && self.parting.is_none() && self.address.is_some();
+            self.opened.is_none() && !self.dialing && self.closing.is_none() && self.address.is_some();
         self.dialing |= needed;
         needed
     }
@@ -97,7 +96,7 @@ impl Inner {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Where a peer listens; empty when that is not known.
+    /// The address of a peer; empty if unknown.
     pub(super) fn address(&self, node: NodeId) -> String {
         self.peers.lock().get(&node).and_then(|peer| peer.address.clone()).unwrap_or_default()
     }
@@ -119,9 +118,9 @@ impl Inner {
         }
     }
 
-    /// The connection on which messages of `lane` to `node` travel, as soon as it is there.
+    /// Waits for the connection that carries messages of `lane` to `node`.
     pub(super) async fn connection(self: &Arc<Self>, node: NodeId, lane: Lane) -> Result<Arc<Connection>> {
-        let (promise, dial, hurry, is_known_unreachable) = {
+        let (promise, dial, retry_now, is_known_unreachable) = {
             let mut peers = self.peers.lock();
             let unknown = || Fault::new(Errno::EHOSTDOWN, format!("the address of {node} is not known"));
             let peer = peers.get_mut(&node).ok_or_else(unknown)?;
@@ -134,29 +133,28 @@ impl Inner {
                 return Err(stopping());
             }
             let dial = peer.needs_dial();
-            if peer.opened.is_none() && !peer.dialing && peer.parting.is_none() {
+            if peer.opened.is_none() && !peer.dialing && peer.closing.is_none() {
                 return Err(unknown());
             }
             let (resolver, promise) = promise();
             peer.waiting.push((lane, resolver));
-            let known = peer.life == Life::Unreachable;
-            (promise, dial, peer.hurry.take(), known)
+            let known = peer.state == PeerState::Unreachable;
+            (promise, dial, peer.retry_now.take(), known)
         };
         if dial {
             self.runtime.spawn(self.clone().dial(node, None));
         }
-        hurry.into_iter().for_each(|hurry| hurry.resolve(()));
+        retry_now.into_iter().for_each(|retry_now| retry_now.resolve(()));
         let peer_limit = self.config.peer_limit;
         let limit = if is_known_unreachable { UNREACHABLE_WAIT } else { peer_limit };
         self.runtime.timeout(limit, promise).await.unwrap_or_else(|| {
             let limit = peer_limit.as_secs();
-            let why =
-                format!("{node} is unreachable: it was silent for {limit} s, and still does not answer");
+            let why = format!("{node} is unreachable: it was silent for {limit} s and does not answer now");
             Err(Fault::new(Errno::EHOSTDOWN, why))
         })
     }
 
-    /// The device of a peer of this host that can be read here.
+    /// The device of a peer of this host, if this agent can read it.
     pub(super) fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let peers = self.peers.lock();
         let opened = peers.get(&node)?.opened.as_ref()?;
@@ -164,29 +162,29 @@ impl Inner {
         opened.neighbour.as_ref()?.device()
     }
 
-    /// Connects to `node` until it works, the node proves to be dead, or this agent stops. `silent` says that
-    /// nothing was heard of it already for the peer time limit.
+    /// Connects to `node`, until it succeeds, the node proves to have failed, or this agent stops. `silent` is given if the node
+    /// was already silent for the peer time limit.
     pub(super) async fn dial(self: Arc<Self>, node: NodeId, silent: Option<Fault>) {
-        self.room().await;
+        self.wait_for_capacity().await;
         let now = self.runtime.clock.monotonic();
-        // What was silent before its connection broke is not waited for anew.
+        // A silence before the connection broke counts towards the limit.
         let silence = self.peers.lock().get(&node).map_or(Duration::ZERO, |peer| peer.probe.silence(now));
         let deadline = now + self.config.peer_limit.saturating_sub(silence);
         if let Some(fault) = silent {
-            self.give_up(node, PeerEvent::Unreachable, &fault.message);
+            self.give_up(node, PeerEvent::Unreachable, &fault.to_string());
         }
         let mut pause = PAUSE_MIN;
         while !self.stopped() {
-            // Who waits for the peer does not wait beyond the deadline.
+            // An attempt must not exceed the deadline of the senders that wait.
             let left = deadline.saturating_sub(self.runtime.clock.monotonic());
             let limit = if left.is_zero() { ATTEMPT_LIMIT } else { left.min(ATTEMPT_LIMIT) };
             match self.open(node, limit).await {
-                Ok(line) => return self.establish(line, Side::Opened),
+                Ok(new) => return self.establish(new, Side::Opened),
                 Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Dead, &why),
                 Err(DialError::Silent(why)) => {
                     let unreachable = {
                         let peers = self.peers.lock();
-                        peers.get(&node).is_some_and(|peer| peer.life == Life::Unreachable)
+                        peers.get(&node).is_some_and(|peer| peer.state == PeerState::Unreachable)
                     };
                     if unreachable || self.runtime.clock.monotonic() >= deadline {
                         self.give_up(node, PeerEvent::Unreachable, &why);
@@ -195,47 +193,47 @@ impl Inner {
             }
             let (resolver, promise) = promise();
             if let Some(peer) = self.peers.lock().get_mut(&node) {
-                peer.hurry = Some(resolver);
+                peer.retry_now = Some(resolver);
             }
             self.runtime.timeout(pause, promise).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// Tells those who wait for `node`, and the receiver, that it cannot be had.
+    /// Reports to the receiver and to waiting senders that `node` is not available.
     fn give_up(&self, node: NodeId, event: PeerEvent, why: &str) {
-        let (life, told) = match event {
-            PeerEvent::Dead => (Life::Dead, "is dead"),
-            PeerEvent::Unreachable | PeerEvent::Up => (Life::Unreachable, "is unreachable"),
+        let (state, status) = match event {
+            PeerEvent::Dead => (PeerState::Dead, "has failed"),
+            PeerEvent::Unreachable | PeerEvent::Up => (PeerState::Unreachable, "is unreachable"),
         };
         let (news, waiting) = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&node) else { return };
-            peer.dialing &= life != Life::Dead;
-            (std::mem::replace(&mut peer.life, life) != life, std::mem::take(&mut peer.waiting))
+            peer.dialing &= state != PeerState::Dead;
+            (std::mem::replace(&mut peer.state, state) != state, std::mem::take(&mut peer.waiting))
         };
         if news {
-            log::warn!("{node} {told}: {why}");
-            self.tell(node, event);
+            log::warn!("{node} {status}: {why}");
+            self.notify(node, event);
         }
         let limit = self.config.peer_limit.as_secs();
-        let fault = Fault::new(Errno::EHOSTDOWN, format!("{node} {told} (time limit {limit} s): {why}"));
+        let fault = Fault::new(Errno::EHOSTDOWN, format!("{node} {status} (time limit {limit} s): {why}"));
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(fault.clone())));
     }
 
-    fn tell(&self, node: NodeId, event: PeerEvent) {
+    fn notify(&self, node: NodeId, event: PeerEvent) {
         if let Some(receiver) = self.receiver.get() {
             receiver.peer(node, event);
         }
     }
 
-    /// Takes a proven connection into use.
-    pub(super) fn establish(self: &Arc<Self>, line: Line, side: Side) {
-        let Line { proven, socket, neighbour } = line;
+    /// Puts an authenticated connection into use.
+    pub(super) fn establish(self: &Arc<Self>, new: NewConnection, side: Side) {
+        let NewConnection { proven, socket, neighbour } = new;
         let node = proven.node;
         let connection = Connection::new((node, side, proven.keys), socket, neighbour, self.runtime.clone());
         let (mut old, mut events) = (Vec::new(), Vec::new());
-        let (waiting, dial, hurry) = {
+        let (waiting, dial, retry_now) = {
             let mut peers = self.peers.lock();
             if self.stopped() {
                 return;
@@ -244,18 +242,18 @@ impl Inner {
             let peer = peers.entry(node).or_default();
             let before = peer.incarnation.replace(proven.incarnation);
             if before.is_some_and(|before| before != proven.incarnation) {
-                let all = [peer.opened.take(), peer.accepted.take(), peer.parting.take()];
+                let all = [peer.opened.take(), peer.accepted.take(), peer.closing.take()];
                 old.extend(all.into_iter().flatten());
-                if matches!(peer.life, Life::Up | Life::Lost | Life::Idle) {
-                    peer.life = Life::Dead;
+                if matches!(peer.state, PeerState::Up | PeerState::Lost | PeerState::Idle) {
+                    peer.state = PeerState::Dead;
                     events.push(PeerEvent::Dead);
                 }
             }
             old.extend(peer.slot(side).replace(connection.clone()));
             if side == Side::Opened {
                 peer.dialing = false;
-                // Who was idle has not been away.
-                if std::mem::replace(&mut peer.life, Life::Up) != Life::Idle {
+                // The receiver was not notified of the close of idle connections.
+                if std::mem::replace(&mut peer.state, PeerState::Up) != PeerState::Idle {
                     events.push(PeerEvent::Up);
                 }
             }
@@ -264,31 +262,31 @@ impl Inner {
                 std::mem::take(&mut peer.waiting).into_iter().partition(|wait| wait.0 == lane);
             peer.waiting = rest;
             let ready: Vec<_> = ready;
-            (ready, peer.needs_dial(), peer.hurry.take())
+            (ready, peer.needs_dial(), peer.retry_now.take())
         };
-        let replaced = Fault::new(Errno::ECONNRESET, format!("{node} has connected anew"));
+        let replaced = Fault::new(Errno::ECONNRESET, format!("{node} has reconnected"));
         old.iter().for_each(|old| old.close(replaced.clone()));
-        events.into_iter().for_each(|event| self.tell(node, event));
+        events.into_iter().for_each(|event| self.notify(node, event));
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Ok(connection.clone())));
-        hurry.into_iter().for_each(|hurry| hurry.resolve(()));
+        retry_now.into_iter().for_each(|retry_now| retry_now.resolve(()));
         self.runtime.spawn(self.clone().serve(connection));
         if dial {
             self.runtime.spawn(self.clone().dial(node, None));
         }
-        self.thin_out();
+        self.close_excess();
     }
 
-    /// A connection's life: read until it ends, then see to a new one.
+    /// Reads a connection until it ends, then reopens it if necessary.
     async fn serve(self: Arc<Self>, connection: Arc<Connection>) {
-        self.tell_endpoint(&connection);
+        self.announce_endpoint(&connection);
         let ended = self.read(&connection).await;
         connection.close(ended.clone().err().unwrap_or_else(stopping));
         self.leave(&connection);
         let Err(ended) = ended else { return };
         let fault = connection.closed().unwrap_or(ended);
         self.grants.fail_gets(Some(connection.peer), &fault);
-        self.loans.fail(Some(connection.peer), &fault);
-        self.open_again(&connection);
+        self.exports.fail(Some(connection.peer), &fault);
+        self.reopen(&connection);
         let dial = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&connection.peer) else { return };
@@ -297,8 +295,8 @@ impl Inner {
                 return;
             }
             *slot = None;
-            if connection.side == Side::Opened && peer.life == Life::Up {
-                peer.life = Life::Lost;
+            if connection.side == Side::Opened && peer.state == PeerState::Up {
+                peer.state = PeerState::Lost;
             }
             !self.stopped() && peer.needs_dial()
         };
@@ -309,27 +307,27 @@ impl Inner {
         }
     }
 
-    /// Reads a connection to its end.
+    /// Reads a connection until its orderly end.
     ///
     /// # Errors
-    /// Why it has not ended in good order.
+    /// The reason for any other end.
     async fn read(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<()> {
         reader::read_all(self, connection).await?;
         self.answer_bye(connection);
-        connection.parted().await?;
+        connection.bye_sent().await?;
         reader::read_end(connection).await
     }
 
-    /// Asks a peer for a sign of life, and drops its connections when it was silent for too long.
+    /// Pings a peer, or drops its connections if it was silent for the peer time limit.
     pub(super) fn probe(&self, node: NodeId) {
         let now = self.runtime.clock.monotonic();
         let (connections, silent) = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&node) else { return };
-            if peer.opened.is_none() && peer.parting.is_none() {
+            if peer.opened.is_none() && peer.closing.is_none() {
                 return;
             }
-            let connections: Vec<_> = peer.connections().chain(&peer.parting).cloned().collect();
+            let connections: Vec<_> = peer.connections().chain(&peer.closing).cloned().collect();
             let stalled = connections.iter().any(|connection| connection.stalled.load(Ordering::Relaxed));
             let heard = connections.iter().map(|connection| connection.heard.load(Ordering::Relaxed)).sum();
             let probe = &mut peer.probe;
@@ -338,18 +336,18 @@ impl Inner {
             } else if now - probe.last > PROBE_GAP {
                 probe.silent_since = now.saturating_sub(waited(self.config.peer_limit));
             } else if heard != probe.heard {
-                // After the look before this one, nobody knows when.
+                // It arrived at an unknown time after the previous probe.
                 probe.silent_since = probe.last;
             }
             (probe.heard, probe.last) = (heard, now);
             (connections, now - probe.silent_since)
         };
         if silent >= self.config.peer_limit {
-            let why = format!("nothing was heard of {node} for {} s", silent.as_secs());
+            let why = format!("{node} was silent for {} s", silent.as_secs());
             let fault = Fault::new(Errno::ETIMEDOUT, why);
             connections.iter().for_each(|connection| connection.close(fault.clone()));
         } else if let Some(connection) = connections.last() {
-            // On the connection that the peer opened, if there is one: a reply lane, which is never held up.
+            // On the connection that the peer opened, if it exists: its reply lane is never blocked.
             let _ = connection.post(Outgoing::bare(Kind::Ping, 0));
         }
     }
@@ -358,21 +356,21 @@ impl Inner {
         if self.stopped.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Ends the wait in `accept_all`. Fails only when the kernel has closed the socket already.
+        // Ends the wait in `accept_all`. Fails only if the kernel has closed the socket already.
         for listener in [Some(&self.listener), self.host_listener.as_ref()].into_iter().flatten() {
             let _ = shutdown(listener.get(), Shutdown::Both);
         }
         let (mut connections, mut waiting) = (Vec::new(), Vec::new());
         for peer in self.peers.lock().values_mut() {
-            let all = [peer.opened.take(), peer.accepted.take(), peer.parting.take()];
+            let all = [peer.opened.take(), peer.accepted.take(), peer.closing.take()];
             connections.extend(all.into_iter().flatten());
             waiting.append(&mut peer.waiting);
-            peer.hurry.take().into_iter().for_each(|hurry| hurry.resolve(()));
+            peer.retry_now.take().into_iter().for_each(|retry_now| retry_now.resolve(()));
         }
         connections.iter().for_each(|connection| connection.close(stopping()));
         waiting.into_iter().for_each(|(_, resolver)| resolver.resolve(Err(stopping())));
         self.grants.fail_gets(None, &stopping());
-        self.loans.fail(None, &stopping());
+        self.exports.fail(None, &stopping());
         self.close_links();
     }
 
@@ -398,5 +396,5 @@ impl Inner {
 }
 
 fn stopping() -> Fault {
-    Fault::new(Errno::EHOSTDOWN, "this agent's network is closed")
+    Fault::new(Errno::EHOSTDOWN, "the network of this agent is closed")
 }

@@ -1,14 +1,13 @@
-//! Reads the messages of one connection, as a task.
+//! The task that reads the messages of one connection.
 //!
-//! Payloads are read from the socket straight into the frame where they belong: a frame of the receive pool
-//! of the message's lane, the granted frame of a put, the frame of a get. Those of a peer of this host are copied there from
-//! where they lie. While the pool is dry the connection
-//! is not read, which in the end stops its sender. Anything damaged ends the connection, with its reason.
+//! It reads payloads from the socket directly into their frame: one of the receive pool of the lane, the granted frame of a put,
+//! or the frame of a get. It copies exported payloads of peers on this host into that frame. While the pool is empty the task
+//! does not read, which in the end blocks the sender. Damaged messages end the connection with their reason.
 
 use super::Inner;
 use super::connection::{Connection, broken};
 use super::header::{HEADER_SIZE, Header, Kind};
-use super::host::{PLACE_SIZE, Place};
+use super::host::{LOCATION_SIZE, Location};
 use super::input::Input;
 use super::outgoing::Outgoing;
 use crate::grant::PendingGet;
@@ -22,13 +21,13 @@ use tameike_io::slab::{BlockSums, Frame, Payload};
 
 /// Bytes of a payload that are read and hashed at a time.
 const PIECE_SIZE: usize = 128 << 10;
-/// Between two looks whether what was sent by libfabric has come.
+/// Interval of checks for messages that libfabric still carries.
 const PACKETS_PAUSE: Duration = Duration::from_millis(1);
 
-/// Reads until the peer has closed the connection in good order.
+/// Reads until the peer closes the connection in an orderly way.
 ///
 /// # Errors
-/// Why it ended otherwise.
+/// The reason for any other end.
 pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) -> Result<()> {
     let mut reader = Reader { fabric, connection, input: Input::new(connection) };
     while reader.read_message().await? != Kind::Bye {
@@ -37,22 +36,22 @@ pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) 
     Ok(())
 }
 
-/// Waits until the peer has ended its side of the stream, on which nothing comes any more.
+/// Waits until the peer ends its side of the stream, after its last message.
 ///
 /// # Errors
-/// The connection breaks before, or something comes.
+/// The connection breaks first, or more data arrives.
 pub(super) async fn read_end(connection: &Connection) -> Result<()> {
     match connection.socket.read(&mut [0], &mut []).await {
         Ok(0) => Ok(()),
         Ok(_) => {
-            let why = format!("{} has sent something after its last message", connection.peer);
+            let why = format!("{} sent data after its last message", connection.peer);
             Err(Fault::new(Errno::ECONNRESET, why))
         }
         Err(error) => Err(broken("cannot receive", connection.peer, &error)),
     }
 }
 
-/// Reads the one message of a packet that has come by libfabric, behind its first bytes.
+/// Reads the message of a packet that libfabric delivered.
 pub(super) async fn read_packet(fabric: Arc<Inner>, connection: Arc<Connection>, packet: Vec<u8>) {
     let mut reader =
         Reader { fabric: &fabric, connection: &connection, input: Input::of_packet(&connection, packet) };
@@ -107,26 +106,26 @@ impl Reader<'_> {
                 self.skip(&header).await?;
             }
             Kind::Bell => {
-                self.fabric.hear_bell();
+                self.fabric.on_doorbell();
                 self.skip(&header).await?;
             }
             Kind::Copied => {
-                self.fabric.loans.copied(header.get, self.connection.peer);
+                self.fabric.exports.copied(header.get, self.connection.peer);
                 self.skip(&header).await?;
             }
         }
         Ok(header.kind)
     }
 
-    /// Waits until so many messages have come by libfabric: what the peer has sent there before its last message here.
+    /// Waits until `count` messages have arrived by libfabric: those that the peer sent there before its last message here.
     async fn await_packets(&self, count: u64) -> Result<()> {
         let (runtime, limit) = (&self.fabric.runtime, self.fabric.config.peer_limit);
         let deadline = runtime.clock.monotonic() + limit;
         while self.connection.arrived.load(Ordering::Acquire) < count {
             if runtime.clock.monotonic() > deadline || self.connection.closed().is_some() {
-                return Err(self.damaged("messages have not come by libfabric"));
+                return Err(self.damaged("messages sent by libfabric did not arrive"));
             }
-            self.fabric.hear_bell();
+            self.fabric.on_doorbell();
             runtime.sleep(PACKETS_PAUSE).await;
         }
         Ok(())
@@ -145,7 +144,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A frame of the pool of this lane, as soon as there is one.
+    /// Takes a frame of the pool of this lane, and waits for one if necessary.
     async fn frame(&self, lane: Lane) -> Frame {
         let pool = match lane {
             Lane::Request => &self.fabric.config.request_frames,
@@ -155,7 +154,7 @@ impl Reader<'_> {
             return frame;
         }
         if self.input.is_packet {
-            // Others come by all the same.
+            // A packet that waits for a frame does not block other packets.
             return pool.take().await;
         }
         self.connection.stalled.store(true, Ordering::Relaxed);
@@ -180,7 +179,7 @@ impl Reader<'_> {
 
     async fn get(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let Ok(length) = <[u8; 4]>::try_from(body).map(u32::from_le_bytes) else {
-            return Err(self.damaged("a get does not say how many bytes it wants"));
+            return Err(self.damaged("a get without a length arrived"));
         };
         self.skip(header).await?;
         let answer = match self.fabric.grants.readable(header.grant, length) {
@@ -209,7 +208,8 @@ impl Reader<'_> {
             (Err(fault), _) => Err(fault.clone()),
             (Ok(()), Kind::Got) if header.payload_length == length => Ok(()),
             (Ok(()), _) => {
-                let why = format!("{} does not grant these bytes (any more)", self.connection.peer);
+                let why =
+                    format!("{} does not grant these bytes, or has revoked the grant", self.connection.peer);
                 Err(Fault::new(Errno::ESTALE, why))
             }
         };
@@ -217,10 +217,10 @@ impl Reader<'_> {
         read
     }
 
-    /// Reads the payload to the start of `frame` and checks it; the checksums of its blocks.
+    /// Reads the payload into the start of `frame` and verifies it. Returns the checksums of its blocks.
     async fn payload(&mut self, header: &Header, frame: Frame) -> (Frame, Result<BlockSums>) {
         let length = header.payload_length as usize;
-        let (frame, read) = match header.lent {
+        let (frame, read) = match header.exported {
             true => self.copy(frame, length).await,
             false => {
                 let mut frame = frame;
@@ -238,7 +238,7 @@ impl Reader<'_> {
         (frame, sums)
     }
 
-    /// Reads a payload. Each piece is hashed as it comes, while it is in the processor's cache and others are on their way.
+    /// Reads a payload, and hashes each piece while it is in the processor's cache and the next ones arrive.
     async fn read_beside(&mut self, target: &mut [u8]) -> Result<()> {
         let last = target.len().saturating_sub(1) / PIECE_SIZE * PIECE_SIZE;
         let (pieces, last) = target.split_at_mut(last);
@@ -250,41 +250,42 @@ impl Reader<'_> {
         self.prove_beside(last).await
     }
 
-    /// Copies a lent payload of so many bytes.
+    /// Copies an exported payload of `length` bytes.
     async fn copy(&mut self, mut frame: Frame, length: usize) -> (Frame, Result<()>) {
-        let place = match self.place().await {
-            Ok(place) => place,
+        let location = match self.location().await {
+            Ok(location) => location,
             Err(fault) => return (frame, Err(fault)),
         };
         let (frame, copied) = match (&self.connection.neighbour, self.connection.link.get()) {
             (Some(neighbour), _) => {
-                let copied = neighbour.copy(place, &mut frame[..length]).map_err(|error| error.to_string());
+                let copied =
+                    neighbour.copy(location, &mut frame[..length]).map_err(|error| error.to_string());
                 (frame, copied)
             }
             (None, Some(link)) => {
-                let reading = link.read(place, frame, length as u32);
+                let reading = link.read(location, frame, length as u32);
                 self.connection.ring();
                 let (frame, read) = reading.await;
-                (frame, read.map_err(|fault| fault.message.to_string()))
+                (frame, read.map_err(|fault| fault.to_string()))
             }
-            (None, None) => (frame, Err("nothing is lent on this connection".to_owned())),
+            (None, None) => (frame, Err("this connection exports no payloads".to_owned())),
         };
         if let Err(why) = copied {
-            return (frame, Err(self.damaged(&format!("a lent payload cannot be read ({why})"))));
+            return (frame, Err(self.damaged(&format!("an exported payload cannot be read ({why})"))));
         }
-        self.give_back(place);
+        self.report_copied(location);
         self.input.count(length).await;
         (frame, Ok(()))
     }
 
-    async fn place(&mut self) -> Result<Place> {
-        let mut place = [0; PLACE_SIZE];
-        self.input.read(&mut place).await?;
-        self.prove_beside(&place).await?;
-        Ok(Place::decode(place))
+    async fn location(&mut self) -> Result<Location> {
+        let mut location = [0; LOCATION_SIZE];
+        self.input.read(&mut location).await?;
+        self.prove_beside(&location).await?;
+        Ok(Location::decode(location))
     }
 
-    /// Ends a message with what stands behind its body, or the last piece of it; without any, no second tag comes.
+    /// Verifies the last piece of what follows the body. An empty one has no tag.
     async fn prove_beside(&mut self, piece: &[u8]) -> Result<()> {
         if piece.is_empty() {
             return Ok(());
@@ -295,15 +296,15 @@ impl Reader<'_> {
         }
     }
 
-    /// On the connection for replies, which is never held up: the frame of a reply may be what a request waits for.
-    fn give_back(&self, place: Place) {
-        self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Copied, place.number));
+    /// Sent on the connection for replies, which is never blocked: a request may wait for the frame of a reply.
+    fn report_copied(&self, location: Location) {
+        self.fabric.post_reply(self.connection.peer, Outgoing::bare(Kind::Copied, location.number));
     }
 
     async fn skip(&mut self, header: &Header) -> Result<()> {
-        if header.lent {
-            let place = self.place().await?;
-            self.give_back(place);
+        if header.exported {
+            let location = self.location().await?;
+            self.report_copied(location);
             return Ok(());
         }
         let mut waste = [0; 4096];

@@ -1,44 +1,46 @@
-//! Authentication of messages, by hashes that only the two agents of a connection can make.
+//! Authentication of messages by keyed hashes.
 //!
 //! ```text
-//!  TCP:        header | body | tag | payload or place | tag      (the second tag only where something stands before it)
-//!  libfabric:  token (16) | number (8) | header | body | payload or place | tag
+//!  TCP:        header | body | tag | payload or location | tag      (the second tag only after a payload or location)
+//!  libfabric:  token (16) | number (8) | header | body | payload or location | tag
 //! ```
 //!
-//! A tag is the BLAKE3 hash, keyed for the connection and the direction, of what comes before it: on TCP of the message's number
-//! (8 bytes, little-endian, counted by both ends from 0) and of all its pieces so far; in a packet of libfabric of the whole packet. So nobody on
-//! the network can forge, change, repeat, reorder or drop a message unnoticed. The first tag lets the receiver act on a header
-//! only after it is proven. Packets may come in another order and get lost before the peer has answered there: their receiver
-//! takes each number once ([`Packets`]).
+//! A tag is a BLAKE3 hash, keyed for the connection and the direction, of everything before it:
 //!
-//! Local sockets need no tags: the kernel names the user at the other end, and nobody else can write there.
+//! - TCP: the message's number (8 bytes, little-endian, counted by both ends from 0) and all its pieces so far. So no attacker on
+//!   the network can forge, change, repeat, reorder or drop a message unnoticed. The first tag lets the receiver verify a header
+//!   before use.
+//! - libfabric: the whole packet. Packets may be reordered, and lost before the peer has answered by libfabric. The receiver
+//!   accepts each number once ([`Packets`]).
+//!
+//! Local sockets need no tags: the kernel reports the user at the other end, and no other process can write to the socket.
 
 use tameike_core::wire::endpoint::TOKEN_SIZE;
 
 /// Size of a tag, in bytes.
 pub(super) const TAG_SIZE: usize = 32;
 const NUMBER_SIZE: usize = 8;
-/// What a packet has before its message.
+/// Bytes of a packet before its message.
 pub(super) const PACKET_HEAD: usize = TOKEN_SIZE + NUMBER_SIZE;
-/// Packets by which one may come late, more than are ever in flight.
+/// Largest accepted reordering, in packets; more are never in flight.
 const WINDOW: u64 = 1024;
 
 pub(super) type Tag = [u8; TAG_SIZE];
 
-/// Keys of a connection, one per direction.
+/// The keys of a connection, one per direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     pub outgoing: [u8; 32],
     pub incoming: [u8; 32],
 }
 
-/// One direction of a stream.
+/// The state of one direction of a stream.
 pub(super) struct Stream {
     key: [u8; 32],
     next: u64,
 }
 
-/// A message of a stream, as far as it has been seen.
+/// The hash of a message's pieces so far.
 pub(super) struct Message(blake3::Hasher);
 
 impl Stream {
@@ -46,7 +48,6 @@ impl Stream {
         Self { key, next: 0 }
     }
 
-    /// The next message.
     pub(super) fn message(&mut self) -> Message {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&self.next.to_le_bytes());
@@ -61,18 +62,18 @@ impl Message {
         self
     }
 
-    /// For all pieces so far.
+    /// The tag of all pieces so far.
     pub(super) fn tag(&self) -> Tag {
         *self.0.finalize().as_bytes()
     }
 
-    /// Whether `tag` is for all pieces so far. Takes as long whatever is wrong.
+    /// Compares `tag` with that of all pieces so far, in constant time.
     pub(super) fn is(&self, tag: &Tag) -> bool {
         self.0.finalize() == *tag
     }
 }
 
-/// Packets of one connection through libfabric.
+/// The authentication of a connection's packets by libfabric.
 pub(super) struct Packets {
     keys: Keys,
     sent: u64,
@@ -84,7 +85,7 @@ impl Packets {
         Self { keys, sent: 0, seen: Seen::default() }
     }
 
-    /// A packet of these pieces.
+    /// Encodes a packet of these pieces.
     pub(super) fn seal(&mut self, token: &[u8], pieces: [&[u8]; 3]) -> Vec<u8> {
         let number = self.sent.to_le_bytes();
         self.sent += 1;
@@ -95,7 +96,7 @@ impl Packets {
         packet
     }
 
-    /// Takes the tag off a packet. `false` when it is not the peer's, or came before.
+    /// Verifies a packet and removes its tag. False if it is not from the peer, or is a replay.
     pub(super) fn open(&mut self, packet: &mut Vec<u8>) -> bool {
         let Some((content, tag)) = packet.split_last_chunk::<TAG_SIZE>() else { return false };
         let Some(number) = content.get(TOKEN_SIZE..).and_then(|rest| rest.first_chunk::<NUMBER_SIZE>())
@@ -111,12 +112,12 @@ impl Packets {
     }
 }
 
-/// No tag of a packet is one of a stream.
+/// A separate key, so that no tag of a packet is valid in a stream.
 fn packet_key(key: &[u8; 32]) -> [u8; 32] {
     *blake3::keyed_hash(key, b"packets").as_bytes()
 }
 
-/// Numbers that have come: all below `from` count as such.
+/// The numbers received: all below `from`, and those in `after`.
 #[derive(Default)]
 struct Seen {
     from: u64,
@@ -143,7 +144,7 @@ mod tests {
     const KEYS: Keys = Keys { outgoing: [1; 32], incoming: [1; 32] };
 
     #[test]
-    fn a_tag_is_for_number_and_pieces() {
+    fn a_tag_depends_on_number_and_pieces() {
         let mut stream = Stream::new([7; 32]);
         let tag = |number: u64, text: &[u8]| {
             *blake3::keyed_hash(&[7; 32], &[&number.to_le_bytes(), text].concat()).as_bytes()
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_taken_once_and_unchanged() {
+    fn a_packet_is_accepted_once_and_unchanged() {
         let (mut ours, mut theirs) = (Packets::new(KEYS), Packets::new(KEYS));
         let sealed: Vec<_> = (0..5).map(|_| ours.seal(&[9; TOKEN_SIZE], [b"head", b"body", b""])).collect();
         for at in 0..sealed[0].len() {

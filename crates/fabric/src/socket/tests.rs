@@ -9,10 +9,10 @@ use std::net::TcpStream;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::slab::{BlockSums, Slab};
 
-/// Two nodes on this machine, each with its own reactor.
+/// Two nodes on this machine, each with a reactor.
 pub(crate) struct SocketNetwork {
     pub systems: [System; 2],
-    /// The job's secret, by which agents of one host meet: tests that run at the same time may want one of their own.
+    /// The job's secret, which determines the names of local sockets. Concurrent tests may need different ones.
     pub secret: [u8; 32],
     pub fabrics: Mutex<[Option<Arc<SocketFabric>>; 2]>,
     addresses: Mutex<[Option<String>; 2]>,
@@ -21,11 +21,11 @@ pub(crate) struct SocketNetwork {
     pub inline_max: usize,
     pub frames: u32,
     pub peer_limit: Duration,
-    /// Whether the nodes know that they are on one host.
+    /// Whether the nodes use local sockets.
     pub one_host: bool,
-    /// What libfabric speaks with devices through, if it carries what goes between them.
+    /// The libfabric provider, if any.
     pub ofi: Option<Provider>,
-    /// The device of each, which they share here.
+    /// The device of both nodes.
     pub device: Option<Arc<HostDevice>>,
 }
 
@@ -51,7 +51,7 @@ impl SocketNetwork {
         }
     }
 
-    /// One whose nodes speak over TCP, and one whose nodes know that they are on one host.
+    /// A network over TCP, and one over local sockets.
     pub(crate) fn both(inline_max: usize, frames: u32) -> [Self; 2] {
         [false, true].map(|one_host| {
             let mut network = Self::new(inline_max, frames);
@@ -96,12 +96,12 @@ impl SocketNetwork {
         fabric
     }
 
-    /// Waits until what goes to a peer on both lanes, and what comes back, goes by libfabric.
+    /// Waits until both lanes to the peer use libfabric in both directions.
     fn wait_for_links(&self, fabric: &SocketFabric, peer: NodeId) {
         let (inner, runtime) = (fabric.inner.clone(), self.runtime());
         wait(&self.runtime(), async move {
             for lane in [Lane::Request, Lane::Reply] {
-                let connection = inner.connection(peer, lane).await.expect("the peer is there");
+                let connection = inner.connection(peer, lane).await.expect("the peer is reachable");
                 while !connection.link.get().is_some_and(|link| link.is_usable()) {
                     assert!(connection.closed().is_none(), "{:?}", connection.closed());
                     runtime.sleep(Duration::from_millis(1)).await;
@@ -148,7 +148,7 @@ impl Drop for SocketNetwork {
 }
 
 #[test]
-fn it_does_what_every_fabric_does() {
+fn sockets_pass_the_conformance_tests() {
     for inline_max in [UNIT_SIZE, 3000] {
         for (name, test) in TESTS {
             for network in SocketNetwork::both(inline_max, 4) {
@@ -160,7 +160,7 @@ fn it_does_what_every_fabric_does() {
 }
 
 #[test]
-fn it_does_so_with_libfabric() {
+fn sockets_with_libfabric_pass_the_conformance_tests() {
     for provider in [Provider::Tcp, Provider::Shm] {
         for (name, test) in TESTS {
             println!("{name} (libfabric: {provider})");
@@ -171,9 +171,9 @@ fn it_does_so_with_libfabric() {
     }
 }
 
-/// Messages that were on their way are lost with an endpoint, and connections with them: both ends connect anew, and do without.
+/// Messages in flight are lost with an endpoint, and so are its connections: both ends reconnect, and use sockets.
 #[test]
-fn where_libfabric_ends_agents_go_on_over_sockets() {
+fn agents_continue_over_sockets_after_libfabric_ends() {
     let mut network = SocketNetwork::new(UNIT_SIZE, 4);
     network.ofi = Some(Provider::Tcp);
     let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
@@ -183,7 +183,7 @@ fn where_libfabric_ends_agents_go_on_over_sockets() {
     for (from, to, number) in [(&a, &b, 0), (&b, &a, 1), (&a, &b, 2)] {
         let peer = to.fabric.local();
         let send = || from.fabric.send(peer, Lane::Request, vec![number], Some(payload.clone()));
-        // What was sent on a connection that has just ended is sent again, as requests are.
+        // A message lost with its connection is sent again, as requests are.
         while let Err(fault) = wait(&network.runtime(), send()) {
             assert_eq!(fault.errno, Errno::ECONNRESET, "{fault}");
         }
@@ -199,9 +199,9 @@ fn where_libfabric_ends_agents_go_on_over_sockets() {
     assert!(counted.iter().any(|counter| counter.value > 0), "libfabric was used before: {counted:?}");
 }
 
-/// Frames that are written to from elsewhere must come back when that has ended, and not before.
+/// Frames in use by a write return when it ends, and not before.
 #[test]
-fn frames_of_gets_from_a_peer_that_dies_come_back() {
+fn frames_of_gets_from_a_failed_peer_return() {
     for provider in [None, Some(Provider::Tcp), Some(Provider::Shm)] {
         let mut network = SocketNetwork::new(UNIT_SIZE, 4);
         network.ofi = provider;
@@ -210,17 +210,17 @@ fn frames_of_gets_from_a_peer_that_dies_come_back() {
             let (runtime, pool) = (network.runtime(), network.frames());
             let source = patterned(&pool, 1);
             let grant = b.fabric.grant_read(source.clone());
-            let (tell, told) = std::sync::mpsc::channel();
+            let (report, reports) = std::sync::mpsc::channel();
             for _ in 0..40 {
                 let frame = pool.try_take().expect("a frame");
-                let (get, tell) = (a.fabric.get(B, grant, frame, UNIT_SIZE as u32), tell.clone());
-                runtime.spawn(async move { drop(tell.send(get.await)) });
+                let (get, report) = (a.fabric.get(B, grant, frame, UNIT_SIZE as u32), report.clone());
+                runtime.spawn(async move { drop(report.send(get.await)) });
             }
-            let (first, got) = told.recv_timeout(Duration::from_secs(10)).expect("an end");
+            let (first, got) = reports.recv_timeout(Duration::from_secs(10)).expect("the transfer ends");
             assert!(got.is_err() || first[..] == source[..]);
             network.kill(B);
             for _ in 1..40 {
-                let (frame, got) = told.recv_timeout(Duration::from_secs(30)).expect("an end");
+                let (frame, got) = reports.recv_timeout(Duration::from_secs(30)).expect("the transfer ends");
                 assert!(got.is_err() || frame[..] == source[..], "{provider:?}");
             }
             network.kill(A);
@@ -234,21 +234,21 @@ fn neighbours(frames: u32) -> SocketNetwork {
 }
 
 #[test]
-fn agents_of_one_host_lend_large_payloads_and_get_them_back() {
+fn agents_of_one_host_export_large_payloads_and_regain_the_frames() {
     let network = neighbours(4);
     let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let pool = network.frames();
     let held = pool.clone();
     let sent = wait(&network.runtime(), async move {
         let payload = patterned(&held, 1);
-        a.fabric.send(B, Lane::Request, b"lent".to_vec(), Some(payload)).await.map(|()| a)
+        a.fabric.send(B, Lane::Request, b"exported".to_vec(), Some(payload)).await.map(|()| a)
     });
-    let a = sent.expect("b is there");
-    // Its word that it has copied the payload has come by now, and the frame is free.
+    let a = sent.expect("b is reachable");
+    // The peer's report of the copy has arrived, and the frame is free.
     let all: Vec<_> = (0..pool.share()).map(|_| pool.try_take().expect("a frame")).collect();
     drop(all);
     let found = b.next();
-    assert_eq!(found.body, b"lent");
+    assert_eq!(found.body, b"exported");
     assert!(found.payload.as_deref() == Some(&patterned(&pool, 1)[..]));
     let fabric = network.fabrics.lock()[0].clone().expect("started");
     assert!(fabric.inner.is_neighbour(B));
@@ -256,21 +256,22 @@ fn agents_of_one_host_lend_large_payloads_and_get_them_back() {
 }
 
 #[test]
-fn what_was_lent_to_a_peer_that_dies_comes_back() {
+fn exports_to_a_failed_peer_end() {
     let network = neighbours(1);
     let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let (runtime, pool) = (network.runtime(), network.frames());
-    // B keeps its one frame for requests: the second payload is not copied.
+    // B keeps its only frame for requests, so it cannot copy the second payload.
     let first = a.fabric.send(B, Lane::Request, b"first".to_vec(), Some(patterned(&pool, 1)));
-    wait(&runtime, first).expect("b is there");
+    wait(&runtime, first).expect("b is reachable");
     let kept = b.next();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reports) = std::sync::mpsc::channel();
     let second = a.fabric.send(B, Lane::Request, b"second".to_vec(), Some(patterned(&pool, 2)));
-    runtime.spawn(async move { drop(tell.send(second.await)) });
-    let early = told.recv_timeout(Duration::from_millis(200));
-    assert!(early.is_err(), "nobody has copied it: {early:?}");
+    runtime.spawn(async move { drop(report.send(second.await)) });
+    let early = reports.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "the payload is not copied: {early:?}");
     network.kill(B);
-    let fault = told.recv_timeout(Duration::from_secs(10)).expect("an end").expect_err("b is dead");
+    let fault =
+        reports.recv_timeout(Duration::from_secs(10)).expect("the transfer ends").expect_err("b has failed");
     assert!(matches!(fault.errno, Errno::ECONNRESET | Errno::EHOSTDOWN), "{fault}");
     drop(kept);
     let all: Vec<_> = (0..pool.share()).map_while(|_| pool.try_take()).collect();
@@ -278,7 +279,7 @@ fn what_was_lent_to_a_peer_that_dies_comes_back() {
 }
 
 #[test]
-fn an_agent_that_lends_nothing_is_spoken_with_over_tcp() {
+fn an_agent_without_exports_is_reached_by_tcp() {
     let network = neighbours(2);
     let a = Agent::start(&network, A);
     let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
@@ -293,8 +294,8 @@ fn an_agent_that_lends_nothing_is_spoken_with_over_tcp() {
     b.attach(Arc::new(Take(sender)));
     let payload = patterned(&network.frames(), 3);
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over".to_vec(), Some(payload.clone())))
-        .expect("b is there");
-    let found = messages.recv_timeout(Duration::from_secs(10)).expect("it arrives");
+        .expect("b is reachable");
+    let found = messages.recv_timeout(Duration::from_secs(10)).expect("the message arrives");
     assert!(found.payload.as_deref() == Some(&payload[..]));
     let fabric = network.fabrics.lock()[0].clone().expect("started");
     assert!(!fabric.inner.is_neighbour(B));
@@ -314,18 +315,18 @@ fn refusal(change: impl Fn(&mut SocketConfig)) -> Fault {
 }
 
 #[test]
-fn who_does_not_know_the_secret_is_refused() {
+fn an_agent_without_the_secret_is_refused() {
     let fault = refusal(|config| config.secret[31] ^= 1);
-    assert!(fault.message.contains("does not know the secret of job test"), "{fault}");
+    assert!(fault.to_string().contains("does not know the secret of job test"), "{fault}");
 }
 
 #[test]
-fn who_belongs_to_another_job_is_refused() {
+fn an_agent_of_another_job_is_refused() {
     let fault = refusal(|config| config.job = JobId::new("other").expect("valid"));
-    assert!(fault.message.contains("belongs to another job"), "{fault}");
+    assert!(fault.to_string().contains("belongs to another job"), "{fault}");
 }
 
-/// A peer made by hand: it proves itself and then does what the test wants.
+/// A fake peer that authenticates, and is then driven by the test.
 pub(super) fn impostor(network: &SocketNetwork, to: &SocketFabric) -> (TcpStream, Stream) {
     let config = network.config(B);
     let stream = TcpStream::connect(to.local_addr()).expect("a listens");
@@ -340,7 +341,7 @@ pub(super) fn impostor(network: &SocketNetwork, to: &SocketFabric) -> (TcpStream
     (stream, Stream::new(proven.keys.outgoing))
 }
 
-/// The bytes of the next message of a stream.
+/// Encodes the next message of a stream.
 pub(super) fn sealed(stream: &mut Stream, body: &[u8], payload: &[u8]) -> Vec<u8> {
     let beside = (payload.len() as u32, BlockSums::of(payload).digest());
     let header = header::Header::new(Kind::Message, Lane::Request, body, beside).encode();
@@ -352,7 +353,7 @@ pub(super) fn sealed(stream: &mut Stream, body: &[u8], payload: &[u8]) -> Vec<u8
 }
 
 #[test]
-fn damage_ends_the_connection_and_nothing_else() {
+fn damage_ends_only_its_connection() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = network.fabrics.lock()[0].clone().expect("started");
@@ -369,11 +370,12 @@ fn damage_ends_the_connection_and_nothing_else() {
         assert!(a.messages.try_recv().is_err(), "byte {damaged}");
     }
     let _b = Agent::start(&network, B);
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"alive".to_vec(), None)).expect("b is there");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"alive".to_vec(), None))
+        .expect("b is reachable");
 }
 
 #[test]
-fn strangers_get_nothing_and_are_shown_the_door() {
+fn unauthenticated_connections_get_nothing_and_are_closed() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
     let fabric = network.fabrics.lock()[0].clone().expect("started");
@@ -385,17 +387,17 @@ fn strangers_get_nothing_and_are_shown_the_door() {
     let mut answer = Vec::new();
     let _ = loud.read_to_end(&mut answer);
     assert!(answer.len() <= 112, "a hello at most, and never a proof");
-    assert_eq!(silent.read(&mut [0; 1]).expect("closed in good order"), 0);
+    assert_eq!(silent.read(&mut [0; 1]).expect("an orderly close"), 0);
     assert!(clock.monotonic() - begun < Duration::from_secs(8));
     assert!(a.messages.try_recv().is_err());
 }
 
 #[test]
-fn a_peer_that_hangs_is_unreachable_and_may_come_back() {
+fn a_peer_that_hangs_is_unreachable_and_may_return() {
     let mut network = SocketNetwork::new(UNIT_SIZE, 2);
     network.peer_limit = Duration::from_secs(1);
     let a = Agent::start(&network, A);
-    // Accepts, proves itself, and then says nothing.
+    // Accepts, authenticates, and then stays silent.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
     let fabric = network.fabrics.lock()[0].clone().expect("started");
@@ -419,19 +421,20 @@ fn a_peer_that_hangs_is_unreachable_and_may_come_back() {
         a.fabric.probe(B);
         wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(200)));
     }
-    // The other half was over at the first probe.
+    // The other half had passed at the first probe.
     assert!(clock.monotonic() - begun >= network.peer_limit / 2);
     drop((listener, socket));
     let b = Agent::start(&network, B);
     a.expect_event(PeerEvent::Up);
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"again".to_vec(), None)).expect("b is there");
+    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"again".to_vec(), None))
+        .expect("b is reachable");
     assert_eq!(b.next().body, b"again");
 }
 
-/// Keeps what arrives until told to let go.
-struct Hoard(Mutex<Vec<Incoming>>);
+/// Keeps what arrives until the test drops it.
+struct Holder(Mutex<Vec<Incoming>>);
 
-impl Receiver for Hoard {
+impl Receiver for Holder {
     fn message(&self, incoming: Incoming) {
         self.0.lock().push(incoming);
     }
@@ -439,11 +442,11 @@ impl Receiver for Hoard {
 }
 
 #[test]
-fn while_the_frames_for_requests_are_taken_replies_still_flow() {
+fn replies_flow_while_all_request_frames_are_in_use() {
     for network in SocketNetwork::both(UNIT_SIZE, 2) {
         let a = Agent::start(&network, A);
-        let hoard = Arc::new(Hoard(Mutex::default()));
-        let b = network.start(B, hoard.clone());
+        let holder = Arc::new(Holder(Mutex::default()));
+        let b = network.start(B, holder.clone());
         let payload = patterned(&network.frames(), 1);
         for _ in 0..20 {
             let send = a.fabric.send(B, Lane::Request, Vec::new(), Some(payload.clone()));
@@ -453,14 +456,14 @@ fn while_the_frames_for_requests_are_taken_replies_still_flow() {
             let grant = a.fabric.grant_read(payload.clone());
             let frame = network.frames().try_take().expect("a frame");
             let (_, got) = wait(&network.runtime(), b.get(A, grant, frame, UNIT_SIZE as u32));
-            got.expect("gets are not held up");
+            got.expect("gets are not blocked");
             wait(&network.runtime(), b.send(A, Lane::Reply, vec![number], None)).expect("nor replies");
             assert_eq!(a.next().body, [number]);
         }
-        assert!(hoard.0.lock().len() <= 2, "no more than there are frames");
+        assert!(holder.0.lock().len() <= 2, "no more than there are frames");
         let mut taken = 0;
         while taken < 20 {
-            taken += std::mem::take(&mut *hoard.0.lock()).len();
+            taken += std::mem::take(&mut *holder.0.lock()).len();
             wait(&network.runtime(), network.runtime().sleep(Duration::from_millis(1)));
         }
     }

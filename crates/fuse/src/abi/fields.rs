@@ -3,19 +3,19 @@
 use tameike_core::Timestamp;
 use tameike_core::attr::{AttrChange, SetTime};
 
-/// Bytes that are no request.
+/// The bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel sent what is no FUSE request")]
+#[error("the kernel sent a malformed FUSE request")]
 pub struct Malformed;
 
 pub(super) type Decoded<T> = Result<T, Malformed>;
 
-/// A lock that is wanted.
+/// The lock in a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
     /// The open file.
     pub handle: u64,
-    /// Whose lock it is.
+    /// The lock owner.
     pub owner: u64,
     /// First byte.
     pub start: u64,
@@ -23,18 +23,18 @@ pub struct LockRequest {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
-    /// Process that asks.
+    /// The requesting process.
     pub pid: u32,
 }
 
-/// Files that the kernel no longer holds, with how many look-ups each.
+/// Nodes that the kernel no longer references, with their lookup counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgets<'a>(pub(super) &'a [u8]);
 
 impl Forgets<'_> {
     pub(super) const ONE_SIZE: usize = 16;
 
-    /// Numbers of files, each with its look-ups.
+    /// Node ids with the lookup counts to subtract.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.chunks_exact(Self::ONE_SIZE).filter_map(|one| {
             let mut fields = Fields(one);
@@ -43,7 +43,7 @@ impl Forgets<'_> {
     }
 }
 
-/// Which attributes a request changes.
+/// Flags of the attributes that a request changes.
 mod set {
     pub(super) const MODE: u32 = 1;
     pub(super) const UID: u32 = 1 << 1;
@@ -55,7 +55,7 @@ mod set {
     pub(super) const MTIME_NOW: u32 = 1 << 8;
 }
 
-/// Numbers that follow one another.
+/// A sequence of numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -76,8 +76,7 @@ impl Fields<'_> {
         Ok(u64::from_ne_bytes(*bytes))
     }
 
-    /// Handle, offset and size.
-    pub(super) fn place(&mut self) -> Decoded<(u64, u64, u32)> {
+    pub(super) fn handle_and_range(&mut self) -> Decoded<(u64, u64, u32)> {
         Ok((self.u64()?, self.u64()?, self.u32()?))
     }
 
@@ -109,11 +108,11 @@ impl Fields<'_> {
     }
 }
 
-/// Names and bytes that follow one another.
+/// A sequence of names and bytes.
 pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 
 impl<'a> Rest<'a> {
-    /// A name, which a zero byte ends.
+    /// Reads a name, terminated by a zero byte.
     pub(super) fn name(&mut self) -> Decoded<&'a [u8]> {
         let end = self.0.iter().position(|&byte| byte == 0).ok_or(Malformed)?;
         let (name, rest) = (&self.0[..end], &self.0[end + 1..]);

@@ -1,17 +1,17 @@
-//! The first request: what kernel and view agree on.
+//! INIT, the first request: kernel and view negotiate the protocol.
 
 use super::fields::Fields;
 use super::{Body, Malformed};
 use rustix::param::page_size;
 
-/// Version of the protocol.
+/// Major version of the protocol.
 pub(crate) const MAJOR: u32 = 7;
-/// Of the versions that are spoken here, the first.
+/// Oldest supported minor version.
 pub(crate) const FIRST_MINOR: u32 = 31;
-/// And the one that is told to the kernel: none of what came after it is used.
+/// Minor version announced to the kernel; no later features are used.
 const MINOR: u32 = 45;
 
-/// What the kernel offers.
+/// Feature flags.
 mod flag {
     pub(super) const ASYNC_READ: u64 = 1;
     pub(super) const POSIX_LOCKS: u64 = 1 << 1;
@@ -24,20 +24,19 @@ mod flag {
     pub(super) const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Requests that the kernel sends ahead, as of read-ahead, before it waits for answers.
+/// Bound on background requests in flight, such as readahead.
 const BACKGROUND_MAX: u16 = 16;
 const BACKGROUND_CONGESTED: u16 = 12;
 
-/// What a view wants of the kernel.
+/// The features that a view requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Init {
-    /// Largest read and write request, and the read-ahead, in bytes.
+    /// Largest read and write request, and the readahead, in bytes.
     pub request_size: u32,
-    /// The view keeps the locks of its files.
+    /// The view implements file locks.
     pub keeps_locks: bool,
 }
 
-/// The kernel's offer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InitRequest {
     pub(crate) major: u32,
@@ -45,7 +44,7 @@ pub(crate) struct InitRequest {
     flags: u64,
 }
 
-/// What both agree on.
+/// The negotiated features.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
     request_size: u32,
@@ -55,7 +54,7 @@ pub(crate) struct Agreed {
 impl InitRequest {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
-        // How far it reads ahead it may have been told since.
+        // The readahead is ignored, since it may change later.
         let (major, minor, _readahead) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let flags = u64::from(fields.u32()?);
         let more = if flags & flag::INIT_EXT != 0 { u64::from(fields.u32()?) } else { 0 };
@@ -66,7 +65,7 @@ impl InitRequest {
         self.flags & flag::OVER_IO_URING != 0
     }
 
-    /// What is wanted of what is offered.
+    /// The requested features that the kernel offers.
     pub(crate) fn agree(&self, wanted: Init, rings: bool) -> Agreed {
         let mut flags = flag::ASYNC_READ | flag::BIG_WRITES | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
         flags |= flag::INIT_EXT | flag::DIRECT_IO_ALLOW_MMAP;
@@ -81,7 +80,7 @@ impl InitRequest {
 }
 
 impl Agreed {
-    /// The kernel maps files, too, that are open past its pages.
+    /// True if the kernel can map files that are open with direct I/O.
     pub(crate) fn maps_direct(&self) -> bool {
         self.flags & flag::DIRECT_IO_ALLOW_MMAP != 0
     }
@@ -91,13 +90,13 @@ impl Agreed {
         Body::default()
             .u32(MAJOR)
             .u32(MINOR)
-            // It reads ahead no further than this, nor than its own limit.
+            // The kernel reads ahead up to the smaller of this and its own limit.
             .u32(self.request_size)
             .u32(self.flags as u32)
             .u16(BACKGROUND_MAX)
             .u16(BACKGROUND_CONGESTED)
             .u32(self.request_size)
-            // Times in nanoseconds.
+            // Granularity of times: 1 ns.
             .u32(1)
             .u16(pages)
             .u16(0)

@@ -1,7 +1,7 @@
-//! The kernel's FUSE protocol (7.31 and later) as plain data: requests decoded, replies encoded.
+//! Decoding of requests and encoding of replies of the kernel's FUSE protocol (7.31 and later).
 //!
-//! Only what a view serves is known; everything else decodes to [`Operation::Unknown`]. Every length is checked: nothing
-//! that comes in here is believed, although it is the kernel that says it.
+//! Only operations that views serve are decoded; all others become [`Operation::Unknown`]. Every length is checked, although the
+//! input comes from the kernel.
 
 mod fields;
 mod init;

@@ -1,29 +1,28 @@
-//! Answers, encoded.
+//! Encoding of replies.
 
 use std::time::Duration;
 use tameike_core::{Attr, FileKind};
 
-/// Size of the header of every answer.
+/// Size of the header of a reply.
 pub(crate) const OUT_HEADER_SIZE: usize = 16;
-/// Largest answer but for bytes of files, names and attributes.
+/// Largest reply without file data, names and attributes, in bytes.
 const BODY_SIZE_MAX: usize = 144;
-/// Names in a listing begin at multiples of this.
 const DIRECTORY_ALIGNMENT: usize = 8;
 const DIRECTORY_ENTRY_SIZE: usize = 24;
 
-/// How a file was opened.
+/// Flags of the reply to an open.
 pub mod open_flag {
-    /// What goes through the handle is not cached.
+    /// I/O by this handle bypasses the page cache.
     pub const DIRECT_IO: u32 = 1;
-    /// Cached pages are still true.
+    /// Cached pages remain valid.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// Names of a directory may be kept.
+    /// The kernel may cache the directory's entries.
     pub const CACHE_DIR: u32 = 1 << 3;
-    /// The kernel need not tell of a close.
+    /// The kernel sends no FLUSH at close.
     pub const NO_FLUSH: u32 = 1 << 5;
 }
 
-/// The header of an answer of `length` bytes, the header counted.
+/// The header of a reply of `length` bytes, header included.
 pub(crate) fn out_header(length: usize, error: i32, unique: u64) -> [u8; OUT_HEADER_SIZE] {
     let mut header = [0; OUT_HEADER_SIZE];
     header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
@@ -32,33 +31,33 @@ pub(crate) fn out_header(length: usize, error: i32, unique: u64) -> [u8; OUT_HEA
     header
 }
 
-/// How long the kernel may believe an answer.
+/// Times for which the kernel may cache a reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetimes {
-    /// That the name stands for the file.
+    /// The dentry.
     pub name: Duration,
     /// The attributes.
     pub attr: Duration,
 }
 
-/// Space and files, in blocks.
+/// Capacity of the file system, in blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
-    /// Blocks in all.
+    /// Total blocks.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Files in all.
+    /// Total files.
     pub files: u64,
-    /// Files that can still be made.
+    /// Files that can still be created.
     pub files_free: u64,
-    /// Size of a block.
+    /// Size of a block, in bytes.
     pub block_size: u32,
-    /// Longest name.
+    /// Longest name, in bytes.
     pub name_size: u32,
 }
 
-/// A lock that is in the way, or none (`F_UNLCK`).
+/// A conflicting lock, or none (`F_UNLCK`).
 #[derive(Clone, Copy, Debug)]
 pub struct LockState {
     /// First byte.
@@ -67,11 +66,11 @@ pub struct LockState {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
-    /// Who has it.
+    /// The process that holds it.
     pub pid: u32,
 }
 
-/// A short answer.
+/// A reply without large data.
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     bytes: [u8; BODY_SIZE_MAX],
@@ -92,7 +91,7 @@ impl std::ops::Deref for Body {
 }
 
 impl Body {
-    /// These bytes, if they are short.
+    /// A copy of `bytes`, if they are small enough.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         (bytes.len() <= BODY_SIZE_MAX).then(|| Self::default().push(bytes))
     }
@@ -120,9 +119,9 @@ impl Body {
         self
     }
 
-    /// A file that was found or made.
+    /// A file that was looked up or created.
     pub(crate) fn entry(self, node: u64, attr: &Attr, lifetimes: Lifetimes) -> Self {
-        // A number stands for one file as long as the kernel holds it: there is one generation.
+        // The generation is 0, since a node id denotes one file as long as the kernel references it.
         self.u64(node)
             .u64(0)
             .u64(lifetimes.name.as_secs())
@@ -171,24 +170,24 @@ impl Body {
     }
 }
 
-/// The type of a file as it stands in a mode, without the zeros after it.
+/// The type of a file, as in the upper bits of a mode.
 fn file_type(kind: FileKind) -> u32 {
     kind.mode_bits() >> 12
 }
 
-/// Entries of a directory, as many as the kernel has room for.
+/// Directory entries in a buffer of limited size.
 pub struct Directory {
     bytes: Vec<u8>,
     size_max: usize,
 }
 
 impl Directory {
-    /// None yet, and room for `size` bytes of them.
+    /// An empty buffer for `size` bytes.
     pub fn new(size: u32) -> Self {
         Self { bytes: Vec::new(), size_max: size as usize }
     }
 
-    /// Adds an entry, after which `next` goes on; false when there is no room for it.
+    /// Adds an entry, with `next` as the cursor after it. False if it does not fit.
     pub fn add(&mut self, inode: u64, next: u64, kind: FileKind, name: &[u8]) -> bool {
         let size = (DIRECTORY_ENTRY_SIZE + name.len()).next_multiple_of(DIRECTORY_ALIGNMENT);
         let end = self.bytes.len() + size;

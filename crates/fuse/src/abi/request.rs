@@ -1,12 +1,12 @@
-//! Requests, decoded into what borrows from the bytes that they came in.
+//! Decoding of requests, which borrow from the received bytes.
 
 use super::fields::{Decoded, Fields, Forgets, LockRequest, Malformed, Rest};
 use tameike_core::attr::AttrChange;
 
-/// Size of the header of every request.
+/// Size of the header of a request.
 pub(crate) const HEADER_SIZE: usize = 40;
 
-/// Numbers of the requests that are known here.
+/// Operation codes of the supported requests.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -46,40 +46,39 @@ pub(crate) mod opcode {
     pub(crate) const LSEEK: u32 = 46;
 }
 
-/// Among the flags of a write.
+/// Flags of a write.
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// What the kernel says of a write.
+/// The decoded flags of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// The kernel writes back dirty pages; whoever waits for these pages waits for the answer.
+    /// The kernel writes back dirty pages; programs that wait for these pages wait for the reply.
     pub writes_back: bool,
-    /// The bytes go to the end of the file: it has `O_APPEND` now, whatever it was opened with. Not so for pages that are
-    /// written back.
+    /// Write to the end of the file: the descriptor has `O_APPEND` now. Never set for written-back pages.
     pub appends: bool,
-    /// The file shall no longer give rights to who runs it, as its writer has no privileges.
+    /// Clear the set-user-id and set-group-id bits, since the writer is unprivileged.
     pub takes_rights: bool,
 }
 
-/// Who asks, and of which file.
+/// The header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked.
+    /// The operation code.
     pub opcode: u32,
-    /// The request's number, by which it is answered.
+    /// The id of the request, for its reply.
     pub unique: u64,
-    /// The file or directory it is about.
+    /// The node that it refers to.
     pub node: u64,
-    /// User of who asks.
+    /// User of the caller.
     pub uid: u32,
-    /// Group of who asks.
+    /// Group of the caller.
     pub gid: u32,
-    /// Thread that asks.
+    /// Thread of the caller.
     pub pid: u32,
 }
 
-/// What is asked.
+/// The operation of a request.
 #[expect(missing_docs, reason = "the fields are those of linux/fuse.h")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
@@ -197,34 +196,34 @@ pub enum Operation<'a> {
         handle: u64,
     },
     FsyncDir,
-    /// Not known here.
+    /// Not supported.
     Unknown,
 }
 
-/// A request of the kernel.
+/// A decoded request of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// The caller and the node.
     pub header: Header,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
 impl<'a> Request<'a> {
-    /// A request as it is read from the device.
+    /// Decodes a request as read from the device.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are malformed.
     pub fn decode(bytes: &'a [u8]) -> Decoded<Self> {
         let (header, rest) = Header::decode(bytes)?;
         let (fixed, variable) = rest.split_at_checked(fixed_size(header.opcode)).ok_or(Malformed)?;
         Self::from_parts(header, fixed, variable)
     }
 
-    /// A request in parts: what every request of its kind has, and names or bytes after it.
+    /// Decodes a request from its header, its fixed-size arguments, and names or bytes after them.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are malformed.
     pub fn from_parts(header: Header, fixed: &[u8], variable: &'a [u8]) -> Decoded<Self> {
         let operation = operation(header.opcode, Fields(fixed), Rest(variable))?;
         Ok(Self { header, operation })
@@ -232,7 +231,7 @@ impl<'a> Request<'a> {
 }
 
 impl Header {
-    /// The header, and what follows it.
+    /// Decodes the header. Also returns the rest.
     pub(crate) fn decode(bytes: &[u8]) -> Decoded<(Self, &[u8])> {
         let (header, rest) = bytes.split_at_checked(HEADER_SIZE).ok_or(Malformed)?;
         let mut fields = Fields(header);
@@ -243,7 +242,7 @@ impl Header {
     }
 }
 
-/// Size of what every request of this kind has after its header.
+/// Size of the fixed arguments of an operation.
 pub(super) fn fixed_size(code: u32) -> usize {
     match code {
         opcode::FORGET | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::MKDIR => 8,
@@ -270,11 +269,11 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
         opcode::UNLINK => Operation::Unlink { name: rest.name()? },
         opcode::RMDIR => Operation::RmDir { name: rest.name()? },
         opcode::READ => {
-            let (handle, offset, size) = fixed.place()?;
+            let (handle, offset, size) = fixed.handle_and_range()?;
             Operation::Read { handle, offset, size }
         }
         opcode::WRITE => {
-            let (handle, offset, size) = fixed.place()?;
+            let (handle, offset, size) = fixed.handle_and_range()?;
             let bits = fixed.u32()?;
             let _lock_owner = fixed.u64()?;
             let file_flags = fixed.u32()?;
@@ -287,7 +286,7 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
             Operation::Write { handle, offset, flags, data: rest.bytes(size)? }
         }
         opcode::READDIR => {
-            let (handle, after, size) = fixed.place()?;
+            let (handle, after, size) = fixed.handle_and_range()?;
             Operation::ReadDir { handle, after, size }
         }
         opcode::RELEASE => Operation::Release { handle: fixed.u64()? },
@@ -308,7 +307,7 @@ fn operation<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decode
     })
 }
 
-/// The rarer ones, and those of more than one name.
+/// Operations that are rare or have several names.
 fn longer<'a>(code: u32, mut fixed: Fields<'_>, mut rest: Rest<'a>) -> Decoded<Operation<'a>> {
     Ok(match code {
         opcode::CREATE => {

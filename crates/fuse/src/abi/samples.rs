@@ -1,4 +1,4 @@
-//! Requests as the kernel sends them, for tests.
+//! Sample requests for tests.
 
 use super::request::{HEADER_SIZE, opcode};
 #[cfg(feature = "fuzz")]
@@ -19,12 +19,12 @@ pub(super) fn message(code: u32, arguments: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Numbers of four bytes.
+/// Encodes numbers of four bytes.
 pub(super) fn words(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-/// A request of each shape, by name.
+/// Samples of all request shapes, with names.
 pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let write = |flags| words(&[7, 0, 4096, 0, 3, flags, 0, 0, 0o2001, 0]);
     let mut attributes = words(&[1 | 1 << 3 | 1 << 4 | 1 << 8, 0, 0, 0, 9, 0, 0, 0]);
@@ -44,19 +44,21 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What is taken for a request borrows from its own bytes, and is the same when its parts come apart.
+/// A decoded request must borrow from its bytes, and be the same when it is decoded from parts.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(request) = Request::decode(bytes) else { return };
     if let Operation::Write { data, .. } = request.operation {
-        assert!(bytes.as_ptr_range().contains(&data.as_ptr()) || data.is_empty(), "bytes of the request");
+        assert!(
+            bytes.as_ptr_range().contains(&data.as_ptr()) || data.is_empty(),
+            "data outside of the request"
+        );
     }
-    let (header, rest) = Header::decode(bytes).expect("it was a request");
+    let (header, rest) = Header::decode(bytes).expect("a decoded request");
     let (fixed, variable) = rest.split_at(super::request::fixed_size(header.opcode));
     assert_eq!(Request::from_parts(header, fixed, variable).as_ref(), Ok(&request));
 }
 
-/// Seeds for that.
 #[cfg(feature = "fuzz")]
 pub(crate) fn fuzz_seeds() -> Vec<(&'static str, Vec<u8>)> {
     samples()

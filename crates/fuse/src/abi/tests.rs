@@ -9,7 +9,7 @@ fn operation(bytes: &[u8]) -> Operation<'_> {
 }
 
 #[test]
-fn requests_are_what_the_kernel_asked() {
+fn requests_are_decoded() {
     let samples = samples();
     let header = Header { opcode: opcode::LOOKUP, unique: 42, node: 5, uid: 1000, gid: 100, pid: 77 };
     assert_eq!(Request::decode(&samples[0].1).map(|request| request.header), Ok(header));
@@ -29,7 +29,7 @@ fn requests_are_what_the_kernel_asked() {
     assert_eq!(operations[3], rename);
     let write = |flags| Operation::Write { handle: 7, offset: 4096, flags, data: b"abc" };
     assert_eq!(operations[4], write(WriteFlags { writes_back: false, appends: true, takes_rights: true }));
-    // Pages have their place in the file, though it is open with `O_APPEND`.
+    // Written-back pages have an offset, even if the file is open with `O_APPEND`.
     assert_eq!(operations[5], write(WriteFlags { writes_back: true, appends: false, takes_rights: false }));
     assert_eq!(operations[6], Operation::SetXattr { name: b"user.a", value: b"xyz", flags: 1 });
     let lock = LockRequest { handle: 7, owner: 3, start: 5, end: 9, kind: 1, pid: 77 };
@@ -38,9 +38,9 @@ fn requests_are_what_the_kernel_asked() {
     assert_eq!(operations[8], create);
 }
 
-/// A name without its end, or fewer bytes than are told, would be read from what lies behind the request.
+/// A name without its end, or a size beyond the data, would read past the request.
 #[test]
-fn requests_that_are_cut_short_are_none() {
+fn truncated_requests_are_malformed() {
     for (name, bytes) in samples() {
         for size in 0..bytes.len() {
             assert_eq!(Request::decode(&bytes[..size]), Err(Malformed), "{name}, {size} bytes of it");
@@ -52,7 +52,7 @@ fn requests_that_are_cut_short_are_none() {
 }
 
 #[test]
-fn a_listing_has_what_there_is_room_for() {
+fn a_listing_is_limited_by_its_buffer() {
     let mut listing = Directory::new(64);
     assert!(listing.add(7, 1, FileKind::Directory, b"nine byte"));
     assert!(!listing.add(8, 2, FileKind::File, b"another one"), "40 bytes are taken, and 40 more needed");
@@ -62,14 +62,14 @@ fn a_listing_has_what_there_is_room_for() {
 }
 
 #[test]
-fn the_kernel_is_asked_for_no_more_than_it_offers() {
+fn only_offered_features_are_requested() {
     let offer = [words(&[MAJOR, 45, 1 << 16, 1 | 1 << 1 | 1 << 22 | 1 << 30, 1 << 9]), vec![0; 44]].concat();
     let offer = InitRequest::decode(&offer).expect("an offer");
     assert!(offer.offers_rings());
     let init = Init { request_size: 1 << 20, keeps_locks: false };
     let answer = offer.agree(init, false).encode();
     assert_eq!(answer.len(), 64);
-    // How far it reads ahead is the kernel's to cut.
+    // The kernel limits the readahead on its own.
     assert_eq!(answer[8..16], words(&[1 << 20, 1 | 1 << 22 | 1 << 30])[..]);
     assert_eq!(answer[20..28], words(&[1 << 20, 1])[..]);
     let pages = ((1 << 20) / rustix::param::page_size()) as u16;
@@ -81,7 +81,7 @@ fn the_kernel_is_asked_for_no_more_than_it_offers() {
 }
 
 #[test]
-fn headers_and_short_answers_are_as_long_as_the_kernel_wants() {
+fn headers_and_small_replies_have_the_right_size() {
     assert_eq!(
         out_header(24, -2, 9)[..],
         [words(&[24]), words(&[-2_i32 as u32]), words(&[9, 0])].concat()[..]

@@ -1,7 +1,7 @@
-//! Memory that a queue shares with the kernel for one request: its header, and room for what it carries.
+//! Memory that a queue shares with the kernel for one request: its header and its payload.
 //!
-//! The room is a frame for as many requests as a queue begins with, so that their memory is set aside in the slab. Those that
-//! are added while others wait have room of their own, which takes memory from the system as it is used.
+//! The payload of the initial entries of a queue is a frame, so that their memory is reserved in the slab. Entries that are added
+//! under load have anonymous mappings, which take memory as they are used.
 
 use crate::abi::{HEADER_SIZE, OUT_HEADER_SIZE};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -11,33 +11,30 @@ use std::io;
 use std::ptr::{NonNull, null_mut};
 use tameike_io::slab::Frame;
 
-/// Size of the header of a request in a ring (`struct fuse_uring_req_header`).
+/// Size of the header of a request (`struct fuse_uring_req_header`).
 const RING_HEADER_SIZE: usize = 288;
-/// What every request of its kind has.
+/// Offset of the fixed arguments in the header.
 const FIXED_START: usize = 128;
 const FIXED_SIZE: usize = 128;
-/// By which a request is answered.
 const COMMIT_START: usize = 264;
-/// Bytes of what it carries.
 const SIZE_START: usize = 272;
 
-/// The memory of one request.
 pub(super) struct Memory {
     header: Box<UnsafeCell<[u8; RING_HEADER_SIZE]>>,
     payload: NonNull<u8>,
     payload_size: usize,
-    /// Where the kernel finds both.
+    /// The addresses of both for the kernel.
     vectors: [libc::iovec; 2],
-    /// Where the payload lies; in a mapping of its own if there is none.
+    /// The frame of the payload; `None` for an anonymous mapping.
     frame: Option<Frame>,
 }
 
-// SAFETY: the memory belongs to no thread; who may use it is said at each access.
+// SAFETY: the memory is bound to no thread; each access states who may use it.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// A request's header as the kernel has written it, copied.
+/// A copy of a request's header as the kernel has written it.
 pub(super) struct RingHeader {
     pub(super) message: [u8; HEADER_SIZE],
     pub(super) fixed: [u8; FIXED_SIZE],
@@ -46,15 +43,15 @@ pub(super) struct RingHeader {
 }
 
 impl Memory {
-    /// For a request that carries at most as much as a frame.
+    /// Memory whose payload is in a frame.
     pub(super) fn in_frame(mut frame: Frame, payload_size: usize) -> Self {
-        assert!(payload_size <= frame.len(), "what a request carries has room in a frame");
-        // From now on the bytes are used by this pointer only.
+        assert!(payload_size <= frame.len(), "a payload fits in a frame");
+        // From now on only this pointer accesses the bytes.
         let payload = NonNull::from(&mut *frame).cast();
         Self::new(payload, payload_size, Some(frame))
     }
 
-    /// For a request that carries at most `payload_size` bytes, whole pages.
+    /// Memory with a mapped payload of `payload_size` bytes, whole pages.
     pub(super) fn mapped(payload_size: usize) -> io::Result<Self> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -62,7 +59,7 @@ impl Memory {
         let start = unsafe { mmap_anonymous(null_mut(), payload_size, protection, flags)? };
         let payload = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
         let memory = Self::new(payload, payload_size, None);
-        // Most requests carry little, for which 2 MiB would be taken. A kernel without large pages refuses.
+        // Avoids allocating 2 MiB for mostly small payloads. A kernel without huge pages refuses the advice.
         // SAFETY: the advice is about pages of the new mapping, and changes no bytes.
         let _ = unsafe { madvise(start, payload_size, Advice::LinuxNoHugepage) };
         Ok(memory)
@@ -79,15 +76,15 @@ impl Memory {
         self.payload_size
     }
 
-    /// Where the kernel finds it.
+    /// The addresses for the kernel.
     pub(super) fn vectors(&self) -> &[libc::iovec; 2] {
         &self.vectors
     }
 
     /// # Safety
-    /// The kernel has handed it over, and nobody answers yet.
+    /// The kernel has handed the memory over, and no reply has been written.
     pub(super) unsafe fn take_header(&self) -> RingHeader {
-        // SAFETY: nobody writes to it, by the contract above.
+        // SAFETY: no writes, by the contract above.
         let bytes = unsafe { &*self.header.get() };
         let mut message = [0; HEADER_SIZE];
         message.copy_from_slice(&bytes[..HEADER_SIZE]);
@@ -98,32 +95,32 @@ impl Memory {
         RingHeader { message, fixed, commit, size: (size as usize).min(self.payload_size) }
     }
 
-    /// What a request carries.
+    /// The payload of a request.
     ///
     /// # Safety
-    /// As long as the slice lives, the memory is the caller's, and nobody writes to it.
+    /// While the slice lives, the caller owns the memory, and nothing writes to it.
     pub(super) unsafe fn carried(&self, size: usize) -> &[u8] {
-        assert!(size <= self.payload_size, "a request carries what there is room for");
-        // SAFETY: mapped, and nobody writes to it, by the contract above.
+        assert!(size <= self.payload_size, "the payload fits");
+        // SAFETY: mapped, and no writes, by the contract above.
         unsafe { std::slice::from_raw_parts(self.payload.as_ptr(), size) }
     }
 
-    /// Puts what an answer carries in its place.
+    /// Writes the payload of a reply.
     ///
     /// # Safety
-    /// The memory is the caller's, and no slice of it lives.
+    /// The caller owns the memory, and no slice of it lives.
     pub(super) unsafe fn put(&self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.payload_size, "an answer carries what there is room for");
+        assert!(bytes.len() <= self.payload_size, "the payload fits");
         // SAFETY: mapped; `bytes` lies elsewhere, as no slice of it lives, by the contract above.
         unsafe { self.payload.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Puts the header of an answer that carries `size` bytes in its place.
+    /// Writes the header of a reply with a payload of `size` bytes.
     ///
     /// # Safety
-    /// The memory is the caller's, and no slice of it lives.
+    /// The caller owns the memory, and no slice of it lives.
     pub(super) unsafe fn put_header(&self, header: &[u8; OUT_HEADER_SIZE], size: usize) {
-        // SAFETY: nobody else uses it, by the contract above.
+        // SAFETY: exclusive, by the contract above.
         let bytes = unsafe { &mut *self.header.get() };
         bytes[..OUT_HEADER_SIZE].copy_from_slice(header);
         bytes[SIZE_START..SIZE_START + 4].copy_from_slice(&(size as u32).to_ne_bytes());
@@ -133,7 +130,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.frame.is_none() {
-            // SAFETY: the mapping is ours, and no slice of it outlives this.
+            // SAFETY: the mapping is owned here, and no slice of it outlives `self`.
             let unmapped = unsafe { munmap(self.payload.as_ptr().cast::<c_void>(), self.payload_size) };
             debug_assert!(unmapped.is_ok());
         }

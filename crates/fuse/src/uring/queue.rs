@@ -10,32 +10,31 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tameike_core::Errno;
 
-/// An answer on its way to the kernel.
+/// A reply for the kernel.
 pub(super) struct Answer {
     pub(super) slot: u64,
     pub(super) header: [u8; OUT_HEADER_SIZE],
     pub(super) carried: Carried,
 }
 
-/// What an answer carries.
+/// The payload of a reply.
 pub(super) enum Carried {
-    /// Little, here.
+    /// A small payload.
     Body(Body),
-    /// So many bytes, in the slot.
+    /// A payload of this size in the slot.
     InSlot(usize),
 }
 
 #[derive(Default)]
 struct Answers {
     given: Vec<Answer>,
-    /// The queue's thread may sleep, and must be woken.
+    /// The queue's thread may sleep, and needs a wake-up.
     sleeps: bool,
 }
 
-/// One queue.
 pub(crate) struct Queue {
     pub(super) number: u16,
-    /// Room for what a request carries.
+    /// Capacity for the payload of a request, in bytes.
     pub(super) payload_size: usize,
     answers: Mutex<Answers>,
     pub(super) wake: OwnedFd,
@@ -47,43 +46,43 @@ impl Queue {
         Ok(Self { number, payload_size, answers: Mutex::default(), wake })
     }
 
-    fn give(&self, answer: Answer) {
+    fn push(&self, answer: Answer) {
         let sleeps = {
             let mut answers = self.answers.lock();
             answers.given.push(answer);
             std::mem::take(&mut answers.sleeps)
         };
         if sleeps {
-            // It cannot be full: each sleep is ended by one.
+            // The counter cannot overflow: at most one write per sleep.
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
     }
 
-    /// What there is to hand over. Who calls may sleep from then on.
+    /// Takes the queued replies. The caller may sleep from then on.
     pub(super) fn take(&self, taken: &mut Vec<Answer>) {
         let mut answers = self.answers.lock();
         std::mem::swap(&mut answers.given, taken);
         answers.sleeps = true;
     }
 
-    /// Who may sleep does not: it takes what is given without being woken.
+    /// Notes that the caller is awake: it takes replies without a wake-up.
     pub(super) fn awake(&self) {
         self.answers.lock().sleeps = false;
     }
 }
 
-/// A request in a queue that is to be answered, which is done once.
+/// A slot with a request, to be answered once.
 pub(crate) struct Slot {
     queue: Arc<Queue>,
     memory: Arc<Memory>,
     number: u64,
     unique: u64,
-    /// What the request carries is read where it lies.
+    /// The service reads the payload of the request in place.
     is_read: bool,
 }
 
 impl Slot {
-    /// The slot in which the kernel has put the request `unique`; `is_read` when the service reads the request's payload in place.
+    /// The slot of request `unique`. `is_read` if the service reads the payload in place.
     pub(super) fn new(
         queue: Arc<Queue>,
         memory: Arc<Memory>,
@@ -101,14 +100,14 @@ impl Slot {
                 (libc_errno(Errno::EIO), Carried::Body(Body::default()))
             }
             None => {
-                // SAFETY: a slot that the kernel has handed over is its one `Slot`'s until the answer is given, and
-                // what the request carried is read nowhere (`is_read`).
+                // SAFETY: a slot that the kernel has handed over belongs to its only `Slot` until the reply, and the payload of
+                // the request is not read any more (`is_read`).
                 unsafe { memory.put(bytes) };
                 (error, Carried::InSlot(bytes.len()))
             }
         };
         let header = abi::out_header(OUT_HEADER_SIZE + carried.size(), error, self.unique);
-        self.queue.give(Answer { slot: self.number, header, carried });
+        self.queue.push(Answer { slot: self.number, header, carried });
     }
 }
 

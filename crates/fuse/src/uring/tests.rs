@@ -1,4 +1,4 @@
-//! Rings are had for all queues, or for none.
+//! Rings exist for all queues, or for none.
 
 use super::memory::Memory;
 use super::*;
@@ -11,7 +11,7 @@ use tameike_core::{Fault, Result};
 use tameike_io::slab::{Frame, Slab};
 
 const REQUEST_SIZE: u32 = UNIT_SIZE as u32;
-/// Frames for any host: they take no memory until they are used.
+/// Enough frames for any host: they take no memory until they are used.
 const ENOUGH: u32 = 8192;
 
 fn device() -> Device {
@@ -22,20 +22,20 @@ fn frames(count: u32) -> Pool {
     Slab::new(count).expect("memory").pool(count)
 }
 
-/// Tells by its end that the thread which has it ends.
+/// Reports its drop, and so the end of its thread.
 struct End(mpsc::Sender<u16>, u16);
 
 impl Drop for End {
     fn drop(&mut self) {
-        // Who looks may be gone.
+        // The receiver may be dropped already.
         let _ = self.0.send(self.1);
     }
 }
 
-/// The kernel waits for all queues: one whose thread could not start, after the others had registered, once left every
-/// program in its call.
+/// Regression: the kernel waits for all queues. One thread that could not start, after the others had registered, blocked all
+/// programs in their calls.
 #[test]
-fn one_queue_that_cannot_be_had_ends_the_others_before_they_serve() {
+fn one_queue_that_fails_ends_the_others_before_they_serve() {
     let (tell, told) = mpsc::channel();
     let rings = Rings::prepare(3, |number| {
         let end = End(tell.clone(), number);
@@ -68,7 +68,7 @@ fn a_thread_that_cannot_start_ends_the_others() {
     assert_eq!(told.iter().collect::<Vec<_>>(), [1, 0]);
 }
 
-/// A service that is asked nothing.
+/// A service without requests.
 struct Idle;
 
 impl Service for Idle {
@@ -81,19 +81,20 @@ impl Service for Idle {
     }
 }
 
-/// Tells by which thread it is dropped.
+/// Reports the thread that drops it.
 struct Used(mpsc::Sender<ThreadId>);
 
 impl Drop for Used {
     fn drop(&mut self) {
-        // Who looks may be gone.
+        // The receiver may be dropped already.
         let _ = self.0.send(std::thread::current().id());
     }
 }
 
-/// Until the thread of a queue has ended, the kernel may put a request into the queue's memory; it was once given back before.
+/// Regression: the kernel may write a request into the memory of a queue until the queue's thread has ended, but it was freed
+/// before.
 #[test]
-fn what_a_queue_has_used_outlives_its_thread() {
+fn memory_of_a_queue_outlives_its_thread() {
     let (tell, told) = mpsc::channel();
     let rings = Rings::prepare(2, |_| {
         let used = Used(tell.clone());
@@ -106,9 +107,9 @@ fn what_a_queue_has_used_outlives_its_thread() {
     assert_eq!(told.iter().collect::<Vec<_>>(), [std::thread::current().id(); 2]);
 }
 
-/// Where the system gives large pages unasked, each lock that was waited for once took one of 2 MiB.
+/// Regression: if the system always uses huge pages, each blocked lock request took 2 MiB.
 #[test]
-fn memory_that_is_added_takes_small_pages() {
+fn added_memory_uses_small_pages() {
     let memory = Memory::mapped(UNIT_SIZE).expect("memory");
     let start = memory.vectors()[1].iov_base.addr();
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("/proc is mounted");
@@ -127,14 +128,14 @@ fn memory_that_is_added_takes_small_pages() {
 }
 
 #[test]
-fn rings_take_a_part_of_the_frames_and_none_are_had_of_too_few() {
+fn rings_use_a_part_of_the_frames_and_need_a_minimum() {
     let depths = [(2, 56), (2, 14), (2, 16), (8, 64), (8, 63), (64, 512), (1, 1000), (0, 1000)];
     let depths = depths.map(|(queues, frames)| depth(queues, frames));
     assert_eq!(depths, [Some(7), None, Some(2), Some(2), None, Some(2), Some(8), None]);
     assert!(Rings::new(&device(), REQUEST_SIZE, &frames(3)).is_err());
 }
 
-/// Has the kernel refuse a system call to this thread and to those that it starts from now on.
+/// Makes the kernel refuse a system call to this thread and to threads that it starts later.
 fn refuse(call: libc::c_long, error: Errno) {
     let statement = |code: u32, jump_true, jump_false, value| libc::sock_filter {
         code: code as u16,
@@ -158,7 +159,7 @@ fn refuse(call: libc::c_long, error: Errno) {
     assert!(bound, "{}", io::Error::last_os_error());
 }
 
-/// What taking rings comes to on a thread to which the kernel refuses a call.
+/// The result of creating rings on a thread to which the kernel refuses a call.
 fn without(call: libc::c_long, refusal: Errno) -> Result<Option<i32>> {
     let job = move || {
         refuse(call, refusal);
@@ -169,7 +170,7 @@ fn without(call: libc::c_long, refusal: Errno) -> Result<Option<i32>> {
 }
 
 #[test]
-fn io_uring_that_is_forbidden_gives_no_rings() {
+fn without_io_uring_there_are_no_rings() {
     let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter];
     for (call, refusal) in calls.into_iter().flat_map(|call| [(call, Errno::PERM), (call, Errno::NOSYS)]) {
         assert_eq!(without(call, refusal).expect("a thread"), Some(refusal.raw_os_error()), "call {call}");

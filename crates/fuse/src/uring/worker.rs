@@ -1,4 +1,4 @@
-//! The thread of a queue: takes requests from the kernel, has them served, and hands replies over.
+//! The thread of a queue: receives requests from the kernel, has them served, and hands replies over.
 
 use super::SPARE;
 use super::memory::{Memory, RingHeader};
@@ -17,43 +17,42 @@ use tameike_core::Errno;
 use tameike_io::os::{lending, process};
 use tameike_io::slab::Pool;
 
-/// Commands of the kernel's (`enum fuse_uring_cmd`).
+/// Commands of the kernel (`enum fuse_uring_cmd`).
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Place of the number of vectors in an entry (`sqe->len`).
+/// Offset of the number of vectors in an entry (`sqe->len`).
 const VECTORS_START: usize = 24;
-/// Entries of a ring; what is more is submitted in parts.
+/// Entries of a ring; more are submitted in parts.
 const RING_SIZE: u32 = 64;
-/// Stands for being woken, among the numbers of slots.
+/// `user_data` of a wake-up, distinct from slot numbers.
 const WAKE: u64 = u64::MAX;
 
-/// What the thread of a queue keeps of a slot.
-struct Place {
+/// The state of a slot in the queue's thread.
+struct SlotState {
     memory: Arc<Memory>,
-    /// By which the kernel knows the request in it; none while it is the kernel's to use.
+    /// The commit id of the request in it; `None` while the kernel owns the slot.
     commit: Option<u64>,
 }
 
-/// The thread of a queue.
 pub(crate) struct Worker {
     ring: IoUring<Entry128>,
     queue: Arc<Queue>,
     device: OwnedFd,
-    /// Requests that it can take in beside those that are under way.
+    /// Number of free slots that the queue maintains.
     depth: usize,
-    /// Memory for the first places.
+    /// Memory for the initial slots.
     prepared: Vec<Memory>,
-    places: Vec<Place>,
-    /// Places that the kernel has taken out of use.
+    slots: Vec<SlotState>,
+    /// Number of slots that the kernel has removed.
     lost: usize,
-    /// Requests that have been taken in and not been answered.
-    under_way: usize,
-    /// No more places are to be had.
+    /// Requests received and not yet answered.
+    in_flight: usize,
+    /// No more slots can be added.
     is_full: bool,
 }
 
 impl Worker {
-    /// Takes all that the queue needs to begin, for the calling thread.
+    /// Allocates the initial resources of the queue, for the calling thread.
     pub(super) fn new(
         number: u16,
         device: OwnedFd,
@@ -62,24 +61,23 @@ impl Worker {
     ) -> io::Result<Self> {
         process::prefer_core(number.into());
         let mut ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(RING_SIZE)?;
-        try_out(&mut ring)?;
+        test_ring(&mut ring)?;
         let frame = |_| frames.try_take().map(|frame| Memory::in_frame(frame, payload_size));
         let prepared = (0..depth).map(frame).collect::<Option<_>>();
         let prepared = prepared.ok_or_else(|| io::Error::other("no frame is free"))?;
-        let (queue, places) = (Arc::new(Queue::new(number, payload_size)?), Vec::new());
-        Ok(Self { ring, queue, device, depth, prepared, places, lost: 0, under_way: 0, is_full: false })
+        let (queue, slots) = (Arc::new(Queue::new(number, payload_size)?), Vec::new());
+        Ok(Self { ring, queue, device, depth, prepared, slots, lost: 0, in_flight: 0, is_full: false })
     }
 
-    /// Serves until the file system is unmounted, or the kernel refuses. What comes back is to be dropped when the calling
-    /// thread has ended.
+    /// Serves until the unmount, or until the kernel refuses. The result must be dropped after the calling thread has ended.
     pub(super) fn run(self, service: &dyn Service) -> Self {
         lending::keep_thread();
-        // The kernel uses its memory for this thread: in a panic it stays.
+        // In a panic the memory leaks, since the kernel uses it for this thread.
         let mut worker = ManuallyDrop::new(self);
         let Err(error) = worker.serve(service);
         if !is_end(&error) {
             let number = worker.queue.number;
-            log::error!("queue {number} of FUSE over io_uring ends, and with it its core's calls: {error}");
+            log::error!("queue {number} of FUSE over io_uring failed; calls on its core hang: {error}");
         }
         ManuallyDrop::into_inner(worker)
     }
@@ -92,7 +90,7 @@ impl Worker {
             for answer in answers.drain(..) {
                 self.commit(&answer)?;
             }
-            self.make_room()?;
+            self.add_free_slots()?;
             match self.ring.submit_and_wait(1) {
                 Err(error) if !is_passing(&error) => return Err(error),
                 Ok(_) | Err(_) => {}
@@ -106,25 +104,25 @@ impl Worker {
                 } else if result < 0 {
                     self.lose(io::Error::from_raw_os_error(-result))?;
                 } else {
-                    self.take_in(service, number, &mut carried);
+                    self.serve_one(service, number, &mut carried);
                 }
             }
         }
     }
 
-    /// Has the service serve the request that the kernel has put into a slot.
-    fn take_in(&mut self, service: &dyn Service, number: u64, copy: &mut Vec<u8>) {
-        let place = &mut self.places[number as usize];
+    /// Serves the request that the kernel has written into a slot.
+    fn serve_one(&mut self, service: &dyn Service, number: u64, copy: &mut Vec<u8>) {
+        let place = &mut self.slots[number as usize];
         let memory = place.memory.clone();
-        assert!(place.commit.is_none(), "the kernel hands over what it has");
-        // SAFETY: the kernel has just handed it over.
+        assert!(place.commit.is_none(), "the kernel owned the slot");
+        // SAFETY: the kernel has just handed the slot over.
         let RingHeader { message, fixed, commit, size } = unsafe { memory.take_header() };
-        let (header, _) = Header::decode(&message).expect("it has the size of a header");
+        let (header, _) = Header::decode(&message).expect("a header of the right size");
         place.commit = Some(commit);
-        self.under_way += 1;
+        self.in_flight += 1;
         let is_read = header.opcode == abi::opcode::WRITE;
-        // SAFETY: the slot is ours until it is committed, which this thread does later; nobody writes to what it
-        // carries meanwhile: an answer to what is read in place is not put there.
+        // SAFETY: the slot is owned here until its commit, which this thread does later. Nothing writes to the payload meanwhile:
+        // the reply to a request that is read in place is not stored there.
         let mut carried = unsafe { memory.carried(size) };
         if !is_read {
             copy.clear();
@@ -140,30 +138,30 @@ impl Worker {
     }
 
     fn commit(&mut self, answer: &Answer) -> io::Result<()> {
-        let Place { memory, commit } = &mut self.places[answer.slot as usize];
+        let SlotState { memory, commit } = &mut self.slots[answer.slot as usize];
         let commit = commit.take().expect("a request is answered once");
-        // SAFETY: the answer is given, so that the slot is this thread's.
+        // SAFETY: the reply is complete, so this thread owns the slot.
         unsafe {
             if let Carried::Body(body) = &answer.carried {
                 memory.put(body);
             }
             memory.put_header(&answer.header, answer.carried.size());
         }
-        self.under_way -= 1;
+        self.in_flight -= 1;
         self.push(self.command(COMMIT_AND_FETCH, commit).build().user_data(answer.slot))
     }
 
-    /// Lets the kernel find as many free places as the queue began with, whatever waits: at first those to spare, which it is then to
-    /// use last.
-    fn make_room(&mut self) -> io::Result<()> {
-        while !self.is_full && self.places.len() - self.lost < self.under_way + self.depth + SPARE {
-            let prepared = if self.places.len() < SPARE { None } else { self.prepared.pop() };
+    /// Maintains `depth` free slots, whatever the pending requests wait for. Spare slots are added first, so that the kernel uses
+    /// them last.
+    fn add_free_slots(&mut self) -> io::Result<()> {
+        while !self.is_full && self.slots.len() - self.lost < self.in_flight + self.depth + SPARE {
+            let prepared = if self.slots.len() < SPARE { None } else { self.prepared.pop() };
             let memory = prepared.map_or_else(|| Memory::mapped(self.queue.payload_size), Ok);
             match memory {
                 Ok(memory) => self.add_slot(memory)?,
                 Err(error) => {
                     self.full(&error);
-                    // What was set aside is there all the same.
+                    // The reserved memory is still available.
                     while let Some(memory) = self.prepared.pop() {
                         self.add_slot(memory)?;
                     }
@@ -173,33 +171,33 @@ impl Worker {
         Ok(())
     }
 
-    /// The kernel takes a place out of use. The others go on, but for the end of the file system.
+    /// Handles the removal of a slot by the kernel. Fails after the unmount, or if it was the last one.
     fn lose(&mut self, error: io::Error) -> io::Result<()> {
         self.lost += 1;
-        if is_end(&error) || self.lost == self.places.len() {
+        if is_end(&error) || self.lost == self.slots.len() {
             return Err(error);
         }
         self.full(&error);
         Ok(())
     }
 
-    /// Requests wait for one another from now on.
+    /// Stops adding slots: requests wait for each other from now on.
     fn full(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.is_full, true) {
-            log::warn!("queue {} of FUSE over io_uring grows no further: {error}", self.queue.number);
+            log::warn!("queue {} of FUSE over io_uring cannot grow: {error}", self.queue.number);
         }
     }
 
-    /// Lets the kernel put a request into this memory.
+    /// Registers a slot with this memory.
     fn add_slot(&mut self, memory: Memory) -> io::Result<()> {
         let memory = Arc::new(memory);
-        let (vectors, number) = (memory.vectors(), self.places.len() as u64);
+        let (vectors, number) = (memory.vectors(), self.slots.len() as u64);
         let mut entry =
             self.command(REGISTER, 0).addr(Some(vectors.as_ptr() as u64)).build().user_data(number);
         const { assert!(size_of::<Entry128>() == 128) };
-        // SAFETY: an entry is the kernel's structure of 128 bytes, and this its number of vectors.
+        // SAFETY: an entry is the kernel's structure of 128 bytes, and the offset is that of its number of vectors.
         unsafe { (&raw mut entry).byte_add(VECTORS_START).cast::<u32>().write(vectors.len() as u32) };
-        self.places.push(Place { memory, commit: None });
+        self.slots.push(SlotState { memory, commit: None });
         self.push(entry)
     }
 
@@ -210,7 +208,7 @@ impl Worker {
         opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), code).cmd(command)
     }
 
-    /// Is woken when another thread has answered.
+    /// Requests a wake-up when another thread has queued a reply.
     fn watch(&mut self) -> io::Result<()> {
         let poll = opcode::PollAdd::new(types::Fd(self.queue.wake.as_raw_fd()), libc::POLLIN as u32);
         self.push(squeue::Entry128::from(poll.build().user_data(WAKE)))
@@ -220,8 +218,8 @@ impl Worker {
         if self.ring.submission().is_full() {
             self.submit()?;
         }
-        // SAFETY: the entry names descriptors of the worker, and memory of its places with the vectors that lie in it: all
-        // live as long as the ring.
+        // SAFETY: the entry names descriptors of the worker, and memory of its slots with their vectors. All live as long as the
+        // ring.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(io::Error::other)
     }
@@ -237,12 +235,12 @@ impl Worker {
     }
 }
 
-/// The file system is unmounted.
+/// True if the file system is unmounted.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionAborted)
 }
 
-/// Whether a call that failed is made again.
+/// True if the call should be repeated.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -250,9 +248,9 @@ fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// Sees whether the calling thread may use a ring: who may make one need not be let in.
-fn try_out(ring: &mut IoUring<Entry128>) -> io::Result<()> {
-    // SAFETY: it names no memory.
+/// Tests the ring, since a user who may create one may still be denied its use.
+fn test_ring(ring: &mut IoUring<Entry128>) -> io::Result<()> {
+    // SAFETY: a no-op names no memory.
     let pushed = unsafe { ring.submission().push(&squeue::Entry128::from(opcode::Nop::new().build())) };
     pushed.map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;

@@ -1,7 +1,7 @@
 //! Disk and log on files, by positioned reads and writes.
 //!
-//! On a file system in memory (tmpfs) the calls run on the caller's thread, as they never wait for a device: a
-//! hop to another thread would cost more than the copy. Elsewhere they run in [`Runtime::block`].
+//! On tmpfs the calls run on the caller's thread, since they never wait for a device: a switch to another thread would cost more
+//! than the copy. On other file systems they run in [`Runtime::block`].
 
 mod lock;
 
@@ -23,10 +23,10 @@ use tameike_core::{Fault, Result};
 pub use lock::FileLock;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// At most one part in so many of what is free on a file system is set aside at once.
+/// Divisor of a file system's free space that bounds a single allocation.
 const ALLOCATION_MAX_PART: u64 = 8;
 
-/// An open file with its name, for messages.
+/// An open file, and its path for messages.
 struct OpenFile {
     fd: OwnedFd,
     path: PathBuf,
@@ -38,7 +38,7 @@ impl OpenFile {
         Ok(Self { fd, path: path.to_owned() })
     }
 
-    /// One more descriptor of the file, only to read by.
+    /// Opens another descriptor of the file, for reads only.
     fn open_to_read(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|error| self.fault("open", error))
@@ -49,7 +49,7 @@ impl OpenFile {
     }
 
     fn size(&self) -> Result<u64> {
-        let status = rustix::fs::fstat(&self.fd).map_err(|error| self.fault("look at", error))?;
+        let status = rustix::fs::fstat(&self.fd).map_err(|error| self.fault("stat", error))?;
         Ok(status.st_size.cast_unsigned())
     }
 
@@ -57,27 +57,26 @@ impl OpenFile {
         rustix::fs::ftruncate(&self.fd, size).map_err(|error| self.fault("set the size of", error))
     }
 
-    /// Has reads and writes go to the device itself. They must be of whole blocks.
+    /// Sets `O_DIRECT`: reads and writes bypass the page cache, and must be of whole blocks.
     fn pass_page_cache(&self) -> std::result::Result<(), String> {
         let found = rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        // A kernel before 6.1 does not tell; then a block is enough wherever it is possible at all.
+        // Kernels before 6.1 do not report the alignment. Then a block suffices if the file system supports `O_DIRECT` at all.
         if let Ok(found) = found
             && found.stx_mask & StatxFlags::DIOALIGN.bits() != 0
             && !(1..=BLOCK_SIZE as u32).contains(&found.stx_dio_offset_align.max(found.stx_dio_mem_align))
         {
             return Err(format!(
-                "the file system reads and writes past the page cache in pieces of {} bytes (0: not at all)",
+                "the file system requires an alignment of {} bytes for O_DIRECT (0: not supported)",
                 found.stx_dio_offset_align
             ));
         }
         rustix::fs::fcntl_getfl(&self.fd)
             .and_then(|flags| rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::DIRECT))
-            .map_err(|error| format!("the file system does not read and write past the page cache ({error})"))
+            .map_err(|error| format!("the file system does not support O_DIRECT ({error})"))
     }
 
     fn in_memory(&self) -> Result<bool> {
-        let status =
-            rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("look at the disk of", error))?;
+        let status = rustix::fs::fstatfs(&self.fd).map_err(|error| self.fault("statfs of", error))?;
         Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
     }
 
@@ -86,7 +85,7 @@ impl OpenFile {
             match rustix::io::pread(&self.fd, &mut *bytes, offset) {
                 Ok(0) => {
                     return Err(Fault::io(format!(
-                        "read {}: it ends at byte {offset}; it was cut by something else",
+                        "read {}: it ends at byte {offset}; another process truncated it",
                         self.path.display()
                     )));
                 }
@@ -120,38 +119,37 @@ impl OpenFile {
         rustix::fs::fdatasync(&self.fd).map_err(|error| self.fault("sync", error))
     }
 
-    /// Leaves the others on the file system what they may need: among them are the log and the table of the same store.
+    /// Leaves space for other files of the file system, such as the log and table of the same store.
     fn allocate(&self, range: Range<u64>) -> Result<()> {
         let size = range.end - range.start;
         let allocated = rustix::fs::fstatvfs(&self.fd).and_then(|found| {
             if found.f_bavail.saturating_mul(found.f_frsize) / ALLOCATION_MAX_PART < size {
                 return Err(Os::NOSPC);
             }
-            self.set_aside(range)
+            self.fallocate_keep_size(range)
         });
-        allocated.map_err(|error| self.fault("set space aside for", error))
+        allocated.map_err(|error| self.fault("allocate space for", error))
     }
 
-    fn set_aside(&self, range: Range<u64>) -> std::result::Result<(), Os> {
+    fn fallocate_keep_size(&self, range: Range<u64>) -> std::result::Result<(), Os> {
         let size = range.end - range.start;
         rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, range.start, size)
     }
 
-    /// Has space for `size` bytes from the start on, where the file system can. Without it a full disk is met by the
-    /// writes.
-    fn prepare_room(&self, size: u64) {
-        match self.set_aside(0..size) {
+    /// Preallocates `size` bytes if the file system can. Otherwise writes report a full disk.
+    fn preallocate(&self, size: u64) {
+        match self.fallocate_keep_size(0..size) {
             Ok(()) | Err(Os::OPNOTSUPP) => {}
-            Err(error) => log::warn!("{}", self.fault("set space aside for", error)),
+            Err(error) => log::warn!("{}", self.fault("allocate space for", error)),
         }
     }
 
-    /// Gives space back where the file system can; where it cannot, the space stays with the file.
+    /// Frees the space of a range. A file system without support keeps it.
     fn discard(&self, range: Range<u64>) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.fd, flags, range.start, range.end - range.start) {
             Ok(()) | Err(Os::OPNOTSUPP) => Ok(()),
-            Err(error) => Err(self.fault("give back space of", error)),
+            Err(error) => Err(self.fault("free space of", error)),
         }
     }
 }
@@ -160,15 +158,15 @@ fn fault(doing: impl std::fmt::Display, error: Os) -> Fault {
     Fault::from_os(doing, &std::io::Error::from(error))
 }
 
-/// Where a file's calls run.
+/// A file, and the place where its calls run.
 #[derive(Clone)]
-struct Place {
+struct Backing {
     file: Arc<OpenFile>,
     runtime: Runtime,
     inline: bool,
 }
 
-impl Place {
+impl Backing {
     fn open(path: &Path, runtime: Runtime) -> Result<Self> {
         let file = Arc::new(OpenFile::open(path)?);
         let inline = file.in_memory()?;
@@ -182,7 +180,7 @@ impl Place {
         if self.inline { ready(call(&self.file)).boxed() } else { self.run_apart(call) }
     }
 
-    /// Never on the caller's thread: to take or give back many pages takes milliseconds, also in memory.
+    /// Never on the caller's thread: allocating or freeing many pages takes milliseconds, also in memory.
     fn run_apart<T: Send + 'static>(
         &self,
         call: impl FnOnce(&OpenFile) -> T + Send + 'static,
@@ -192,64 +190,64 @@ impl Place {
     }
 }
 
-/// A disk on one file, by calls that may wait. The file is sparse: it takes space as it is written, and gives it back on discard.
+/// A disk on a sparse file, by blocking calls: writes allocate space, and discards free it.
 #[derive(Clone)]
 pub struct FileDisk {
-    place: Place,
+    backing: Backing,
     size: u64,
     is_new: bool,
 }
 
 impl FileDisk {
-    /// Opens the file, or makes it. A file already larger than `size` bytes keeps its size.
+    /// Opens or creates the file. A file larger than `size` bytes keeps its size.
     ///
     /// # Errors
-    /// What the system says, with the file's name.
+    /// The error of the system, with the path.
     pub fn open(path: &Path, size: u64, runtime: Runtime) -> Result<Self> {
-        let place = Place::open(path, runtime)?;
-        let found = place.file.size()?;
+        let backing = Backing::open(path, runtime)?;
+        let found = backing.file.size()?;
         let size = size.max(found);
-        place.file.set_size(size)?;
-        Ok(Self { place, size, is_new: found == 0 })
+        backing.file.set_size(size)?;
+        Ok(Self { backing, size, is_new: found == 0 })
     }
 
-    /// Whether its calls never wait for a device.
+    /// True if its calls never wait for a device.
     pub(super) fn is_in_memory(&self) -> bool {
-        self.place.inline
+        self.backing.inline
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.place.file.fd.as_fd()
+        self.backing.file.fd.as_fd()
     }
 
-    /// Has all calls, also those of clones, pass the page cache by.
+    /// Makes all calls, also those of clones, bypass the page cache.
     ///
     /// # Errors
-    /// Why they cannot, in words.
+    /// The reason that they cannot.
     pub(super) fn pass_page_cache(&self) -> std::result::Result<(), String> {
-        self.place.file.pass_page_cache()
+        self.backing.file.pass_page_cache()
     }
 
     pub(super) fn fault(&self, doing: &str, error: Os) -> Fault {
-        self.place.file.fault(doing, error)
+        self.backing.file.fault(doing, error)
     }
 
-    /// As [`Disk::read`], of bytes that may be a part of what was asked for.
+    /// As [`Disk::read`], for a part of the requested bytes.
     pub(super) fn fetch(
         &self,
         offset: u64,
         mut frame: Frame,
         range: Range<u32>,
     ) -> BoxFuture<'static, (Frame, Result<()>)> {
-        self.place.run(move |file| {
+        self.backing.run(move |file| {
             let result = file.read(&mut frame[range.start as usize..range.end as usize], offset);
             (frame, result)
         })
     }
 
-    /// As [`Disk::write`], of bytes that may be a part of what was asked for.
+    /// As [`Disk::write`], for a part of the requested bytes.
     pub(super) fn store(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
-        self.place.run(move |file| file.write(&payload, offset))
+        self.backing.run(move |file| file.write(&payload, offset))
     }
 }
 
@@ -273,53 +271,55 @@ impl Disk for FileDisk {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        if self.place.inline { ready(Ok(())).boxed() } else { self.place.run(OpenFile::sync) }
+        if self.backing.inline { ready(Ok(())).boxed() } else { self.backing.run(OpenFile::sync) }
     }
 
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        self.place.run_apart(move |file| file.allocate(range))
+        self.backing.run_apart(move |file| file.allocate(range))
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        self.place.run_apart(move |file| file.discard(range))
+        self.backing.run_apart(move |file| file.discard(range))
     }
 
     fn memory(&self) -> Option<OwnedFd> {
-        if !self.place.inline {
+        if !self.backing.inline {
             return None;
         }
-        let opened = self.place.file.open_to_read();
+        let opened = self.backing.file.open_to_read();
         opened
-            .inspect_err(|fault| log::warn!("other agents of this host are sent what they read: {fault}"))
+            .inspect_err(|fault| {
+                log::warn!("other agents of this host cannot read the device directly: {fault}")
+            })
             .ok()
     }
 }
 
-/// A log on one file, that has space set aside for what it is to grow to, so that a full disk does not stop it. When it is
-/// cut the space goes back to the file system, and is asked for again at once.
+/// A log on a file with preallocated space, so that it can grow on a full disk. A truncation frees the space and allocates it
+/// again at once.
 pub struct FileLog {
-    place: Place,
+    backing: Backing,
     size: Arc<AtomicU64>,
     room: u64,
 }
 
 impl FileLog {
-    /// Opens the file, or makes it. From its first cut on it has space for `room` bytes; in memory it takes none ahead.
+    /// Opens or creates the file. From the first truncation on, `room` bytes are preallocated; in memory none are.
     ///
     /// # Errors
-    /// What the system says, with the file's name.
+    /// The error of the system, with the path.
     pub fn open(path: &Path, runtime: Runtime, room: u64) -> Result<Self> {
-        let place = Place::open(path, runtime)?;
-        let size = Arc::new(AtomicU64::new(place.file.size()?));
-        let room = if place.inline { 0 } else { room };
-        Ok(Self { place, size, room })
+        let backing = Backing::open(path, runtime)?;
+        let size = Arc::new(AtomicU64::new(backing.file.size()?));
+        let room = if backing.inline { 0 } else { room };
+        Ok(Self { backing, size, room })
     }
 }
 
 impl AppendFile for FileLog {
     fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
         let size = self.size.clone();
-        self.place.run(move |file| {
+        self.backing.run(move |file| {
             file.write(&bytes, size.load(Ordering::Acquire))?;
             size.fetch_add(bytes.len() as u64, Ordering::AcqRel);
             Ok(())
@@ -327,12 +327,12 @@ impl AppendFile for FileLog {
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        if self.place.inline { ready(Ok(())).boxed() } else { self.place.run(OpenFile::sync) }
+        if self.backing.inline { ready(Ok(())).boxed() } else { self.backing.run(OpenFile::sync) }
     }
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
         let size = self.size.load(Ordering::Acquire);
-        self.place.run(move |file| {
+        self.backing.run(move |file| {
             let mut bytes = vec![0; size as usize];
             file.read(&mut bytes, 0)?;
             Ok(bytes)
@@ -341,41 +341,41 @@ impl AppendFile for FileLog {
 
     fn truncate(&self, new_size: u64) -> BoxFuture<'static, Result<()>> {
         let (size, room) = (self.size.clone(), self.room);
-        self.place.run(move |file| {
+        self.backing.run(move |file| {
             file.set_size(new_size)?;
             size.store(new_size, Ordering::Release);
             if room > 0 {
-                file.prepare_room(room);
+                file.preallocate(room);
             }
             Ok(())
         })
     }
 }
 
-/// Has space set aside for all of a file and for `spare` bytes to grow by, where the file system can.
+/// Preallocates space for all of a file and `spare` bytes of growth, if the file system can.
 ///
 /// # Errors
 /// The file cannot be opened.
 pub fn spare_room(path: &Path, spare: u64) -> Result<()> {
     let file = OpenFile::open(path)?;
-    file.prepare_room(file.size()?.saturating_add(spare));
+    file.preallocate(file.size()?.saturating_add(spare));
     Ok(())
 }
 
-/// Whether the directory lies on a file system in memory.
+/// True if the directory is on tmpfs.
 ///
 /// # Errors
-/// What the system says, with the directory's name.
+/// The error of the system, with the path.
 pub fn in_memory(directory: &Path) -> Result<bool> {
     let status = rustix::fs::statfs(directory)
-        .map_err(|error| fault(format_args!("look at the disk of {}", directory.display()), error))?;
+        .map_err(|error| fault(format_args!("statfs of {}", directory.display()), error))?;
     Ok(status.f_type.cast_unsigned() == TMPFS_MAGIC)
 }
 
-/// Makes the names in a directory safe against power loss.
+/// Makes the names in a directory durable.
 ///
 /// # Errors
-/// What the system says, with the directory's name.
+/// The error of the system, with the path.
 pub fn sync_directory(directory: &Path) -> Result<()> {
     let open =
         rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -383,14 +383,15 @@ pub fn sync_directory(directory: &Path) -> Result<()> {
         .map_err(|error| fault(format_args!("sync the directory {}", directory.display()), error))
 }
 
-/// Gives the space of a file back, also for those who have descriptors of it. What is not there has none; a link is not followed.
+/// Truncates a file to free its space, also if other processes have it open. A missing file is ignored; a symbolic link is not
+/// followed.
 ///
 /// # Errors
-/// What the system says, with the file's name.
+/// The error of the system, with the path.
 pub fn cut(path: &Path) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()).and_then(|file| rustix::fs::ftruncate(file, 0)) {
         Ok(()) | Err(Os::NOENT) => Ok(()),
-        Err(error) => Err(fault(format_args!("give back the space of {}", path.display()), error)),
+        Err(error) => Err(fault(format_args!("free the space of {}", path.display()), error)),
     }
 }

@@ -1,12 +1,12 @@
-//! When blocks of a disk in memory last became free, for those who read them by themselves.
+//! A logical clock of freed blocks for a disk in memory, by which other processes validate their direct reads.
 //!
 //! ```text
-//! memory  0  the clock: how often blocks became free                                   u64
-//!         8  for each MiB of the disk: the clock when blocks of it last became free    u64, ...
+//! memory  0  the clock: number of frees                                              u64
+//!         8  for each MiB of the disk: the clock at the last free in it              u64, ...
 //! ```
 //!
-//! What lay somewhere at a time on this clock lies there as long as no block there has become free since: who has copied it looks
-//! here then. Checksums alone would not tell: blocks that end in the checksum of the rest of them all have the same.
+//! A location is valid if no block in it was freed since the clock value at which it was returned. Readers check this after the
+//! copy. Checksums alone are not enough: all blocks that end with the checksum of their rest have the same checksum.
 
 use super::DiskMemory;
 use crate::os::arena::Notice;
@@ -16,31 +16,31 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use tameike_core::wire::call::Run;
 
-/// Bytes of the disk that have one word.
+/// Bytes of the disk for each word.
 const REGION_SIZE: u64 = 1 << 20;
 const WORD_SIZE: usize = 8;
-/// Words looked at with one call: those of a unit that lies in one piece.
+/// Words per read: those of a contiguous unit.
 const WORDS_AT_ONCE: usize = 2;
 
-/// The clock of one disk.
+/// The clock of a disk.
 pub struct FreeClock(Notice);
 
 impl FreeClock {
-    /// That of a disk of so many bytes.
+    /// Creates the clock of a disk of `disk_size` bytes.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The errors of the system.
     pub fn create(disk_size: u64) -> std::io::Result<Self> {
         let words = usize::try_from(1 + disk_size.div_ceil(REGION_SIZE)).unwrap_or(usize::MAX);
         Notice::create("tameike-free", words.saturating_mul(WORD_SIZE)).map(Self)
     }
 
-    /// What it shows.
+    /// The current value.
     pub fn now(&self) -> u64 {
         self.0.long(0).load(Ordering::Acquire)
     }
 
-    /// These bytes are free: to be told before anything else is put there, by one thread at a time.
+    /// Marks bytes as freed. Called before their reuse, by one thread at a time.
     pub fn freed(&self, bytes: &Range<u64>) {
         let time = self.now() + 1;
         for region in bytes.start / REGION_SIZE..bytes.end.div_ceil(REGION_SIZE) {
@@ -49,25 +49,25 @@ impl FreeClock {
         self.0.long(0).store(time, Ordering::Release);
     }
 
-    /// By which others look at it, and can do no more.
+    /// A read-only descriptor for other processes.
     ///
     /// # Errors
-    /// There are too many descriptors.
+    /// `EMFILE` and similar.
     pub fn memory(&self) -> std::io::Result<OwnedFd> {
         self.0.memory().try_clone()
     }
 }
 
 impl DiskMemory {
-    /// Whether no block of these runs has become free since `time`. Nothing is allocated.
+    /// True if no block of these runs was freed since `time`. Allocates nothing.
     pub(crate) fn is_as_of(&self, runs: impl Iterator<Item = Run>, time: u64) -> bool {
         is_as_of(&self.clock, runs, time)
     }
 }
 
-/// As [`DiskMemory::is_as_of`], of a disk with this clock.
+/// As [`DiskMemory::is_as_of`], for a disk with this clock.
 pub fn is_as_of(clock: impl AsFd, mut runs: impl Iterator<Item = Run>, time: u64) -> bool {
-    // What was copied before is not looked at again after this.
+    // The fence orders the copy before the check.
     fence(Ordering::SeqCst);
     runs.all(|run| {
         let Some(end) = run.at.checked_add(run.length.into()) else { return false };
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_free_is_told_of_its_regions() {
+    fn a_free_marks_its_regions() {
         let clock = FreeClock::create(5 * MIB + 1).expect("memory");
         let memory = clock.memory().expect("a descriptor");
         let is_as_of = |run, time| is_as_of(&memory, std::iter::once(run), time);
@@ -132,12 +132,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_not_of_the_disk() {
+    fn runs_beyond_the_disk_are_invalid() {
         let clock = FreeClock::create(MIB).expect("memory");
         let memory = clock.memory().expect("a descriptor");
         for run in [run(MIB, 4096), run(0, 2 * MIB), run(u64::MAX, 4096), run(u64::MAX - 5000, 4096)] {
             assert!(!is_as_of(&memory, std::iter::once(run), 9), "{run:?}");
         }
-        assert!(rustix::io::pwrite(&memory, b"x", 0).is_err(), "others only look");
+        assert!(rustix::io::pwrite(&memory, b"x", 0).is_err(), "the descriptor is read-only");
     }
 }

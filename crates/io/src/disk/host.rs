@@ -1,4 +1,4 @@
-//! The devices in memory of the agents of one host, which other processes read by themselves.
+//! Devices in memory of the agents of one host, which other processes read directly.
 
 use super::DiskMemory;
 use crate::slab::{BlockSums, Frame, Payload};
@@ -10,29 +10,29 @@ use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::call::{Place, Run};
 use tameike_core::wire::unit::UnitPlace;
 
-/// Bytes that are copied before their checksums are computed: few enough to be in the processor's cache still.
+/// Bytes that are copied before their checksums are computed, few enough to stay in the processor's cache.
 const PIECE_SIZE: usize = 16 * BLOCK_SIZE;
 
-/// A device in memory of an agent of this host, to be read by others.
+/// The device in memory of an agent of this host, for direct reads.
 ///
-/// Nothing keeps its blocks as they are while they are read: to hold them would be to have writers on that agent wait for those
-/// who read. As blocks are not overwritten, but freed and used again, the clock tells whether they may have been, and their checksums
-/// whether the device has them as they were.
+/// Reads take no locks, since a lock would block the writers of the other agent. Blocks are never overwritten, only freed and
+/// reused. So the clock shows whether a block may have been reused, and the checksums show whether the device still has its
+/// content.
 #[derive(Debug)]
 pub struct HostDevice(DiskMemory);
 
 impl HostDevice {
-    /// That of a disk.
+    /// The device with this memory.
     pub fn new(memory: DiskMemory) -> Self {
         Self(memory)
     }
 
-    /// For others to read it by.
+    /// Descriptors for other processes: of the bytes, and of the clock.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.0.bytes.as_fd(), self.0.clock.as_fd()]
     }
 
-    /// Copies what lies there to the start of `frame`, which comes back if it is (any more) something else than what was meant.
+    /// Copies the bytes at a location into `frame`. Returns the frame as an error if the location is stale or damaged.
     pub fn read(&self, place: &Place, mut frame: Frame) -> Result<Payload, Frame> {
         match self.copy(&place.runs, place.time, &mut frame) {
             Some((length, sums)) if sums.digest() == place.digest => {
@@ -42,14 +42,13 @@ impl HostDevice {
         }
     }
 
-    /// Copies these bytes of a unit that lies there, and what else is in their blocks, to the start of `frame`; none if it is (any
-    /// more) something else than what was meant.
+    /// Copies the blocks with these bytes of a unit into `frame`. `None` if the location is stale or damaged.
     pub fn read_unit(&self, place: &UnitPlace, bytes: &Range<u32>, mut frame: Frame) -> Option<Payload> {
         let runs: Vec<Run> = place.runs_of(bytes).collect();
         let (_, sums) = self.copy(&runs, place.time, &mut frame)?;
         let start = bytes.start % BLOCK_SIZE as u32;
-        let is_it = sums.as_bytes() == place.sums_of(bytes);
-        is_it.then(|| Payload::new(Arc::new(frame), start..start + bytes.len() as u32))
+        let matches = sums.as_bytes() == place.sums_of(bytes);
+        matches.then(|| Payload::new(Arc::new(frame), start..start + bytes.len() as u32))
     }
 
     fn copy(&self, runs: &[Run], time: u64, frame: &mut Frame) -> Option<(u32, BlockSums)> {
@@ -65,7 +64,7 @@ impl HostDevice {
             }
             filled += run.length as usize;
         }
-        let is_as_it_was = self.0.is_as_of(runs.iter().copied(), time);
-        is_as_it_was.then(|| (filled as u32, BlockSums::from_bytes(sums)))
+        let is_valid = self.0.is_as_of(runs.iter().copied(), time);
+        is_valid.then(|| (filled as u32, BlockSums::from_bytes(sums)))
     }
 }

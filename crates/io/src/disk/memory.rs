@@ -1,7 +1,6 @@
-//! Disk and log in memory, for tests and simulated clusters: they can fail, tear and lose power at will.
+//! Disk and log in memory for tests and simulated clusters, with injected failures, torn writes and power losses.
 //!
-//! Every call takes effect only when its future is polled a second time, so that calls in flight overlap as
-//! they do on a real disk.
+//! A call takes effect at the second poll of its future, so that calls in flight overlap as on a real disk.
 
 use super::{AppendFile, Disk, assert_whole_blocks};
 use crate::slab::{Frame, Payload};
@@ -14,35 +13,35 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tameike_core::{Fault, Result};
 
-/// A countdown shared by disks that fail together, as the disks of one machine do.
+/// A countdown of calls, shared by disks that fail together, as those of one node do.
 ///
-/// The call that meets zero takes effect in part and fails; all later calls fail without effect.
+/// The call at zero takes effect in part and fails; all later calls fail without effect.
 #[derive(Clone, Default)]
 pub struct Faults(Arc<Mutex<Option<u64>>>);
 
-/// What becomes of one call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It runs.
+    /// The call succeeds.
     Whole,
-    /// It takes effect in part, and fails.
+    /// The call takes effect in part and fails.
     Torn,
-    /// It fails.
+    /// The call fails without effect.
     Dead,
 }
 
 impl Faults {
-    /// Lets `calls` more calls run.
+    /// Lets `calls` more calls succeed.
     pub fn after(&self, calls: u64) {
         *self.0.lock() = Some(calls + 1);
     }
 
-    /// Lets all calls run.
+    /// Lets all calls succeed.
     pub fn none(&self) {
         *self.0.lock() = None;
     }
 
-    /// Counts one call.
+    /// Draws the outcome of a call.
     pub fn next(&self) -> Fate {
         match &mut *self.0.lock() {
             None => Fate::Whole,
@@ -59,7 +58,6 @@ fn injected() -> Fault {
     Fault::io("injected failure")
 }
 
-/// Ready at the second poll.
 #[derive(Default)]
 struct Later(bool);
 
@@ -75,10 +73,10 @@ impl Future for Later {
     }
 }
 
-/// What a power loss spares or not is told in pieces of this many bytes: a write can be torn.
+/// Granularity of a power loss in bytes: a write can be torn between pieces.
 const PIECE: usize = 4096;
 
-/// Bytes, of which only those that were written take memory; the others are zero.
+/// Sparse bytes: those that were never written are zero, and take no memory.
 #[derive(Clone, Default)]
 struct Sparse {
     pieces: BTreeMap<usize, Box<[u8; PIECE]>>,
@@ -86,7 +84,7 @@ struct Sparse {
 }
 
 impl Sparse {
-    /// Runs `work` on each piece of a range: number of the piece, the part of it, the part of the range.
+    /// Calls `work` for each piece of a range, with the piece's number, the part of the piece, and the part of the range.
     fn split(range: Range<usize>, mut work: impl FnMut(usize, Range<usize>, Range<usize>)) {
         let mut at = range.start;
         while at < range.end {
@@ -128,7 +126,7 @@ impl Sparse {
         self.size = size;
     }
 
-    /// Bytes that are given back have any content.
+    /// Discarded bytes have undefined content.
     fn discard(&mut self, range: Range<usize>) {
         Self::split(range, |piece, inside, _| {
             if let Some(piece) = self.pieces.get_mut(&piece) {
@@ -138,42 +136,42 @@ impl Sparse {
     }
 }
 
-/// Bytes now, bytes that survive power loss, and the writes between them.
+/// The current bytes, the durable bytes, and the writes since the last sync.
 #[derive(Default)]
 struct Media {
     now: Sparse,
-    safe: Sparse,
-    unsafe_writes: Vec<(usize, Vec<u8>)>,
+    durable: Sparse,
+    unsynced_writes: Vec<(usize, Vec<u8>)>,
 }
 
 impl Media {
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.now.put(offset, bytes);
-        self.unsafe_writes.push((offset, bytes.to_vec()));
+        self.unsynced_writes.push((offset, bytes.to_vec()));
     }
 
     fn sync(&mut self) {
-        for (offset, bytes) in std::mem::take(&mut self.unsafe_writes) {
-            self.safe.put(offset, &bytes);
+        for (offset, bytes) in std::mem::take(&mut self.unsynced_writes) {
+            self.durable.put(offset, &bytes);
         }
-        self.safe.resize(self.now.size);
+        self.durable.resize(self.now.size);
     }
 
     fn lose_power(&mut self, mut survives: impl FnMut() -> bool) {
-        for (offset, bytes) in std::mem::take(&mut self.unsafe_writes) {
+        for (offset, bytes) in std::mem::take(&mut self.unsynced_writes) {
             for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
                 if survives() {
-                    self.safe.put(offset + piece * PIECE, bytes);
+                    self.durable.put(offset + piece * PIECE, bytes);
                 }
             }
         }
-        self.now = self.safe.clone();
+        self.now = self.durable.clone();
     }
 
-    /// Whatever changed, it is as it is.
+    /// Makes the current bytes durable.
     fn settle(&mut self) {
-        self.safe = self.now.clone();
-        self.unsafe_writes.clear();
+        self.durable = self.now.clone();
+        self.unsynced_writes.clear();
     }
 }
 
@@ -189,16 +187,16 @@ impl MemoryDisk {
     pub fn new(size: usize, faults: Faults) -> Self {
         let mut media = Media::default();
         media.now.resize(size);
-        media.safe.resize(size);
+        media.durable.resize(size);
         Self { media: Arc::new(Mutex::new(media)), faults }
     }
 
-    /// Loses the writes since the last sync for which `survives` says no.
+    /// Loses the writes since the last sync for which `survives` is false.
     pub fn lose_power(&self, survives: impl FnMut() -> bool) {
         self.media.lock().lose_power(survives);
     }
 
-    /// Writes the first half of `payload`, as a device does that fails.
+    /// Writes the first half of `payload`, as a failing device does.
     pub fn write_half(&self, offset: u64, payload: Payload) -> BoxFuture<'static, ()> {
         let disk = self.clone();
         async move {
@@ -208,15 +206,15 @@ impl MemoryDisk {
         .boxed()
     }
 
-    /// Copies what is at `offset` now, whatever fails.
+    /// Copies the current bytes at `offset`, without faults.
     pub fn look(&self, offset: u64, bytes: &mut [u8]) {
         self.media.lock().now.get(offset as usize, bytes);
     }
 
-    /// Turns one bit.
+    /// Flips one bit.
     pub fn damage(&self, offset: usize) {
         let media = &mut *self.media.lock();
-        for bytes in [&mut media.now, &mut media.safe] {
+        for bytes in [&mut media.now, &mut media.durable] {
             let mut byte = [0];
             bytes.get(offset, &mut byte);
             bytes.put(offset, &[byte[0] ^ 1]);
@@ -229,7 +227,7 @@ impl Disk for MemoryDisk {
         self.media.lock().now.size as u64
     }
 
-    /// As long as nothing was written to it.
+    /// True until the first write.
     fn is_new(&self) -> bool {
         self.media.lock().now.pieces.is_empty()
     }
@@ -304,7 +302,7 @@ impl Disk for MemoryDisk {
             let media = &mut *disk.media.lock();
             let range = range.start as usize..range.end as usize;
             media.now.discard(range.clone());
-            media.safe.discard(range);
+            media.durable.discard(range);
             Ok(())
         }
         .boxed()
@@ -324,18 +322,17 @@ impl MemoryLog {
         Self { media: Arc::default(), faults }
     }
 
-    /// Loses the appends since the last sync for which `survives` says no; zeros stand in their place when
-    /// later ones survive.
+    /// Loses the appends since the last sync for which `survives` is false. They become zeros if later ones survive.
     pub fn lose_power(&self, survives: impl FnMut() -> bool) {
         self.media.lock().lose_power(survives);
     }
 
-    /// All that is in it now, whatever fails.
+    /// The current content, without faults.
     pub fn content(&self) -> Vec<u8> {
         self.media.lock().now.to_vec()
     }
 
-    /// Changes the content as a failing device or a meddling person would.
+    /// Changes the content, as a failing device or another program would.
     pub fn edit(&self, change: impl FnOnce(&mut Vec<u8>)) {
         let media = &mut *self.media.lock();
         let mut bytes = media.now.to_vec();

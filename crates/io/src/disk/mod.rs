@@ -1,6 +1,6 @@
-//! Disks: numbered bytes that survive the agent.
+//! Disks: fixed-size byte storage that outlives the agent's process.
 //!
-//! A disk does not check content; what is written through it carries its own checksums.
+//! Disks do not verify content; what they store carries its own checksums.
 
 pub mod file;
 mod free_clock;
@@ -27,45 +27,44 @@ pub use host::HostDevice;
 
 /// A file or device of fixed size.
 ///
-/// Ranges must lie within it, and are whole blocks of [`BLOCK_SIZE`] bytes, on the disk as in the frame: devices read and write
-/// memory in such pieces, so that nothing need be copied. A call whose future is dropped may still take effect, at any time.
+/// Ranges must lie within the disk, and consist of whole blocks of [`BLOCK_SIZE`] bytes, on the disk and in the frame: direct I/O
+/// requires that. A call whose future is dropped may still take effect at any time.
 ///
-/// Reads and writes of the same bytes at the same time have no order. A write is safe against power loss only
-/// after a later [`Disk::sync`]; against the death of the agent it is safe once acknowledged.
+/// Concurrent reads and writes of the same bytes are unordered. An acknowledged write survives the agent's process. It survives a
+/// power loss only after a later [`Disk::sync`].
 pub trait Disk: Send + Sync {
     /// Size in bytes.
     fn size(&self) -> u64;
-    /// Whether it was made when it was opened, so that all of it had no space of what is below.
+    /// True if the open created the disk, so that no space is allocated for it yet.
     fn is_new(&self) -> bool;
-    /// Reads into `range` of `frame` from byte `offset` of the disk, and gives the frame back.
+    /// Reads into `range` of `frame` from byte `offset` of the disk. Returns the frame.
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)>;
     /// Writes all of `payload` at byte `offset` of the disk.
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>>;
-    /// Makes all acknowledged writes safe against power loss.
+    /// Makes all acknowledged writes durable.
     fn sync(&self) -> BoxFuture<'static, Result<()>>;
-    /// Has whatever is below set space aside for `range`, so that writes to it neither wait for space nor lack it. What is
-    /// written there stays. Where it would take much of what others may need, it is refused; a call that fails may have done
-    /// a part.
+    /// Allocates space for `range` below, so that writes to it neither wait for space nor fail for lack of it. The content stays.
+    /// Refused if it would take much of the free space; a failed call may have allocated a part.
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>>;
-    /// Gives the space of `range` back to whatever is below; its content is then unspecified.
+    /// Frees the space of `range` below; its content becomes undefined.
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>>;
-    /// A descriptor for other processes of this host to read it by, not to write, when it lies in memory: then all of them see
-    /// what is acknowledged, and never wait.
+    /// A read-only descriptor for other processes of this host, if the disk is in memory: they see acknowledged writes, and never
+    /// wait.
     fn memory(&self) -> Option<OwnedFd> {
         None
     }
 }
 
-/// A disk in memory, for other processes of this host to read by themselves.
+/// The memory of a disk, for direct reads by other processes of this host.
 #[derive(Debug)]
 pub struct DiskMemory {
-    /// Its bytes.
+    /// The bytes of the disk.
     pub bytes: OwnedFd,
-    /// Its [`FreeClock`].
+    /// The [`FreeClock`] of the disk.
     pub clock: OwnedFd,
 }
 
-/// Panics unless the call is of whole blocks: a real device would refuse it, on some machines only.
+/// Panics unless the call consists of whole blocks. A real device would refuse others, but on some machines only.
 fn assert_whole_blocks(offset: u64, range: &Range<u32>) {
     const BLOCK: u64 = BLOCK_SIZE as u64;
     let places = [offset, range.start.into(), range.end.into()];
@@ -75,36 +74,36 @@ fn assert_whole_blocks(offset: u64, range: &Range<u32>) {
     );
 }
 
-/// Opens the disk on the file `path`, or makes it, of at least `size` bytes: past the page cache when told how
-/// (`direct`) and where the machine allows it, else through it. In memory there is nothing to pass by.
+/// Opens or creates a disk of at least `size` bytes on the file `path`. With `direct`, and if the machine supports it, its calls
+/// bypass the page cache. A disk in memory needs no bypass.
 ///
 /// # Errors
-/// What the system says, with the file's name.
+/// The error of the system, with the path.
 pub fn open(path: &Path, size: u64, runtime: &Runtime, direct: Option<&Direct>) -> Result<Arc<dyn Disk>> {
     let file = FileDisk::open(path, size, runtime.clone())?;
     let Some(direct) = direct.filter(|_| !file.is_in_memory()) else { return Ok(Arc::new(file)) };
     let name = path.display();
     match UringDisk::open(&file, direct, runtime) {
         Ok(disk) => {
-            log::info!("{name} is read and written past the page cache, by io_uring");
+            log::info!("{name} is accessed by O_DIRECT and io_uring");
             Ok(Arc::new(disk))
         }
         Err(why) => {
-            log::warn!("{name} is read and written through the page cache, which costs a copy: {why}");
+            log::warn!("{name} is accessed through the page cache, which costs a copy: {why}");
             Ok(Arc::new(file))
         }
     }
 }
 
-/// A file that only grows at its end, until it is begun anew: the log's.
+/// An append-only file, for the log.
 pub trait AppendFile: Send + Sync {
-    /// Appends at the end; when it returns, the bytes survive the death of the agent. An append that failed may
-    /// have left a part of the bytes: cut the file before the next one. Appends do not overlap.
+    /// Appends bytes. When it returns, they survive the agent's process. A failed append may leave a part of the bytes: truncate
+    /// the file before the next one. Appends must not overlap.
     fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>>;
-    /// Makes all acknowledged appends safe against power loss.
+    /// Makes all acknowledged appends durable.
     fn sync(&self) -> BoxFuture<'static, Result<()>>;
-    /// The whole content.
+    /// Reads the whole content.
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>>;
-    /// Cuts the file to `size` bytes.
+    /// Truncates the file to `size` bytes.
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>>;
 }

@@ -53,7 +53,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for what another thread may have to do.
+/// Blocks until another thread completes the future.
 pub(super) fn wait<T>(mut future: BoxFuture<'static, T>) -> T {
     const LIMIT: Duration = Duration::from_secs(60);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -71,7 +71,7 @@ fn directories() -> [tempfile::TempDir; 2] {
     [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()]
 }
 
-/// What every disk does. Its first 64 KiB hold nothing yet.
+/// The common test of every disk. Its first 64 KiB must be unwritten.
 pub(super) fn keeps_what_is_written(disk: &dyn Disk) {
     let pool = Slab::new(2).unwrap().pool(2);
     let mut frame = pool.try_take().unwrap();
@@ -89,12 +89,12 @@ pub(super) fn keeps_what_is_written(disk: &dyn Disk) {
     wait(disk.allocate(0..65536)).unwrap();
     let (frame, result) = wait(disk.read(20480, frame, 0..4096));
     result.unwrap();
-    assert!(frame[..4096].iter().all(|&byte| byte == 7), "what is written stays");
+    assert!(frame[..4096].iter().all(|&byte| byte == 7), "written bytes are kept");
     wait(disk.discard(8192..16384)).unwrap();
 }
 
 #[test]
-fn every_disk_keeps_what_is_written() {
+fn every_disk_keeps_writes() {
     keeps_what_is_written(&MemoryDisk::new(1 << 20, Faults::default()));
     for directory in directories() {
         let path = directory.path().join("extents");
@@ -105,7 +105,7 @@ fn every_disk_keeps_what_is_written() {
 }
 
 #[test]
-fn every_disk_keeps_what_is_written_past_the_page_cache() {
+fn every_disk_keeps_direct_writes() {
     let system = System::start(2).unwrap();
     let direct = Direct { reactor: system.reactor().clone(), slab: Slab::new(2).unwrap() };
     for directory in directories() {
@@ -117,7 +117,7 @@ fn every_disk_keeps_what_is_written_past_the_page_cache() {
 }
 
 #[test]
-fn a_disk_in_memory_can_be_read_by_others_and_not_written() {
+fn other_processes_read_a_disk_in_memory_and_cannot_write() {
     use std::os::unix::fs::FileExt;
     for directory in directories() {
         let is_in_memory = super::file::in_memory(directory.path()).unwrap();
@@ -163,7 +163,7 @@ fn a_discarded_range_takes_no_space() {
     assert_eq!(blocks(), 1536);
 }
 
-fn appends_and_cuts(log: &dyn AppendFile) {
+fn appends_and_truncates(log: &dyn AppendFile) {
     wait(log.append(b"one".to_vec())).unwrap();
     wait(log.append(b"two".to_vec())).unwrap();
     wait(log.truncate(4)).unwrap();
@@ -173,11 +173,11 @@ fn appends_and_cuts(log: &dyn AppendFile) {
 }
 
 #[test]
-fn every_log_appends_and_cuts() {
-    appends_and_cuts(&MemoryLog::new(Faults::default()));
+fn every_log_appends_and_truncates() {
+    appends_and_truncates(&MemoryLog::new(Faults::default()));
     for directory in directories() {
         let path = directory.path().join("log");
-        appends_and_cuts(&FileLog::open(&path, runtime(), 1 << 20).unwrap());
+        appends_and_truncates(&FileLog::open(&path, runtime(), 1 << 20).unwrap());
         let again = FileLog::open(&path, runtime(), 0).unwrap();
         wait(again.append(b"!".to_vec())).unwrap();
         assert_eq!(wait(again.read_all()).unwrap(), b"onetthree!");
@@ -186,7 +186,7 @@ fn every_log_appends_and_cuts() {
 
 /// On a full disk the log could not grow, and nothing was freed any more, as that takes a record of it.
 #[test]
-fn a_log_on_a_disk_has_space_before_it_grows() {
+fn a_log_on_a_disk_preallocates_space() {
     use std::os::unix::fs::MetadataExt;
     const ROOM: u64 = 1 << 20;
     for directory in directories() {
@@ -219,14 +219,14 @@ fn a_failing_log_tears_one_append_and_then_refuses_all() {
 }
 
 #[test]
-fn a_lock_is_held_by_one() {
+fn a_lock_has_one_holder() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lock");
     let held = FileLock::take(&path).unwrap();
     let refused = FileLock::take(&path).err().unwrap();
     assert_eq!(refused.errno, Errno::EBUSY);
-    assert!(refused.message.contains("lock"), "{refused}");
+    assert!(refused.to_string().contains("lock"), "{refused}");
     drop(held);
     FileLock::take(&path).unwrap();
-    assert!(FileLock::take(Path::new("/nowhere/lock")).err().unwrap().message.contains("/nowhere/lock"));
+    assert!(FileLock::take(Path::new("/nowhere/lock")).err().unwrap().to_string().contains("/nowhere/lock"));
 }

@@ -1,8 +1,8 @@
-//! Memory that two processes share, of which neither trusts the other.
+//! Memory shared by two processes that do not trust each other.
 //!
-//! The other process may change any byte at any time. So nobody here ever has a reference to plain bytes of it: words
-//! are atomics, and bytes are copied, in or out; what is to be checked is copied first. The memory cannot be taken away
-//! from below a mapping: an arena is only mapped when it is sealed against shrinking, and of ordinary pages.
+//! The other process may change any byte at any time. So no reference to its plain bytes ever exists here: words are atomics, and
+//! bytes are copied in or out; data is copied before it is checked. To prevent SIGBUS, an arena is mapped only if it is sealed
+//! against shrinking and consists of ordinary pages.
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
@@ -14,11 +14,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What `fstatfs` calls the file system of memory in ordinary pages; huge ones can run out on a touch.
+/// `fstatfs` type of memory in ordinary pages. Huge pages can run out at the first access.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// And that of memory in huge pages.
+/// `fstatfs` type of memory in huge pages.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-/// In which `fstat` counts what a file has.
+/// Unit of `st_blocks`.
 const BLOCK_SIZE: i64 = 512;
 
 struct Mapping {
@@ -26,7 +26,7 @@ struct Mapping {
     size: usize,
 }
 
-// SAFETY: the memory belongs to no thread, and is accessed by atomics and copies only.
+// SAFETY: the memory is bound to no thread, and is accessed by atomics and copies only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -39,7 +39,7 @@ impl Mapping {
         Ok(Self { start, size })
     }
 
-    /// Address of `size` bytes at `offset`.
+    /// The address of `size` bytes at `offset`.
     fn address(&self, offset: usize, size: usize) -> *mut u8 {
         let end = offset.checked_add(size);
         assert!(end.is_some_and(|end| end <= self.size), "{size} bytes at {offset} lie in the arena");
@@ -50,30 +50,30 @@ impl Mapping {
     fn word(&self, offset: usize) -> &AtomicU32 {
         let address = self.address(offset, 4).cast::<u32>();
         assert!(address.is_aligned(), "a word at {offset} is aligned");
-        // SAFETY: mapped, aligned and initialised (zeros at first) as long as the mapping lives; all access to the
-        // place is atomic.
+        // SAFETY: mapped, aligned and initialised (zeros at first) as long as the mapping lives; all access to the word is
+        // atomic.
         unsafe { AtomicU32::from_ptr(address) }
     }
 
     fn long(&self, offset: usize) -> &AtomicU64 {
         let address = self.address(offset, 8).cast::<u64>();
         assert!(address.is_aligned(), "a long word at {offset} is aligned");
-        // SAFETY: as for words; those who use the memory access each place in one size.
+        // SAFETY: as for words; users of the memory access each location in one size.
         unsafe { AtomicU64::from_ptr(address) }
     }
 
     fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let from = self.address(offset, into.len());
-        // SAFETY: the source is mapped and initialised, and cannot overlap private memory. No reference to it exists;
-        // that the other process may write to it meanwhile makes the bytes arbitrary, which `u8` allows.
+        // SAFETY: the source is mapped and initialised, and cannot overlap private memory. No reference to it exists; concurrent
+        // writes of the other process make the bytes arbitrary, which `u8` allows.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
     }
 
     fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
         let address = self.address(offset, size);
-        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
+        // SAFETY: the range is mapped here, and the advice changes no byte of it.
         match unsafe { madvise(address.cast(), size, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 pages come when they are touched.
+            // Linux before 5.14 allocates pages at the first access.
             Err(rustix::io::Errno::INVAL) => Ok(()),
             populated => Ok(populated?),
         }
@@ -82,7 +82,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it outlives it.
+        // SAFETY: the mapping is owned here, and no reference into it outlives it.
         let unmapped = unsafe { munmap(self.start.as_ptr(), self.size) };
         debug_assert!(unmapped.is_ok());
     }
@@ -94,40 +94,40 @@ fn sealed(name: &str, size: usize) -> std::io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Refuses what could be taken away from below a mapping.
+/// Refuses memory that can be removed from below a mapping.
 fn check(memory: impl AsFd, size: usize) -> std::io::Result<()> {
     let refused = |why| Err(Error::new(ErrorKind::InvalidInput, why));
     if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK) {
-        return refused("memory that may shrink cannot be shared");
+        return refused("shared memory must be sealed against shrinking");
     }
     if fstatfs(&memory)?.f_type as i64 != TMPFS_MAGIC {
-        return refused("memory that is shared must be of ordinary pages");
+        return refused("shared memory must consist of ordinary pages");
     }
     if fstat(&memory)?.st_size != size as i64 {
-        return refused("memory of another size than agreed");
+        return refused("shared memory has an unexpected size");
     }
     Ok(())
 }
 
-/// As [`check`], for huge pages: all are there, and none can be given back.
+/// As [`check`], for huge pages: all must be allocated and permanent.
 fn check_huge(memory: impl AsFd, size: usize) -> std::io::Result<()> {
     let is_kept = fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
     let is_whole = fstat(&memory)?.st_blocks * BLOCK_SIZE >= size as i64;
     if is_kept && is_whole {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, "huge pages that may be missing cannot be shared"))
+    Err(Error::new(ErrorKind::InvalidInput, "shared huge pages must be allocated and sealed"))
 }
 
-/// Memory that both ends read and write.
+/// Memory that both processes read and write.
 pub struct Arena(Mapping);
 
 impl Arena {
-    /// New memory of `size` bytes, all zero, and the descriptor by which the other process maps it. Pages take space
-    /// when they are first touched.
+    /// Creates memory of `size` zero bytes, with the descriptor by which the other process maps it. Pages are allocated at the
+    /// first access.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// The errors of the system.
     pub fn create(name: &str, size: usize) -> std::io::Result<(Self, OwnedFd)> {
         let memory = sealed(name, size)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -138,13 +138,13 @@ impl Arena {
     /// Maps memory of another process.
     ///
     /// # Errors
-    /// It is not of this size, or could be taken away.
+    /// Its size differs, or it is not sealed.
     pub fn map(memory: impl AsFd, size: usize) -> std::io::Result<Self> {
         check(&memory, size)?;
         Mapping::new(memory, size, ProtFlags::READ | ProtFlags::WRITE).map(Self)
     }
 
-    /// The 32 bits at `offset`, which must be aligned; they can be waited for.
+    /// The 32 bits at `offset`, which must be aligned; usable as a futex.
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         self.0.word(offset)
     }
@@ -154,7 +154,7 @@ impl Arena {
         self.0.long(offset)
     }
 
-    /// Copies bytes from `offset` on out of the arena. What comes out while the other end writes is any mixture.
+    /// Copies bytes from `offset` out of the arena. Concurrent writes make them arbitrary.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         self.0.copy_out(offset, into);
     }
@@ -166,11 +166,11 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) }
     }
 
-    /// Has pages below these bytes, which must begin at one: a lack of memory is told here, and not by a signal to
-    /// whoever touches them first.
+    /// Allocates the pages of these bytes, which must start at a page. So a lack of memory is an error here instead of a signal
+    /// at the first access.
     ///
     /// # Errors
-    /// `ENOMEM` or the like.
+    /// `ENOMEM` and similar.
     pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
         self.0.populate(offset, size)
     }
@@ -182,17 +182,17 @@ impl std::fmt::Debug for Arena {
     }
 }
 
-/// Memory in which one process tells others something, and they can only look.
+/// Memory that one process writes, and others only read.
 pub struct Notice {
     mapping: Mapping,
     memory: OwnedFd,
 }
 
 impl Notice {
-    /// New memory of `size` bytes, all zero. Nobody else can ever write to it.
+    /// Creates memory of `size` zero bytes, which no other process can ever write.
     ///
     /// # Errors
-    /// What the system refuses: it is of Linux 5.1 or later.
+    /// The errors of the system. Requires Linux 5.1.
     pub fn create(name: &str, size: usize) -> std::io::Result<Self> {
         let memory = sealed(name, size)?;
         let mapping = Mapping::new(&memory, size, ProtFlags::READ | ProtFlags::WRITE)?;
@@ -204,12 +204,12 @@ impl Notice {
     /// As [`Arena::populate`].
     ///
     /// # Errors
-    /// `ENOMEM` or the like.
+    /// `ENOMEM` and similar.
     pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
         self.mapping.populate(offset, size)
     }
 
-    /// By which others map it.
+    /// The descriptor by which other processes map it.
     pub fn memory(&self) -> &OwnedFd {
         &self.memory
     }
@@ -225,27 +225,27 @@ impl Notice {
     }
 }
 
-/// A [`Notice`] of another process, or its slab.
+/// A mapping of a [`Notice`] or a slab of another process.
 pub struct Sight(Mapping);
 
 impl Sight {
-    /// Maps it.
+    /// Maps a [`Notice`].
     ///
     /// # Errors
-    /// It is not of this size, or could be taken away.
+    /// Its size differs, or it is not sealed.
     pub fn map(memory: impl AsFd, size: usize) -> std::io::Result<Self> {
         check(&memory, size)?;
         Mapping::new(memory, size, ProtFlags::READ).map(Self)
     }
 
-    /// Maps a slab that has room for `size` bytes at least.
+    /// Maps a slab of at least `size` bytes.
     ///
     /// # Errors
-    /// It is smaller, or could be taken away.
+    /// It is smaller, or it is not sealed.
     pub fn map_slab(memory: impl AsFd, size: usize) -> std::io::Result<Self> {
         let found = usize::try_from(fstat(&memory)?.st_size).unwrap_or_default();
         if found < size {
-            return Err(Error::new(ErrorKind::InvalidInput, "a slab of another size than agreed"));
+            return Err(Error::new(ErrorKind::InvalidInput, "the slab has an unexpected size"));
         }
         if fstatfs(&memory)?.f_type as i64 == HUGETLBFS_MAGIC {
             check_huge(&memory, found)?;
@@ -253,14 +253,13 @@ impl Sight {
             check(&memory, found)?;
         }
         let mapping = Mapping::new(memory, found, ProtFlags::READ)?;
-        // A program that crashes need not leave all that its node has cached.
-        // SAFETY: the range is mapped by us, and the advice changes no byte of it.
+        // Excludes the cached data of the node from core dumps of programs.
+        // SAFETY: the range is mapped here, and the advice changes no byte of it.
         unsafe { madvise(mapping.start.as_ptr(), found, Advice::LinuxDontDump)? };
         Ok(Self(mapping))
     }
 
-    /// What the 32 bits at `offset`, which must be aligned, are now. Orders nothing: of memory that can only be read no
-    /// stronger access is allowed.
+    /// The 32 bits at `offset`, which must be aligned. A relaxed load, since read-only memory permits no stronger one.
     pub fn load(&self, offset: usize) -> u32 {
         self.0.word(offset).load(Ordering::Relaxed)
     }
@@ -270,7 +269,7 @@ impl Sight {
         self.0.long(offset).load(Ordering::Relaxed)
     }
 
-    /// Copies bytes from `offset` on. What comes out while the other process writes is any mixture.
+    /// Copies bytes from `offset`. Concurrent writes make them arbitrary.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         self.0.copy_out(offset, into);
     }
@@ -291,7 +290,7 @@ mod tests {
     #[test]
     fn both_ends_see_the_same_and_nothing_beyond() {
         let (here, memory) = Arena::create("test", SIZE).expect("memory");
-        let there = Arena::map(&memory, SIZE).expect("what was sealed");
+        let there = Arena::map(&memory, SIZE).expect("sealed memory");
         here.word(8).store(7, Ordering::Release);
         here.long(16).store(u64::MAX, Ordering::Release);
         here.populate(4096, 8192).expect("two pages");
@@ -311,36 +310,36 @@ mod tests {
         assert!(refused(|arena| arena.long(4).store(1, Ordering::Relaxed)));
     }
 
-    /// Who maps a file that its owner can cut gets SIGBUS when it does.
+    /// A process that maps a file gets SIGBUS after its owner truncates it.
     #[test]
-    fn what_could_be_taken_away_is_not_mapped() {
+    fn memory_that_can_be_removed_is_not_mapped() {
         let (_, sealed_memory) = Arena::create("test", SIZE).expect("memory");
         assert!(ftruncate(&sealed_memory, 0).is_err());
-        assert!(Arena::map(&sealed_memory, SIZE - 4096).is_err(), "of another size");
+        assert!(Arena::map(&sealed_memory, SIZE - 4096).is_err(), "a different size");
         let open = sealed("test", SIZE).expect("memory");
         assert!(Arena::map(&open, SIZE).is_err(), "not sealed");
         let file = tempfile::tempfile().expect("a file");
-        file.set_len(SIZE as u64).expect("room");
+        file.set_len(SIZE as u64).expect("space");
         assert!(Arena::map(&file, SIZE).is_err(), "a file");
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         if let Ok(huge) = memfd_create("test", flags)
             && ftruncate(&huge, 2 << 20).is_ok()
         {
-            fcntl_add_seals(&huge, SealFlags::SHRINK).expect("it can be sealed");
-            assert!(Arena::map(&huge, 2 << 20).is_err(), "of huge pages");
+            fcntl_add_seals(&huge, SealFlags::SHRINK).expect("a seal");
+            assert!(Arena::map(&huge, 2 << 20).is_err(), "huge pages");
         }
     }
 
     #[test]
     fn a_notice_is_written_by_one_process_only() {
         let notice = Notice::create("test", 4096).expect("memory");
-        let sight = Sight::map(notice.memory(), 4096).expect("what was sealed");
+        let sight = Sight::map(notice.memory(), 4096).expect("sealed memory");
         notice.word(12).store(5, Ordering::Release);
         notice.long(16).store(u64::MAX, Ordering::Release);
         let mut bytes = [0; 2];
         sight.copy_out(12, &mut bytes);
         assert_eq!((sight.load(12), sight.load_long(16), u16::from_ne_bytes(bytes)), (5, u64::MAX, 5));
-        assert!(Arena::map(notice.memory(), 4096).is_err(), "nobody else writes to it");
+        assert!(Arena::map(notice.memory(), 4096).is_err(), "no other process writes to it");
         assert!(rustix::io::pwrite(notice.memory(), b"x", 0).is_err());
     }
 }

@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use tameike_core::Timestamp;
 
-/// `CLOCK_MONOTONIC`, which all of this room's deadlines are measured by.
+/// `CLOCK_MONOTONIC`, the clock of all deadlines in this module.
 pub(super) fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -31,6 +31,6 @@ pub(super) struct SystemRandom;
 impl Random for SystemRandom {
     #[expect(clippy::disallowed_methods, reason = "this is the parameter's real side")]
     fn fill(&self, bytes: &mut [u8]) {
-        getrandom::fill(bytes).expect("the kernel gives random bytes once it has booted");
+        getrandom::fill(bytes).expect("the kernel returns random bytes after boot");
     }
 }

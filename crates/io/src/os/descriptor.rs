@@ -1,12 +1,12 @@
-//! Descriptors in places that any number of threads and signal handlers look at.
+//! File descriptors in cells that threads and signal handlers access concurrently.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// As no descriptor is numbered.
+/// Not a valid descriptor.
 const NONE: RawFd = -1;
 
-/// A place for a descriptor, filled once. Nobody waits for anybody.
+/// A cell for a descriptor, set once. Access never blocks.
 #[derive(Debug)]
 pub struct DescriptorCell(AtomicI32);
 
@@ -17,18 +17,18 @@ impl Default for DescriptorCell {
 }
 
 impl DescriptorCell {
-    /// Its number, if one is here.
+    /// The number of the descriptor, if set.
     pub fn number(&self) -> Option<RawFd> {
         Some(self.0.load(Ordering::Acquire)).filter(|number| *number != NONE)
     }
 
-    /// The descriptor, if one is here.
+    /// The descriptor, if set.
     pub fn get(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: a descriptor that was put here is closed with the place, for whose life this is.
+        // SAFETY: the cell closes the descriptor only on drop, and the borrow ends before that.
         self.number().map(|number| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Puts a descriptor here; it is closed if there is one already.
+    /// Sets the descriptor, or closes it if the cell is set already.
     pub fn set(&self, descriptor: OwnedFd) {
         let number = descriptor.as_raw_fd();
         if self.0.compare_exchange(NONE, number, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -40,7 +40,7 @@ impl DescriptorCell {
 impl Drop for DescriptorCell {
     fn drop(&mut self) {
         if let Some(number) = self.number() {
-            // SAFETY: it was put here with all that there is of it, and nobody looks here any more.
+            // SAFETY: the cell owns the descriptor, and has no other users any more.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }

@@ -1,7 +1,7 @@
-//! Knowing a process from its children.
+//! Distinguishes a process from its forked children.
 //!
-//! What a process holds for itself alone, a child has a copy of that it must not use. Asking the system each time who one
-//! is would be a call; a page that the kernel empties in children answers for nothing.
+//! A child has copies of its parent's exclusive resources, which it must not use. The check reads a page that the kernel clears
+//! in children, which is cheaper than `getpid`.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -10,38 +10,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const PAGE_SIZE: usize = 4096;
 
-/// Set in the process that made it, and not in its children; a child that shares all memory, as after `vfork`, is the
-/// same process in this.
+/// True in the process that created it, and false in its children. A child that shares all memory, as after `vfork`, counts as
+/// the same process.
 pub struct OwnMark(NonNull<c_void>);
 
-// SAFETY: the page belongs to no thread, and is accessed by an atomic only.
+// SAFETY: the page is bound to no thread, and is accessed by an atomic only.
 unsafe impl Send for OwnMark {}
 // SAFETY: as above.
 unsafe impl Sync for OwnMark {}
 
 impl OwnMark {
-    /// A mark of this process.
     ///
     /// # Errors
-    /// What the system refuses: it is of Linux 4.14 or later.
+    /// The errors of the system. Requires Linux 4.14.
     pub fn new() -> std::io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { mmap_anonymous(null_mut(), PAGE_SIZE, protection, MapFlags::PRIVATE)? };
         let start = NonNull::new(start).ok_or_else(|| std::io::Error::other("mapping at address 0"))?;
         let mark = Self(start);
-        // SAFETY: the page is ours alone, and nothing relies on what it holds in a child.
+        // SAFETY: the page is private, and nothing relies on its content in a child.
         unsafe { madvise(start.as_ptr(), PAGE_SIZE, Advice::LinuxWipeOnFork)? };
         mark.word().store(1, Ordering::Relaxed);
         Ok(mark)
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: mapped, aligned, initialised, and only ever accessed so.
+        // SAFETY: mapped, aligned, initialised, and only accessed as an atomic.
         unsafe { AtomicU32::from_ptr(self.0.as_ptr().cast()) }
     }
 
-    /// Whether this is the process that made the mark.
+    /// True in the process that created the mark.
     pub fn is_own(&self) -> bool {
         self.word().load(Ordering::Relaxed) != 0
     }
@@ -49,7 +48,7 @@ impl OwnMark {
 
 impl Drop for OwnMark {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it outlives the mark.
+        // SAFETY: the mapping is owned here, and no reference into it outlives the mark.
         let unmapped = unsafe { munmap(self.0.as_ptr(), PAGE_SIZE) };
         debug_assert!(unmapped.is_ok());
     }
@@ -66,19 +65,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_known_from_its_parent() {
+    fn a_child_differs_from_its_parent() {
         let mark = OwnMark::new().expect("a page");
         assert!(mark.is_own());
-        // SAFETY: the child makes no call but one that ends it.
+        // SAFETY: the child only calls `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends the child without running what belongs to its parent.
+            // SAFETY: ends the child without running exit handlers of its parent.
             unsafe { libc::_exit(i32::from(mark.is_own())) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child just made; `status` is ours.
+        // SAFETY: waits for the child; `status` is a local variable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child took itself for its parent");
+        assert_eq!(status, 0, "the child has its parent's mark");
         assert!(mark.is_own());
     }
 }

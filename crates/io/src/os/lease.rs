@@ -1,21 +1,21 @@
-//! Leases on files (`F_SETLEASE`, fcntl(2)): whether anybody has a file open for writing, and that nobody opens it so meanwhile.
+//! Leases on files (`F_SETLEASE`, fcntl(2)): they show whether a process has a file open for writing, and delay such opens.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tameike_core::{Errno, Fault, Result};
 
-/// What became of the wish for a lease.
+/// The outcome of a request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// It is taken: who opens the file for writing waits until the descriptor is closed, 45 seconds at most.
+    /// Granted: opens for writing wait until the descriptor is closed, 45 seconds at most.
     Taken,
-    /// Somebody has the file open for writing, or mapped so.
+    /// A process has the file open for writing, or mapped writable.
     Refused,
 }
 
-/// Takes a lease on a file that is open for reading, of which nobody has a descriptor or mapping for writing then.
+/// Requests a read lease on a file open for reading. While it is held, no descriptor or mapping of the file permits writes.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the file system has no leases, or the file is another user's.
+/// `EOPNOTSUPP` if the file system has no leases, or the file belongs to another user.
 pub fn take(file: BorrowedFd<'_>) -> Result<Lease> {
     // SAFETY: takes numbers only.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) } == 0 {
@@ -28,24 +28,23 @@ pub fn take(file: BorrowedFd<'_>) -> Result<Lease> {
     }
 }
 
-/// Whether a lease is held, and nobody waits for its end.
+/// True if the lease is held and no process waits for its release.
 pub fn is_held(file: BorrowedFd<'_>) -> bool {
     // SAFETY: takes a number only.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_RDLCK }
 }
 
-/// Whether nobody else has a file open, of which this descriptor holds a lease. Then nobody opens it at all until the descriptor is
-/// closed.
+/// True if no other descriptor of the file is open. Then all opens wait until the descriptor, which holds a lease, is closed.
 pub fn is_alone(file: BorrowedFd<'_>) -> bool {
     // SAFETY: takes numbers only.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
 }
 
-/// Has the signal by which the kernel tells of somebody who waits be one that does nothing: it ends a process otherwise. Children
-/// that become other programs have it as it was.
+/// Installs a handler without effect for SIGIO, by which the kernel reports waiting processes: by default it would kill this
+/// process. An exec restores the default.
 ///
 /// # Errors
-/// What the system says.
+/// The errors of the system.
 pub fn ignore_waiters() -> Result<()> {
     let nothing = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     signal_hook::flag::register(libc::SIGIO, nothing)
@@ -60,12 +59,12 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_lease_is_refused_while_somebody_writes_and_held_until_somebody_waits() {
+    fn a_lease_is_refused_to_writers_and_held_until_a_process_waits() {
         ignore_waiters().expect("signals");
         let path = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
-        let writer = OpenOptions::new().append(true).open(&path).expect("it opens");
+        let writer = OpenOptions::new().append(true).open(&path).expect("an open");
         let also = writer.try_clone().expect("a descriptor");
-        let reader = File::open(&path).expect("it opens");
+        let reader = File::open(&path).expect("an open");
         assert_eq!(take(reader.as_fd()), Ok(Lease::Refused));
         drop(writer);
         assert_eq!(take(reader.as_fd()), Ok(Lease::Refused), "another descriptor of the same open file");
@@ -78,8 +77,8 @@ mod tests {
         let most = std::time::Duration::from_secs(10);
         let step = std::time::Duration::from_millis(1);
         crate::os::process::ask_until(most, step, || (!is_held(reader.as_fd())).then_some(()))
-            .expect("who waits is seen");
+            .expect("the waiter is detected");
         drop(reader);
-        waiter.join().expect("a thread").expect("it opens");
+        waiter.join().expect("a thread").expect("an open");
     }
 }

@@ -1,12 +1,10 @@
-//! Threads that lend themselves: blocking calls of a task that they begin run on them, not on a thread of the pool.
+//! Runs blocking calls of a task on the thread that spawned it, instead of on a thread of the pool.
 //!
-//! A door has several threads that do nothing but read requests. When one of them makes the calls of its request
-//! itself, the request meets no hop between threads; on a busy machine each hop is a wait for a core. But calls to
-//! a shared file system may take their time: only some of a door's threads are held up so at once, and the calls of
-//! the requests that the others read go to the pool.
+//! A frontend has several threads that only read requests. If such a thread makes the blocking calls of its request itself, the
+//! request needs no switch between threads; on a busy machine each switch waits for a core. But calls to a shared file system may
+//! take long. So only some threads of a frontend may block at a time, and the other threads use the pool.
 //!
-//! Only the task itself uses the thread, and only until it first waits for something else; tasks that it spawns are
-//! on their own.
+//! Only the task itself uses the thread, and only until its first wait for something else. Tasks that it spawns use the pool.
 
 use super::runtime::Runtime;
 use std::cell::Cell;
@@ -14,88 +12,92 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loan {
-    /// The thread is not to be held up.
+enum Permission {
+    /// Blocking calls must not run on this thread.
     None,
-    /// The next task that is spawned here may hold it up.
+    /// The next task that is spawned on this thread may block it.
     Offered,
-    /// The task that is polled here may hold it up.
+    /// The task that is being polled on this thread may block it.
     Taken,
 }
 
 thread_local! {
-    static LOAN: Cell<Loan> = const { Cell::new(Loan::None) };
-    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+    static PERMISSION: Cell<Permission> = const { Cell::new(Permission::None) };
+    static NEVER_BLOCKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The loan of this thread, until dropped; then it is as before.
-struct Standing(Loan);
+/// Sets the state of this thread, and restores it on drop.
+struct PermissionGuard(Permission);
 
-impl Standing {
-    fn begin(loan: Loan) -> Self {
-        Self(LOAN.replace(loan))
+impl PermissionGuard {
+    fn begin(permission: Permission) -> Self {
+        Self(PERMISSION.replace(permission))
     }
 }
 
-impl Drop for Standing {
+impl Drop for PermissionGuard {
     fn drop(&mut self) {
-        LOAN.set(self.0);
+        PERMISSION.set(self.0);
     }
 }
 
-/// No other thread reads what this one reads: from now on it lends itself to nobody.
+/// Never blocks this thread from now on, because no other thread reads its requests.
 pub fn keep_thread() {
-    IS_ALONE.set(true);
+    NEVER_BLOCKS.set(true);
 }
 
-/// Whether a blocking call may run on this thread.
+/// True if a blocking call may run on this thread.
 pub(crate) fn is_taken() -> bool {
-    LOAN.get() == Loan::Taken
+    PERMISSION.get() == Permission::Taken
 }
 
-/// Polls a task for the first time: it takes what is on offer.
+/// Polls a task for the first time, with the permission that the spawn offered.
 pub(super) fn first_poll<T>(poll: impl FnOnce() -> T) -> T {
-    let _standing = Standing::begin(if LOAN.get() == Loan::Offered { Loan::Taken } else { Loan::None });
+    let _guard = PermissionGuard::begin(if PERMISSION.get() == Permission::Offered {
+        Permission::Taken
+    } else {
+        Permission::None
+    });
     poll()
 }
 
-/// Begins tasks on threads of which some lend themselves.
+/// Spawns tasks on threads of which a bounded number may block.
 pub struct Lender {
     runtime: Runtime,
     lent: AtomicUsize,
     lent_max: usize,
 }
 
-/// A place among the threads that may be held up.
-struct Place<'a>(&'a AtomicUsize);
+/// Counts a thread that may block.
+struct Blocked<'a>(&'a AtomicUsize);
 
-impl Drop for Place<'_> {
+impl Drop for Blocked<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Lender {
-    /// At most `lent_max` threads are held up at the same time.
+    /// At most `lent_max` threads block at a time.
     pub fn new(runtime: Runtime, lent_max: usize) -> Self {
         Self { runtime, lent: AtomicUsize::new(0), lent_max }
     }
 
-    /// Runs `task` to its end; it is polled for the first time at once, on this thread, which lends itself if not
-    /// too many others do.
+    /// Runs `task`. Polls it at once on this thread, which it may block if fewer than the maximum of threads are blocked.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let place = Place(&self.lent);
-        let is_one_too_many = self.lent.fetch_add(1, Ordering::AcqRel) >= self.lent_max;
-        let loan = if is_one_too_many || IS_ALONE.get() { Loan::None } else { Loan::Offered };
-        let standing = Standing::begin(loan);
+        let blocked = Blocked(&self.lent);
+        let is_beyond_max = self.lent.fetch_add(1, Ordering::AcqRel) >= self.lent_max;
+        let permission =
+            if is_beyond_max || NEVER_BLOCKS.get() { Permission::None } else { Permission::Offered };
+        let guard = PermissionGuard::begin(permission);
         self.runtime.spawn(task);
-        drop(standing);
-        drop(place);
+        drop(guard);
+        drop(blocked);
     }
 
-    /// Runs `wait`, which holds this thread up whatever it does: blocking calls on the way run here, too.
+    /// Runs `wait`, which blocks this thread anyway: blocking calls within run here too.
     pub fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let _standing = Standing::begin(Loan::Taken);
+        let _guard = PermissionGuard::begin(Permission::Taken);
         wait()
     }
 }
@@ -113,22 +115,22 @@ mod tests {
     }
 
     #[test]
-    fn the_first_blocking_calls_of_a_task_run_on_the_thread_that_lends_itself() {
+    fn the_first_blocking_calls_of_a_task_run_on_the_spawning_thread() {
         let system = System::start(2).expect("a system");
         let runtime = system.runtime().clone();
         let lender = Lender::new(runtime.clone(), 1);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         lender.spawn(async move {
-            let (inner, nested) = (runtime.clone(), tell.clone());
+            let (inner, nested) = (runtime.clone(), sender.clone());
             runtime.spawn(async move {
-                nested.send(("nested", inner.block(here).await)).expect("it waits");
+                nested.send(("nested", inner.block(here).await)).expect("the receiver exists");
             });
-            tell.send(("first", runtime.block(here).await)).expect("it waits");
-            tell.send(("second", runtime.block(here).await)).expect("it waits");
+            sender.send(("first", runtime.block(here).await)).expect("the receiver exists");
+            sender.send(("second", runtime.block(here).await)).expect("the receiver exists");
             runtime.sleep(std::time::Duration::from_millis(1)).await;
-            tell.send(("later", runtime.block(here).await)).expect("it waits");
+            sender.send(("later", runtime.block(here).await)).expect("the receiver exists");
         });
-        let mut threads: Vec<_> = told.iter().collect();
+        let mut threads: Vec<_> = receiver.iter().collect();
         threads.sort_unstable_by_key(|(call, _)| *call);
         let lent: Vec<_> = threads.iter().map(|&(call, thread)| (call, thread == here())).collect();
         assert_eq!(lent, [("first", true), ("later", false), ("nested", false), ("second", true)]);
@@ -137,34 +139,34 @@ mod tests {
     }
 
     #[test]
-    fn when_enough_threads_are_held_up_calls_go_to_the_pool() {
+    fn beyond_the_maximum_of_blocked_threads_calls_go_to_the_pool() {
         let system = System::start(2).expect("a system");
         let runtime = system.runtime().clone();
         let lender = std::sync::Arc::new(Lender::new(runtime.clone(), 1));
         let (begun, begins) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let (first, first_runtime) = (lender.clone(), runtime.clone());
-        let hold_up = move || {
+        let block_thread = move || {
             first.spawn(async move {
                 let wait = move || {
-                    begun.send(here()).expect("it waits");
-                    ended.recv().expect("an end");
+                    begun.send(here()).expect("the receiver exists");
+                    ended.recv().expect("the sender exists");
                 };
                 first_runtime.block(wait).await;
             });
         };
-        let held_up = start_thread("held up", hold_up).expect("a thread");
-        assert_eq!(begins.recv(), Ok(held_up.thread().id()));
-        let (tell, told) = mpsc::channel();
+        let blocked = start_thread("blocked", block_thread).expect("a thread");
+        assert_eq!(begins.recv(), Ok(blocked.thread().id()));
+        let (sender, receiver) = mpsc::channel();
         let other = runtime.clone();
-        lender.spawn(async move { tell.send(other.block(here).await).expect("it waits") });
-        assert_ne!(told.recv(), Ok(here()));
-        end.send(()).expect("it waits");
-        held_up.join().expect("an end");
-        // Who waits in any case makes the calls itself.
-        let (tell, told) = mpsc::channel();
-        lender.wait(|| runtime.spawn(async move { tell.send(is_taken()).expect("it waits") }));
-        assert_eq!(told.recv(), Ok(false), "a task spawned meanwhile is on its own");
+        lender.spawn(async move { sender.send(other.block(here).await).expect("the receiver exists") });
+        assert_ne!(receiver.recv(), Ok(here()));
+        end.send(()).expect("the receiver exists");
+        blocked.join().expect("the thread succeeds");
+        // A thread that waits anyway makes the calls itself.
+        let (sender, receiver) = mpsc::channel();
+        lender.wait(|| runtime.spawn(async move { sender.send(is_taken()).expect("the receiver exists") }));
+        assert_eq!(receiver.recv(), Ok(false), "a task spawned meanwhile uses the pool");
         assert!(lender.wait(is_taken) && !is_taken());
     }
 }

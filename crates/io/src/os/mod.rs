@@ -1,8 +1,8 @@
-//! What the operating system gives: clock, randomness, tasks; processes, threads and signals; namespaces and
-//! mounts; local sockets that carry files; memory that processes share.
+//! Operating system interfaces: clock, randomness, tasks; processes, threads and signals; namespaces and mounts; local sockets
+//! that carry files; shared memory.
 //!
-//! [`runtime`] is the trait side that product code sees; [`system::System`] is the real thing behind it,
-//! [`simulated::Simulation`] the one of tests and of the simulated cluster.
+//! [`runtime`] has the traits that product code uses. [`system::System`] implements them for real, and [`simulated::Simulation`]
+//! for tests and the simulated cluster.
 
 pub mod arena;
 mod clock;

@@ -1,8 +1,7 @@
-//! FUSE mounts: made with `mount(2)` where the process may, by `fusermount3` where it may not; file systems in
-//! memory; and the list of mounts of this process's namespace.
+//! FUSE mounts, by `mount(2)` or by `fusermount3`; mounts of tmpfs; and the list of mounts in this process's namespace.
 //!
-//! Serving a FUSE mount is not done here. A mount that nobody serves yet lets programs wait; one whose file was
-//! closed gives them `ENOTCONN`.
+//! Serving a mount is not a part of this module. Programs wait on a mount that is not served yet, and get `ENOTCONN` from one
+//! whose descriptor was closed.
 
 use super::socket;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,25 +18,25 @@ use std::process::{Command, Stdio};
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::{Errno, Fault, Result};
 
-/// Type under which the mounts stand in `/proc/self/mountinfo`.
+/// Type of the mounts in `/proc/self/mountinfo`.
 pub const FUSE_TYPE: &str = "fuse.tameike";
 /// Type of a file system in memory.
 const MEMORY_TYPE: &str = "tmpfs";
-/// In which it counts its space, in bytes.
+/// Unit of its space, in bytes.
 const PAGE_SIZE: u64 = BLOCK_SIZE as u64;
 /// The mounts of this process's namespace.
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
-/// The device behind every FUSE mount.
+/// The device of all FUSE mounts.
 pub const FUSE_DEVICE: &str = "/dev/fuse";
-/// The program that mounts for users who may not.
+/// The set-user-id program that mounts for unprivileged users.
 pub const FUSE_HELPER: &str = "fusermount3";
 
-/// Mounts a FUSE file system named `source` at `path` with the process's own rights, and returns the open
-/// `/dev/fuse` to serve it by. The kernel checks permissions by the attributes that are served; when root
-/// mounts, other users may use the mount too. With `is_read_only` the kernel refuses changes, and need not ask for times of access.
+/// Mounts a FUSE file system named `source` at `path` with the permissions of the process. Returns the open `/dev/fuse` for
+/// serving it. The kernel checks permissions by the served attributes. If root mounts, other users may use the mount too. With
+/// `is_read_only` the kernel refuses changes and requests no updates of access times.
 ///
 /// # Errors
-/// `/dev/fuse` is missing or closed to the user, or the kernel refuses the mount.
+/// `/dev/fuse` is missing or not permitted, or the kernel refuses the mount.
 pub fn mount_fuse(source: &str, path: &Path, is_read_only: bool) -> Result<OwnedFd> {
     let fuse = OpenOptions::new()
         .read(true)
@@ -61,18 +60,18 @@ pub fn mount_fuse(source: &str, path: &Path, is_read_only: bool) -> Result<Owned
     Ok(fuse.into())
 }
 
-/// Has the kernel read ahead as far as a request reaches, in place of an eighth of that, where the process may tell it so: root may.
+/// Sets the kernel's readahead to the size of a request, instead of an eighth of it. Requires root.
 fn read_far_ahead(path: &Path) {
-    let told = device_of(path).map(|device| {
+    let set = device_of(path).map(|device| {
         let ahead = (UNIT_SIZE >> 10).to_string();
         std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), ahead)
     });
-    if !matches!(told, Some(Ok(()))) {
-        log::debug!("the kernel reads ahead as far as it is used to");
+    if !matches!(set, Some(Ok(()))) {
+        log::debug!("the kernel keeps its default readahead");
     }
 }
 
-/// The number of the file system that is mounted at `path`, as the system writes it. Who serves it is not asked.
+/// The device number of the file system mounted at `path`, as `major:minor`. Does not access the mount.
 fn device_of(path: &Path) -> Option<String> {
     let table = mount_table().ok()?;
     let mut ours = table
@@ -81,17 +80,17 @@ fn device_of(path: &Path) -> Option<String> {
     String::from_utf8(Mounted::parse(ours.next_back()?)?.device.to_vec()).ok()
 }
 
-/// Waits until a file system has no mount any more.
+/// Waits until a file system is no longer mounted.
 pub struct UnmountWatch {
     device: String,
     table: File,
 }
 
 impl UnmountWatch {
-    /// Of the file system that is mounted at `path`.
+    /// Watches the file system mounted at `path`.
     ///
     /// # Errors
-    /// `ENOENT` when there is none, and what the kernel says of its table.
+    /// `ENOENT` if there is none, and the errors of reading the mount table.
     pub fn new(path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Fault::from_os(format_args!("reading {MOUNT_TABLE}"), &error);
         let table = File::open(MOUNT_TABLE).map_err(failed)?;
@@ -99,14 +98,14 @@ impl UnmountWatch {
         Ok(Self { device: device_of(path).ok_or_else(missing)?, table })
     }
 
-    /// Blocks until then. Mounts of this process's namespace count; copies of them in namespaces that were made meanwhile do not.
+    /// Blocks until then. Only mounts in this process's namespace count, not copies in namespaces created meanwhile.
     ///
     /// # Errors
-    /// What the kernel says of its table.
+    /// The errors of reading the mount table.
     pub fn wait(self) -> Result<()> {
         let failed = |error: std::io::Error| Fault::from_os(format_args!("watching {MOUNT_TABLE}"), &error);
         while is_mounted(&mount_table()?, self.device.as_bytes()) {
-            // The kernel reports what has changed since the last call, or since the file was opened.
+            // `poll` reports changes since the last call or the open.
             match poll(&mut [PollFd::new(&self.table, PollFlags::PRI)], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(failed(error.into())),
@@ -121,8 +120,8 @@ fn is_mounted(table: &[u8], device: &[u8]) -> bool {
     mounts.any(|mounted| mounted.device == device)
 }
 
-/// Mounts a file system in memory named `source` at `path`, for at most `capacity` bytes in whole pages, and as many files
-/// and directories as it has pages. It belongs to the calling user, and is gone with its last mount.
+/// Mounts a tmpfs named `source` at `path`, for at most `capacity` bytes in whole pages, and as many files and directories as it
+/// has pages. It belongs to the calling user, and is freed with its last mount.
 ///
 /// # Errors
 /// The kernel refuses the mount.
@@ -140,8 +139,8 @@ pub fn mount_memory(source: &str, path: &Path, capacity: u64) -> Result<()> {
     .map_err(|error| Fault::from_os(format_args!("mounting memory at {}", path.display()), &error.into()))
 }
 
-/// The same as [`mount_fuse`] through `fusermount3`, which every user may call where it is installed set-user-id root. The
-/// mount is made in the namespace of the process, for the whole host to see.
+/// As [`mount_fuse`], by `fusermount3`, which any user may call if it is installed set-user-id root. The mount is visible in the
+/// namespace of the process, which may be that of the host.
 ///
 /// # Errors
 /// `fusermount3` is missing or refuses; the fault carries what it printed.
@@ -163,10 +162,10 @@ pub fn mount_fuse_by_helper(source: &str, path: &Path, is_read_only: bool) -> Re
         .output()
         .map_err(failed)?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
+        let output_text = String::from_utf8_lossy(&output.stderr);
         return Err(Fault::new(
             Errno::EPERM,
-            format!("mounting {} with {FUSE_HELPER}: {}", path.display(), said.trim()),
+            format!("mounting {} with {FUSE_HELPER}: {}", path.display(), output_text.trim()),
         ));
     }
     let (_, mut files) = socket::receive_with_files(&ours)?;
@@ -175,7 +174,7 @@ pub fn mount_fuse_by_helper(source: &str, path: &Path, is_read_only: bool) -> Re
         .ok_or_else(|| Fault::io(format!("{FUSE_HELPER} sent no {FUSE_DEVICE} for {}", path.display())))
 }
 
-/// Takes a mount out of the tree, also when it is in use or its server is dead.
+/// Detaches a mount, even if it is in use or its server has exited.
 ///
 /// # Errors
 /// It is not a mount, or the process may not unmount it.
@@ -184,7 +183,7 @@ pub fn unmount(path: &Path) -> Result<()> {
         .map_err(|error| Fault::from_os(format_args!("unmounting {}", path.display()), &error.into()))
 }
 
-/// The same through `fusermount3`, for a mount that it made.
+/// As [`unmount`], by `fusermount3`, for a mount that it made.
 ///
 /// # Errors
 /// It is not a mount of this user, or `fusermount3` is missing; the fault carries what it printed.
@@ -199,14 +198,14 @@ pub fn unmount_by_helper(path: &Path) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Fault::new(Errno::EPERM, format!("{}: {}", doing(), said.trim())))
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    Err(Fault::new(Errno::EPERM, format!("{}: {}", doing(), output_text.trim())))
 }
 
-/// The mount points of this product in the process's namespace, the innermost last.
+/// The mount points of Tameike in the process's namespace, the innermost last.
 ///
 /// # Errors
-/// `/proc` is not there.
+/// `/proc` is not mounted.
 pub fn mounts() -> Result<Vec<PathBuf>> {
     Ok(mount_table()?.split(|&byte| byte == b'\n').filter_map(mount_point).collect())
 }
@@ -215,13 +214,13 @@ fn mount_table() -> Result<Vec<u8>> {
     std::fs::read(MOUNT_TABLE).map_err(|error| Fault::from_os(format_args!("reading {MOUNT_TABLE}"), &error))
 }
 
-/// The mount point in a line of `mountinfo`, when the mount is ours.
+/// The mount point in a line of `mountinfo`, if it is a mount of Tameike.
 fn mount_point(line: &[u8]) -> Option<PathBuf> {
     let mounted = Mounted::parse(line)?;
     (mounted.kind == FUSE_TYPE.as_bytes()).then(|| PathBuf::from(unescape(mounted.path)))
 }
 
-/// Type and source of the mount of the file system that a file is in: `fuse.sshfs` and `host:`. Nothing where that cannot be told.
+/// Type and source of the mount that contains a file, such as `fuse.sshfs` and `host:`; `None` if unknown.
 pub fn mounted_as(path: &Path) -> Option<(String, OsString)> {
     let device = std::fs::metadata(path).ok()?.dev();
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -234,15 +233,14 @@ fn device_mounted_as(table: &[u8], device: &str) -> Option<(String, OsString)> {
     Some((String::from_utf8(mounted.kind.to_vec()).ok()?, unescape(mounted.source)))
 }
 
-/// What a line of `mountinfo` tells (proc(5)).
+/// The fields of a line of `mountinfo` (proc(5)).
 struct Mounted<'a> {
-    /// Its numbers: `major:minor`.
+    /// The device number, `major:minor`.
     device: &'a [u8],
-    /// Where it is mounted, escaped.
+    /// The mount point, escaped.
     path: &'a [u8],
-    /// Type of the file system.
     kind: &'a [u8],
-    /// What is mounted, escaped.
+    /// The source, escaped.
     source: &'a [u8],
 }
 
@@ -255,7 +253,7 @@ impl<'a> Mounted<'a> {
     }
 }
 
-/// Undoes the octal escapes (`\040` for a blank) of `mountinfo`.
+/// Decodes the octal escapes (`\040` for a blank) of `mountinfo`.
 fn unescape(text: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -275,7 +273,7 @@ fn unescape(text: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-/// Looks for a program on the search path.
+/// Searches `PATH` for a program.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(OsStr::from_bytes(name.as_bytes()))).find(|p| p.is_file())
@@ -286,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_mounts_are_found_among_others() {
+    fn mounts_of_tameike_are_found() {
         let ours = br"36 35 0:45 / /tmp/a\040b/mnt rw,nosuid shared:7 master:2 - fuse.tameike tameike:j rw";
         let other = b"36 35 0:45 / /tmp/ssh rw - fuse.sshfs host: rw";
         assert_eq!(mount_point(ours), Some(PathBuf::from("/tmp/a b/mnt")));
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_is_told_of_the_device() {
+    fn a_mount_is_found_by_its_device() {
         let table = br"21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
 36 21 0:45 / /mnt/a rw,nosuid master:2 - fuse mfs\043m:9421 rw
 ";

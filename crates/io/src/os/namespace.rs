@@ -1,8 +1,8 @@
-//! Namespaces of its own for a node, so that its mounts are seen by its programs only and end with them.
+//! Private namespaces of a node: only its programs see its mounts, which end with them.
 //!
-//! A user who is not root gets a user namespace in which only the own user and group exist: programs keep
-//! their number and their right to the files, and files of others show as `nobody`'s. Nothing here starts
-//! processes; both functions change the calling process and must be called while it has one thread.
+//! A user other than root gets a user namespace that maps only this user and group. Programs keep their user id and their access
+//! to files; files of other users appear to belong to `nobody`. Both functions change the calling process, which must be
+//! single-threaded.
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use tameike_core::{Fault, Result};
 
-/// Which namespaces a process made for itself.
+/// The namespaces that a process created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
     /// A mount namespace.
@@ -21,25 +21,25 @@ pub enum Namespaces {
     UserAndMount,
 }
 
-/// Gives the calling process a mount namespace of its own, and a user namespace where that takes one. Mounts
-/// made by others on the host still come in; mounts made here do not go out.
+/// Gives the calling process a private mount namespace, and a user namespace if that is required. Later mounts of the host
+/// propagate into it; its mounts do not propagate out.
 ///
 /// # Errors
-/// The kernel or the site refuses; after a failure in the middle the process is good for nothing but to end.
+/// The kernel or the site refuses. After an error the process may be in a partial state, and must exit.
 pub fn isolate() -> Result<Namespaces> {
     let made = if geteuid().is_root() && unshare(UnshareFlags::NEWNS).is_ok() {
         Namespaces::Mount
     } else {
         let (user, group) = (geteuid().as_raw(), getegid().as_raw());
         unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
-            .map_err(|error| Fault::from_os("making a user and a mount namespace", &error.into()))?;
+            .map_err(|error| Fault::from_os("creating a user and a mount namespace", &error.into()))?;
         write_map("uid_map", &format!("{user} {user} 1"))?;
         write_map("setgroups", "deny")?;
         write_map("gid_map", &format!("{group} {group} 1"))?;
         Namespaces::UserAndMount
     };
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .map_err(|error| Fault::from_os("keeping own mounts from the rest of the host", &error.into()))?;
+        .map_err(|error| Fault::from_os("making the mounts of this process private", &error.into()))?;
     Ok(made)
 }
 
@@ -53,11 +53,10 @@ fn write_map(name: &str, content: &str) -> Result<()> {
     std::fs::write(&path, content).map_err(|error| Fault::from_os(format_args!("writing {path}"), &error))
 }
 
-/// Moves the calling process into the namespaces that process `pid` made with [`isolate`]. Where it is there
-/// already, it stays.
+/// Moves the calling process into the namespaces that process `pid` created by [`isolate`], unless it is there already.
 ///
 /// # Errors
-/// The process is gone, or belongs to somebody else.
+/// The process has exited, or belongs to another user.
 pub fn enter(pid: u32, namespaces: Namespaces) -> Result<()> {
     let open = |kind: &str| {
         let path = format!("/proc/{pid}/ns/{kind}");
@@ -78,10 +77,10 @@ pub fn enter(pid: u32, namespaces: Namespaces) -> Result<()> {
     join(&mounts, LinkNameSpaceType::Mount)
 }
 
-/// Whether an open namespace is that of the calling process.
+/// True if an open namespace is that of the calling process.
 fn is_own(kind: &str, namespace: &File) -> Result<bool> {
     let path = format!("/proc/self/ns/{kind}");
-    let failed = |error: std::io::Error| Fault::from_os(format_args!("looking at {path}"), &error);
+    let failed = |error: std::io::Error| Fault::from_os(format_args!("reading {path}"), &error);
     let own = std::fs::metadata(&path).map_err(failed)?;
     let other = namespace.metadata().map_err(failed)?;
     Ok((own.dev(), own.ino()) == (other.dev(), other.ino()))

@@ -1,9 +1,9 @@
-//! Directories and files below a directory that other users may write to, such as `/dev/shm` and `/tmp`.
+//! Safe use of directories and files below a directory that other users can write to, such as `/dev/shm` and `/tmp`.
 //!
-//! Another user can make a directory of any name there, with symbolic links and FIFOs in it. A program that uses such a directory
-//! writes through the links to files of its own user, and waits at the FIFO for ever. So a directory that must be this
-//! user's is checked first. A directory that passes stays this user's: the sticky bits of the directories above keep others from
-//! renaming or removing it. Their owners, and the groups that may write to them, are trusted.
+//! Another user can create a directory of any name there, with symbolic links and FIFOs in it. A program that uses it writes
+//! through the links to its own user's files, and blocks at a FIFO. So a directory that must belong to this user is checked
+//! before use. It stays this user's, since the sticky bits of the directories above keep other users from renaming or removing
+//! it. The owners of those directories, and groups with write permission, are trusted.
 
 use super::process::{may_be_any_user, user};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -12,22 +12,22 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
 
-/// Mode bits by which other users can change what is in a directory.
+/// Mode bits by which other users can change the content of a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const WRITABLE_BY_ALL: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Whether `path` is a directory of this user that no other user can write to or replace; `false` when nothing is there.
+/// True if `path` is a directory of this user that no other user can write to or replace; false if it does not exist.
 ///
 /// # Errors
-/// `EPERM` when something else is there: a symbolic link, a file, or a directory of another user or open to others. So it is where all
-/// users may write to a directory above that has no sticky bit.
+/// `EPERM` if it is a symbolic link, a file, or a directory that belongs to or is writable by another user; also if a directory
+/// above is writable by all users without a sticky bit.
 pub fn is_own_dir(path: &Path) -> Result<bool> {
     let found = match rustix::fs::lstat(path) {
         Ok(found) => found,
         Err(Os::NOENT) => return Ok(false),
         Err(error) => {
-            return Err(Fault::from_os(format_args!("looking at {}", path.display()), &error.into()));
+            return Err(Fault::from_os(format_args!("checking {}", path.display()), &error.into()));
         }
     };
     match why_not_own(&found, |flags| rustix::fs::open(path, flags, Mode::empty())) {
@@ -38,7 +38,7 @@ pub fn is_own_dir(path: &Path) -> Result<bool> {
 
 fn check_above(path: &Path) -> Result<()> {
     let failed =
-        |error| Fault::from_os(format_args!("looking at the directories above {}", path.display()), &error);
+        |error| Fault::from_os(format_args!("checking the directories above {}", path.display()), &error);
     for above in path.canonicalize().map_err(failed)?.ancestors().skip(1) {
         let found = rustix::fs::stat(above).map_err(|error| failed(error.into()))?;
         if found.st_mode & WRITABLE_BY_ALL != 0 && found.st_mode & STICKY == 0 {
@@ -53,16 +53,16 @@ fn check_above(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Why what was found, which `open` opens, is no directory of this user's alone; none when it is one.
+/// The reason why the found entry, which `open` opens, is not a private directory of this user; `None` if it is.
 pub fn why_not_own(found: &Stat, open: impl FnOnce(OFlags) -> rustix::io::Result<OwnedFd>) -> Option<String> {
-    // Opens so are for the owner of a file, by the number that the kernel has, whatever it shows here.
+    // Only the owner may open with `O_NOATIME`, which the kernel checks by the real owner id, whatever it shows here.
     let for_owner = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory if found.st_uid != user() => {
             Some(format!("belongs to another user (UID {})", found.st_uid))
         }
         FileType::Directory if may_be_any_user(found.st_uid) && open(for_owner).is_err() => {
-            Some("belongs to another user, who has no number in this user namespace".to_owned())
+            Some("belongs to another user, who is not mapped in this user namespace".to_owned())
         }
         FileType::Directory if found.st_mode & WRITABLE_BY_OTHERS != 0 => {
             Some("can be written to by other users; `chmod go-w` ends that".to_owned())
@@ -73,10 +73,10 @@ pub fn why_not_own(found: &Stat, open: impl FnOnce(OFlags) -> rustix::io::Result
     }
 }
 
-/// Opens a regular file. It neither follows a symbolic link in the last component nor waits for the other end of a FIFO.
+/// Opens a regular file. Never follows a symbolic link in the last component, and never blocks on a FIFO.
 ///
 /// # Errors
-/// `EPERM` when it is not a regular file, and what the system says.
+/// `EPERM` if it is not a regular file, and the errors of the system.
 pub fn open_regular(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let failed = |error: Os| Fault::from_os(format_args!("open {}", path.display()), &error.into());
     let never_waits = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -85,7 +85,7 @@ pub fn open_regular(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
         return Err(Fault::new(Errno::EPERM, format!("open {}: it is not a regular file", path.display())));
     }
-    // With it, io_uring would fail with EAGAIN instead of waiting for the device.
+    // With `O_NONBLOCK`, io_uring would fail with EAGAIN instead of waiting for the device.
     rustix::fs::fcntl_getfl(&file)
         .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK))
         .map_err(failed)?;
@@ -98,7 +98,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]
-    fn a_directory_that_others_control_is_refused() {
+    fn a_directory_that_other_users_control_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("dir");
         let found = |path: &Path| is_own_dir(path).map_err(|fault| (fault.errno, fault.to_string()));

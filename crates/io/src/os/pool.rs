@@ -1,8 +1,7 @@
-//! Threads for calls that block.
+//! A pool of threads for blocking calls.
 //!
-//! A thread is started when a job finds none idle, up to a fixed number; then it stays, asleep while there is
-//! nothing to do. Jobs run in the order of their arrival, and none is lost: what is queued when the pool stops
-//! is still run, and a job that comes later runs on its caller's thread.
+//! A job that finds no idle thread starts one, up to a maximum; threads stay and sleep while idle. Jobs run in the order of
+//! arrival. None is lost: a stopping pool runs its queue, and later jobs run on the caller's thread.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -55,12 +54,12 @@ impl BlockingPool {
                     drop(state);
                     job.into_iter().for_each(run_job);
                 }
-                Err(_) => {} // the threads there are will come to it
+                Err(_) => {} // the existing threads will run it
             }
         }
     }
 
-    /// Runs what is queued and ends the threads.
+    /// Runs the queue and ends the threads.
     pub(super) fn stop(&self) {
         let threads = {
             let mut state = self.shared.state.lock();
@@ -69,7 +68,7 @@ impl BlockingPool {
             std::mem::take(&mut state.threads)
         };
         for thread in threads {
-            // A job may be what stops the pool; its own thread cannot be waited for.
+            // A job may itself stop the pool; a thread cannot join itself.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 log::error!("a thread for blocking calls ended in a panic");
             }
@@ -96,6 +95,6 @@ fn work(shared: &Shared) {
 
 pub(super) fn run_job(job: Job) {
     if catch_unwind(AssertUnwindSafe(job)).is_err() {
-        log::error!("a blocking call panicked; who waits for it gets no answer");
+        log::error!("a blocking call panicked; its caller gets no result");
     }
 }

@@ -1,7 +1,7 @@
-//! Whether user 0 at the other end of a local socket is privileged over this process's files.
+//! Checks whether user 0 at the other end of a local socket is privileged over this process's files.
 //!
-//! User 0 of a container, of a user namespace, or of a program that has dropped its capabilities is an ordinary user to the
-//! kernel. Its number alone says nothing.
+//! User 0 in a container, in a user namespace, or without capabilities is an ordinary user to the kernel. So the user id alone is
+//! not enough.
 
 use super::socket::peer_process;
 use std::fs;
@@ -15,18 +15,18 @@ const CAP_CHOWN: u64 = 1 << 0;
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_FOWNER: u64 = 1 << 3;
 const CAP_FSETID: u64 = 1 << 4;
-/// By these the kernel lets a program pass the mode bits and owners of files.
+/// The capabilities that override mode bits and owners of files.
 const OVER_FILES: u64 = CAP_CHOWN | CAP_DAC_OVERRIDE | CAP_FOWNER | CAP_FSETID;
 
-/// Whether the process that connected has in effect all capabilities over files, in the user namespace of this process. `false`
-/// where the system does not say, as before Linux 6.5.
+/// True if the process that connected has all capabilities over files in effect, in the user namespace of this process. False if
+/// that is unknown, as before Linux 6.5.
 pub fn is_peer_privileged(socket: &UnixStream) -> bool {
     peer_process(socket).is_ok_and(|process| is_privileged(&process).unwrap_or(false))
 }
 
-/// None where the process cannot be looked at, or has ended: then its number may be another's.
+/// `None` if the process cannot be inspected, or has exited: then its number may belong to another process.
 fn is_privileged(process: &OwnedFd) -> Option<bool> {
-    // The number that it has in this `/proc`.
+    // The number of the process in this `/proc`.
     let described = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number: u32 = field(&described, "Pid:")?.parse().ok()?;
     let namespace = |process: &str| {
@@ -55,7 +55,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::process::{Command, Stdio};
 
-    /// What is decided about a program that `wrap` starts, which connects and then waits.
+    /// The result for a program that `wrap` starts, which connects and then waits.
     fn is_wrapped_privileged(wrap: &[&str]) -> bool {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
@@ -65,10 +65,10 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)";
         let words = [wrap, &["python3", "-c", script, path.to_str().expect("plain")]].concat();
         let mut command = Command::new(words[0]);
         let mut child = command.args(&words[1..]).stdin(Stdio::null()).spawn().expect("a program");
-        let (socket, _) = listener.accept().expect("it connects");
+        let (socket, _) = listener.accept().expect("a connection");
         let found = is_peer_privileged(&socket);
         drop(socket);
-        assert!(child.wait().expect("it ends").success());
+        assert!(child.wait().expect("an exit status").success());
         found
     }
 
@@ -97,7 +97,7 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)";
         let script = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])";
         let mut command = Command::new("python3");
         command.args(["-c", script]).arg(&path).status().expect("Python");
-        let (socket, _) = listener.accept().expect("it has connected");
+        let (socket, _) = listener.accept().expect("a connection");
         assert!(!is_peer_privileged(&socket));
     }
 }

@@ -1,7 +1,7 @@
 //! Time, randomness and tasks as parameters.
 //!
-//! [`Runtime`] is what product code holds. A real agent builds it on the reactor; a simulated cluster
-//! builds it on simulated time and one seed. Futures are `Send`, and no lock is held across an `await`.
+//! Product code holds a [`Runtime`]. A real agent builds it on the reactor, and a simulated cluster on simulated time and one
+//! seed. Futures are `Send`, and no lock is held across an `await`.
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -12,54 +12,54 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tameike_core::Timestamp;
 
-/// Reads clocks.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// Time since an arbitrary start; never goes back.
+    /// Monotonic time since an arbitrary start.
     fn monotonic(&self) -> Duration;
-    /// Time of day.
+    /// The current time of day.
     fn wall(&self) -> Timestamp;
 }
 
-/// Draws random bytes.
+/// A source of random bytes.
 pub trait Random: Send + Sync {
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     fn fill(&self, bytes: &mut [u8]);
 }
 
-/// Runs tasks.
+/// An executor of tasks.
 pub trait Executor: Send + Sync {
-    /// Runs `task` to its end. It is polled for the first time before this returns, on the calling thread,
-    /// so that work which need not wait meets no hop between threads.
+    /// Runs `task`. Polls it for the first time before it returns, on the calling thread, so that work without waits needs no
+    /// thread switch.
     fn spawn(&self, task: BoxFuture<'static, ()>);
-    /// Ends after `time`.
+    /// Completes after `time`.
     fn sleep(&self, time: Duration) -> BoxFuture<'static, ()>;
-    /// Runs `job`, which may block, where it holds up nothing else.
+    /// Runs `job`, which may block, where it delays nothing else.
     fn block(&self, job: Box<dyn FnOnce() + Send>);
 }
 
 /// Clock, randomness and executor together.
 #[derive(Clone)]
 pub struct Runtime {
-    /// Reads clocks.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Draws random bytes.
+    /// The source of random bytes.
     pub random: Arc<dyn Random>,
-    /// Runs tasks.
+    /// The executor.
     pub executor: Arc<dyn Executor>,
 }
 
 impl Runtime {
-    /// Runs `task` to its end; it is polled for the first time at once.
+    /// Runs `task`, and polls it for the first time at once.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.executor.spawn(Box::pin(task));
     }
 
-    /// Ends after `time`.
+    /// Completes after `time`.
     pub fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
         self.executor.sleep(time)
     }
 
-    /// Time of day.
+    /// The current time of day.
     pub fn now(&self) -> Timestamp {
         self.clock.wall()
     }
@@ -71,14 +71,14 @@ impl Runtime {
         u64::from_le_bytes(bytes)
     }
 
-    /// Runs `job`, which may block, apart, and waits for its result.
+    /// Runs `job`, which may block, on a thread for blocking calls, and returns its result.
     pub fn block<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Promise<T> {
         let (resolver, promise) = promise();
         self.executor.block(Box::new(move || resolver.resolve(job())));
         promise
     }
 
-    /// Ends with the result of `future`, or with `None` when `time` passes first; `future` is then dropped.
+    /// Completes with the result of `future`, or drops it and completes with `None` after `time`.
     pub async fn timeout<F: Future + Send>(&self, time: Duration, future: F) -> Option<F::Output> {
         use futures_util::future::{Either, select};
         match select(std::pin::pin!(future), self.sleep(time)).await {
@@ -93,21 +93,21 @@ struct Shared<T> {
     waker: Option<Waker>,
 }
 
-/// A value that comes later, from any thread.
+/// A value that another task or thread will provide.
 pub struct Promise<T>(Arc<Mutex<Shared<T>>>);
 
-/// The other end of a [`Promise`]. Dropped without a value, it leaves the promise waiting for ever; whoever
-/// waits on something that can die sets a time limit.
+/// The producer of a [`Promise`]. Its drop without a value leaves the promise pending forever, so waits on something that can
+/// fail need a time limit.
 pub struct Resolver<T>(Arc<Mutex<Shared<T>>>);
 
-/// A promise and its resolver.
+/// Creates a promise and its resolver.
 pub fn promise<T>() -> (Resolver<T>, Promise<T>) {
     let shared = Arc::new(Mutex::new(Shared { value: None, waker: None }));
     (Resolver(shared.clone()), Promise(shared))
 }
 
 impl<T> Resolver<T> {
-    /// Gives the value and wakes who waits.
+    /// Sets the value and wakes the waiting task.
     pub fn resolve(self, value: T) {
         let waker = {
             let mut shared = self.0.lock();
@@ -135,7 +135,7 @@ impl<T> Future for Promise<T> {
     }
 }
 
-/// Lets other tasks run before this one goes on.
+/// Yields to other tasks once.
 pub async fn give_way() {
     let mut given = false;
     std::future::poll_fn(|context| {

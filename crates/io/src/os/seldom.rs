@@ -1,28 +1,28 @@
-//! Lines of the log that anybody can cause: a few of them each minute, and how many more there were.
+//! Rate-limited log lines, for events that anyone can cause: a few each minute, with the count of suppressed ones.
 
 use super::process::monotonic;
 use parking_lot::Mutex;
 use std::fmt;
 use std::time::Duration;
 
-/// How long so many lines are to do.
+/// The period of [`LINES_MAX`].
 const PERIOD: Duration = Duration::from_secs(60);
 const LINES_MAX: u32 = 5;
 
-/// Warnings of one kind.
+/// A rate limiter for warnings of one kind.
 #[derive(Default)]
 pub struct Seldom(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// When the period began.
+    /// The start of the period.
     since: Option<Duration>,
     lines: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Seldom {
-    /// Logs a warning, unless there were enough of the kind.
+    /// Logs a warning, unless the limit is reached.
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         match self.turn(monotonic()) {
             None => {}
@@ -31,18 +31,18 @@ impl Seldom {
         }
     }
 
-    /// Whether there is to be a line now: then how many were left out before.
+    /// `Some` if a line may be logged now, with the count of lines suppressed before.
     fn turn(&self, now: Duration) -> Option<u64> {
         let mut state = self.0.lock();
         if state.since.is_none_or(|since| now.saturating_sub(since) >= PERIOD) {
             (state.since, state.lines) = (Some(now), 0);
         }
         if state.lines == LINES_MAX {
-            state.left_out += 1;
+            state.suppressed += 1;
             return None;
         }
         state.lines += 1;
-        Some(std::mem::take(&mut state.left_out))
+        Some(std::mem::take(&mut state.suppressed))
     }
 }
 

@@ -1,8 +1,8 @@
-//! A runtime on simulated time: one thread, one seed, the same run every time.
+//! A deterministic runtime on simulated time: one thread and one seed.
 //!
-//! Tasks run in the order in which they were woken, or ([`Simulation::shuffled`]) in one that the seed decides.
-//! Time stands still while anything can run, and then jumps to the next sleeper. Several nodes can be simulated
-//! at once, and each can die with its tasks. It is what tests and the simulated cluster run on.
+//! Tasks run in the order of their wake-ups, or in an order that the seed determines ([`Simulation::shuffled`]). Time stands
+//! still while anything can run, and then jumps to the next timer. Several nodes can be simulated at once, and each can be killed
+//! with its tasks. Tests and the simulated cluster run on it.
 
 use super::runtime::{Clock, Executor, Random, Runtime};
 use futures_util::future::BoxFuture;
@@ -18,7 +18,7 @@ use tameike_core::Timestamp;
 
 /// Time of day at the start of every simulation: 2020-01-01 UTC.
 const WALL_START_SECONDS: i64 = 1_577_836_800;
-/// Steps of one run after which whatever is waited for will never come.
+/// Steps of one run after which the awaited event counts as impossible.
 const STEPS_MAX: u64 = 10_000_000;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -26,7 +26,7 @@ type Job = Box<dyn FnOnce() + Send>;
 enum Ready {
     /// A task by its number.
     Task(u64),
-    /// What [`Simulation::run`] waits for, by its flag.
+    /// The future of [`Simulation::run`], by its flag.
     Awaited(Arc<AtomicBool>),
     /// A blocking job of a node.
     Job(usize, Job),
@@ -34,7 +34,7 @@ enum Ready {
 
 struct Task {
     node: usize,
-    /// Elsewhere while it runs.
+    /// Removed while it runs.
     future: Option<BoxFuture<'static, ()>>,
 }
 
@@ -48,8 +48,8 @@ struct State {
     sleepers: BTreeMap<(Duration, u64), Waker>,
     next_sleeper: u64,
     random: u64,
-    /// Nodes that were killed and are not buried yet.
-    doomed: Vec<usize>,
+    /// Killed nodes whose tasks still exist.
+    killed: Vec<usize>,
 }
 
 impl State {
@@ -71,7 +71,7 @@ impl State {
     }
 }
 
-/// The simulated machines behind a [`Runtime`] each.
+/// The simulation, with a [`Runtime`] for each node.
 #[derive(Clone, Default)]
 pub struct Simulation(Arc<Mutex<State>>);
 
@@ -83,36 +83,34 @@ impl Simulation {
         simulation
     }
 
-    /// A simulation in which `seed` also decides which task goes on next. Blocking jobs take their turn as tasks
-    /// do.
+    /// A simulation in which `seed` also determines the order of tasks. Blocking jobs are scheduled like tasks.
     pub fn shuffled(seed: u64) -> Self {
         let simulation = Self::new(seed);
         simulation.0.lock().shuffled = true;
         simulation
     }
 
-    /// The runtime for product code.
+    /// The runtime of node 0, for product code.
     pub fn runtime(&self) -> Runtime {
         self.runtime_of(0)
     }
 
-    /// The runtime of a node: what it runs ends with the node.
+    /// The runtime of a node. Its tasks end with the node.
     pub fn runtime_of(&self, node: usize) -> Runtime {
         let parts = Arc::new(self.clone());
         let executor = Arc::new(Node { simulation: self.clone(), node });
         Runtime { clock: parts.clone(), random: parts, executor }
     }
 
-    /// A random number below `bound`.
+    /// Draws a random number below `bound`.
     pub fn draw(&self, bound: u64) -> u64 {
         (self.0.lock().random() >> 11) % bound
     }
 
-    /// Runs until `future` ends.
+    /// Runs until `future` completes.
     ///
     /// # Panics
-    /// When nothing can run, nobody sleeps, and the future has not ended: a deadlock; and when it does not end
-    /// whatever runs.
+    /// On a deadlock (nothing can run, no timer is set), or if the future does not complete in [`STEPS_MAX`] steps.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let flag = Arc::new(AtomicBool::new(true));
@@ -120,23 +118,23 @@ impl Simulation {
         let mut steps = 0;
         loop {
             steps += 1;
-            assert!(steps < STEPS_MAX, "nothing comes of {STEPS_MAX} steps");
+            assert!(steps < STEPS_MAX, "no result after {STEPS_MAX} steps");
             if flag.swap(false, Ordering::SeqCst) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     return output;
                 }
             } else {
-                assert!(self.step(), "nothing can run and nobody sleeps, but the future has not ended");
+                assert!(self.step(), "deadlock: nothing can run and no timer is set");
             }
         }
     }
 
-    /// Lets time pass, with everything that happens in it.
+    /// Advances the time, and runs everything that happens meanwhile.
     pub fn rest(&self, time: Duration) {
         self.run(self.sleep(time));
     }
 
-    /// Runs until nothing can run any more without time going on.
+    /// Runs until nothing can run without advancing the time.
     pub fn settle(&self) {
         while self.run_one() {}
     }
@@ -144,29 +142,29 @@ impl Simulation {
     /// Runs until no task is left.
     ///
     /// # Panics
-    /// When tasks wait for ever, or go on for ever.
+    /// If tasks wait or run forever.
     pub fn finish(&self) {
         for steps in 0_u64.. {
-            assert!(steps < STEPS_MAX, "tasks go on for ever");
+            assert!(steps < STEPS_MAX, "tasks run forever");
             self.bury();
             if self.0.lock().tasks.is_empty() {
                 return;
             }
-            assert!(self.step(), "tasks wait for ever");
+            assert!(self.step(), "tasks wait forever");
         }
     }
 
-    /// Runs one task, or lets time go on to the next sleeper; `false` when there is neither.
+    /// Runs one task, or advances the time to the next timer. False if neither exists.
     pub fn step(&self) -> bool {
         self.run_one() || self.wake_next()
     }
 
-    /// Runs so many steps, or as many as can be without time going on; whether there were no more.
+    /// Runs up to `count` steps without advancing the time. True if there was nothing left to run.
     pub fn steps(&self, count: u64) -> bool {
         !(0..count).all(|_| self.run_one())
     }
 
-    /// Ends all tasks and jobs where they are; a running task ends at its next wait.
+    /// Ends all tasks and jobs. A running task ends at its next wait.
     pub fn kill(&self) {
         let mut state = self.0.lock();
         let ended = (std::mem::take(&mut state.tasks), std::mem::take(&mut state.ready));
@@ -174,27 +172,27 @@ impl Simulation {
         drop(ended);
     }
 
-    /// Ends the tasks and jobs of a node, before anything else runs.
+    /// Ends the tasks and jobs of a node before anything else runs.
     pub fn kill_node(&self, node: usize) {
-        self.0.lock().doomed.push(node);
+        self.0.lock().killed.push(node);
     }
 
-    /// Takes away what was killed.
+    /// Drops the tasks and jobs of killed nodes.
     pub fn bury(&self) {
         let mut state = self.0.lock();
-        let doomed = std::mem::take(&mut state.doomed);
-        if doomed.is_empty() {
+        let killed = std::mem::take(&mut state.killed);
+        if killed.is_empty() {
             return;
         }
         let (dead, alive): (BTreeMap<_, _>, _) =
-            std::mem::take(&mut state.tasks).into_iter().partition(|(_, task)| doomed.contains(&task.node));
+            std::mem::take(&mut state.tasks).into_iter().partition(|(_, task)| killed.contains(&task.node));
         state.tasks = alive;
-        let is_dead = |ready: &Ready| matches!(ready, Ready::Job(node, _) if doomed.contains(node));
+        let is_dead = |ready: &Ready| matches!(ready, Ready::Job(node, _) if killed.contains(node));
         let (jobs, ready): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut state.ready).into_iter().partition(is_dead);
         state.ready = ready;
         drop(state);
-        // Their ends may wake others.
+        // Their drop may wake other tasks.
         drop((dead, jobs));
     }
 
@@ -222,7 +220,7 @@ impl Simulation {
     }
 
     fn poll(&self, id: u64) {
-        // The future is out of the table while it runs, so that it may spawn and wake others.
+        // The future is out of the table while it runs, so that it may spawn and wake tasks.
         let future = self.0.lock().tasks.get_mut(&id).and_then(|task| task.future.take());
         let Some(mut future) = future else { return };
         let waker = Waker::from(Arc::new(TaskWaker { simulation: self.clone(), id }));
@@ -323,7 +321,6 @@ impl Executor for Simulation {
     }
 }
 
-/// A simulation as one node sees it.
 struct Node {
     simulation: Simulation,
     node: usize,
@@ -405,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_ends_what_does_not_end_by_itself() {
+    fn a_timeout_ends_a_pending_future() {
         let simulation = Simulation::new(1);
         let runtime = simulation.runtime();
         let outcome = simulation
@@ -414,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_decides_the_order_and_a_node_dies_with_its_tasks() {
+    fn a_seed_determines_the_order_and_a_node_ends_with_its_tasks() {
         let run = |seed| {
             let simulation = Simulation::shuffled(seed);
             let log = Arc::new(Mutex::new(Vec::new()));
@@ -435,7 +432,7 @@ mod tests {
         assert_eq!(run(7), run(7));
         assert!(orders.len() > 5, "{orders:?}");
         for order in orders {
-            assert!(order.contains(&4) && !order.contains(&5), "the one had died before: {order:?}");
+            assert!(order.contains(&4) && !order.contains(&5), "node 1 was killed before: {order:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Local sockets: who is at the other end, and open files beside bytes.
+//! Local sockets: credentials of the peer, and passing of open files.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -15,37 +15,36 @@ use tameike_core::{Fault, Result};
 
 /// `asm-generic/socket.h`.
 const SO_PEERPIDFD: libc::c_int = 77;
-/// Most files beside one piece of bytes.
+/// Bound on files per message.
 const FILES_MAX: usize = 8;
-/// Most bytes received at once.
+/// Bound on bytes per receive.
 const PIECE_SIZE: usize = 64 << 10;
 
-/// Who is at the other end, by the kernel's word.
+/// The peer's credentials, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The process that connected; none where it cannot be seen from here.
+    /// The process that connected; `None` if it is not visible in this PID namespace.
     pub process: Option<Pid>,
-    /// Its user then.
+    /// Its user at that time.
     pub user: u32,
-    /// Its group then.
+    /// Its group at that time.
     pub group: u32,
 }
 
-/// Who is at the other end.
+/// The credentials of the peer.
 ///
 /// # Errors
 /// The socket is not a connected local one.
 pub fn peer(socket: &UnixStream) -> Result<Peer> {
-    peer_of(socket.as_fd())
-        .map_err(|error| Fault::from_os("asking who is at the other end of a socket", &error))
+    peer_of(socket.as_fd()).map_err(|error| Fault::from_os("getting the peer of a socket", &error))
 }
 
-/// As [`peer`], of any local stream socket.
+/// As [`peer`], for any local stream socket.
 pub fn peer_of(socket: BorrowedFd<'_>) -> std::io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, of which any are valid. (The
-    // binding's own call has no place for a process that cannot be seen, whose number is 0.)
+    // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, all values of which are valid. (The `rustix`
+    // call cannot represent the PID 0 of an invisible process.)
     let failed = unsafe {
         let (found, size) = ((&raw mut found).cast(), &raw mut size);
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, found, size)
@@ -56,14 +55,14 @@ pub fn peer_of(socket: BorrowedFd<'_>) -> std::io::Result<Peer> {
     Ok(Peer { process: Pid::from_raw(found.pid), user: found.uid, group: found.gid })
 }
 
-/// The process that connected, as a descriptor that never stands for another one.
+/// A PID descriptor of the process that connected, which never refers to a reused number.
 ///
 /// # Errors
 /// The kernel is older than Linux 6.5, or the socket is not a connected local one.
 pub(crate) fn peer_process(socket: &UnixStream) -> std::io::Result<OwnedFd> {
     let mut found: libc::c_int = -1;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, of which any are valid.
+    // SAFETY: the socket is open; the kernel writes at most `size` bytes to `found`, all values of which are valid.
     let failed = unsafe {
         let (found, size) = ((&raw mut found).cast(), &raw mut size);
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, found, size)
@@ -71,11 +70,11 @@ pub(crate) fn peer_process(socket: &UnixStream) -> std::io::Result<OwnedFd> {
     if failed != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for the caller.
+    // SAFETY: the kernel has just created this descriptor for the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(found) })
 }
 
-/// The user at the other end, by the kernel's word.
+/// The user of the peer, as reported by the kernel.
 ///
 /// # Errors
 /// The socket is not a connected local one.
@@ -83,12 +82,12 @@ pub fn peer_user(socket: &UnixStream) -> Result<u32> {
     peer(socket).map(|peer| peer.user)
 }
 
-/// Sends `bytes`, with open `files` beside the first of them.
+/// Sends `bytes`, with open `files` attached to the first of them.
 ///
 /// # Errors
-/// The other end is gone.
+/// The other end is closed.
 pub fn send_with_files(mut socket: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
-    assert!(files.len() <= FILES_MAX && !bytes.is_empty(), "files travel beside bytes, {FILES_MAX} at most");
+    assert!(files.len() <= FILES_MAX && !bytes.is_empty(), "at most {FILES_MAX} files, with some bytes");
     let failed = |error| Fault::from_os("sending on a local socket", &error);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -98,7 +97,7 @@ pub fn send_with_files(mut socket: &UnixStream, bytes: &[u8], files: &[BorrowedF
     socket.write_all(&bytes[sent..]).map_err(failed)
 }
 
-/// Receives some bytes (none when the other end is closed) and the files beside them.
+/// Receives bytes (none if the other end is closed) and attached files.
 ///
 /// # Errors
 /// The socket failed.
@@ -110,18 +109,18 @@ pub fn receive_with_files(socket: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>)
     Ok((bytes, files))
 }
 
-/// As [`receive_with_files`], of a socket that may have nothing: then it tells `WouldBlock`.
+/// As [`receive_with_files`], for a nonblocking socket: `WouldBlock` if there is no data.
 ///
 /// # Errors
-/// What the system says.
+/// The errors of the system.
 pub fn receive_now(socket: &UnixStream, bytes: &mut [u8]) -> std::io::Result<(usize, Vec<OwnedFd>)> {
     receive(socket.as_fd(), bytes)
 }
 
-/// Sends open files beside one byte.
+/// Sends open files, attached to one byte.
 ///
 /// # Errors
-/// What the system says: the other end is gone, or does not read.
+/// The errors of the system: the other end is closed, or does not read.
 pub fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -130,19 +129,19 @@ pub fn send_files(socket: impl AsFd, files: &[BorrowedFd<'_>]) -> std::io::Resul
     Ok(())
 }
 
-/// Receives what [`send_files`] sent.
+/// Receives the files that [`send_files`] sent.
 ///
 /// # Errors
-/// What the system says.
+/// The errors of the system.
 pub fn receive_files(socket: impl AsFd) -> std::io::Result<Vec<OwnedFd>> {
     receive(socket.as_fd(), &mut [0]).map(|(_, files)| files)
 }
 
-/// Receives some bytes (none when the other end is closed), and the files beside them, as far as there are so many; nothing while
-/// there is nothing to be received. Nothing is allocated.
+/// Receives bytes (none if the other end is closed) and up to `COUNT` attached files; `None` if there is no data. Allocates
+/// nothing.
 ///
 /// # Errors
-/// What the system says.
+/// The errors of the system.
 pub fn receive_files_now<const COUNT: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -161,11 +160,11 @@ pub fn receive_files_now<const COUNT: usize>(
     }
 }
 
-/// Whether the other end of a stream is closed. What it has sent before is left.
+/// True if the other end of a stream is closed. Earlier data remains readable.
 pub fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
     let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    // A call that was interrupted has seen nothing.
+    // An interrupted call has seen nothing.
     poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().intersects(ends)
 }
 
@@ -200,7 +199,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn files_travel_beside_bytes() {
+    fn files_travel_with_bytes() {
         let (here, there) = UnixStream::pair().expect("a pair of sockets");
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         send_with_files(&here, b"line\n", &[writer.as_fd()]).expect("the other end is open");

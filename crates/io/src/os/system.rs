@@ -1,4 +1,4 @@
-//! The real runtime: the machine's clocks, randomness, one reactor thread and a pool for blocking calls.
+//! The real runtime: the system's clocks and randomness, one reactor thread, and a pool for blocking calls.
 
 use super::clock::{SystemClock, SystemRandom};
 use super::lending;
@@ -31,7 +31,7 @@ impl Executor for SystemExecutor {
     }
 }
 
-/// Owns the threads of the real runtime. Dropped, it stops them.
+/// Owns the threads of the real runtime. Its drop stops them.
 pub struct System {
     executor: Arc<SystemExecutor>,
     runtime: Runtime,
@@ -39,10 +39,10 @@ pub struct System {
 }
 
 impl System {
-    /// Starts the reactor's thread. At most `blocking_threads_max` more are started as blocking calls come.
+    /// Starts the reactor's thread. Blocking calls start up to `blocking_threads_max` more.
     ///
     /// # Errors
-    /// What the system refuses: descriptors or the thread.
+    /// The system refuses descriptors or the thread.
     pub fn start(blocking_threads_max: usize) -> std::io::Result<Self> {
         let reactor = Reactor::new()?;
         let pool = BlockingPool::new(blocking_threads_max);
@@ -62,17 +62,17 @@ impl System {
         &self.runtime
     }
 
-    /// The reactor, for those who watch descriptors.
+    /// The reactor, for the registration of descriptors.
     pub fn reactor(&self) -> &Arc<Reactor> {
         &self.executor.reactor
     }
 
-    /// Finishes the queued blocking calls, ends all threads and waits for them. Tasks are not polled any more.
+    /// Runs the queued blocking calls, ends all threads and joins them. Tasks are not polled any more.
     pub fn stop(&self) {
         self.executor.pool.stop();
         self.executor.reactor.stop();
         let Some(thread) = self.thread.lock().take() else { return };
-        // A task may be what stops the system; its own thread cannot be waited for.
+        // A task may itself stop the system; a thread cannot join itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             log::error!("the reactor's thread ended in a panic");
         }

@@ -1,35 +1,35 @@
-//! An open directory of the real tree.
+//! An open directory of a [`PosixTree`](super::PosixTree).
 
-use super::look::Seen;
-use super::{FileStat, NamedFile, SharedDir, look, translate};
+use super::attributes::StatContext;
+use super::{FileStat, NamedFile, SharedDir, attributes, translate};
 use parking_lot::Mutex;
 use rustix::fs::{RawDir, RawDirEntry, SeekFrom};
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, OwnedFd};
 use tameike_core::{InodeId, Result};
 
-/// Bytes of the system's own entries that one read takes: about a thousand with short names.
+/// Buffer of one `getdents`: about a thousand entries with short names.
 const READ_SIZE: usize = 32 << 10;
 
-/// A descriptor, and where it was opened, for messages.
+/// A descriptor, and its path for messages.
 pub(super) struct PosixDir {
     descriptor: OwnedFd,
     path: Vec<u8>,
-    seen: Seen,
-    /// Device of its files, as [`FileStat::device`].
+    context: StatContext,
+    /// Device of the directory's files, as [`FileStat::device`].
     device: u64,
-    /// Cursor at which the descriptor stands. Locked while it is read.
+    /// The cursor of the descriptor. Locked during reads.
     position: Mutex<u64>,
 }
 
 impl PosixDir {
-    pub(super) fn new(descriptor: OwnedFd, path: &[u8], seen: Seen) -> rustix::io::Result<Self> {
+    pub(super) fn new(descriptor: OwnedFd, path: &[u8], context: StatContext) -> rustix::io::Result<Self> {
         let stat = rustix::fs::fstat(&descriptor)?;
-        let device = if stat.st_dev == seen.root_device { 0 } else { stat.st_dev };
-        Ok(Self { descriptor, path: path.to_vec(), seen, device, position: Mutex::new(0) })
+        let device = if stat.st_dev == context.root_device { 0 } else { stat.st_dev };
+        Ok(Self { descriptor, path: path.to_vec(), context, device, position: Mutex::new(0) })
     }
 
-    /// One piece of what the system lists; whether it was the last.
+    /// Reads one buffer of entries. True if it was the last.
     fn read_piece(&self, position: &mut u64) -> rustix::io::Result<(Vec<NamedFile>, bool)> {
         let (mut names, mut is_end) = (Vec::new(), true);
         let mut buffer = Vec::with_capacity(READ_SIZE);
@@ -46,12 +46,12 @@ impl PosixDir {
         Ok((names, is_end))
     }
 
-    /// The file of an entry, unless it is gone already.
+    /// The file of an entry; `None` if it has been removed.
     fn named(&self, entry: &RawDirEntry<'_>) -> rustix::io::Result<Option<NamedFile>> {
         let name = entry.file_name();
         let kind = match translate::kind(entry.file_type()) {
             Some(kind) => kind,
-            None => match look::at(self.seen, self.descriptor.as_fd(), name.to_bytes()) {
+            None => match attributes::at(self.context, self.descriptor.as_fd(), name.to_bytes()) {
                 Ok(stat) => stat.kind,
                 Err(Os::NOENT) => return Ok(None),
                 Err(error) => return Err(error),
@@ -64,13 +64,14 @@ impl PosixDir {
 
 impl SharedDir for PosixDir {
     fn stat(&self) -> Result<FileStat> {
-        look::open(self.seen, &self.descriptor).map_err(|error| translate::fault("stat", &self.path, error))
+        attributes::open(self.context, &self.descriptor)
+            .map_err(|error| translate::fault("stat", &self.path, error))
     }
 
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
         let mut position = self.position.lock();
         let mut read = || {
-            // From the start it is always a new listing: what has come since is in it.
+            // A read from the start lists the directory again, with entries added meanwhile.
             if after == 0 || after != *position {
                 rustix::fs::seek(&self.descriptor, SeekFrom::Start(after))?;
                 *position = after;

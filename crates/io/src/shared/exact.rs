@@ -1,21 +1,22 @@
-//! Exactly the permissions and the owner asked for: the umask or a default access list may have taken some of a file that was just made, and it
-//! belongs to this process's user.
+//! Sets the exact permissions and owner of a new file. The umask or a default access list may have removed permissions, and the
+//! owner is the user of this process.
 //!
-//! Other users may be able to rename files in the directory, and put another one in the place of the new one. So neither
-//! permissions nor owners are changed by name.
+//! Other users may be able to rename files in the directory and put another one in place of the new one. So permissions and
+//! owners are never changed by name.
 
 use super::translate;
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Gives a file that this process has just made, and has open, its bits.
+/// Sets the permissions of a file that this process has just created and has open.
 pub(super) fn set_of_file(file: &OwnedFd, bits: u16) -> rustix::io::Result<()> {
     let stat = rustix::fs::fstat(file)?;
     if has(&stat, bits) { Ok(()) } else { rustix::fs::fchmod(file, wanted(&stat, bits)) }
 }
 
-/// Gives what this process has just made of a kind, other than a regular file, its bits. What has come in its place is left as it is.
+/// Sets the permissions of an entry of this kind, not a regular file, that this process has just created. A replacement is left
+/// unchanged.
 pub(super) fn set_of_name(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -32,11 +33,12 @@ pub(super) fn set_of_name(
     rustix::fs::chmod(format!("/proc/self/fd/{}", made.as_raw_fd()), wanted(&stat, bits))
 }
 
-/// Gives what this process has just made of a kind, other than a regular file, to another owner, and bits, as that takes some away.
+/// Changes the owner of an entry of this kind, not a regular file, that this process has just created. Also sets the permissions,
+/// because a change of owner clears some.
 ///
 /// # Errors
-/// `EPERM` when something else has come in its place, which is left as it is.
-pub(super) fn give(
+/// `EPERM` if the entry was replaced; the replacement is left unchanged.
+pub(super) fn change_owner(
     dir: BorrowedFd<'_>,
     name: &[u8],
     kind: FileType,
@@ -44,7 +46,7 @@ pub(super) fn give(
     bits: Option<u16>,
 ) -> rustix::io::Result<()> {
     let (made, stat) = open(dir, name)?;
-    // Its bits may have been changed since it was made, and with them its time of change.
+    // The permissions, and with them the ctime, may have changed since the creation.
     let is_fresh = if kind == FileType::Directory { is_empty(&made) } else { stat.st_nlink == 1 };
     if !is_own(&stat, kind) || !is_fresh {
         return Err(Os::PERM);
@@ -59,7 +61,7 @@ pub(super) fn give(
     }
 }
 
-/// What is at a name.
+/// Opens an entry by `O_PATH`.
 fn open(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(OwnedFd, Stat)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::openat(dir, name, flags, Mode::empty())?;
@@ -79,8 +81,8 @@ fn wanted(stat: &Stat, bits: u16) -> Mode {
     Mode::from_raw_mode(stat.st_mode & 0o7000 | u32::from(bits & 0o7777))
 }
 
-/// Whether this may be what was just made, and not an older file of this user that was renamed: that would have content, or another time of
-/// change.
+/// True if this can be the new entry, not an older one of this user that was renamed: that would have content, or a ctime other
+/// than its mtime.
 fn is_new(made: &OwnedFd, stat: &Stat) -> bool {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return (stat.st_ctime, stat.st_ctime_nsec) == (stat.st_mtime, stat.st_mtime_nsec);

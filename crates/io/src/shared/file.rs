@@ -1,7 +1,7 @@
-//! An open file of the real tree.
+//! An open file of a [`PosixTree`](super::PosixTree).
 
-use super::look::Seen;
-use super::{Allocate, FileStat, Seek, SharedFile, look, translate};
+use super::attributes::StatContext;
+use super::{Allocate, FileStat, Seek, SharedFile, attributes, translate};
 use crate::os::range_lock::{is_range_locked, try_lock_range};
 use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid, XattrFlags};
 use rustix::io::ReadWriteFlags;
@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, Result};
 
-/// A descriptor, and where it was opened, for messages.
+/// A descriptor, and its path for messages.
 pub(super) struct PosixFile {
     pub(super) descriptor: OwnedFd,
     pub(super) path: Vec<u8>,
-    pub(super) seen: Seen,
+    pub(super) context: StatContext,
 }
 
 impl PosixFile {
@@ -23,7 +23,7 @@ impl PosixFile {
         result.map_err(|error| translate::fault(doing, &self.path, error))
     }
 
-    /// Calls `write` until all bytes are written; it is told how many are, and tells how many more it has written.
+    /// Calls `write` with the count of bytes written so far, until all are written. It returns the count of further bytes.
     fn write_all(&self, bytes: &[u8], write: impl Fn(u64) -> rustix::io::Result<usize>) -> Result<()> {
         let mut written = 0;
         while written < bytes.len() {
@@ -40,7 +40,7 @@ impl PosixFile {
 
 impl SharedFile for PosixFile {
     fn stat(&self) -> Result<FileStat> {
-        self.done("stat", look::open(self.seen, &self.descriptor))
+        self.done("stat", attributes::open(self.context, &self.descriptor))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
@@ -66,12 +66,12 @@ impl SharedFile for PosixFile {
 
     fn advise_exact(&self, is_exact: bool) {
         let advice = if is_exact { Advice::Random } else { Advice::Normal };
-        // Reads bring the same either way.
+        // Only a hint: reads work without it.
         let _ = rustix::fs::fadvise(&self.descriptor, 0, None, advice);
     }
 
     fn prefetch(&self, offset: u64, length: u64) {
-        // What is not read ahead is read when it is asked for.
+        // Only a hint: a read fetches what was not prefetched.
         let _ = rustix::fs::fadvise(&self.descriptor, offset, NonZeroU64::new(length), Advice::WillNeed);
     }
 
@@ -82,7 +82,7 @@ impl SharedFile for PosixFile {
 
     fn append(&self, bytes: &[u8]) -> Result<()> {
         self.write_all(bytes, |done| {
-            // Where a file system does not know the flag, but only descriptors that append, it writes there.
+            // A file system without the flag writes at this offset.
             let end = rustix::fs::fstat(&self.descriptor)?.st_size as u64;
             let rest = [IoSlice::new(&bytes[done as usize..])];
             rustix::io::pwritev2(&self.descriptor, &rest, end, ReadWriteFlags::APPEND)
@@ -111,7 +111,7 @@ impl SharedFile for PosixFile {
     }
 
     fn start_write_back(&self) {
-        // SAFETY: the descriptor is open, and nothing else is passed but numbers: all of the file.
+        // SAFETY: the descriptor is open, and all other arguments are numbers; the range is the whole file.
         let _ =
             unsafe { libc::sync_file_range(self.descriptor.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
@@ -119,7 +119,7 @@ impl SharedFile for PosixFile {
     fn look_anew(&self) -> Result<()> {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         match rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::BASIC_STATS) {
-            // Where files are opened by their paths, another one may have this one's, or none.
+            // On file systems that open by path, another file may have this one's path, or none.
             Err(rustix::io::Errno::NOENT) => Err(Errno::ESTALE.into()),
             looked => self.done("stat", looked.map(drop)),
         }
@@ -133,7 +133,8 @@ impl SharedFile for PosixFile {
         if change.size.is_some() || change.layout.is_some() {
             return Err(Errno::EINVAL.into());
         }
-        let change = &self.done("stat", self.seen.kept(change, || rustix::fs::fstat(&self.descriptor)))?;
+        let change = &self
+            .done("stat", self.context.effective_change(change, || rustix::fs::fstat(&self.descriptor)))?;
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             self.done("chown", rustix::fs::fchown(&self.descriptor, uid, gid))?;
@@ -153,7 +154,7 @@ impl SharedFile for PosixFile {
     }
 
     fn check_write(&self) -> Result<()> {
-        self.done("write to", self.seen.check_write(CWD, &look::name_of(&self.descriptor)))
+        self.done("write to", self.context.check_write(CWD, &attributes::name_of(&self.descriptor)))
     }
 
     fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {
@@ -168,7 +169,7 @@ impl SharedFile for PosixFile {
 impl PosixFile {
     fn locked(&self, done: Result<bool>) -> Result<bool> {
         match done {
-            // Clusters whose lock service is away, or was left out, say so in one of these ways.
+            // Cluster file systems without a lock service report one of these errors.
             Err(fault)
                 if matches!(
                     fault.errno,

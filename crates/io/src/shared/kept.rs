@@ -1,7 +1,8 @@
-//! Open files that stay open between reads, for sequential readers.
+//! A cache of open file descriptors for sequential readers.
 //!
-//! Most file systems send an open to their servers, and the clients of some discard their readahead with each open. A kept file is closed
-//! before its name is removed: some file systems keep an open file under another name, and its directory cannot be removed then.
+//! Most file systems send an open to their servers, and some clients discard their readahead at each open. A kept file is closed
+//! before its name is removed: otherwise some file systems keep it under another name (silly rename), and its directory cannot be
+//! removed.
 
 use super::{Access, FileStat, SharedFile, SharedFs, anew};
 use parking_lot::Mutex;
@@ -10,43 +11,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, Generation, InodeId, Result};
 
-/// Files that are kept.
 const FILES_MAX: usize = 64;
-/// Files of which is known that they were forgotten.
+/// Bound on the remembered invalidations.
 const FORGOTTEN_MAX: usize = 64;
 
-/// Files of a tree that nobody reads just now.
+/// Open files that no reader uses now.
 #[derive(Default)]
 pub struct KeptFiles(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Those that came last are at the end.
+    /// Ordered by insertion, the newest last.
     files: VecDeque<KeptFile>,
-    /// Those that were forgotten last are at the end.
+    /// Invalidated files, the newest last.
     forgotten: VecDeque<InodeId>,
-    /// How often some were.
+    /// Count of invalidations.
     count: u64,
 }
 
 /// A file that is open for reading.
 pub struct KeptFile {
-    /// Its number.
+    /// The inode number.
     pub inode: InodeId,
-    /// Which version of it was read: others may have changed the file before the next one.
+    /// The version that was read; other nodes may change the file before the next read.
     pub generation: Generation,
-    /// When it was read last, by a clock that only goes forward.
+    /// The monotonic time of the last read.
     pub used: Duration,
-    /// It.
+    /// The open file.
     pub file: Arc<dyn SharedFile>,
 }
 
-/// When a file was opened, or taken: it is not kept if it was forgotten since.
+/// The time of an open or [`KeptFiles::take`]. A file that was invalidated since is not kept.
 #[derive(Clone, Copy)]
 pub struct Moment(u64);
 
 impl KeptFiles {
-    /// This version of a file, for one reader, if it is kept; and the moment to give it back with.
+    /// Takes this version of a file for one reader, if it is kept, with the moment for [`KeptFiles::keep`].
     pub fn take(&self, inode: InodeId, generation: Generation) -> (Option<Arc<dyn SharedFile>>, Moment) {
         let mut state = self.0.lock();
         let found = state.files.iter().rposition(|kept| (kept.inode, kept.generation) == (inode, generation));
@@ -54,7 +54,7 @@ impl KeptFiles {
         (kept.map(|kept| kept.file), Moment(state.count))
     }
 
-    /// Keeps a file.
+    /// Keeps a file, unless it was invalidated since `moment`.
     pub fn keep(&self, kept: KeptFile, moment: Moment) {
         let mut state = self.0.lock();
         let since = (state.count - moment.0) as usize;
@@ -65,12 +65,12 @@ impl KeptFiles {
         }
         state.files.push_back(kept);
         let surplus = if state.files.len() > FILES_MAX { state.files.pop_front() } else { None };
-        // Closing it may take its time.
+        // The close may block.
         drop(state);
         drop(surplus);
     }
 
-    /// What is read from now on of a file is read by another open of it.
+    /// Invalidates a file: later readers open it again.
     pub fn forget(&self, inode: InodeId) {
         let mut state = self.0.lock();
         state.count += 1;
@@ -84,7 +84,8 @@ impl KeptFiles {
         let _: VecDeque<_> = gone;
     }
 
-    /// Has the name of a file go, which `look` tells of: it is forgotten before, and who has opened it meanwhile does not keep it.
+    /// Runs `go`, which removes the name of the file that `look` returns. The file is invalidated before, and again after, so
+    /// that a concurrent open is not kept.
     pub fn while_going<T>(&self, look: impl FnOnce() -> Result<FileStat>, go: impl FnOnce() -> T) -> T {
         let inode = look().ok().map(|stat| stat.inode_id());
         inode.iter().for_each(|&inode| self.forget(inode));
@@ -93,7 +94,7 @@ impl KeptFiles {
         gone
     }
 
-    /// Those that were not read since `time` are kept no longer; whether there are others.
+    /// Closes files that were not read since `time`. True if others remain.
     pub fn let_go(&self, time: Duration) -> bool {
         let mut state = self.0.lock();
         let (gone, rest) = std::mem::take(&mut state.files).into_iter().partition(|kept| kept.used < time);
@@ -105,11 +106,11 @@ impl KeptFiles {
     }
 }
 
-/// A change of a file's content on this machine: when it has ended, the file is forgotten.
+/// Guard of a change of a file's content on this node. Its drop invalidates the kept file.
 pub struct Changing(Arc<dyn SharedFs>, InodeId);
 
 impl Changing {
-    /// Of this file.
+    /// Begins a change of this file.
     pub fn begin(fs: &Arc<dyn SharedFs>, inode: InodeId) -> Self {
         Self(fs.clone(), inode)
     }
@@ -123,10 +124,10 @@ impl Drop for Changing {
     }
 }
 
-/// Opens the file at `path` and makes sure that it is still this one.
+/// Opens the file at `path` and checks that it is still this inode.
 ///
 /// # Errors
-/// `ESTALE` when another file has taken the name, and what [`SharedFs::open`] says.
+/// `ESTALE` if another file has this name now, and the errors of [`SharedFs::open`].
 pub fn open_same(
     fs: &dyn SharedFs,
     path: &[u8],
@@ -135,13 +136,13 @@ pub fn open_same(
 ) -> Result<(Arc<dyn SharedFile>, FileStat)> {
     anew(fs, path, || {
         let file = fs.open(path, access)?;
-        // Where files are opened by their paths, another one may be open than is remembered.
+        // On file systems that open by path, the cached attributes may belong to another file.
         file.look_anew()?;
         let stat = file.stat()?;
         if stat.inode_id() == inode {
             return Ok((file, stat));
         }
         let path = String::from_utf8_lossy(path);
-        Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has taken this name")))
+        Err(Fault::new(Errno::ESTALE, format!("open {path}: another file has this name now")))
     })
 }

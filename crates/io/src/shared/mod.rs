@@ -1,19 +1,18 @@
-//! The shared file system as a parameter: a tree of files below one directory.
+//! The shared file system as a trait: a tree of files below one directory.
 //!
-//! [`SharedFs`] is what the cache view passes names and attributes to and what its data is flushed to; the
-//! node-local view is the same trait over a directory of the node's own disk. [`PosixTree`] is the real one;
-//! tests put one in between that fails on purpose, a simulated cluster has its own.
+//! The cache view passes names and attributes to [`SharedFs`] and flushes data to it. The node-local view uses the same trait
+//! over a directory of the node's disk. [`PosixTree`] is the real implementation; tests wrap it to inject faults, and the
+//! simulated cluster has its own.
 //!
-//! Every call blocks: who must not wait runs it with [`crate::Runtime::block`], several calls in one job.
-//! Paths are bytes relative to the root, names joined by `/`, the root itself is empty. No path leaves the
-//! root, and no symbolic link is followed: a link is a thing with a target, never a way to somewhere else.
+//! Every call blocks; asynchronous callers use [`crate::Runtime::block`], with several calls in one job. Paths are bytes relative
+//! to the root, components joined by `/`; the root is empty. No path leaves the root, and symbolic links are never followed.
 
+mod attributes;
 mod directory;
 mod exact;
 mod file;
 mod ids;
 mod kept;
-mod look;
 mod posix;
 #[cfg(test)]
 mod tests;
@@ -28,24 +27,23 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::{Attr, Errno, FileKind, Generation, InodeId, Layout, Result, Timestamp};
+use tameike_core::{Attr, Errno, FaultKind, FileKind, Generation, InodeId, Layout, Result, Timestamp};
 
-/// What `stat` says of a file.
+/// Attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStat {
-    /// Device: 0 on the file system of the root, so that nodes which mount it under different numbers agree;
-    /// the system's number on file systems mounted below the root.
+    /// Device: 0 on the file system of the root, so that nodes that mount it under different numbers agree; the system's number
+    /// on file systems mounted below the root.
     pub device: u64,
     /// Inode number on the device.
     pub inode: u64,
-    /// Differs from that of another file which had the inode number before; 0 where the file system does not tell.
-    /// To be compared with what the same process was told.
+    /// Distinguishes successive files of the same inode number; 0 if the file system cannot. Comparable only within one process.
     pub birth: u64,
     /// Kind of file.
     pub kind: FileKind,
     /// Permission bits with set-user-id, set-group-id and sticky.
     pub mode: u16,
-    /// Names.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -55,7 +53,7 @@ pub struct FileStat {
     pub rdev: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     pub blocks: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -66,12 +64,12 @@ pub struct FileStat {
 }
 
 impl FileStat {
-    /// The number by which the job knows the file.
+    /// The file's inode number in the job.
     pub fn inode_id(&self) -> InodeId {
         InodeId::cached(self.device, self.inode)
     }
 
-    /// What tells that the content was changed by somebody else.
+    /// The attributes that reveal a change of the content by another node.
     pub fn stamp(&self) -> Stamp {
         Stamp {
             device: self.device,
@@ -82,7 +80,7 @@ impl FileStat {
         }
     }
 
-    /// The attributes as the views give them.
+    /// The attributes as views return them.
     pub fn attr(&self) -> Attr {
         Attr {
             inode: self.inode_id(),
@@ -105,20 +103,20 @@ impl FileStat {
     }
 }
 
-/// A name in a directory.
+/// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
     /// The name.
     pub name: Vec<u8>,
-    /// The file's number, as in [`FileStat::inode_id`]; of a mount point, that of the directory below it.
+    /// The inode number, as [`FileStat::inode_id`]; for a mount point, that of the directory below the mount.
     pub inode: InodeId,
-    /// Its kind.
+    /// The kind of the file.
     pub kind: FileKind,
-    /// Cursor after it; never 0.
+    /// The cursor after this entry; never 0.
     pub next: u64,
 }
 
-/// Something to make that is not a regular file.
+/// A file to create that is not regular.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Special {
     /// A directory with these permission bits.
@@ -127,7 +125,7 @@ pub enum Special {
     Symlink(Vec<u8>),
     /// A named pipe, socket or device file.
     Node {
-        /// Which of them.
+        /// The kind of the node.
         kind: FileKind,
         /// Permission bits.
         mode: u16,
@@ -136,7 +134,7 @@ pub enum Special {
     },
 }
 
-/// For what a file is opened.
+/// Access mode of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading.
@@ -145,7 +143,7 @@ pub enum Access {
     Write,
 }
 
-/// Space of the file system below a tree.
+/// Space and inodes of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeSpace {
     /// Bytes in all.
@@ -160,31 +158,31 @@ pub struct TreeSpace {
     pub inodes_free: u64,
 }
 
-/// How an extended attribute is set.
+/// The mode of setting an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Whether it exists or not.
+    /// Create or replace.
     Any,
-    /// `EEXIST` when it exists.
+    /// `EEXIST` if it exists.
     Create,
-    /// `ENODATA` when it does not.
+    /// `ENODATA` if it does not exist.
     Replace,
 }
 
-/// What `fallocate` is asked for.
+/// The operation of `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Space for the range; the file grows to its end.
+    /// Allocates the range; the file grows to its end.
     Extend,
-    /// Space for the range; the size stays.
+    /// Allocates the range; the size stays.
     Keep,
-    /// No space for the range: it reads as zeros.
+    /// Frees the range, which then reads as zeros.
     Punch,
     /// The range reads as zeros; the file grows to its end.
     Zero,
 }
 
-/// What `lseek` looks for.
+/// The target of `lseek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The next data.
@@ -195,75 +193,74 @@ pub enum Seek {
 
 /// An open regular file.
 pub trait SharedFile: Send + Sync {
-    /// Its attributes now.
+    /// The current attributes.
     fn stat(&self) -> Result<FileStat>;
-    /// Reads at `offset` until `buffer` is full or the file ends; the number of bytes read.
+    /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
-    /// Reads some bytes at `offset`: none at the end alone. Who knows where that is need not ask once more.
+    /// Reads at least one byte at `offset`, or none at the end of the file. Saves the read that would confirm the end.
     fn read_some(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.read_at(buffer, offset)
     }
-    /// Whether each read to come is of just what is wanted, so that the system had better read that at once, and nothing ahead of it. Nothing is promised.
+    /// A hint that reads request exactly the bytes they need, so that readahead is useless.
     fn advise_exact(&self, is_exact: bool) {
         let _ = is_exact;
     }
-    /// Has a range be on its way to this machine's memory, where a read to come finds it. Nothing is promised.
+    /// A hint to read a range into the page cache.
     fn prefetch(&self, offset: u64, length: u64) {
         let _ = (offset, length);
     }
-    /// Who is about to write says how large the file will be then: where it is kept may go by that. Nothing is changed.
+    /// Announces the final size of the file before writes, for the choice of its storage. Changes nothing.
     fn expect_size(&self, size: u64) -> Result<()> {
         let _ = size;
         Ok(())
     }
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
-    /// Writes all of `bytes` at the end of the file, which the file system finds: what several descriptors append, on
-    /// any machines, does not overlap as far as it can prevent that.
+    /// Appends all of `bytes`. As far as the file system can prevent it, concurrent appends of several descriptors on any nodes
+    /// do not overlap.
     fn append(&self, bytes: &[u8]) -> Result<()>;
     /// Sets the size.
     fn truncate(&self, size: u64) -> Result<()>;
     /// Allocates or frees space.
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()>;
-    /// The next data or hole at or after `offset`; `ENXIO` beyond the end.
+    /// Returns the next data or hole at or after `offset`; `ENXIO` beyond the end.
     fn seek(&self, what: Seek, offset: u64) -> Result<u64>;
-    /// Makes content and attributes safe on the file system's own terms (`fsync`).
+    /// Makes content and attributes durable, as `fsync` does.
     fn sync(&self) -> Result<()>;
-    /// Has what was written be on its way to where [`SharedFile::sync`] brings it, which waits less then. Nothing is promised.
+    /// A hint to start writing dirty pages, so that a later [`SharedFile::sync`] takes less time.
     fn start_write_back(&self) {}
-    /// Makes the next reads come from the file system, not from this machine's memory, where it can be told.
+    /// Drops the file's clean pages from the page cache, if possible, so that reads fetch from the file system.
     fn forget_pages(&self) -> Result<()>;
-    /// Has the next look at it, and reads up to its end, go by how the file is now, and by which file it is, where this machine may remember it
-    /// otherwise.
+    /// Revalidates the attributes, the size and the identity of the file that this node has cached.
     fn look_anew(&self) -> Result<()>;
-    /// Has the next reads be of what other machines have written to it.
+    /// Revalidates the file so that reads return what other nodes have written.
     fn read_anew(&self) -> Result<()> {
         self.look_anew()?;
         self.forget_pages()
     }
-    /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
+    /// Changes owner, permissions and times. [`SharedFile::truncate`] changes the size.
     fn change(&self, change: &AttrChange) -> Result<()>;
-    /// Sets an extended attribute, whether it exists or not. `EOPNOTSUPP` where that goes by paths alone.
+    /// Creates or replaces an extended attribute. `EOPNOTSUPP` if the tree supports it only by path.
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
         let _ = (name, value);
         Err(Errno::EOPNOTSUPP.into())
     }
-    /// Refuses whom the file system lets not write to it, where the permissions that are shown of it may say otherwise.
+    /// Fails if the file system denies writes, whatever the shown permissions are.
     fn check_write(&self) -> Result<()> {
         Ok(())
     }
-    /// Whether who has written to it may give it its size and time by the same open. Elsewhere its close may give the file another time than
-    /// was set before, and other machines may show for a while what was before.
+    /// True if the writer may set size and times by its own descriptor. On other file systems the close may overwrite the times,
+    /// and other nodes may see old ones for a while.
     fn is_ended_by_writer(&self) -> bool {
         false
     }
-    /// Has a range for this open file alone, until it is closed: whether nobody else has it, on any machine where the file
-    /// system knows of other machines' locks. `EOPNOTSUPP` where it knows of none.
+    /// Locks a range for this open file until its close. False if another open file has locked it, on any node if the file system
+    /// supports locks between nodes. `EOPNOTSUPP` without support for locks.
     fn try_lock(&self, offset: u64, length: u64) -> Result<bool> {
         let _ = (offset, length);
         Err(Errno::EOPNOTSUPP.into())
     }
-    /// Whether another open file has some of a range by [`SharedFile::try_lock`]. Locks of who may only read the file are none. `EOPNOTSUPP` as there.
+    /// True if another open file that may write has locked a part of the range by [`SharedFile::try_lock`]. Fails as that does.
     fn is_locked(&self, offset: u64, length: u64) -> Result<bool> {
         let _ = (offset, length);
         Err(Errno::EOPNOTSUPP.into())
@@ -272,79 +269,78 @@ pub trait SharedFile: Send + Sync {
 
 /// An open directory.
 pub trait SharedDir: Send + Sync {
-    /// Its attributes now.
+    /// The current attributes.
     fn stat(&self) -> Result<FileStat>;
-    /// The next names after a cursor (0: the first), `.` and `..` among them, in the file system's order: as many
-    /// as it gives at once, none at the end. Cursors are the file system's own, and hold as long as it says.
+    /// Reads the next entries after a cursor (0: the start), including `.` and `..`, in the order of the file system. Returns as
+    /// many as the file system returns at once, none at the end. The file system defines cursors and their validity.
     fn read(&self, after: u64) -> Result<Vec<NamedFile>>;
 }
 
-/// A hold on a file, until dropped.
+/// Keeps the inode number of a file in use until its drop.
 pub type Pin = Box<dyn Send + Sync>;
 
 /// A tree of files below one directory.
 pub trait SharedFs: Send + Sync {
-    /// Attributes of a file; of a symbolic link itself.
+    /// Attributes of a file; symbolic links are not followed.
     fn stat(&self, path: &[u8]) -> Result<FileStat>;
-    /// Attributes of a file, and a hold on it: while held, its number is not given to another file, even when it
-    /// loses its last name.
+    /// Attributes of a file, with a pin: its inode number is not reused while the pin exists, even after the last unlink.
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)>;
     /// Opens a directory.
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>>;
     /// Target of a symbolic link.
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
-    /// Opens a regular file. The owner's own permission bits do not stand in the way: a program that may write
-    /// a file it has open may have made it read-only since.
+    /// Opens a regular file. The owner's permission bits are ignored, since a program may have made a file read-only after it
+    /// opened it for writing.
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>>;
-    /// Opens a regular file for reading, as [`SharedFs::open`], and tells all of it, but for its [birth](FileStat::birth).
+    /// Opens a regular file for reading, as [`SharedFs::open`], with all attributes except [`FileStat::birth`].
     fn open_whole(&self, path: &[u8]) -> Result<WholeFile> {
         let file = self.open(path, Access::Read)?;
         Ok(WholeFile { stat: file.stat()?, xattrs: xattrs_of(self, path)?, file })
     }
-    /// The tree below a directory, for who does much there: no way is looked for once more. It stays that directory, whatever becomes of its name.
-    /// `EOPNOTSUPP` where there is none.
+    /// The tree below a directory, which saves path lookups. It stays with that directory if its name changes. `EOPNOTSUPP`
+    /// without support.
     fn below(&self, dir: &[u8]) -> Result<Arc<dyn SharedFs>> {
         let _ = dir;
         Err(Errno::EOPNOTSUPP.into())
     }
-    /// Makes a regular file that must not exist, with exactly these permission bits, and opens it for writing.
+    /// Creates a regular file, which must not exist, with exactly these permissions, and opens it for writing.
     fn create(&self, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>>;
-    /// The same, with the permissions that this process's umask, or the directory's default access list, leaves to all; where that is not
-    /// known, for the owner alone.
+    /// As [`SharedFs::create`], with the permissions that the umask or the default access list leaves; only for the owner if
+    /// these are unknown.
     fn create_by_umask(&self, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
         self.create(path, 0o600)
     }
-    /// Makes something else than a regular file, which must not exist, and tells its attributes.
+    /// Creates a file that is not regular and must not exist. Returns its attributes.
     fn make(&self, path: &[u8], special: &Special) -> Result<FileStat>;
-    /// Removes a name of anything but a directory.
+    /// Removes a name of a file that is not a directory.
     fn unlink(&self, path: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, path: &[u8]) -> Result<()>;
-    /// Gives a file another name.
+    /// Renames a file.
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>;
-    /// Gives a file one more name.
+    /// Creates a hard link.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
-    /// Files that stay open for sequential readers, if the tree keeps any.
+    /// The cache of open files for sequential readers, if the tree has one.
     fn kept(&self) -> Option<&KeptFiles> {
         None
     }
-    /// Refuses whom the file system lets change no names in a directory, where the permissions that are shown of it may say otherwise.
+    /// Fails if the file system denies changes of names in a directory, whatever the shown permissions are.
     fn check_names(&self, dir: &[u8]) -> Result<()> {
         let _ = dir;
         Ok(())
     }
-    /// The same of who may not write to a file.
+    /// Fails if the file system denies writes to a file, whatever the shown permissions are.
     fn check_write(&self, path: &[u8]) -> Result<()> {
         let _ = path;
         Ok(())
     }
-    /// The group that is shown of a file of this owner and group.
+    /// The group to show for a file of this owner and group.
     fn shown_group(&self, (_uid, gid): (u32, u32)) -> u32 {
         gid
     }
-    /// Changes owner, permissions and times (the size is [`SharedFile::truncate`]'s).
+    /// Changes owner, permissions and times. [`SharedFile::truncate`] changes the size.
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()>;
-    /// The same of what this process has just made there by [`SharedFs::make`], of this kind. `EPERM` where something else has come in its place.
+    /// As [`SharedFs::change`], for a file of this kind that [`SharedFs::make`] has just created. `EPERM` if it was replaced.
     fn change_made(&self, path: &[u8], kind: FileKind, change: &AttrChange) -> Result<()> {
         let _ = kind;
         self.change(path, change)
@@ -359,29 +355,29 @@ pub trait SharedFs: Send + Sync {
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()>;
     /// Space of the file system.
     fn space(&self) -> Result<TreeSpace>;
-    /// Has the next look at a name be one at the file system, where this machine may remember what was there before another one changed it.
+    /// Revalidates a cached name, so that the next lookup asks the file system.
     fn look_anew(&self, path: &[u8]) {
         let _ = path;
     }
-    /// Makes the names in a directory safe (`fsync` of the directory).
+    /// Makes the names in a directory durable (`fsync` of the directory).
     fn sync_dir(&self, path: &[u8]) -> Result<()>;
-    /// Whether a sync of a file that is `stat` makes its name safe, too: else that takes a sync of its directory.
+    /// True if a sync of this file makes its name durable too. Otherwise that requires a sync of its directory.
     fn syncs_name_of(&self, stat: &FileStat) -> bool {
         let _ = stat;
         false
     }
-    /// Whether files that are synced at the same time are so by one sync, so that many at a time are better.
+    /// True if concurrent syncs share one operation, so that many at a time are faster.
     fn shares_syncs(&self) -> bool {
         false
     }
-    /// Makes the name of a file safe against the loss of this machine, where the tree keeps names itself and not in a file system.
+    /// Persists the name of a file beyond this node, for trees that keep names outside of a file system.
     fn sync_name(&self, path: &[u8]) -> Result<()> {
         let _ = path;
         Ok(())
     }
 }
 
-/// Directory and last name of a path; the root has neither.
+/// Splits a path into directory and last name; `None` for the root.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => Some((&path[..slash], &path[slash + 1..])),
@@ -390,7 +386,7 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// A path, and the directories that it is below, the root last.
+/// The path and its ancestors, the root last.
 pub fn with_those_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(Some(path), |path| split(path).map(|(dir, _)| dir))
 }
@@ -400,19 +396,13 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Whether a path led to no file, or to another than the one that was looked for: it is gone, or somewhere else.
-pub fn is_missing(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ESTALE)
-}
-
-/// Does something with what is at a path. Where that is missing, it may be that this machine only remembers what was on the way there:
-/// then it looks anew, and does it once more.
+/// Runs `act`. If the file is missing, the cached names on the path may be stale: revalidates them and retries once.
 ///
 /// # Errors
-/// Those of `act`.
+/// The errors of `act`.
 pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> Result<T> {
     match act() {
-        Err(fault) if is_missing(fault.errno) => {
+        Err(fault) if fault.kind() == FaultKind::Missing => {
             walk_anew(fs, path);
             act()
         }
@@ -420,7 +410,7 @@ pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> R
     }
 }
 
-/// Has the next looks at all names on the way to a path be ones at the file system.
+/// Revalidates all cached names on a path.
 pub fn walk_anew(fs: &dyn SharedFs, path: &[u8]) {
     let names: Vec<_> = with_those_above(path).collect();
     names.iter().rev().for_each(|path| fs.look_anew(path));

@@ -1,15 +1,15 @@
-//! The tree below a real directory.
+//! A tree below a real directory.
 
+use super::attributes::StatContext;
 use super::directory::PosixDir;
 use super::exact;
 use super::file::PosixFile;
 use super::ids::Ids;
 use super::kept::KeptFiles;
-use super::look::Seen;
 use super::whole::{self, WholeFile};
 use super::{
-    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, join, look, split,
-    translate,
+    Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, attributes, join,
+    split, translate,
 };
 use crate::os::owned;
 use rustix::fs::{
@@ -26,24 +26,24 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
-/// How a file is made.
+/// Flags to create a file.
 const NEW: OFlags =
     OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The files below one directory of this machine.
+/// The files below one directory of this node.
 pub struct PosixTree {
     root: OwnedFd,
-    /// Where the root is in the tree that it was taken from, for messages.
+    /// The path of the root for messages, relative to the original tree.
     place: Vec<u8>,
-    seen: Seen,
+    context: StatContext,
     kept: Arc<KeptFiles>,
 }
 
 impl PosixTree {
-    /// The tree below `root`, which must be a directory.
+    /// Opens the tree below `root`, which must be a directory.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The directory cannot be opened.
     pub fn open(root: &Path) -> Result<Self> {
         Self::open_with(root, OFlags::empty())
     }
@@ -55,20 +55,20 @@ impl PosixTree {
         let open = || -> rustix::io::Result<Self> {
             let root = rustix::fs::open(root, flags, Mode::empty())?;
             let root_device = rustix::fs::fstat(&root)?.st_dev;
-            let seen = Seen { root_device, ids: Ids::of_process() };
-            Ok(Self { root, place: Vec::new(), seen, kept: Arc::default() })
+            let context = StatContext { root_device, ids: Ids::of_process() };
+            Ok(Self { root, place: Vec::new(), context, kept: Arc::default() })
         };
         open().map_err(|error| translate::fault("open the directory", bytes, error))
     }
 
-    /// As [`Self::open`], of a directory that another user may have made: a symbolic link in the last component is refused. Also why
-    /// the directory is not this user's alone, if it is not ([`owned::why_not_own`]).
+    /// As [`Self::open`], for a directory that another user may have created: the last component must not be a symbolic link.
+    /// Also returns the reason if other users can change the directory ([`owned::why_not_own`]).
     ///
     /// # Errors
-    /// `ENOTDIR` when it is a link, and as [`Self::open`].
+    /// `ENOTDIR` if it is a link, and the errors of [`Self::open`].
     pub fn open_unfollowed(root: &Path) -> Result<(Self, Option<String>)> {
         let tree = Self::open_with(root, OFlags::NOFOLLOW)?;
-        let found = rustix::fs::fstat(&tree.root).map_err(|error| translate::fault("look at", b"", error))?;
+        let found = rustix::fs::fstat(&tree.root).map_err(|error| translate::fault("stat", b"", error))?;
         let open = |flags| rustix::fs::openat(&tree.root, ".", flags, Mode::empty());
         let why_not_own = owned::why_not_own(&found, open);
         Ok((tree, why_not_own))
@@ -80,7 +80,7 @@ impl PosixTree {
             let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             rustix::fs::openat2(at.unwrap_or(&self.root), path, flags, Mode::empty(), BENEATH)
         };
-        // The system takes no path of this length at once.
+        // The system limits the length of a path in one call.
         let (mut at, mut rest) = (None, path);
         while rest.len() >= PATH_SIZE_MAX {
             let slash =
@@ -91,7 +91,7 @@ impl PosixTree {
         open(at.as_ref(), rest, flags)
     }
 
-    /// Runs `operation` on the directory of `path` and the last name.
+    /// Runs `operation` on the parent directory and the last name of `path`.
     fn at<T>(
         &self,
         doing: &str,
@@ -112,7 +112,7 @@ impl PosixTree {
         run().map_err(|error| self.fault(doing, path, error))
     }
 
-    /// Runs `operation` on a name in `/proc` that stands for the file itself, whatever it is.
+    /// Runs `operation` on the name of the file itself in `/proc`, whatever its kind.
     fn by_descriptor<T>(
         &self,
         doing: &str,
@@ -126,7 +126,7 @@ impl PosixTree {
         run().map_err(|error| self.fault(doing, path, error))
     }
 
-    /// Opens a file whose owner's permission bits forbid it, by lending them for the moment.
+    /// Opens a file whose permissions forbid it to its owner, by a temporary change of them.
     fn open_forbidden(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let file = self.resolve(path, OFlags::PATH)?;
         let stat = rustix::fs::fstat(&file)?;
@@ -152,7 +152,7 @@ impl PosixTree {
                 Err(Os::ACCESS) => self.open_forbidden(path, flags),
                 other => other,
             }?;
-            let stat = look::open_but_birth(self.seen, &opened)?;
+            let stat = attributes::open_but_birth(self.context, &opened)?;
             Ok((opened, stat))
         };
         let (descriptor, stat) = open().map_err(|error| self.fault("open", path, error))?;
@@ -160,10 +160,10 @@ impl PosixTree {
     }
 
     fn file(&self, descriptor: OwnedFd, path: &[u8]) -> Arc<dyn SharedFile> {
-        Arc::new(PosixFile { descriptor, path: self.shown(path), seen: self.seen })
+        Arc::new(PosixFile { descriptor, path: self.shown(path), context: self.context })
     }
 
-    /// A path as messages show it.
+    /// The path in messages.
     fn shown(&self, path: &[u8]) -> Vec<u8> {
         if path.is_empty() { self.place.clone() } else { join(&self.place, path) }
     }
@@ -175,21 +175,21 @@ impl PosixTree {
 
 impl SharedFs for PosixTree {
     fn stat(&self, path: &[u8]) -> Result<FileStat> {
-        self.at("stat", path, |dir, name| look::at(self.seen, dir, name))
+        self.at("stat", path, |dir, name| attributes::at(self.context, dir, name))
     }
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         let pin = || {
             let file = self.resolve(path, OFlags::PATH)?;
-            Ok((look::open(self.seen, &file)?, Box::new(file) as Pin))
+            Ok((attributes::open(self.context, &file)?, Box::new(file) as Pin))
         };
-        pin().map_err(|error| self.fault("hold", path, error))
+        pin().map_err(|error| self.fault("pin", path, error))
     }
 
     fn open_dir(&self, path: &[u8]) -> Result<Arc<dyn SharedDir>> {
         let open = || {
             let descriptor = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            PosixDir::new(descriptor, &self.shown(path), self.seen)
+            PosixDir::new(descriptor, &self.shown(path), self.context)
         };
         match open() {
             Ok(dir) => Ok(Arc::new(dir)),
@@ -221,7 +221,7 @@ impl SharedFs for PosixTree {
         Ok(Arc::new(Self {
             root: root.map_err(|error| self.fault("open the directory", dir, error))?,
             place: self.shown(dir),
-            seen: self.seen,
+            context: self.context,
             kept: self.kept.clone(),
         }))
     }
@@ -259,7 +259,7 @@ impl SharedFs for PosixTree {
                     exact::set_of_name(dir, name, file_type, *mode)?;
                 }
             }
-            look::at(self.seen, dir, name)
+            attributes::at(self.context, dir, name)
         })
     }
 
@@ -301,12 +301,12 @@ impl SharedFs for PosixTree {
         })?
     }
 
-    /// Linux asks the file system before it gives anything a new name, even if it remembers that there is one. What is on another file system
-    /// never gets a name here: so this fails, whatever is there. An NFS client believes without a question that a name is still free, until it
-    /// sees that its directory has changed.
+    /// Linux asks the file system before it creates a hard link, even if it has the name cached. A link to a file on another file
+    /// system always fails, so this has no effect. An NFS client trusts a cached missing name without asking, until it sees a
+    /// change of the directory; so the directory is revalidated too.
     fn look_anew(&self, path: &[u8]) {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        let _ = self.at("look at", path, |dir, name| {
+        let _ = self.at("stat", path, |dir, name| {
             match rustix::fs::linkat(rustix::fs::CWD, c"/proc", dir, name, AtFlags::empty()) {
                 Err(Os::EXIST) => Ok(()),
                 _ => rustix::fs::statx(dir, c"", now, StatxFlags::BASIC_STATS).map(drop),
@@ -315,7 +315,7 @@ impl SharedFs for PosixTree {
     }
 
     fn check_names(&self, dir: &[u8]) -> Result<()> {
-        match self.seen.ids {
+        match self.context.ids {
             None => Ok(()),
             Some(_) => self.at("change names in", dir, |at, name| {
                 rustix::fs::accessat(at, name, Rights::WRITE_OK | Rights::EXEC_OK, AtFlags::empty())
@@ -324,11 +324,11 @@ impl SharedFs for PosixTree {
     }
 
     fn check_write(&self, path: &[u8]) -> Result<()> {
-        self.at("write to", path, |dir, name| self.seen.check_write(dir, name))
+        self.at("write to", path, |dir, name| self.context.check_write(dir, name))
     }
 
     fn shown_group(&self, owner: (u32, u32)) -> u32 {
-        self.seen.ids.map_or(owner.1, |ids| ids.group(owner))
+        self.context.ids.map_or(owner.1, |ids| ids.group(owner))
     }
 
     fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
@@ -336,7 +336,7 @@ impl SharedFs for PosixTree {
             return Err(Errno::EINVAL.into());
         }
         let change = &self.at("stat", path, |dir, name| {
-            self.seen.kept(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
+            self.context.effective_change(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
         })?;
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
@@ -361,20 +361,22 @@ impl SharedFs for PosixTree {
             return Err(Errno::EINVAL.into());
         }
         self.at("chown", path, |dir, name| {
-            let kept = self.seen.kept(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
-            exact::give(dir, name, translate::file_type(kind), (kept.uid, kept.gid), mode)
+            let kept = self
+                .context
+                .effective_change(change, || rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))?;
+            exact::change_owner(dir, name, translate::file_type(kind), (kept.uid, kept.gid), mode)
         })
     }
 
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
         self.by_descriptor("read an attribute of", path, |file| {
-            whole::told(|value| rustix::fs::getxattr(file, name, value))
+            whole::read_buffer(|value| rustix::fs::getxattr(file, name, value))
         })
     }
 
     fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.by_descriptor("list the attributes of", path, |file| {
-            let list = whole::told(|list| rustix::fs::listxattr(file, list))?;
+            let list = whole::read_buffer(|list| rustix::fs::listxattr(file, list))?;
             Ok(whole::names(&list).collect())
         })
     }
@@ -390,7 +392,7 @@ impl SharedFs for PosixTree {
     }
 
     fn space(&self) -> Result<TreeSpace> {
-        let fail = |error| self.fault("ask the space of", b"the shared directory", error);
+        let fail = |error| self.fault("get the space of", b"the shared directory", error);
         let root = self.resolve(b"", OFlags::RDONLY | OFlags::DIRECTORY).map_err(fail)?;
         let space = rustix::fs::fstatvfs(&root).map_err(fail)?;
         Ok(TreeSpace {
@@ -404,7 +406,7 @@ impl SharedFs for PosixTree {
 
     fn sync_dir(&self, path: &[u8]) -> Result<()> {
         let sync = || match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            // A directory that may be entered but not listed cannot be synced; its names can still be made.
+            // A directory without read permission cannot be synced, but its names can change.
             Err(Os::ACCESS) => Ok(()),
             other => rustix::fs::fsync(other?),
         };

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tameike_core::attr::SetTime;
 
-/// Another user than that of any test.
-const STRANGER: u32 = 65534;
+/// A user other than that of any test.
+const OTHER_USER: u32 = 65534;
 
 fn tree() -> (tempfile::TempDir, PosixTree) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -17,7 +17,7 @@ fn tree() -> (tempfile::TempDir, PosixTree) {
 }
 
 #[test]
-fn files_are_made_read_renamed_and_removed_below_the_root() {
+fn files_are_created_read_renamed_and_removed_below_the_root() {
     let (dir, tree) = tree();
     tree.make(b"sub", &Special::Directory(0o775)).expect("mkdir");
     let file = tree.create(b"sub/file", 0o640).expect("create");
@@ -43,7 +43,7 @@ fn files_are_made_read_renamed_and_removed_below_the_root() {
 
 /// S6a.
 #[test]
-fn what_several_descriptors_append_at_the_same_time_does_not_overlap() {
+fn concurrent_appends_do_not_overlap() {
     const COUNT: usize = 500;
     const LENGTH: usize = 100;
     let (_dir, tree) = tree();
@@ -74,7 +74,7 @@ fn names(dir: &dyn SharedDir, mut after: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_directory_is_read_in_parts_again_and_from_any_cursor() {
+fn a_directory_is_read_in_parts_repeatedly_and_from_any_cursor() {
     let (dir, tree) = tree();
     let name = |number: u32| format!("a file with number {number:05}").into_bytes();
     for number in 0..3000 {
@@ -86,7 +86,7 @@ fn a_directory_is_read_in_parts_again_and_from_any_cursor() {
     assert!(first.len() > 100 && first.len() < 3000, "{} names at once", first.len());
     let inode = tree.stat(&first[50].name).expect("stat").inode_id();
     assert_eq!((first[50].inode, first[50].kind), (inode, FileKind::File));
-    // What was told is removed, and names come: those that were there all along come once.
+    // Entries that were returned are removed, and others are added: entries that exist throughout are listed once.
     for named in first.iter().filter(|named| named.kind == FileKind::File) {
         tree.unlink(&named.name).expect("unlink");
     }
@@ -99,7 +99,7 @@ fn a_directory_is_read_in_parts_again_and_from_any_cursor() {
     assert!(open.read(0).expect("read").iter().any(|named| named.name == b"new"), "a new listing");
     let again = names(&*open, 0);
     assert_eq!(again.len(), rest.len() + 3);
-    // Any cursor leads back to where it came from.
+    // Any cursor resumes where it was returned.
     let part = open.read(0).expect("read");
     let (middle, at) = (part[part.len() / 2].next, part.len() / 2 + 1);
     assert_eq!(names(&*open, middle), again[at..]);
@@ -128,10 +128,10 @@ fn no_path_leaves_the_root() {
     assert!(outside.path().join("secret").exists());
 }
 
-/// A path from the root was one call of the system, so that nothing could be made where it came to 4 KiB, though
-/// the program was in a directory on the way and its own path was short.
+/// Regression: a path of 4 KiB or more from the root was a single system call. So a program in a deep directory could create no
+/// files there, though its relative path was short.
 #[test]
-fn what_is_deeper_than_one_call_can_name_is_there_all_the_same() {
+fn paths_longer_than_one_system_call_allows_work() {
     let (_dir, tree) = tree();
     let mut path = vec![b'x'; 255];
     while path.len() < 3 * 4096 {
@@ -144,14 +144,14 @@ fn what_is_deeper_than_one_call_can_name_is_there_all_the_same() {
     let node = Special::Node { kind: FileKind::Socket, mode: 0o600, rdev: 0 };
     assert_eq!(tree.make(&file, &node).expect("mknod").kind, FileKind::Socket);
     assert_eq!(tree.open(&moved, Access::Read).expect("open").stat().expect("stat").size, 4);
-    let (above, _) = split(&path).expect("it is deep");
+    let (above, _) = split(&path).expect("a deep path");
     assert_eq!(names(&*tree.open_dir(above).expect("open"), 0).len(), 4);
     let out = [above, b"/", &b"../".repeat(60), b"etc"].concat();
-    assert!(tree.stat(&out).is_err(), "it led out of the root");
+    assert!(tree.stat(&out).is_err(), "the path left the root");
 }
 
 #[test]
-fn attributes_change_as_asked() {
+fn attributes_change_as_requested() {
     let (dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let to = SetTime::To(Timestamp { seconds: -5, nanoseconds: 7 });
@@ -168,9 +168,9 @@ fn attributes_change_as_asked() {
     assert_eq!(tree.xattr(b"file", b"user.a"), Err(Errno::ENODATA.into()));
 }
 
-/// Whoever can make links in a directory, or give it another name, leads nobody elsewhere who works below it.
+/// A user who replaces or renames a directory cannot redirect operations below it.
 #[test]
-fn what_is_below_a_directory_is_reached_from_there() {
+fn a_subtree_stays_with_its_directory() {
     let (dir, tree) = tree();
     tree.make(b"sub", &Special::Directory(0o700)).expect("mkdir");
     tree.create(b"sub/file", 0o640).expect("create").write_at(b"hello", 0).expect("write");
@@ -188,7 +188,7 @@ fn what_is_below_a_directory_is_reached_from_there() {
     for path in [&b"../x"[..], b"..", b"way/x"] {
         assert!(below.create(path, 0o600).is_err() && below.open_whole(path).is_err(), "{path:?}");
     }
-    let fault = below.open_whole(b"way").err().expect("it is a link");
+    let fault = below.open_whole(b"way").err().expect("a link is refused");
     assert!(fault.errno == Errno::ELOOP && fault.to_string().contains("sub/way"), "{fault}");
     tree.rename(b"sub", b"moved", RenameMode::NoReplace).expect("rename");
     below.create(b"new", 0o600).expect("create");
@@ -210,7 +210,7 @@ fn special_files_keep_their_numbers() {
 }
 
 #[test]
-fn a_file_that_took_the_name_is_not_the_same() {
+fn a_file_that_replaced_another_is_not_the_same() {
     let (dir, tree) = tree();
     let first = tree.create(b"file", 0o400).expect("create").stat().expect("stat").inode_id();
     assert!(open_same(&tree, b"file", first, Access::Write).is_ok(), "read-only to its owner, but the same");
@@ -222,7 +222,7 @@ fn a_file_that_took_the_name_is_not_the_same() {
 }
 
 #[test]
-fn a_look_anew_changes_nothing() {
+fn a_revalidation_changes_nothing() {
     let (dir, tree) = tree();
     let file = tree.create(b"file", 0o600).expect("create");
     tree.make(b"dir", &Special::Directory(0o700)).expect("mkdir");
@@ -237,7 +237,7 @@ fn a_look_anew_changes_nothing() {
 }
 
 #[test]
-fn a_held_file_keeps_its_number() {
+fn a_pinned_file_keeps_its_inode_number() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let (stat, pin) = tree.pin(b"file").expect("pin");
@@ -249,9 +249,9 @@ fn a_held_file_keeps_its_number() {
     drop(pin);
 }
 
-/// A file of the tree that is kept, and what tells whether it is open still.
+/// Keeps a file of the tree. The returned reference shows whether it is still open.
 fn keep(tree: &PosixTree, path: &[u8], used: Duration) -> (InodeId, Weak<dyn SharedFile>) {
-    let kept = tree.kept().expect("it keeps files");
+    let kept = tree.kept().expect("the tree keeps files");
     let file = tree.open(path, Access::Read).expect("open");
     let (inode, open) = (file.stat().expect("stat").inode_id(), Arc::downgrade(&file));
     let (known, moment) = kept.take(inode, Generation(1));
@@ -261,24 +261,24 @@ fn keep(tree: &PosixTree, path: &[u8], used: Duration) -> (InodeId, Weak<dyn Sha
 }
 
 #[test]
-fn a_file_that_is_kept_is_one_readers_in_its_version() {
+fn a_kept_file_is_returned_to_one_reader_of_its_version() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let (inode, open) = keep(&tree, b"file", Duration::from_secs(1));
-    let kept = tree.kept().expect("it keeps files");
+    let kept = tree.kept().expect("the tree keeps files");
     assert!(kept.take(inode, Generation(2)).0.is_none());
     let (taken, moment) = kept.take(inode, Generation(1));
-    let file = taken.expect("it is kept");
+    let file = taken.expect("the file is kept");
     assert!(kept.take(inode, Generation(1)).0.is_none());
     let used = Duration::from_secs(3);
     kept.keep(KeptFile { inode, generation: Generation(1), used, file }, moment);
-    // Nobody has read it since.
+    // No reader used it since.
     assert!(kept.let_go(Duration::from_secs(2)) && open.upgrade().is_some());
     assert!(!kept.let_go(Duration::from_secs(4)) && open.upgrade().is_none());
 }
 
 #[test]
-fn no_name_goes_while_its_file_is_kept() {
+fn a_kept_file_is_closed_before_its_name_is_removed() {
     let (_dir, tree) = tree();
     let names = [&b"one"[..], b"two", b"three"];
     names.iter().for_each(|name| drop(tree.create(name, 0o600).expect("create")));
@@ -286,18 +286,18 @@ fn no_name_goes_while_its_file_is_kept() {
     let are_open = || open.each_ref().map(|open| open.upgrade().is_some());
     tree.unlink(b"one").expect("unlink");
     assert_eq!(are_open(), [false, true, true]);
-    // By whatever name it was opened.
+    // Under any name.
     tree.rename(b"two", b"other", RenameMode::Replace).expect("rename");
     tree.rename(b"three", b"other", RenameMode::Replace).expect("rename");
     assert_eq!(are_open(), [false, false, true]);
 }
 
 #[test]
-fn what_was_opened_before_a_change_is_not_kept_after_it() {
+fn a_file_opened_before_a_change_is_not_kept_after_it() {
     let (_dir, tree) = tree();
     tree.create(b"file", 0o600).expect("create");
     let tree: Arc<dyn SharedFs> = Arc::new(tree);
-    let kept = tree.kept().expect("it keeps files");
+    let kept = tree.kept().expect("the tree keeps files");
     let file = tree.open(b"file", Access::Read).expect("open");
     let inode = file.stat().expect("stat").inode_id();
     let (_, moment) = kept.take(inode, Generation(1));
@@ -308,10 +308,10 @@ fn what_was_opened_before_a_change_is_not_kept_after_it() {
 
 /// Other users may be able to rename files in a shared directory.
 #[test]
-fn permissions_of_what_was_made_reach_nothing_that_takes_its_place() {
+fn permissions_of_a_new_file_never_apply_to_its_replacement() {
     let (dir, tree) = tree();
     let at = |name: &str| dir.path().join(name);
-    let mode = |name: &str| std::fs::metadata(at(name)).expect("it is there").mode() & 0o777;
+    let mode = |name: &str| std::fs::metadata(at(name)).expect("the file exists").mode() & 0o777;
     std::fs::create_dir(at("outside")).expect("mkdir");
     std::fs::write(at("outside/key"), "private").expect("written");
     std::fs::create_dir(at("private")).expect("mkdir");
@@ -348,16 +348,20 @@ fn permissions_of_what_was_made_reach_nothing_that_takes_its_place() {
     assert_eq!(["outside", "outside/key", "private"].map(mode), [0o700, 0o600, 0o700]);
 }
 
-/// An agent of root gives what it makes to the user who asked for it. Other users may be able to rename files in a shared directory.
+/// An agent of root gives new files to the requesting user. Other users may be able to rename files in a shared directory.
 #[test]
-fn the_owner_of_what_was_made_is_given_nothing_that_takes_its_place() {
+fn the_owner_of_a_new_file_never_gets_its_replacement() {
     let (dir, tree) = tree();
-    let change =
-        AttrChange { uid: Some(STRANGER), gid: Some(STRANGER), mode: Some(0o2777), ..AttrChange::default() };
+    let change = AttrChange {
+        uid: Some(OTHER_USER),
+        gid: Some(OTHER_USER),
+        mode: Some(0o2777),
+        ..AttrChange::default()
+    };
     let give = |name: &str, kind| {
         let given = tree.change_made(name.as_bytes(), kind, &change);
         (given.map_err(|fault| fault.errno), {
-            let found = std::fs::symlink_metadata(dir.path().join(name)).expect("it is there");
+            let found = std::fs::symlink_metadata(dir.path().join(name)).expect("the file exists");
             (found.uid(), found.mode() & 0o7777)
         })
     };
@@ -369,10 +373,10 @@ fn the_owner_of_what_was_made_is_given_nothing_that_takes_its_place() {
     tree.make(b"fifo", &fifo).expect("made");
     tree.make(b"link", &Special::Symlink(b"private".to_vec())).expect("made");
     for (name, kind) in [("dir", FileKind::Directory), ("fifo", FileKind::Fifo)] {
-        assert_eq!(give(name, kind), (Ok(()), (STRANGER, 0o2777)), "{name}");
+        assert_eq!(give(name, kind), (Ok(()), (OTHER_USER, 0o2777)), "{name}");
     }
-    assert_eq!(give("link", FileKind::Symlink), (Ok(()), (STRANGER, 0o777)));
-    // Those that others put in the place of what was made.
+    assert_eq!(give("link", FileKind::Symlink), (Ok(()), (OTHER_USER, 0o777)));
+    // Replacements that another user put in place of the new entries.
     std::fs::create_dir_all(dir.path().join("private/below")).expect("made");
     std::fs::write(dir.path().join("key"), "secret").expect("written");
     std::fs::hard_link(dir.path().join("key"), dir.path().join("key 2")).expect("linked");
@@ -386,7 +390,7 @@ fn the_owner_of_what_was_made_is_given_nothing_that_takes_its_place() {
 }
 
 #[test]
-fn what_is_made_has_its_permissions_whatever_the_umask() {
+fn new_files_have_exact_permissions_whatever_the_umask() {
     let (_dir, tree) = tree();
     let node = |kind| Special::Node { kind, mode: 0o666, rdev: 0 };
     assert_eq!(tree.make(b"dir", &Special::Directory(0o777)).expect("mkdir").mode, 0o777);

@@ -1,4 +1,4 @@
-//! Between the system's structures and ours.
+//! Conversions between the types of the system and those of this crate.
 
 use super::{Allocate, FileStat, XattrMode};
 use rustix::fs::{
@@ -8,7 +8,7 @@ use rustix::fs::{
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Timestamp};
 
-/// Turns an error of the system into a fault. Those that programs meet in normal work cost no text.
+/// Converts an error of the system to a fault. The errors of normal operation have no text, which saves an allocation.
 pub(super) fn fault(doing: &str, path: &[u8], error: rustix::io::Errno) -> Fault {
     use rustix::io::Errno as Os;
     let errno = Errno(error.raw_os_error());
@@ -31,7 +31,7 @@ pub(super) fn kind(file_type: FileType) -> Option<FileKind> {
     })
 }
 
-/// The system's type of a node that `mknod` makes.
+/// The file type for `mknod`.
 pub(super) fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::File => FileType::RegularFile,
@@ -65,13 +65,13 @@ pub(super) fn stat(root_device: u64, stat: &Statx, birth: u64) -> FileStat {
     }
 }
 
-/// A device number as FUSE encodes it: the kernel's 12 bits of major and 20 bits of minor number.
+/// Encodes a device number as FUSE does: 12 bits of major and 20 bits of minor number.
 pub(super) fn fuse_device(device: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// The system's number of a device that FUSE encoded.
+/// Decodes a device number that FUSE encoded.
 pub(super) fn system_device(rdev: u32) -> u64 {
     rustix::fs::makedev((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
 }

@@ -7,46 +7,46 @@ use std::sync::Arc;
 use tameike_core::limits::XATTR_SIZE_MAX;
 use tameike_core::{Errno, Result};
 
-/// Most attributes, and lists of their names, are no larger.
+/// Buffer size that suffices for most attributes and lists of names.
 const SMALL_SIZE: usize = 1 << 10;
 
 /// An extended attribute: its name and value.
 pub type NamedXattr = (Vec<u8>, Vec<u8>);
 
-/// A regular file that is open for reading.
+/// A regular file opened for reading, with all attributes.
 pub struct WholeFile {
     /// The open file.
     pub file: Arc<dyn SharedFile>,
-    /// Its attributes, but for [`FileStat::birth`].
+    /// The attributes, except [`FileStat::birth`].
     pub stat: FileStat,
-    /// All its extended attributes; none where the file system knows of none.
+    /// All extended attributes; empty if the file system does not support them.
     pub xattrs: Vec<NamedXattr>,
 }
 
-/// All extended attributes of a file; none where the file system knows of none.
+/// Reads all extended attributes of a file; empty if the file system does not support them.
 ///
 /// # Errors
-/// What the file system says.
+/// The errors of the file system.
 pub fn xattrs_of<T: SharedFs + ?Sized>(fs: &T, path: &[u8]) -> Result<Vec<NamedXattr>> {
     let names = match fs.xattrs(path) {
         Err(fault) if matches!(fault.errno, Errno::EOPNOTSUPP | Errno::ENOSYS) => Vec::new(),
         names => names?,
     };
-    let told = |name: Vec<u8>| {
+    let named = |name: Vec<u8>| {
         let value = fs.xattr(path, &name)?;
         Ok((name, value))
     };
-    names.into_iter().map(told).collect()
+    names.into_iter().map(named).collect()
 }
 
-/// The same of an open file.
+/// As [`xattrs_of`], for an open file.
 pub(super) fn xattrs_of_open(file: &OwnedFd) -> rustix::io::Result<Vec<NamedXattr>> {
-    let list = match told(|list| rustix::fs::flistxattr(file, list)) {
+    let list = match read_buffer(|list| rustix::fs::flistxattr(file, list)) {
         Err(Os::OPNOTSUPP | Os::NOSYS) => return Ok(Vec::new()),
         list => list?,
     };
     let value = |name: Vec<u8>| {
-        let value = told(|value| rustix::fs::fgetxattr(file, name.as_slice(), value))?;
+        let value = read_buffer(|value| rustix::fs::fgetxattr(file, name.as_slice(), value))?;
         Ok((name, value))
     };
     names(&list).map(value).collect()
@@ -57,8 +57,10 @@ pub(super) fn names(list: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
 }
 
-/// What the system tells by filling a buffer that is large enough.
-pub(super) fn told(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+/// Calls `ask` with a buffer that is large enough for its result.
+pub(super) fn read_buffer(
+    ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<u8>> {
     let mut small = [0; SMALL_SIZE];
     match ask(&mut small) {
         Err(Os::RANGE) => {}

@@ -1,4 +1,4 @@
-//! The mapping below the slab.
+//! The memory mapping of the slab.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -8,45 +8,45 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use tameike_core::limits::UNIT_SIZE;
 
-/// Size of the huge pages that are asked for, in bytes.
+/// Size of the huge pages, in bytes.
 const HUGE_PAGE_SIZE: usize = 2 << 20;
 
-/// Memory without a name, unmapped when dropped. Who is given its descriptor can read it.
+/// Anonymous memory, unmapped on drop. Holders of its descriptor can read it.
 pub(super) struct Map {
     start: NonNull<c_void>,
     size: usize,
-    /// With what the last page has beyond `size`.
+    /// `size` rounded up to whole pages.
     mapped: usize,
     memory: OwnedFd,
-    /// Whether nobody else can write to it.
+    /// True if no other process can write to it.
     is_sealed: bool,
 }
 
-// SAFETY: the memory belongs to no thread, and access to it goes through frames, each of which has one owner.
+// SAFETY: the memory is bound to no thread, and is accessed only through frames, each of which has one owner.
 unsafe impl Send for Map {}
 // SAFETY: as above; shared access only reads.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// In huge pages where they are to be had, which save the processor and devices the search for small ones.
+    /// Maps reserved huge pages if available, which relieve the TLB and devices; ordinary pages otherwise.
     pub(super) fn new(size: usize) -> std::io::Result<Self> {
         Self::in_reserved_pages(size).or_else(|_| Self::in_pages(size))
     }
 
-    /// In huge pages that the machine has set aside. All are taken now: one that is missed later would be the end of the
+    /// Maps huge pages that the administrator reserved. All are allocated now, because the lack of one later would kill the
     /// process.
     pub(super) fn in_reserved_pages(size: usize) -> std::io::Result<Self> {
         let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         let map = Self::create(size, size.next_multiple_of(HUGE_PAGE_SIZE), flags)?;
-        // SAFETY: the mapping is our own, and keeps its content.
+        // SAFETY: the mapping is owned here, and keeps its content.
         unsafe { madvise(map.start.as_ptr(), map.mapped, Advice::LinuxPopulateWrite)? };
         Ok(map)
     }
 
     fn in_pages(size: usize) -> std::io::Result<Self> {
         let map = Self::create(size, size, MemfdFlags::empty())?;
-        // Where the machine gives shared memory huge pages as they are used. All works without.
-        // SAFETY: the mapping is our own, and keeps its content.
+        // A hint: use transparent huge pages if the system permits them for shared memory.
+        // SAFETY: the mapping is owned here, and keeps its content.
         let _ = unsafe { madvise(map.start.as_ptr(), map.mapped, Advice::LinuxHugepage) };
         Ok(map)
     }
@@ -56,22 +56,22 @@ impl Map {
         ftruncate(&memory, mapped as u64)?;
         let start = map_writable(&memory, mapped)?;
         let mut map = Self { start, size, mapped, memory, is_sealed: false };
-        // Nobody else can take away what is mapped here, nor write to it.
+        // No other process can shrink the memory or write to it.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         match fcntl_add_seals(&map.memory, seals | SealFlags::FUTURE_WRITE) {
             Ok(()) => map.is_sealed = map.refuses_writers(),
-            // Before Linux 5.1 the second cannot be promised.
+            // Linux before 5.1 lacks `FUTURE_WRITE`.
             Err(Errno::INVAL) => fcntl_add_seals(&map.memory, seals)?,
             Err(error) => return Err(error.into()),
         }
         Ok(map)
     }
 
-    /// Found out by trying: some kernels keep the promise for ordinary pages only.
+    /// Tests the seal, since some kernels enforce it for ordinary pages only.
     fn refuses_writers(&self) -> bool {
         match map_writable(&self.memory, self.mapped) {
             Ok(start) => {
-                // SAFETY: the mapping was just made, and nobody has a reference into it.
+                // SAFETY: the mapping was just created, and has no references.
                 let unmapped = unsafe { munmap(start.as_ptr(), self.mapped) };
                 debug_assert!(unmapped.is_ok());
                 false
@@ -88,7 +88,7 @@ impl Map {
         self.memory.as_fd()
     }
 
-    /// Its pieces of `size` bytes, and the rest.
+    /// The pieces of `size` bytes, and the rest.
     pub(super) fn pieces(&self, size: usize) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         (0..self.size).step_by(size).map(move |offset| {
             // SAFETY: the offset lies in the mapping.
@@ -109,13 +109,13 @@ impl Map {
     }
 
     pub(super) fn frame(&self, index: u32) -> &[u8] {
-        // SAFETY: the region is mapped and initialised (zeros at first). A frame number is lent to one owner
-        // at a time, and who holds `&Frame` excludes a `&mut Frame`. Agents and programs of the host only read it.
+        // SAFETY: the region is mapped and initialised (zeros at first). A frame number has one owner
+        // at a time, and a `&Frame` excludes a `&mut Frame`. Other processes of the host only read it.
         unsafe { std::slice::from_raw_parts(self.address(index), UNIT_SIZE) }
     }
 
     /// # Safety
-    /// The caller is the one owner of this frame number, and holds it exclusively while the slice lives.
+    /// The caller is the only owner of this frame number, and holds it exclusively while the slice lives.
     #[expect(clippy::mut_from_ref, reason = "the exclusive borrow is that of the frame, not of the map")]
     pub(super) unsafe fn frame_mut(&self, index: u32) -> &mut [u8] {
         // SAFETY: mapped and initialised as in `frame`; exclusive by the contract above.
@@ -132,7 +132,7 @@ fn map_writable(memory: &OwnedFd, size: usize) -> std::io::Result<NonNull<c_void
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no frame outlives the slab that owns this map.
+        // SAFETY: the mapping is owned here, and no frame outlives the slab that owns this map.
         let unmapped = unsafe { munmap(self.start.as_ptr(), self.mapped) };
         debug_assert!(unmapped.is_ok());
     }

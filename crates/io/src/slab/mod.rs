@@ -1,8 +1,7 @@
-//! One fixed slab of frames: every buffer for file data is a frame (BB-7).
+//! A fixed slab of frames: every buffer for file data is a frame (BB-7).
 //!
-//! The slab is mapped once, at start, and never grows, so that an agent's memory stays within its
-//! configuration however much data moves. Frames are lent through [`Pool`]s with a fixed share each: a pool
-//! that runs dry makes its own users wait and nobody else.
+//! The slab is mapped once, at start, and never grows, so that an agent's memory stays within its configuration whatever the load
+//! is. [`Pool`]s hand out the frames, each with a fixed share: an empty pool makes only its own users wait.
 
 mod map;
 mod sums;
@@ -29,48 +28,48 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// Maps `count` frames of [`UNIT_SIZE`] bytes. Memory is taken from the system as frames are first used.
+    /// Maps `count` frames of [`UNIT_SIZE`] bytes. The system allocates their memory on first use, except reserved huge pages.
     ///
     /// # Errors
-    /// When the system refuses the mapping.
+    /// The system refuses the mapping.
     pub fn new(count: u32) -> std::io::Result<Arc<Self>> {
         let map = Map::new(count as usize * UNIT_SIZE)?;
         Ok(Arc::new(Self { map, free: Mutex::new((0..count).rev().collect()), count }))
     }
 
-    /// Where others of this host read what lies in its frames, which follow one another.
+    /// The descriptor by which other processes of this host read the frames, in order of their numbers.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.map.memory()
     }
 
-    /// Whether the system keeps all others from writing there.
+    /// True if the system prevents other processes from writing to the memory.
     pub fn is_sealed(&self) -> bool {
         self.map.is_sealed()
     }
 
-    /// Where the frames lie, in pieces of `size` bytes and a rest. Only for the kernel to look up their pages: the bytes
-    /// are the frames' owners'.
+    /// The addresses of the frames, in pieces of `size` bytes and a rest. Only for registration; owners of frames access the
+    /// bytes.
     pub(crate) fn pieces(&self, size: usize) -> impl Iterator<Item = (NonNull<u8>, usize)> {
         self.map.pieces(size)
     }
 
-    /// All of it, for a network to register. As of [`Self::pieces`].
+    /// The whole memory, for registration with a network. See [`Self::pieces`].
     pub fn region(&self) -> (NonNull<u8>, usize) {
         self.map.region()
     }
 
-    /// Frames in use and in all.
+    /// Frames in use, and in total.
     pub fn usage(&self) -> (u32, u32) {
         (self.count - self.free.lock().len() as u32, self.count)
     }
 
-    /// Sets `share` frames aside for one use. The shares of all pools together must not exceed the slab.
+    /// Creates a pool of `share` frames. The shares of all pools together must not exceed the slab.
     pub fn pool(self: &Arc<Self>, share: u32) -> Pool {
         Pool { slab: self.clone(), permits: Arc::new(Semaphore::new(share as usize)), share }
     }
 }
 
-/// A share of the slab.
+/// A fixed share of the slab's frames.
 #[derive(Clone)]
 pub struct Pool {
     slab: Arc<Slab>,
@@ -79,12 +78,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Number of frames of the share.
+    /// The number of frames in the share.
     pub fn share(&self) -> u32 {
         self.share
     }
 
-    /// Takes a frame, waiting until one is free. Its content is whatever it held last.
+    /// Takes a frame, and waits until one is free. Its previous content remains.
     pub async fn take(&self) -> Frame {
         Frame::new(&self.slab, self.permits.acquire_arc().await)
     }
@@ -95,12 +94,12 @@ impl Pool {
     }
 }
 
-/// A frame in one owner's hands; it goes back to its pool when dropped.
+/// A frame with one owner. It returns to its pool on drop.
 pub struct Frame {
     index: u32,
     slab: Arc<Slab>,
     _permit: SemaphoreGuardArc,
-    /// Checksums of its blocks, where somebody has gone through them since they were changed last.
+    /// Known checksums of its blocks, each computed since the last change of the block.
     sums: Mutex<Option<Box<KeptSums>>>,
 }
 
@@ -110,7 +109,7 @@ impl Frame {
         Self { index, slab: slab.clone(), _permit: permit, sums: Mutex::default() }
     }
 
-    /// Keeps the checksums of the first `length` bytes, as they were when these came here, each until a byte of its block is changed.
+    /// Records the checksums of the first `length` bytes as they were received. Each is valid until its block changes.
     pub fn keep_sums(&mut self, length: u32, sums: BlockSums) {
         self.keep_sums_of(0..length, &sums);
     }
@@ -121,7 +120,7 @@ impl Frame {
         }
     }
 
-    /// These bytes, to change them. Other blocks keep their checksums.
+    /// A range of bytes for modification. Other blocks keep their checksums.
     pub fn change(&mut self, range: Range<u32>) -> &mut [u8] {
         if let Some(sums) = self.sums.get_mut() {
             sums.change(&range);
@@ -131,7 +130,7 @@ impl Frame {
         &mut bytes[range.start as usize..range.end as usize]
     }
 
-    /// Puts bytes of another frame at `at`, with the checksums that they have there.
+    /// Copies bytes of another frame to `at`, with their checksums.
     pub fn copy_from(&mut self, at: u32, payload: &Payload) {
         if let Some(sums) = &payload.sums {
             payload.frame.keep_sums_of(payload.range.clone(), sums);
@@ -143,7 +142,7 @@ impl Frame {
         }
     }
 
-    /// Moves the bytes `range` to `at`, with their checksums; what is elsewhere is of no use any more.
+    /// Moves the bytes `range` to `at`, with their checksums. The rest of the frame becomes undefined.
     pub fn move_within(&mut self, range: Range<u32>, at: u32) {
         let before = self.sums.get_mut().take();
         let all = self.change(0..UNIT_SIZE as u32);
@@ -155,12 +154,12 @@ impl Frame {
         });
     }
 
-    /// Its place in its slab.
+    /// The index of the frame in its slab.
     pub fn number(&self) -> u32 {
         self.index
     }
 
-    /// Its number in `slab`, by which io_uring knows it; none when it is of another one.
+    /// The index in `slab`, by which io_uring knows it; `None` for a frame of another slab.
     pub(crate) fn index_in(&self, slab: &Arc<Slab>) -> Option<u32> {
         Arc::ptr_eq(&self.slab, slab).then_some(self.index)
     }
@@ -187,27 +186,27 @@ impl Drop for Frame {
     }
 }
 
-/// Bytes of a frame that nobody changes any more: what travels beside a message.
+/// Immutable bytes of a frame: the payload of a message.
 #[derive(Clone)]
 pub struct Payload {
     frame: Arc<Frame>,
     range: Range<u32>,
-    /// Where they are known already.
+    /// The checksums, if known.
     sums: Option<BlockSums>,
-    /// Of a [`Quota`], until the last copy is gone.
+    /// Counts towards a [`Quota`] until the last copy is dropped.
     permit: Option<Arc<SemaphoreGuardArc>>,
 }
 
-/// How many payloads of one kind there may be at the same time.
+/// A bound on the concurrent payloads of one kind.
 pub struct Quota(Arc<Semaphore>);
 
 impl Quota {
-    /// For so many.
+    /// A quota of `count` payloads.
     pub fn new(count: u32) -> Self {
         Self(Arc::new(Semaphore::new(count as usize)))
     }
 
-    /// The payload as one of them until it and all its copies are gone, if there are not as many already.
+    /// Counts the payload until it and all its copies are dropped. `None` if the quota is used up.
     pub fn admit(&self, payload: Payload) -> Option<Payload> {
         let permit = self.0.try_acquire_arc()?;
         Some(Payload { permit: Some(Arc::new(permit)), ..payload })
@@ -215,19 +214,19 @@ impl Quota {
 }
 
 impl Payload {
-    /// The bytes `range` of the frame, with the checksums that it keeps. `range` must lie in the frame.
+    /// The bytes `range` of the frame, which must lie in it, with the checksums that the frame has.
     pub fn new(frame: Arc<Frame>, range: Range<u32>) -> Self {
         assert!(range.start <= range.end && range.end as usize <= UNIT_SIZE, "a payload lies in its frame");
         Self { frame, range, sums: None, permit: None }
     }
 
-    /// The same with the checksums of its blocks, as they were when the bytes were last looked at.
+    /// Attaches the checksums of the blocks, as the sender computed them.
     #[must_use]
     pub fn with_sums(self, sums: BlockSums) -> Self {
         Self { sums: Some(sums), ..self }
     }
 
-    /// The checksums of its blocks, which begin at its first byte: those that it came with, or new ones, which stay with the frame.
+    /// The checksums of the blocks from the first byte on: the attached ones, or new ones, which the frame keeps.
     pub fn sums(&self) -> BlockSums {
         let kept = || self.frame.sums.lock().as_ref().and_then(|kept| kept.of(&self.range));
         if let Some(known) = self.sums.clone().or_else(kept) {
@@ -238,12 +237,12 @@ impl Payload {
         sums
     }
 
-    /// Whether any byte of the blocks around it has changed by itself: as far as their checksums are known.
+    /// True if a byte in the blocks of the payload no longer matches a known checksum.
     pub fn is_damaged(&self) -> bool {
         self.frame.sums.lock().as_ref().is_some_and(|kept| kept.find_damage(&self.frame, &self.range))
     }
 
-    /// A part of these bytes; `range` counts from the payload's first byte.
+    /// A part of these bytes; `range` is relative to the payload.
     #[must_use]
     pub fn slice(&self, range: Range<u32>) -> Self {
         let part =
@@ -252,7 +251,7 @@ impl Payload {
         Self { sums: known, permit: self.permit.clone(), ..part }
     }
 
-    /// Gives the frame back to change it, if nobody else holds it.
+    /// Returns the frame for modification if this is its only reference.
     pub fn into_frame(self) -> Option<Frame> {
         let Self { frame, range, sums, permit: _ } = self;
         let frame = Arc::into_inner(frame)?;
@@ -262,17 +261,16 @@ impl Payload {
         Some(frame)
     }
 
-    /// Frame and place of the first byte in `slab`; none when the bytes are in another one.
+    /// Frame index and offset in `slab`; `None` if the bytes are in another one.
     pub fn place_in(&self, slab: &Arc<Slab>) -> Option<(u32, u32)> {
         self.frame.index_in(slab).map(|index| (index, self.range.start))
     }
 
-    /// Place in the frame.
     pub(crate) fn range(&self) -> Range<u32> {
         self.range.clone()
     }
 
-    /// Place of the first byte in the frame.
+    /// The offset of the first byte in the frame.
     pub fn start(&self) -> u32 {
         self.range.start
     }

@@ -1,5 +1,4 @@
-//! Checksums that stay with a payload on its way, so that its bytes are gone through once at each end, and with the bytes of a frame
-//! for as long as they lie there.
+//! Checksums that travel with a payload, so that its bytes are hashed once at each end, and stay with the bytes in a frame.
 
 use crate::{Crc32c, crc32c};
 use std::ops::Range;
@@ -14,23 +13,23 @@ const SUM_SIZE: usize = 4;
 
 /// CRC-32C of each block of [`BLOCK_SIZE`] bytes, from the first byte on; the last block may be shorter.
 ///
-/// The fabric proves a payload with them, and the store keeps those of whole blocks in its index: the same numbers, which
-/// whoever has seen the bytes hands to the next.
+/// The fabric verifies payloads with them, and the store keeps those of whole blocks in its index. Each component passes them on
+/// instead of computing them again.
 #[derive(Clone, Debug)]
 pub struct BlockSums {
     /// Little-endian.
     all: Arc<[u8]>,
-    /// The bytes of `all` that are meant.
+    /// The range of `all` in use.
     part: Range<u32>,
 }
 
 impl BlockSums {
-    /// Those of `bytes`.
+    /// Computes the checksums of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self::from_bytes(bytes.chunks(BLOCK_SIZE).flat_map(|block| crc32c(block).to_le_bytes()))
     }
 
-    /// Those that [`Self::as_bytes`] told.
+    /// Checksums in the encoding of [`Self::as_bytes`].
     pub fn from_bytes(bytes: impl IntoIterator<Item = u8>) -> Self {
         let all: Arc<[u8]> = bytes.into_iter().collect();
         Self { part: 0..all.len() as u32, all }
@@ -41,12 +40,12 @@ impl BlockSums {
         &self.all[self.part.start as usize..self.part.end as usize]
     }
 
-    /// One checksum for all of it: the CRC-32C of the checksums.
+    /// The digest: the CRC-32C of the checksums.
     pub fn digest(&self) -> u32 {
         crc32c(self.as_bytes())
     }
 
-    /// Those of a part of the `length` bytes that they are of, if it consists of whole blocks of these.
+    /// The checksums of a part of the `length` bytes, if it consists of whole blocks.
     pub(super) fn of_part(&self, length: u32, part: Range<u32>) -> Option<Self> {
         let is_whole =
             part.start.is_multiple_of(BLOCK) && (part.end.is_multiple_of(BLOCK) || part.end == length);
@@ -58,12 +57,12 @@ impl BlockSums {
     }
 }
 
-/// The checksums of the blocks of one frame, each until one of its bytes is changed.
+/// The known checksums of a frame's blocks, each valid until its block changes.
 pub(super) struct KeptSums {
     sums: [u32; BLOCKS],
-    /// A bit for each block whose checksum is known.
+    /// One bit for each block with a known checksum.
     known: [u64; BLOCKS / 64],
-    /// How many bytes of each block its checksum is of, from the first on.
+    /// The number of bytes from the start of a block that its checksum covers.
     covered: [u16; BLOCKS],
 }
 
@@ -85,7 +84,7 @@ impl KeptSums {
         self.known[block as usize / 64] &= !(1 << (block % 64));
     }
 
-    /// The bytes of a block that its checksum is of.
+    /// The bytes of a block that its checksum covers.
     fn bytes_of(&self, block: u32) -> Range<u32> {
         let start = block * BLOCK;
         start..start + u32::from(self.covered[block as usize])
@@ -93,7 +92,7 @@ impl KeptSums {
 
     fn keep_one(&mut self, block: u32, end: u32, sum: u32) {
         let covered = (end - block * BLOCK) as u16;
-        // A checksum of more bytes is of more use.
+        // Keep the checksum that covers more bytes.
         if self.knows(block) && covered < self.covered[block as usize] {
             return;
         }
@@ -101,7 +100,7 @@ impl KeptSums {
         self.known[block as usize / 64] |= 1 << (block % 64);
     }
 
-    /// The bytes `range`, which begin with a block, have these checksums.
+    /// Records the checksums of `range`, which starts at a block.
     pub(super) fn keep(&mut self, range: Range<u32>, sums: &BlockSums) {
         for (block, sum) in (range.start / BLOCK..).zip(sums.as_bytes().chunks_exact(SUM_SIZE)) {
             let sum = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
@@ -109,7 +108,7 @@ impl KeptSums {
         }
     }
 
-    /// The bytes from `at` on are copies of `range` of a frame with the checksums `other`.
+    /// Records that the bytes from `at` are copies of `range` of a frame with the checksums `other`.
     pub(super) fn keep_copied(&mut self, other: &Self, range: &Range<u32>, at: u32) {
         if range.start % BLOCK != at % BLOCK {
             return;
@@ -123,12 +122,12 @@ impl KeptSums {
         }
     }
 
-    /// Bytes are about to be changed.
+    /// Forgets the checksums of the blocks of `range`.
     pub(super) fn change(&mut self, range: &Range<u32>) {
         blocks(range).for_each(|block| self.forget(block));
     }
 
-    /// Those of `range`, where it consists of blocks that all have theirs.
+    /// The checksums of `range`, if all its blocks have one.
     pub(super) fn of(&self, range: &Range<u32>) -> Option<BlockSums> {
         let is_known = |block| {
             let bytes = self.bytes_of(block);
@@ -141,7 +140,7 @@ impl KeptSums {
         Some(BlockSums::from_bytes(sums))
     }
 
-    /// Whether bytes of the blocks around `range` are not what their checksums say. Nothing is allocated.
+    /// True if the bytes of a block of `range` do not match its checksum. Allocates nothing.
     pub(super) fn find_damage(&self, frame: &[u8], range: &Range<u32>) -> bool {
         blocks(range).filter(|block| self.knows(*block)).any(|block| {
             let bytes = self.bytes_of(block);
@@ -150,14 +149,13 @@ impl KeptSums {
     }
 }
 
-/// The blocks with bytes of `range`.
 fn blocks(range: &Range<u32>) -> Range<u32> {
     let end = if range.is_empty() { 0 } else { range.end.div_ceil(BLOCK) };
     range.start / BLOCK..end
 }
 
-/// Whether the blocks of which `parts` are the bytes, one after the other, have these checksums (four bytes for each,
-/// little-endian). They are whole blocks; nothing is allocated.
+/// True if the concatenation of `parts` consists of whole blocks with these checksums (four bytes each, little-endian). Allocates
+/// nothing.
 pub fn blocks_have_sums(parts: &[&[u8]], sums: &[u8]) -> bool {
     let mut sums = sums.chunks_exact(SUM_SIZE);
     let (mut sum, mut summed) = (Crc32c::new(), 0);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tameike_core::limits::BLOCK_SIZE;
 
 #[test]
-fn a_pool_lends_its_share_and_no_more() {
+fn a_pool_hands_out_its_share_only() {
     let slab = Slab::new(3).expect("a small slab");
     let (small, other) = (slab.pool(1), slab.pool(2));
     let mut frame = small.try_take().expect("first of one");
@@ -31,7 +31,7 @@ fn a_payload_is_a_part_of_its_frame() {
 }
 
 #[test]
-fn payloads_of_a_quota_are_as_many_as_it_says() {
+fn a_quota_bounds_its_payloads() {
     let slab = Slab::new(3).expect("a small slab");
     let pool = slab.pool(3);
     let payload = || Payload::new(Arc::new(pool.try_take().expect("a frame")), 0..8);
@@ -41,7 +41,7 @@ fn payloads_of_a_quota_are_as_many_as_it_says() {
     assert!(quota.admit(payload()).is_none());
     let part = first.slice(2..3);
     drop(first);
-    assert!(quota.admit(payload()).is_none(), "a part of it is still under way");
+    assert!(quota.admit(payload()).is_none(), "a part of it still exists");
     drop(part);
     assert!(quota.admit(payload()).is_some());
     assert!(second.into_frame().is_some() && quota.admit(payload()).is_some());
@@ -56,23 +56,23 @@ fn the_pieces_of_a_slab_are_all_of_it() {
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 2 * UNIT_SIZE));
 }
 
-/// Programs of the node are given its descriptor, to read what they are lent.
+/// Programs of the node get its descriptor, to read granted frames.
 #[test]
-fn others_read_a_slab_and_do_not_write_there() {
+fn other_processes_read_a_slab_and_cannot_write_to_it() {
     let slab = Slab::new(3).expect("a small slab");
     let mut frame = slab.pool(1).try_take().expect("the first");
     frame.fill(7);
     assert!(slab.is_sealed());
-    let sight = Sight::map_slab(slab.memory(), 3 * UNIT_SIZE).expect("what was sealed");
+    let sight = Sight::map_slab(slab.memory(), 3 * UNIT_SIZE).expect("a sealed slab");
     let mut bytes = [0; 2];
     sight.copy_out(frame.number() as usize * UNIT_SIZE + UNIT_SIZE - 2, &mut bytes);
     assert_eq!(bytes, [7; 2]);
-    assert!(Sight::map_slab(slab.memory(), 4 * UNIT_SIZE).is_err(), "there are no more");
+    assert!(Sight::map_slab(slab.memory(), 4 * UNIT_SIZE).is_err(), "beyond the slab");
     assert!(Arena::map(slab.memory(), 3 * UNIT_SIZE).is_err());
     assert!(rustix::io::pwrite(slab.memory(), b"x", 0).is_err());
 }
 
-/// Other agents of the host read it by its descriptor, whatever its pages are.
+/// Other agents of the host read it by its descriptor, whatever its page size is.
 #[test]
 fn memory_in_reserved_pages_is_read_by_its_descriptor() {
     let map = match Map::in_reserved_pages(3 * UNIT_SIZE) {
@@ -80,12 +80,12 @@ fn memory_in_reserved_pages_is_read_by_its_descriptor() {
         Err(error) => return eprintln!("not tried: no two huge pages are reserved: {error}"),
     };
     assert_eq!(map.pieces(UNIT_SIZE).count(), 3);
-    // SAFETY: nobody else has the frame.
+    // SAFETY: the frame has no other user.
     unsafe { map.frame_mut(2) }.fill(7);
     let mut bytes = vec![1; 2 * UNIT_SIZE];
     assert_eq!(rustix::io::pread(map.memory(), &mut bytes, UNIT_SIZE as u64), Ok(2 * UNIT_SIZE));
     if map.is_sealed() {
-        let sight = Sight::map_slab(map.memory(), 3 * UNIT_SIZE).expect("all pages are there");
+        let sight = Sight::map_slab(map.memory(), 3 * UNIT_SIZE).expect("all pages are mapped");
         sight.copy_out(2 * UNIT_SIZE, &mut bytes[..2]);
         assert_eq!(bytes[..2], [7; 2]);
         bytes[..2].fill(0);
@@ -96,13 +96,13 @@ fn memory_in_reserved_pages_is_read_by_its_descriptor() {
 }
 
 #[test]
-fn a_payload_has_a_place_in_its_own_slab_only() {
+fn a_payload_has_a_location_in_its_own_slab_only() {
     let (slab, other) = (Slab::new(2).expect("a small slab"), Slab::new(1).expect("another"));
     let mut frame = slab.pool(2).try_take().expect("a frame");
     frame[10..14].copy_from_slice(b"abcd");
     let payload = Payload::new(Arc::new(frame), 10..14);
     assert_eq!(payload.place_in(&other), None);
-    let (index, start) = payload.place_in(&slab).expect("it is in this slab");
+    let (index, start) = payload.place_in(&slab).expect("the payload is in this slab");
     let mut found = [0; 4];
     let offset = u64::from(index) * UNIT_SIZE as u64 + u64::from(start);
     assert_eq!(rustix::io::pread(slab.memory(), &mut found, offset), Ok(4));
@@ -115,7 +115,7 @@ fn marks(numbers: Range<u32>) -> BlockSums {
 
 proptest! {
     #[test]
-    fn blocks_have_their_checksums_however_they_are_cut(
+    fn blocks_have_their_checksums_however_they_are_split(
         cuts in prop::collection::vec(0..=5 * BLOCK_SIZE, 0..6),
         changed in prop::option::of(0..5 * BLOCK_SIZE),
     ) {
@@ -138,7 +138,7 @@ fn a_part_of_whole_blocks_keeps_its_checksums() {
     let mut frame = slab.pool(1).try_take().expect("the only frame");
     frame.iter_mut().enumerate().for_each(|(place, byte)| *byte = (place / 7) as u8);
     let payload = Payload::new(Arc::new(frame), 5..20_005);
-    // Other ones than the true ones, so that it shows where they come from.
+    // Distinct from the true checksums, to show their origin.
     let marked = payload.clone().with_sums(marks(100..105));
     assert_eq!(payload.sums(), BlockSums::of(&payload));
     assert_eq!(payload.sums().as_bytes().len(), 5 * 4);
@@ -154,7 +154,7 @@ fn a_part_of_whole_blocks_keeps_its_checksums() {
 }
 
 #[test]
-fn a_digest_stands_for_every_byte() {
+fn a_digest_covers_every_byte() {
     let mut bytes = vec![3; 10_000];
     let digest = BlockSums::of(&bytes).digest();
     for place in [0, 4095, 4096, 9_999] {
@@ -163,7 +163,7 @@ fn a_digest_stands_for_every_byte() {
         bytes[place] ^= 1;
     }
     bytes.rotate_left(4096);
-    assert_eq!(BlockSums::of(&bytes).digest(), digest, "blocks that are alike may change places");
+    assert_eq!(BlockSums::of(&bytes).digest(), digest, "equal blocks may be swapped");
     bytes[0] = 4;
     let first = BlockSums::of(&bytes).digest();
     bytes.swap(0, 4096);
@@ -171,13 +171,12 @@ fn a_digest_stands_for_every_byte() {
     assert_eq!(BlockSums::of(b"").digest(), 0);
 }
 
-/// What is done to a frame.
 #[derive(Clone, Debug)]
-enum Doing {
+enum Operation {
     Change(Range<u32>),
-    /// Somebody goes through the bytes.
+    /// Computes the checksums of the bytes.
     Sum(Range<u32>),
-    /// A frame that has them comes.
+    /// Copies from a frame with checksums.
     Copy {
         range: Range<u32>,
         at: u32,
@@ -190,26 +189,26 @@ enum Doing {
 
 const PLACES: u32 = 5 * BLOCK_SIZE as u32;
 
-fn doings() -> impl Strategy<Value = Doing> {
+fn operations() -> impl Strategy<Value = Operation> {
     let block = BLOCK_SIZE as u32;
     let place = prop_oneof![0..PLACES, (0..5u32).prop_map(move |number| number * block)];
     (0..4, place.clone(), place.clone(), place).prop_map(|(kind, one, other, at)| {
         let range = one.min(other)..one.max(other);
         match kind {
-            0 => Doing::Change(range),
-            1 => Doing::Sum(range),
-            2 => Doing::Copy { range, at },
-            _ => Doing::Move { range, at },
+            0 => Operation::Change(range),
+            1 => Operation::Sum(range),
+            2 => Operation::Copy { range, at },
+            _ => Operation::Move { range, at },
         }
     })
 }
 
 proptest! {
-    /// Checksums that stay are those of the bytes that are there, and each tells of a bit that turns. Who goes through bytes once more takes
-    /// none away, which let a bit that had turned in the last block of a file go to others when its first byte was sent.
+    /// Checksums that remain match the bytes, and each detects a flipped bit. Computing them again removes none. Regression: a
+    /// flipped bit in the last block of a file went unnoticed after its first byte was sent.
     #[test]
-    fn what_changes_by_itself_is_told_where_checksums_are_known(
-        doings in prop::collection::vec(doings(), 0..12),
+    fn corruption_is_detected_where_checksums_are_known(
+        operations in prop::collection::vec(operations(), 0..12),
         place in 0..PLACES,
     ) {
         let slab = Slab::new(2).expect("a small slab");
@@ -220,31 +219,31 @@ proptest! {
             let block = place / BLOCK_SIZE as u32;
             frame.sums.lock().as_ref().is_some_and(|kept| kept.covers(block, place))
         };
-        for (number, doing) in (1..).zip(doings) {
+        for (number, doing) in (1..).zip(operations) {
             match doing {
-                Doing::Change(range) => frame.change(range).iter_mut().for_each(|byte| *byte = byte.wrapping_mul(7) ^ number),
-                Doing::Sum(range) => {
+                Operation::Change(range) => frame.change(range).iter_mut().for_each(|byte| *byte = byte.wrapping_mul(7) ^ number),
+                Operation::Sum(range) => {
                     let was_known = known(&frame);
                     let payload = Payload::new(Arc::new(frame), range);
                     prop_assert_eq!(payload.sums(), BlockSums::of(&payload));
-                    frame = payload.into_frame().expect("nobody else has it");
+                    frame = payload.into_frame().expect("the only reference");
                     prop_assert!(known(&frame) || !was_known);
                 }
-                Doing::Copy { range, at } => {
+                Operation::Copy { range, at } => {
                     let mut other = pool.try_take().expect("the second");
                     other.iter_mut().enumerate().for_each(|(place, byte)| *byte = (place / 9) as u8 ^ number);
                     let other = Payload::new(Arc::new(other), range);
                     other.sums();
                     frame.copy_from(at, &other);
                 }
-                Doing::Move { range, at } => frame.move_within(range, at),
+                Operation::Move { range, at } => frame.move_within(range, at),
             }
             let all = Payload::new(Arc::new(frame), 0..2 * PLACES);
             prop_assert!(!all.is_damaged());
-            frame = all.into_frame().expect("nobody else has it");
+            frame = all.into_frame().expect("the only reference");
         }
         let is_known = known(&frame);
-        // SAFETY: nobody reads there now.
+        // SAFETY: no other reference to the frame is in use.
         let bytes = unsafe { slab.map.frame_mut(frame.number()) };
         bytes[place as usize] ^= 4;
         let around = Payload::new(Arc::new(frame), place..place + 1);
@@ -252,13 +251,13 @@ proptest! {
     }
 }
 
-/// Each way that bytes come to a unit in memory keeps what is known of them.
+/// Every copy of bytes into a unit in memory preserves the known checksums.
 #[test]
 fn checksums_stay_with_whole_blocks_wherever_they_go() {
     let slab = Slab::new(2).expect("a small slab");
     let pool = slab.pool(2);
     let is_told = |frame: Frame, place: u32| {
-        // SAFETY: nobody reads there now.
+        // SAFETY: no other reference to the frame is in use.
         let bytes = unsafe { slab.map.frame_mut(frame.number()) };
         bytes[place as usize] ^= 4;
         Payload::new(Arc::new(frame), place..place + 1).is_damaged()
@@ -266,7 +265,7 @@ fn checksums_stay_with_whole_blocks_wherever_they_go() {
     let summed = |length: u32| {
         let payload = Payload::new(Arc::new(pool.try_take().expect("a frame")), 0..length);
         payload.sums();
-        payload.into_frame().expect("nobody else has it")
+        payload.into_frame().expect("the only reference")
     };
     let block = BLOCK_SIZE as u32;
     assert!(is_told(summed(2 * block + 5), 2 * block + 4) && !is_told(summed(2 * block + 5), 2 * block + 5));
@@ -276,7 +275,7 @@ fn checksums_stay_with_whole_blocks_wherever_they_go() {
     let mut merged = summed(block);
     merged.copy_from(4 * block, &Payload::new(Arc::new(summed(block)), 0..block));
     merged.change(7 * block..8 * block);
-    let merged = Payload::new(Arc::new(merged), 0..1).into_frame().expect("nobody else has it");
+    let merged = Payload::new(Arc::new(merged), 0..1).into_frame().expect("the only reference");
     assert!(is_told(merged, 4 * block));
     let mut changed = summed(4 * block);
     changed.change(block + 1..block + 2);

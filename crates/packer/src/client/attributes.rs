@@ -1,4 +1,4 @@
-//! Attributes of packed files as the tree shows them.
+//! Attributes of packed files.
 
 use super::packer_client::unexpected_reply;
 use super::{DEVICE, PackedTree};
@@ -8,10 +8,10 @@ use tameike_core::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::{FileStat, SharedFs, anew};
 
-/// Bytes of a block of `st_blocks`.
+/// Bytes per block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
 
-/// A file whose content is in the container, as the shared directory would show it.
+/// The attributes of a file whose content is in the container.
 pub(crate) fn stat_of(plain: &dyn SharedFs, packed: &PackedStat) -> FileStat {
     FileStat {
         device: DEVICE,
@@ -31,20 +31,20 @@ pub(crate) fn stat_of(plain: &dyn SharedFs, packed: &PackedStat) -> FileStat {
     }
 }
 
-/// A file whose content is outside, in a file that is `content`.
+/// The attributes of a file with external content.
 pub(crate) fn stat_outside(plain: &dyn SharedFs, packed: &PackedStat, content: &FileStat) -> FileStat {
     let FileStat { size, blocks, atime, mtime, .. } = *content;
     FileStat { size, blocks, atime, mtime, ctime: packed.ctime.max(content.ctime), ..stat_of(plain, packed) }
 }
 
 impl PackedTree {
-    /// A packed file as it is now, wherever its content is. One that has none any more is gone.
+    /// The present attributes of a packed file. `ENOENT` where its external content is gone.
     pub(crate) fn shown(&self, packed: &PackedStat) -> Result<FileStat> {
         if !packed.is_outside {
             return Ok(stat_of(&*self.plain, packed));
         }
         let (container, name) = (self.container.get(&*self.plain)?, name(packed.number));
-        // Callers that revalidate the path do not know this name.
+        // Callers revalidate the file's path, not this name.
         container.look_anew(&name);
         let content = anew(container, &name, || container.stat(&name))?;
         Ok(stat_outside(&*self.plain, packed, &content))
@@ -52,7 +52,7 @@ impl PackedTree {
 }
 
 impl PackedTree {
-    /// Changes attributes of what is packed at a path.
+    /// Changes attributes of the packed file at a path.
     pub(crate) fn change_packed(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         let Some(packer) = &self.packer else { return Err(Errno::ENOENT.into()) };
         match packer.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
@@ -66,7 +66,7 @@ impl PackedTree {
     }
 }
 
-/// What of a change is of times; these go with the content.
+/// The part of a change that goes to the external content: the times.
 pub(super) fn times_of(change: &AttrChange) -> AttrChange {
     AttrChange { atime: change.atime, mtime: change.mtime, ..AttrChange::default() }
 }

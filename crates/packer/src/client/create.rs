@@ -1,4 +1,4 @@
-//! Making files where two places have names: the shared directory and its container.
+//! Creates files in a tree that merges the shared directory with packed files.
 
 use super::PackedTree;
 use super::lookup::Unlisted;
@@ -10,7 +10,7 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::{Access, SharedFile, split};
 
 impl PackedTree {
-    /// What was made just now under a name that is packed meanwhile is unmade.
+    /// Removes a file that was just created if another agent has packed one at the same path.
     pub(crate) fn unless_packed<T>(&self, path: &[u8], made: T) -> Result<T> {
         if self.is_packed_as_well(path)? {
             self.plain.unlink(path)?;
@@ -19,7 +19,8 @@ impl PackedTree {
         Ok(made)
     }
 
-    /// Whether something is packed where the shared directory has got something. From now on nobody packs there who has not seen that.
+    /// Whether a packed file is at a path at which something was created in the shared directory. The packer creates none there from now on
+    /// for clients that have not seen that.
     pub(crate) fn is_packed_as_well(&self, path: &[u8]) -> Result<bool> {
         let Some(packer) = &self.packer else { return Ok(false) };
         Ok(unless_missing(packer.stat(PackRequest::Named { path: path.to_vec() }))?.is_some())
@@ -32,7 +33,7 @@ impl PackedTree {
         }
     }
 
-    /// Makes a file that is packed; nothing where files are not.
+    /// Creates a packed file; returns nothing where the directory does not pack.
     pub(crate) fn create_packed(
         &self,
         packer: &PackerClient,
@@ -72,7 +73,7 @@ impl PackedTree {
         }
     }
 
-    /// Nothing is known any more of a path at which something is made in the shared directory.
+    /// Drops what is cached of a path at which something is created in the shared directory.
     pub(crate) fn forget(&self, path: &[u8]) {
         self.absent.forget(path);
         self.missing.forget(path);

@@ -1,4 +1,4 @@
-//! Names of a directory: those of the shared file system, by its cursors, then those that are packed.
+//! Merged listings: entries of the shared directory, by its cursors, then packed files.
 
 use super::DEVICE;
 use super::packer_client::unexpected_reply;
@@ -11,12 +11,12 @@ use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{FileKind, InodeId, Result};
 use tameike_io::shared::{FileStat, NamedFile, SharedDir};
 
-/// Cursors of packed names come after this one. File systems have none there but the last: ext4 leaves out that value of its hash, and
-/// others count.
+/// Cursors of packed files follow this one. No file system has cursors there except for the last: ext4 never uses that hash value, other
+/// file systems count.
 const PACKED_AFTER: u64 = 0x7fff_ffff_0000_0000;
-/// The largest number that a cursor can be; file systems give it for the end.
+/// The largest cursor, which file systems return at the end.
 const END: u64 = i64::MAX as u64;
-/// Names that are given at once.
+/// Entries in one reply.
 const NAMES_AT_ONCE: usize = 1024;
 
 /// An open directory.
@@ -24,7 +24,7 @@ pub struct MergedDir {
     plain: Arc<dyn SharedDir>,
     packer: PackerClient,
     path: Vec<u8>,
-    /// What is packed in it, as it was when it was read from its beginning; with the place of each in order.
+    /// The packed files from the last read at the beginning of the directory.
     packed: Mutex<Option<Packed>>,
 }
 
@@ -32,7 +32,7 @@ pub struct MergedDir {
 struct Packed {
     names: Vec<(Vec<u8>, u64)>,
     places: BTreeMap<Vec<u8>, usize>,
-    /// Those that the shared file system has told, too.
+    /// Whether the shared directory has returned the same name.
     told: Vec<bool>,
 }
 
@@ -97,7 +97,7 @@ impl SharedDir for MergedDir {
                 }
             }
             names.retain(|named| !(self.path.is_empty() && named.name == CONTAINER));
-            // It is about to be elsewhere.
+            // It is about to be renamed.
             names.retain(|named| !named.name.starts_with(ASIDE));
             if !names.is_empty() {
                 return Ok(names);

@@ -1,4 +1,4 @@
-//! What is at a path, where two places have names: the shared directory and its container.
+//! Lookups in a tree that merges the shared directory with packed files.
 
 use super::PackedTree;
 use crate::{SNAPSHOT_LIFETIME, unless_missing};
@@ -7,17 +7,17 @@ use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{SharedFs, split};
 
-/// What is known of a path without a look at the shared directory, which has nothing there.
+/// The result of a lookup that needs no access to the shared directory, which has nothing at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unlisted {
-    /// A packed file.
+    /// The path has a packed file.
     Packed,
-    /// Nothing.
+    /// The path is free.
     Missing,
 }
 
 impl PackedTree {
-    /// What is at a path of the shared directory; what is packed there where that has nothing.
+    /// Looks up a path in the shared directory, and where that has nothing, among the packed files.
     pub(crate) fn either<T>(
         &self,
         path: &[u8],
@@ -53,8 +53,8 @@ impl PackedTree {
         }
     }
 
-    /// What the packer knows of a path in a directory many of whose names were missing of late. So it is in storms of files that are made, each
-    /// of which is looked for first; some file systems ask all their servers for a name that is not there.
+    /// Asks the packer about a path in a directory in which many lookups have failed lately. In a storm of creations each name is looked up
+    /// first, and some file systems ask all their servers for a missing name.
     pub(crate) fn find_unlisted(&self, path: &[u8], now: Duration) -> Option<Unlisted> {
         let (packer, (dir, _)) = (self.packer.as_ref()?, split(path)?);
         if !self.misses.are_many(dir, now) {
@@ -67,7 +67,7 @@ impl PackedTree {
                 Some(Unlisted::Missing)
             }
             Ok(PackReply::Look(_)) => None,
-            // It is looked for as ever, and so are the next.
+            // This lookup and the next ones go to the shared directory.
             Ok(_) | Err(_) => {
                 self.misses.forget(dir);
                 None
@@ -75,7 +75,7 @@ impl PackedTree {
         }
     }
 
-    /// Nothing was at a path at this moment.
+    /// Caches that a path was free at this time.
     fn note_missing(&self, path: &[u8], then: Duration) {
         self.missing.note(path, then);
         if let Some((dir, _)) = split(path) {

@@ -29,36 +29,36 @@ use tameike_io::shared::{
     Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
 };
 
-/// Device number of packed files: no device of a system has it.
+/// The device number of packed files, which no device of a system has.
 const DEVICE: u64 = u64::from_be_bytes(*b"\xffpacked\0");
-/// How long nobody asks again whether something hides a packed file: so much later it is seen.
+/// How long a cached path is taken as free in the shared directory: so much later a file that hides a packed one is seen.
 const ABSENT_TIME: Duration = Duration::from_secs(1);
-/// Who has just looked for a file makes it without another look.
+/// How long a client may create a file after a lookup without another one.
 const MISSING_TIME: Duration = Duration::from_millis(100);
-/// Misses of names of a directory that come so soon after one another are a storm of files that are made there.
+/// Failed lookups in one directory that follow each other within this time belong to one storm.
 const MISSES_GAP: Duration = Duration::from_millis(250);
 
-/// A shared directory, with what is packed in it.
+/// A shared directory merged with its packed files.
 pub struct PackedTree {
     plain: Arc<dyn SharedFs>,
     container: Arc<ExternalDir>,
-    /// To the packer; nothing where nothing is packed.
+    /// None where nothing is packed.
     packer: Option<PackerClient>,
     /// Owner and group of new files.
     owner: (u32, u32),
     storms: Storms,
-    /// Where the shared directory has nothing, and something is packed.
+    /// Paths that are free in the shared directory and have a packed file.
     absent: Recent,
-    /// Where nothing is at all.
+    /// Paths that are free.
     missing: Recent,
-    /// In which directories that is found again and again.
+    /// Directories with many failed lookups.
     misses: Misses,
-    /// Larger files have their content outside of the container.
+    /// Larger files have external content.
     size_max: u64,
     runtime: Runtime,
 }
 
-/// Whether a path is that of the container, or below it.
+/// Whether a path is in the container's directory.
 fn is_hidden(path: &[u8]) -> bool {
     path.strip_prefix(CONTAINER).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
@@ -76,8 +76,8 @@ fn free(path: &[u8]) -> Result<()> {
 }
 
 impl PackedTree {
-    /// The directory `plain`, in which `container` is, with what the packer at the end of `way` has of it. `packs_storms`: whether files are packed in
-    /// directories in which many are made fast. Content of files that are larger than `size_max` is outside of the container.
+    /// A tree over the directory `plain`, which has `container`, and the packed files of `packer`. With `packs_storms`, directories with a
+    /// storm of creations pack their files. Content of more than `size_max` bytes is external.
     pub fn new(
         runtime: Runtime,
         (plain, container): (Arc<dyn SharedFs>, ExternalDir),
@@ -102,7 +102,7 @@ impl PackedTree {
         }
     }
 
-    /// Directories in which many files were made fast, as far as this node has made them.
+    /// Directories with storms of creations by this node.
     pub fn storms(&self) -> Vec<Storm> {
         self.storms.list()
     }
@@ -120,7 +120,7 @@ impl PackedTree {
         }
     }
 
-    /// A file that the packer has opened.
+    /// Wraps a file that the packer has opened.
     fn opened(
         &self,
         packer: &PackerClient,
@@ -136,7 +136,7 @@ impl PackedTree {
         Ok(Arc::new(file))
     }
 
-    /// Has the packer change names of the shared directory, by its own mount: this one may remember what was there before.
+    /// Sends a change of names to the packer, whose mount makes it: this node's mount may show stale names.
     fn done_there(&self, packer: &PackerClient, request: PackRequest, names: &[&[u8]]) -> Result<()> {
         let done = packer.done(request);
         if matches!(packer, PackerClient::Remote { .. }) {
@@ -145,14 +145,14 @@ impl PackedTree {
         done
     }
 
-    /// Counts a file that was made; where that are many, and fast, and nobody has said otherwise, the next are packed.
+    /// Counts a creation. In a storm the directory packs its next files, unless it has a mark.
     fn count(&self, path: &[u8], began: tameike_core::Timestamp, is_packed: bool) {
         let dir = split(path).map_or(&b""[..], |(dir, _)| dir);
         let is_storm = self.storms.count(dir, began, self.runtime.now(), is_packed);
         if is_storm && let Some(packer) = &self.packer {
             let mark = PackRequest::Mark { dir: dir.to_vec(), packs: Some(true) };
             if let Err(fault) = packer.done(mark) {
-                log::warn!("files of a directory in which many are made are not packed: {fault}");
+                log::warn!("cannot pack files of a directory with a storm of creations: {fault}");
             }
         }
     }
@@ -170,7 +170,7 @@ impl SharedFs for PackedTree {
 
     fn pin(&self, path: &[u8]) -> Result<(FileStat, Pin)> {
         visible(path)?;
-        // No other file ever gets the number of one that is packed.
+        // No other file ever gets the inode number of a packed one.
         let packed = || Ok((self.shown(&self.stat_packed(path)?)?, Box::new(()) as Pin));
         self.either(path, |plain| plain.pin(path), packed)
     }
@@ -289,7 +289,7 @@ impl SharedFs for PackedTree {
     }
 
     fn check_write(&self, path: &[u8]) -> Result<()> {
-        // Whether what is packed may be written its packer tells.
+        // The packer decides whether a packed file may be written.
         unless_missing(self.plain.check_write(path)).map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! Names that go, or are given to others, where two places have some: the shared directory and its container.
+//! Removes and renames names in a tree that merges the shared directory with packed files.
 
 use crate::{ATTRIBUTE, PackedTree, PackerClient, unless_missing};
 use tameike_core::wire::meta::RenameMode;
@@ -7,7 +7,7 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{FileStat, split};
 
 impl PackedTree {
-    /// Removes what is at a path; what is packed under it first, so that it is not seen again.
+    /// Removes what is at a path: a packed file first, so that it does not appear again.
     pub(crate) fn unlink_both(&self, path: &[u8]) -> Result<()> {
         let Some(packer) = &self.packer else { return self.plain.unlink(path) };
         if self.plain.stat(path).is_ok_and(|stat| stat.kind == FileKind::Directory) {
@@ -21,7 +21,7 @@ impl PackedTree {
         }
     }
 
-    /// What is packed goes by the container's permissions: the shared directory says who may change names there.
+    /// The packer checks the container's permissions only: this checks those of the shared directory.
     pub(crate) fn check_names_beside(&self, path: &[u8]) -> Result<()> {
         self.plain.check_names(split(path).map_or(b"", |(dir, _)| dir))
     }
@@ -56,9 +56,9 @@ impl PackedTree {
         }
     }
 
-    /// A file of the shared directory gets another name: what is packed under that is replaced.
+    /// Renames a file of the shared directory, and replaces the packed file that has the new name.
     fn rename_plain(&self, packer: &PackerClient, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-        // Told before as well: what lists the directory meanwhile may miss a name that is replaced.
+        // Before and after the rename: a listing in between may miss a replaced name.
         let is_packed = self.is_packed_as_well(to)?;
         match mode {
             RenameMode::NoReplace if is_packed => return Err(Errno::EEXIST.into()),
@@ -72,7 +72,7 @@ impl PackedTree {
         self.plain.rename(from, to, mode)?;
         if self.is_packed_as_well(to)? {
             if mode == RenameMode::NoReplace {
-                // Another node has made it meanwhile.
+                // Another node has created the file meanwhile.
                 self.plain.rename(to, from, mode)?;
                 self.is_packed_as_well(from)?;
                 return Err(Errno::EEXIST.into());
@@ -80,13 +80,13 @@ impl PackedTree {
             unless_missing(packer.done(PackRequest::Unlink { path: to.to_vec() }))?;
         }
         if hides_packed {
-            // It must not be seen under the old name. Where there was nothing, another node may have made a file by now.
+            // The old name must disappear. If it was free, another node may have created a file there by now.
             unless_missing(packer.done(PackRequest::Unlink { path: from.to_vec() }))?;
         }
         Ok(())
     }
 
-    /// A packed file gets another name, and stays packed.
+    /// Renames a packed file, which stays packed.
     fn rename_packed(&self, packer: &PackerClient, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         let (dir, _) = split(to).ok_or(Errno::EBUSY)?;
         if self.plain.stat(dir)?.kind != FileKind::Directory {
@@ -100,8 +100,8 @@ impl PackedTree {
                 Err(Errno::EISDIR.into())
             }
             (Some(_), RenameMode::Replace) => {
-                // Should this agent die in between, nothing is at the path, and what was to come there is where it was. It may have been
-                // remembered only.
+                // If this agent fails in between, the path is free, and the file has its old name. The file at the path may come from a
+                // stale cache only.
                 unless_missing(self.plain.unlink(to))?;
                 packer.done(rename)
             }
@@ -112,7 +112,7 @@ impl PackedTree {
                 if matches!(found, Ok(None)) {
                     return Ok(());
                 }
-                // Another node has made a file under the name meanwhile, or nobody knows.
+                // Another node has created a file at the path, or the outcome is unknown.
                 let back = RenameMode::Replace;
                 packer.done(PackRequest::Rename { from: to.to_vec(), to: from.to_vec(), mode: back })?;
                 found.and(Err(Errno::EEXIST.into()))
@@ -125,7 +125,7 @@ impl PackedTree {
         Ok(found.is_some_and(|stat| stat.kind == FileKind::Directory))
     }
 
-    /// Whether files are packed that are made in a directory, in words.
+    /// The value of the attribute that says whether a directory packs new files.
     pub(crate) fn packs(&self, path: &[u8]) -> Result<Vec<u8>> {
         let Some(packer) = &self.packer else { return Err(Errno::ENODATA.into()) };
         if self.plain.stat(path)?.kind != FileKind::Directory {
@@ -137,7 +137,7 @@ impl PackedTree {
         }
     }
 
-    /// Says whether files are packed that are made in a directory, and below.
+    /// Sets whether a directory and those below it pack new files.
     pub(crate) fn mark(&self, path: &[u8], said: Option<&[u8]>) -> Result<()> {
         let name = String::from_utf8_lossy(path);
         let wrong = |errno: Errno, why: &str| Err(Fault::new(errno, format!("{name}: {why}")));

@@ -1,4 +1,4 @@
-//! An open file that is packed.
+//! An open packed file.
 
 use super::attributes::{stat_of, stat_outside, times_of};
 use super::packer_client::unexpected_reply;
@@ -13,12 +13,12 @@ use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, anew};
 
-/// How content that is outside of the container is reached.
+/// The access to external content.
 pub struct Outside {
     pub plain: Arc<dyn SharedFs>,
     pub container: Arc<ExternalDir>,
     pub access: Access,
-    /// Content of larger files is outside.
+    /// Larger content is external.
     pub size_max: u64,
 }
 
@@ -28,22 +28,22 @@ pub struct PackedFile {
     runtime: Runtime,
     file: u64,
     outside: Outside,
-    /// The file that has the content, once that is outside.
+    /// The external file, once the content is external.
     content: OnceLock<Arc<dyn SharedFile>>,
-    /// The packer knows that this node changes that.
+    /// The packer knows that this node changes the content.
     is_told: AtomicBool,
 }
 
 impl PackedFile {
-    /// One that the packer has just opened.
+    /// A file that the packer has just opened.
     pub fn new(packer: PackerClient, runtime: Runtime, file: u64, outside: Outside) -> Self {
         Self { packer, runtime, file, outside, content: OnceLock::new(), is_told: AtomicBool::new(false) }
     }
 
-    /// The file that has the content, which is outside.
+    /// The external file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The errors of the file system.
     pub fn content(&self) -> Result<&dyn SharedFile> {
         if let Some(content) = self.content.get() {
             return Ok(&**content);
@@ -55,7 +55,7 @@ impl PackedFile {
         Ok(&**self.content.get_or_init(|| content))
     }
 
-    /// Has the packer do something with the content, or does it where that is outside.
+    /// Calls the packer for the content, or `act` with the external file.
     fn act(
         &self,
         request: impl FnOnce() -> PackRequest,
@@ -71,7 +71,7 @@ impl PackedFile {
         outside(self.content()?)
     }
 
-    /// As [`Self::content`], for what may not be done to files that another job packs, and what the packer is to know of.
+    /// As [`Self::content`], for changes: fails on files of another job, and announces the change to the packer.
     fn content_to_change(&self) -> Result<&dyn SharedFile> {
         if !self.is_told.load(Ordering::Relaxed) {
             self.is_outside(PackRequest::Expect { file: self.file, size: 0 })?;
@@ -80,7 +80,7 @@ impl PackedFile {
         self.content()
     }
 
-    /// Whether something that the packer was asked for is to be done with content that is outside; else it is done.
+    /// Whether the caller must repeat the request on the external file; otherwise the packer has served it.
     fn is_outside(&self, request: PackRequest) -> Result<bool> {
         match self.packer.ask(request)? {
             PackReply::Done => Ok(false),
@@ -97,7 +97,7 @@ impl PackedFile {
 impl Drop for PackedFile {
     fn drop(&mut self) {
         let (packer, file) = (self.packer.clone(), self.file);
-        // Whoever drops it may be one who must not wait.
+        // The thread that drops a file may be one that must not block.
         let closed = self.runtime.block(move || packer.done(PackRequest::Close { file }));
         self.runtime.spawn(async move {
             if let Err(fault) = closed.await {
@@ -192,7 +192,7 @@ impl SharedFile for PackedFile {
                 self.write_at(&zeros[..(within - at).min(PACKED_BYTES_MAX as u64) as usize], at)?;
             }
         }
-        // Space is set aside for nobody in a container.
+        // Containers do not reserve space.
         if grows { self.truncate(end) } else { Ok(()) }
     }
 
@@ -211,7 +211,7 @@ impl SharedFile for PackedFile {
     fn sync(&self) -> Result<()> {
         let synced = self.content.get();
         synced.map_or(Ok(()), |content| content.sync())?;
-        // The packer makes the name safe, too.
+        // The packer makes the name durable as well.
         let is_outside = self.is_outside(PackRequest::Sync { file: Some(self.file) })?;
         if is_outside && synced.is_none() { self.content()?.sync() } else { Ok(()) }
     }

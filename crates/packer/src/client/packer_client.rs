@@ -64,5 +64,5 @@ impl PackerClient {
 }
 
 pub(crate) fn unexpected_reply(reply: &impl std::fmt::Debug) -> Fault {
-    Fault::new(Errno::EPROTO, format!("the packer answered out of turn: {reply:?}"))
+    Fault::new(Errno::EPROTO, format!("the packer sent a reply of another request: {reply:?}"))
 }

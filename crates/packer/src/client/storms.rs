@@ -1,34 +1,34 @@
-//! Storms: directories in which many files are made fast.
+//! Storms: many files created in one directory within seconds.
 //!
-//! Known is what this node makes. Of how many directories is bounded: that which was quiet for longest is forgotten, unless it was in a
-//! storm.
+//! A node counts its own creations. The number of counted directories is bounded: the one that was quiet for longest is dropped, unless it
+//! had a storm.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tameike_core::Timestamp;
 use tameike_core::wire::admin::Storm;
 
-/// So many files that are made in one directory ...
+/// Creations in one directory ...
 pub const STORM_FILES: u64 = 128;
 /// ... within so many seconds are a storm.
 pub const STORM_SECONDS: u64 = 10;
-/// Directories that are looked at.
+/// Directories that are counted.
 const DIRECTORIES_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Directory {
-    /// When the count began, in nanoseconds.
+    /// When the present count began, in nanoseconds.
     began: u64,
     count: u64,
     is_storm: bool,
-    /// Files made as themselves, and how long that took.
+    /// Files created outside of the container, and the time that this took.
     plain: u64,
     plain_ns: u64,
     packed: u64,
     last: u64,
 }
 
-/// What is known of directories.
+/// Counts of creations by directory.
 pub struct Storms {
     packs: bool,
     directories: Mutex<BTreeMap<Vec<u8>, Directory>>,
@@ -39,12 +39,12 @@ fn nanoseconds(time: Timestamp) -> u64 {
 }
 
 impl Storms {
-    /// Nothing is known yet. `packs`: whether a storm is to be packed.
+    /// No counts. `packs`: whether directories with storms pack their files.
     pub fn new(packs: bool) -> Self {
         Self { packs, directories: Mutex::default() }
     }
 
-    /// A file was made in a directory; whether that makes it one whose files are to be packed from now on.
+    /// Counts a creation. Returns whether the directory begins to pack its files.
     pub fn count(&self, dir: &[u8], began: Timestamp, now: Timestamp, is_packed: bool) -> bool {
         let (began, now) = (nanoseconds(began), nanoseconds(now));
         let mut all = self.directories.lock();
@@ -82,7 +82,7 @@ impl Storms {
             dir: String::from_utf8_lossy(path).into_owned(),
             plain: known.plain,
             packed: known.packed,
-            // Where none was made as itself, what it took elsewhere in the tree.
+            // Without a creation outside of the container here: the mean of the whole tree.
             create_ns: known
                 .plain_ns
                 .checked_div(known.plain)
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn many_files_that_are_made_fast_are_a_storm_once() {
+    fn fast_creations_are_one_storm() {
         let storms = Storms::new(true);
         let told =
             (0..200).filter(|&file| storms.count(b"d", at(file * 10), at(file * 10 + 2), false)).count();
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_made_slowly_are_none() {
+    fn slow_creations_are_no_storm() {
         let storms = Storms::new(true);
         assert!(!(0..1000).any(|file| storms.count(b"d", at(file * 100), at(file * 100), false)));
         assert!(storms.list().is_empty());
     }
 
     #[test]
-    fn what_is_quiet_for_longest_is_forgotten() {
+    fn the_directory_that_was_quiet_for_longest_is_dropped() {
         let storms = Storms::new(false);
         assert_eq!(
             (0..STORM_FILES).filter(|&file| storms.count(b"storm", at(file), at(file), false)).count(),

@@ -1,42 +1,41 @@
-//! Lives of packers that did not end well, as a later one finds what they have left.
+//! Crash recovery of a container: what a packer that did not finish has left in page caches and in its journal.
 
-use super::journal::{Earlier, Journal, Noted, pieces_of};
-use super::store::Store;
+use super::entry_log::EntryLog;
+use super::journal::{Earlier, Noted, pieces_of};
 use crate::CONTAINER;
 use std::collections::BTreeMap;
-use tameike_container::Listing;
 use tameike_container::format::external::Identity;
 use tameike_container::format::subfile::Subfile;
-use tameike_container::{Content, Entry, Node, Superblock};
+use tameike_container::{Content, Entry, Listing, Node, Superblock};
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Fault, Result};
 use tameike_io::shared::{Access, SharedFs};
 
-/// What earlier lives have left in a container.
+/// What earlier incarnations have left in a container.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interrupted {
-    /// One of them did not end well.
-    pub was_cut_off: bool,
-    /// What is read may not be on the disk.
+    /// One of them did not finish.
+    pub was_interrupted: bool,
+    /// A sync has failed: entries that can be read may not be durable.
     pub is_doubtful: bool,
 }
 
-/// What lives of packers that did not end well have left in memory of this machine goes to the file system, or is not there: after a
-/// failed fsync memory has what the disk lacks, and an index that tells of that would hide what the disk has.
+/// Syncs the subfiles of incarnations that did not finish, and drops their pages. After a failed fsync the page cache has data that the
+/// disk lacks, and an index of such data would hide what the disk has.
 ///
 /// # Errors
-/// What the file system says, but for an fsync that fails: what is lost by that is not read.
+/// The errors of the file system, except those of a sync: data that this loses is not read.
 pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     let superblock = Superblock::read(fs)?;
     let mut found = Interrupted::default();
     for number in Listing::of(fs)?.numbers {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
         if subfile.lanes()?.iter().any(|lane| lane.life != 0 && !lane.is_finished) {
-            found.was_cut_off = true;
+            found.was_interrupted = true;
             if let Err(fault) = subfile.file().sync() {
                 found.is_doubtful = true;
                 log::warn!(
-                    "what was packed by a job that was cut off is believed where it can be read: {fault}"
+                    "fsync of files packed by an interrupted job: {fault}. Files that can be read are kept"
                 );
             }
             subfile.file().forget_pages()?;
@@ -45,143 +44,125 @@ pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     Ok(found)
 }
 
-/// Names that an earlier life has changed, and that cannot be brought back.
+/// Names that an earlier incarnation has changed, and that cannot be recovered.
 #[derive(Default)]
-struct NotBack {
-    /// Numbers of their files, where they have some.
+pub struct LostNames {
+    /// The numbers of their files. An entry that another tool packed has none.
     numbers: Vec<Option<u64>>,
     paths: Vec<Vec<u8>>,
 }
 
-impl NotBack {
+impl LostNames {
     fn add(&mut self, path: &[u8], node: Option<&Node>) {
         self.numbers.extend(node.map(|node| Identity::told(node).map(|identity| identity.number)));
         self.paths.push(path.to_vec());
     }
 
-    /// Whether a file may be one of them: under another name it may be whole.
+    /// Whether a file may be one of them: it may be intact under another name.
     fn may_have(&self, number: u64) -> bool {
-        self.numbers.iter().any(|not_back| not_back.is_none_or(|not_back| not_back == number))
+        self.numbers.iter().any(|lost| lost.is_none_or(|lost| lost == number))
     }
 
-    fn fault(&self) -> Option<Fault> {
+    /// The error that reports them; none where nothing is lost.
+    pub fn fault(&self) -> Option<Fault> {
         let first = String::from_utf8_lossy(self.paths.first()?);
         let (container, count) = (String::from_utf8_lossy(CONTAINER), self.paths.len());
         Some(Fault::io(format!(
-            "{container}: {count} names that were changed before the job was cut off could not be brought back, {first} among them: the \
-             container was compacted or damaged since. `tameike recover --discard` gives these changes up"
+            "{container}: {count} names that an interrupted job changed cannot be recovered, {first} among them: the container was \
+             compacted or damaged since. `tameike recover --discard` gives these changes up"
         )))
     }
 }
 
-impl Store {
-    /// Puts again what an earlier life of this packer has noted and the container has lost. Where that cannot be, nothing more is put: it
-    /// stays noted for another life.
-    pub(crate) fn put_lost(&mut self, earlier: Earlier, is_doubtful: bool) {
-        if earlier.noted.is_empty() {
-            return;
-        }
-        // All of it is noted already.
-        let journal = self.journal.take();
-        match self.try_put_lost(earlier, is_doubtful) {
-            Ok(not_back) => self.not_back = not_back.fault(),
-            Err(fault) => {
-                let why = format!(
-                    "{}: names that the file system has lost could not be put again: {fault}",
-                    String::from_utf8_lossy(CONTAINER)
-                );
-                self.failure = Some(Fault::new(fault.errno, why));
-            }
-        }
-        // What is still needed stays as it is.
-        self.journal = journal.filter(|_| self.not_back.is_none() && self.failure.is_none());
-        if let Some(Err(fault)) = self.journal.as_mut().map(Journal::clear) {
-            self.failure = Some(fault);
-        }
-    }
-
-    fn try_put_lost(&mut self, earlier: Earlier, is_doubtful: bool) -> Result<NotBack> {
-        let Earlier { noted, was_compacted } = earlier;
-        // Of several entries of a path the last one is so.
-        let last: BTreeMap<_, _> = noted.into_iter().map(|noted| (noted.entry.path.clone(), noted)).collect();
-        let (mut files, mut removed, mut not_back) = (Vec::new(), Vec::new(), NotBack::default());
-        for (path, noted) in last {
-            match noted.entry.node.is_some() {
-                true if self.is_file_lost(&noted, was_compacted, is_doubtful)? => {
-                    match self.lost_node(&noted, was_compacted)? {
-                        Some(node) => files.push((path, node)),
-                        None => not_back.add(&path, noted.entry.node.as_ref()),
-                    }
+/// Puts again the journaled entries that a container has lost.
+///
+/// # Errors
+/// The errors of the file system.
+pub fn put_lost(log: &mut EntryLog, earlier: Earlier, is_doubtful: bool) -> Result<LostNames> {
+    let Earlier { noted, was_compacted } = earlier;
+    // Of several entries of a path the last one counts.
+    let last: BTreeMap<_, _> = noted.into_iter().map(|noted| (noted.entry.path.clone(), noted)).collect();
+    let (mut files, mut removed, mut lost) = (Vec::new(), Vec::new(), LostNames::default());
+    for (path, noted) in last {
+        match noted.entry.node.is_some() {
+            true if is_file_lost(log, &noted, was_compacted, is_doubtful)? => {
+                match lost_node(log, &noted, was_compacted)? {
+                    Some(node) => files.push((path, node)),
+                    None => lost.add(&path, noted.entry.node.as_ref()),
                 }
-                false if self.is_removal_lost(&noted.entry)? => removed.push(path),
-                _ => {}
             }
+            false if is_removal_lost(log, &noted.entry)? => removed.push(path),
+            _ => {}
         }
-        for (path, node) in files {
-            self.begin()?;
-            self.put(&path, Some(node))?;
-        }
-        for path in removed {
-            if self.may_remove(&path, was_compacted, &not_back) {
-                self.begin()?;
-                self.put(&path, None)?;
-            } else {
-                not_back.add(&path, None);
-            }
-        }
-        self.sync()?;
-        Ok(not_back)
     }
-
-    /// Whether the container lacks the entry of a file: it is not where it was put, or not all of it, and the path has no later one.
-    fn is_file_lost(&self, noted: &Noted, was_compacted: bool, is_doubtful: bool) -> Result<bool> {
-        let Noted { entry, lane, address, .. } = noted;
-        let version = self.container.version(&entry.path)?;
-        if version >= entry.version {
-            return Ok(is_doubtful && version == entry.version);
+    for (path, node) in files {
+        put(log, &path, Some(node))?;
+    }
+    for path in removed {
+        if may_remove(log, &path, was_compacted, &lost) {
+            put(log, &path, None)?;
+        } else {
+            lost.add(&path, None);
         }
-        if was_compacted || !self.container.has_put(entry, *lane, *address)? {
+    }
+    Ok(lost)
+}
+
+fn put(log: &mut EntryLog, path: &[u8], node: Option<Node>) -> Result<()> {
+    log.begin()?;
+    log.retry_and_reserve()?;
+    log.put(path, node).map(drop)
+}
+
+/// Whether the container lacks a file's entry, or a part of it, and has no later entry of the path.
+fn is_file_lost(log: &EntryLog, noted: &Noted, was_compacted: bool, is_doubtful: bool) -> Result<bool> {
+    let Noted { entry, lane, address, .. } = noted;
+    let container = log.container();
+    let version = container.version(&entry.path)?;
+    if version >= entry.version {
+        return Ok(is_doubtful && version == entry.version);
+    }
+    if was_compacted || !container.has_put(entry, *lane, *address)? {
+        return Ok(true);
+    }
+    let Some(node) = &entry.node else { return Ok(false) };
+    for piece in pieces_of(node) {
+        if !container.is_whole(node, piece)? {
             return Ok(true);
         }
-        let Some(node) = &entry.node else { return Ok(false) };
-        for piece in pieces_of(node) {
-            if !self.container.is_whole(node, piece)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
+    Ok(false)
+}
 
-    /// Whether an older file is where one was removed.
-    fn is_removal_lost(&self, entry: &Entry) -> Result<bool> {
-        let found = self.container.find(&entry.path)?;
-        Ok(found.is_some_and(|found| found.version < entry.version))
-    }
+/// Whether an older file is at a path where one was removed.
+fn is_removal_lost(log: &EntryLog, entry: &Entry) -> Result<bool> {
+    let found = log.container().find(&entry.path)?;
+    Ok(found.is_some_and(|found| found.version < entry.version))
+}
 
-    /// Whether what is at a path is certainly what was removed there, and is not needed under it.
-    fn may_remove(&mut self, path: &[u8], was_compacted: bool, not_back: &NotBack) -> bool {
-        // What the packer has told itself is no file.
-        let is_needless = |stat: PackedStat| !was_compacted && !not_back.may_have(stat.number);
-        self.entry(path).is_err() || self.stat(path).is_ok_and(is_needless)
-    }
+/// Whether the entry at a path is certainly the one that was removed, and no lost file needs it.
+fn may_remove(log: &mut EntryLog, path: &[u8], was_compacted: bool, lost: &LostNames) -> bool {
+    // A note of the packer is no file.
+    let is_unneeded = |stat: PackedStat| !was_compacted && !lost.may_have(stat.number);
+    log.entry(path).is_err() || log.stat(path).is_ok_and(is_unneeded)
+}
 
-    /// A file without content that was lost and not safe before: the stores of the job have that, and flush it again. Nothing where what
-    /// was safe cannot be read, either.
-    fn lost_node(&self, noted: &Noted, was_compacted: bool) -> Result<Option<Node>> {
-        let Noted { entry: Entry { node, .. }, unsafe_pieces, .. } = noted;
-        let Some(mut node) = node.clone() else { return Ok(None) };
-        let mut there = Vec::new();
-        for (number, piece) in (0..).zip(pieces_of(&node)) {
-            let was_safe = !unsafe_pieces.contains(&number);
-            if !was_compacted && self.container.is_whole(&node, piece)? {
-                there.push(*piece);
-            } else if was_safe {
-                return Ok(None);
-            }
+/// The node of a lost file, without the content that was lost before it was durable: the stores of the job have that content, and flush
+/// it again. None where durable content cannot be read either.
+fn lost_node(log: &EntryLog, noted: &Noted, was_compacted: bool) -> Result<Option<Node>> {
+    let Noted { entry: Entry { node, .. }, unsafe_pieces, .. } = noted;
+    let Some(mut node) = node.clone() else { return Ok(None) };
+    let mut intact = Vec::new();
+    for (number, piece) in (0..).zip(pieces_of(&node)) {
+        let was_durable = !unsafe_pieces.contains(&number);
+        if !was_compacted && log.container().is_whole(&node, piece)? {
+            intact.push(*piece);
+        } else if was_durable {
+            return Ok(None);
         }
-        if let Content::Extents(pieces) = &mut node.content {
-            *pieces = there;
-        }
-        Ok(Some(node))
     }
+    if let Content::Extents(pieces) = &mut node.content {
+        *pieces = intact;
+    }
+    Ok(Some(node))
 }

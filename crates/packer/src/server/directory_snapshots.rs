@@ -1,4 +1,4 @@
-//! What directories of the shared file system have, for a moment.
+//! Snapshots of directories of the shared file system: the packer answers lookups from them for a moment.
 
 use super::marks::rebased;
 use crate::SNAPSHOT_LIFETIME;
@@ -9,41 +9,41 @@ use std::time::Duration;
 use tameike_core::Result;
 use tameike_io::shared::SharedFs;
 
-/// The same of a directory that the job has made.
+/// How long the snapshot of a directory that the job has created is valid.
 const OWN_TIME: Duration = Duration::from_secs(1);
-/// Directories that the job has not made are listed while names of them are asked for, each so soon after the one before.
+/// A directory that the job has not created is listed while lookups in it follow each other within this time.
 const GAP: Duration = Duration::from_millis(20);
-/// Most names of a directory that is listed.
+/// Names in a snapshot. A directory with more has none.
 const NAMES_MAX: usize = 1024;
-/// A directory that has more, or takes longer to list than half of the time for which that would be believed, is left alone for so long.
+/// How long a directory is not listed again that has more names, or whose listing takes more than half of the time for which it is valid.
 const REST: Duration = Duration::from_secs(10);
-/// Directories that are known at a time.
+/// Directories with snapshots.
 const DIRECTORIES_MAX: usize = 256;
-/// Directories that the job has made and that are known as such.
+/// Directories that are known as created by the job.
 const OWN_MAX: usize = 16 << 10;
 
-/// What is known of a name.
+/// What a snapshot says about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// The directory had none a moment ago.
+    /// The directory lacked the name a moment ago.
     Lacking,
-    /// Nothing, or that the directory has it.
+    /// Nothing; or the directory has the name.
     Unknown,
-    /// Nothing, and so it stays for some time.
+    /// Nothing, and there will be no snapshot for some time.
     Resting,
 }
 
 enum Names {
-    /// These.
+    /// The names.
     Are(HashSet<Vec<u8>>),
-    /// Somebody is listing them since then.
+    /// Another request is listing the directory since this time.
     Asked(Duration),
-    /// They cannot be listed.
+    /// The directory cannot be listed.
     Unknown,
 }
 
 struct Listing {
-    /// Until when it is believed, by the monotonic clock.
+    /// The end of the validity, by the monotonic clock.
     until: Duration,
     names: Names,
 }
@@ -61,12 +61,12 @@ impl Listing {
 #[derive(Default)]
 struct Directories {
     listings: HashMap<Vec<u8>, Listing>,
-    /// Those that the job has made. What it makes in them is known otherwise.
+    /// Directories created by the job. The packer knows the job's own creations in them.
     own: HashSet<Vec<u8>>,
 }
 
 impl Directories {
-    /// Whether there is room for it.
+    /// Inserts a snapshot. Returns whether there was space.
     fn put(&mut self, dir: &[u8], listing: Listing, now: Duration) -> bool {
         if self.listings.len() >= DIRECTORIES_MAX {
             self.listings.retain(|_, listing| listing.until > now);
@@ -79,7 +79,7 @@ impl Directories {
     }
 }
 
-/// The directories.
+/// The snapshots of one shared directory.
 pub struct DirectorySnapshots {
     directories: Mutex<Directories>,
     asked: Misses,
@@ -92,7 +92,7 @@ impl Default for DirectorySnapshots {
 }
 
 impl DirectorySnapshots {
-    /// The job has made a directory at this moment: it is empty.
+    /// Records that the job has just created a directory: it is empty.
     pub fn made(&self, dir: &[u8], now: Duration) {
         let all = &mut *self.directories.lock();
         if all.own.len() >= OWN_MAX {
@@ -102,22 +102,22 @@ impl DirectorySnapshots {
         all.put(dir, Listing { until: now + OWN_TIME, names: Names::Are(HashSet::new()) }, now);
     }
 
-    /// A directory has gone, in which nothing was.
+    /// Records that a directory was removed.
     pub fn removed(&self, dir: &[u8]) {
         let all = &mut *self.directories.lock();
         all.own.remove(dir);
         all.listings.remove(dir);
     }
 
-    /// Another directory is at this path from now on, or none, and so below it.
+    /// Drops what is known at and below a path.
     pub fn moved(&self, path: &[u8]) {
         let all = &mut *self.directories.lock();
         all.own.retain(|dir| rebased(dir, path, b"").is_none());
         all.listings.retain(|dir, _| rebased(dir, path, b"").is_none());
     }
 
-    /// What is known of a name of a directory; that is listed where it was too long ago, by the monotonic `clock`. Who asks while another one
-    /// lists does not wait.
+    /// Looks up a name in the snapshot of its directory, which is listed again if the snapshot is too old by the monotonic `clock`. Does
+    /// not wait for another request that lists the directory.
     pub fn look(&self, fs: &dyn SharedFs, dir: &[u8], name: &[u8], clock: impl Fn() -> Duration) -> Known {
         let began = clock();
         let lasts = match self.claim(dir, name, began) {
@@ -134,7 +134,7 @@ impl DirectorySnapshots {
         let all = &mut *self.directories.lock();
         let is_asked = |listing: &Listing| matches!(listing.names, Names::Asked(since) if since == began);
         if !all.listings.get(dir).is_some_and(is_asked) {
-            // Another directory may be there by now.
+            // Another directory may have the path by now.
             return Known::Unknown;
         }
         all.put(dir, listing, began);
@@ -161,15 +161,15 @@ impl DirectorySnapshots {
     }
 }
 
-/// What is to be done about a name.
+/// What the caller does for a lookup.
 enum Claim {
-    /// This is known.
+    /// Nothing: this is the answer.
     Tell(Known),
-    /// The caller lists the directory. So long that will be believed.
+    /// It lists the directory. The snapshot is valid for this time.
     List(Duration),
 }
 
-/// Names of a directory, unless they are too many.
+/// The names of a directory, unless there are too many.
 fn names_of(fs: &dyn SharedFs, dir: &[u8]) -> Result<Option<HashSet<Vec<u8>>>> {
     let (open, mut names, mut cursor) = (fs.open_dir(dir)?, HashSet::new(), 0);
     loop {
@@ -203,7 +203,7 @@ mod tests {
         fs::write(path, "").expect("written");
     }
 
-    /// So many names were asked for that the next is answered by a list.
+    /// Looks up so many names that the next lookup lists the directory.
     fn ask_for_many(listed: &DirectorySnapshots, dir: &[u8], now: Duration) {
         while !listed.asked.are_many(dir, now) {
             listed.asked.count(dir, now);
@@ -211,27 +211,27 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_listed_again_when_that_was_too_long_ago() {
+    fn an_expired_snapshot_is_replaced() {
         let (dir, tree) = bed();
         fs::create_dir(dir.path().join("d")).expect("made");
         write(&dir.path().join("d/there"));
         let listed = DirectorySnapshots::default();
         let look = |name: &str, now| listed.look(&tree, b"d", name.as_bytes(), || now);
-        assert_eq!(look("new", START), Known::Unknown, "nobody lists for one name");
+        assert_eq!(look("new", START), Known::Unknown, "one lookup does not list");
         ask_for_many(&listed, b"d", START);
         assert_eq!([look("new", START), look("there", START)], [Known::Lacking, Known::Unknown]);
         write(&dir.path().join("d/new"));
         let soon = START + GAP;
         assert_eq!(look("new", soon), Known::Lacking);
-        // Names are asked for all the time.
+        // Lookups go on all the time.
         assert_eq!(look("other", soon + GAP), Known::Lacking);
         let later = START + SNAPSHOT_LIFETIME;
         assert_eq!([look("new", later), look("other", later)], [Known::Unknown, Known::Lacking]);
-        assert_eq!(look("other", later + 10 * SNAPSHOT_LIFETIME), Known::Unknown, "nobody has asked since");
+        assert_eq!(look("other", later + 10 * SNAPSHOT_LIFETIME), Known::Unknown, "no lookups since");
     }
 
     #[test]
-    fn what_cannot_be_listed_in_time_lacks_nothing() {
+    fn a_directory_that_is_slow_to_list_has_no_snapshot() {
         let (dir, tree) = bed();
         let listed = DirectorySnapshots::default();
         let look = |dir: &str, now| {
@@ -243,7 +243,7 @@ mod tests {
         let time = Cell::new(START);
         let slow = || time.replace(time.get() + SNAPSHOT_LIFETIME);
         assert_eq!(listed.look(&tree, b"", b"new", slow), Known::Resting);
-        // For some time nobody tries again.
+        // There is no other attempt for some time.
         assert_eq!(look("", START + REST - SNAPSHOT_LIFETIME), Known::Resting);
         assert_eq!(look("", START + REST), Known::Lacking);
         (0..=NAMES_MAX).for_each(|name| write(&dir.path().join(name.to_string())));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_the_jobs_own_is_known_at_once_and_for_longer() {
+    fn a_directory_that_the_job_created_has_a_snapshot_at_once() {
         let (dir, tree) = bed();
         fs::create_dir_all(dir.path().join("a/d")).expect("made");
         let listed = DirectorySnapshots::default();
@@ -272,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_listed_of_a_directory_that_has_gone_is_not_believed() {
+    fn the_listing_of_a_removed_directory_is_dropped() {
         let (dir, tree) = bed();
         fs::create_dir(dir.path().join("d")).expect("made");
         let listed = DirectorySnapshots::default();
         listed.made(b"d", START);
         let (later, times) = (START + OWN_TIME, Cell::new(0));
-        // Another one comes between the list and its end.
+        // Another directory gets the path between the begin and the end of the listing.
         let clock = || {
             if times.replace(times.get() + 1) == 1 {
                 listed.moved(b"d");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_not_too_many() {
+    fn directories_are_bounded() {
         let listed = DirectorySnapshots::default();
         (0..2 * OWN_MAX).for_each(|number| listed.made(number.to_string().as_bytes(), START));
         let all = listed.directories.lock();

@@ -1,8 +1,8 @@
-//! Entries that are not safe in the container yet, on a device of the packer's node.
+//! The packer's journal: entries that are not durable in the container yet, on a device of the packer's node.
 //!
-//! What a file system has taken into memory and cannot keep it tells of once, at an fsync, and forgets. Bytes of files are in the
-//! stores of the job then; names and attributes are here (decision 0060). Two files take turns: one is added to, the other has what a sync
-//! is under way of, or is empty.
+//! A file system that cannot write out dirty pages reports that once, at an fsync, and drops them. The stores of the job still have the
+//! bytes of files then; the journal has names and attributes (decision 0060). Of its two files, one takes new records, the other has the
+//! records of a running sync or is empty.
 //!
 //! ```text
 //! 0                 8                  16                 24       28       32
@@ -12,13 +12,14 @@
 //! | length | crc32c | place                       | pieces | entry           |   each record; the first that is none ends the file
 //! +--------+--------+-----------------------------+--------+-----------------+
 //!
-//! oldest   u32: the lowest number of a subfile that is no host's; all ones where there is none. Compacting changes it
+//! oldest   u32: the lowest number of a subfile that no host owns; all ones where there is none. Compaction changes it
 //! place    of the entry in the container: subfile u32, lane u32, address u64
-//! pieces   count u32, then so many u32: which pieces of the content were not safe
+//! pieces   count u32, then so many u32: the pieces of the content that were not durable
 //! entry    as in the container
 //! ```
 //!
-//! Numbers are little-endian. The checksum is of generation, oldest, and what comes after it: what an earlier generation has left is no record.
+//! Numbers are little-endian. The checksum covers generation, oldest and the rest of the record: records of an earlier generation are
+//! invalid.
 
 #[cfg(test)]
 mod tests;
@@ -34,39 +35,39 @@ const NAMES: [&[u8]; 2] = [b"packed.0", b"packed.1"];
 const MAGIC: [u8; 8] = *b"tmkpack1";
 const HEADER_SIZE: usize = 32;
 const RECORD_HEAD_SIZE: usize = 8;
-/// Bytes that a file has from the beginning, so that a full device stops nothing.
+/// Bytes that are allocated for a file at first, so that a full device does not fail a write.
 const ROOM: u64 = 4 << 20;
-/// With so many bytes the container is to be synced.
+/// With this many bytes the container must be synced.
 const FULL_SIZE: u64 = ROOM / 2;
 
-/// What is noted of an entry.
+/// A journaled entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noted {
     /// The entry.
     pub entry: Entry,
-    /// Where it was put.
+    /// The lane in which it was put.
     pub lane: LaneId,
-    /// Where in the lane.
+    /// Its address in the lane.
     pub address: u64,
-    /// Which pieces of its content were not safe then.
+    /// The pieces of its content that were not durable then.
     pub unsafe_pieces: Vec<u32>,
 }
 
-/// Whose entries are noted.
+/// The container whose entries are journaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whose {
     /// The number of the container.
     pub container: u64,
-    /// The lowest number of a subfile of it that is no host's.
+    /// The lowest number of a subfile that no host owns.
     pub oldest: u32,
 }
 
-/// What a journal has that is opened.
+/// The content of a journal that is opened.
 #[derive(Debug, Default)]
 pub struct Earlier {
-    /// What was not safe when it was written last, in the order of the changes.
+    /// Entries that were not durable when they were written, in the order of the changes.
     pub noted: Vec<Noted>,
-    /// The container was compacted since: what is at a place is not what was.
+    /// The container was compacted since: addresses have changed.
     pub was_compacted: bool,
 }
 
@@ -75,21 +76,22 @@ pub struct Journal {
     files: [Arc<dyn SharedFile>; 2],
     whose: Whose,
     generation: u64,
-    /// Which file is added to.
+    /// The file that takes new records.
     current: usize,
     /// Bytes of that file.
     size: u64,
-    /// Nothing is in the other file.
+    /// The other file has no records.
     is_other_empty: bool,
     /// Records that are not written yet.
     pending: Vec<u8>,
 }
 
 impl Journal {
-    /// Opens the journal of a container in a directory of the device, or makes one; with what an earlier one has noted of that container.
+    /// Opens the journal of a container in a directory of the device, or creates it. Returns what an earlier incarnation has journaled of
+    /// that container.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     pub fn open(dir: &dyn SharedFs, whose: Whose) -> Result<(Self, Earlier)> {
         let files = [make_file(dir, NAMES[0])?, make_file(dir, NAMES[1])?];
         let is_of_it = |found: &Found| found.whose.container == whose.container;
@@ -116,13 +118,13 @@ impl Journal {
             earlier.noted.extend(found.noted);
         }
         if earlier.noted.is_empty() {
-            // What others have left in it is none of this one's.
+            // Records of other containers are dropped.
             journal.begin_file(current, u64::from_le_bytes(random_bytes()?) >> 1)?;
         }
         Ok((journal, earlier))
     }
 
-    /// Notes an entry; it is there when it was [written](Self::write).
+    /// Adds an entry, which [`Self::write`] writes.
     pub fn add(&mut self, noted: &Noted) {
         let body = noted.encode();
         self.pending.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -130,10 +132,10 @@ impl Journal {
         self.pending.extend_from_slice(&body);
     }
 
-    /// Has all that was noted be there, whatever becomes of this process.
+    /// Writes all added entries: they survive this process.
     ///
     /// # Errors
-    /// What the device says; then the next call tries again.
+    /// The errors of the device; the next call tries again.
     pub fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -144,29 +146,29 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether there is so much in it that the container is to be synced.
+    /// Whether it is so large that the container must be synced.
     pub fn is_full(&self) -> bool {
         self.size >= FULL_SIZE
     }
 
-    /// A sync of all that was written begins: what comes from now on is kept apart from it.
+    /// Begins a sync of all written entries: later ones go to the other file.
     pub fn begin_sync(&mut self) {
-        // Otherwise more is kept than need be, until the next one.
+        // If that fails, records stay until the next sync.
         if self.is_other_empty && self.pending.is_empty() {
             let begun = self.begin_file(1 - self.current, self.generation + 1);
             self.is_other_empty = begun.is_err();
         }
     }
 
-    /// All that was written before the last sync began is safe.
+    /// Drops the entries from before the last begin of a sync: they are durable in the container.
     pub fn end_sync(&mut self) {
         self.is_other_empty = self.is_other_empty || empty(&*self.files[1 - self.current]).is_ok();
     }
 
-    /// Nothing that was noted is needed any more, also after a loss of power.
+    /// Drops all entries, durably.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     pub fn clear(&mut self) -> Result<()> {
         self.pending.clear();
         empty(&*self.files[1 - self.current])?;
@@ -175,7 +177,7 @@ impl Journal {
         self.files.iter().try_for_each(|file| file.sync())
     }
 
-    /// Adds to a file from its beginning.
+    /// Starts a file with a new header.
     fn begin_file(&mut self, number: usize, generation: u64) -> Result<()> {
         let mut header = [0; HEADER_SIZE];
         header[..8].copy_from_slice(&MAGIC);
@@ -188,16 +190,16 @@ impl Journal {
     }
 }
 
-/// How many changes of packed names are noted in the directory of a device as not safe yet, of whatever container.
+/// The count of changes of packed names in a device's journal that are not durable, of any container.
 ///
 /// # Errors
-/// What the device says.
+/// The errors of the device.
 pub fn count_noted(dir: &dyn SharedFs) -> Result<u64> {
     let count = |found: Option<Found>| found.map_or(0, |found| found.noted.len() as u64);
     files_in(dir).map(|file| Found::read(&*file?).map(count)).sum()
 }
 
-/// Those that are there.
+/// The journal's files that exist.
 fn files_in(dir: &dyn SharedFs) -> impl Iterator<Item = Result<Arc<dyn SharedFile>>> {
     let opened = NAMES.into_iter().map(|name| dir.open(name, Access::Write));
     opened.filter(|file| !file.as_ref().is_err_and(|fault| fault.errno == Errno::ENOENT))
@@ -209,7 +211,7 @@ fn make_file(dir: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
         opened => opened?,
     };
     match file.allocate(Allocate::Keep, 0, ROOM) {
-        // Some have no such call: then the device has room when it is needed, or not. And nothing keeps from reading what is noted.
+        // Some file systems cannot allocate: writes may find the device full then. An existing journal is read all the same.
         Err(fault) if fault.errno != Errno::EOPNOTSUPP && file.stat()?.size == 0 => Err(fault),
         _ => Ok(file),
     }
@@ -219,17 +221,17 @@ fn empty(file: &dyn SharedFile) -> Result<()> {
     file.write_at(&[0; HEADER_SIZE], 0)
 }
 
-/// What a file has.
+/// The content of a journal file.
 struct Found {
     whose: Whose,
     generation: u64,
-    /// Where the next record goes.
+    /// The offset of the next record.
     end: u64,
     noted: Vec<Noted>,
 }
 
 impl Found {
-    /// Nothing where it is empty.
+    /// None where the file is empty.
     fn read(file: &dyn SharedFile) -> Result<Option<Self>> {
         Ok(Self::parse(&read_all(file)?))
     }
@@ -258,7 +260,7 @@ fn read_all(file: &dyn SharedFile) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What the first record has, and what is behind it.
+/// The first record, and the bytes behind it.
 fn parse_record(bytes: &[u8], generation: u64, oldest: u32) -> Option<(Noted, &[u8])> {
     let (head, rest) = bytes.split_at_checked(RECORD_HEAD_SIZE)?;
     let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
@@ -296,7 +298,7 @@ impl Noted {
     }
 }
 
-/// The pieces that content is in.
+/// The pieces of a content.
 pub fn pieces_of(node: &Node) -> &[Extent] {
     match &node.content {
         Content::Extents(pieces) => pieces,

@@ -1,15 +1,15 @@
-//! What was said of directories: whether files are packed that are made there, and below.
+//! Marks of directories: whether new files in them, and below, are packed.
 
 use std::collections::BTreeMap;
 use tameike_core::wire::meta::RenameMode;
 use tameike_io::shared::with_those_above;
 
-/// What was said, by directory.
+/// The marks, by directory.
 #[derive(Default)]
 pub struct Marks(BTreeMap<Vec<u8>, bool>);
 
 impl Marks {
-    /// Something is said of a directory, or nothing any more.
+    /// Sets or removes the mark of a directory.
     pub fn set(&mut self, dir: Vec<u8>, packs: Option<bool>) {
         match packs {
             Some(packs) => self.0.insert(dir, packs),
@@ -17,13 +17,12 @@ impl Marks {
         };
     }
 
-    /// What was said of a directory, or of the nearest above it.
+    /// The mark of a directory, or of the nearest one above with a mark.
     pub fn of(&self, dir: &[u8]) -> Option<bool> {
         with_those_above(dir).find_map(|dir| self.0.get(dir)).copied()
     }
 
-    /// What was said of a directory that is called otherwise now, and of those below it, goes with them. What was said of a name stays, where
-    /// nothing comes that is said of another one.
+    /// Moves the marks of a renamed directory and those below it. Marks at the new path stay unless others replace them.
     pub fn moved(&mut self, from: &[u8], to: &[u8], mode: RenameMode) {
         let exchanges = mode == RenameMode::Exchange;
         let (mut stay, mut come) = (BTreeMap::new(), Vec::new());
@@ -39,7 +38,7 @@ impl Marks {
     }
 }
 
-/// Where what was at a path is, when a directory was renamed.
+/// The path after a rename of a directory.
 pub fn rebased(path: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
     let rest = path.strip_prefix(from)?;
     (rest.is_empty() || rest.starts_with(b"/")).then(|| [to, rest].concat())
@@ -58,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_above_counts() {
+    fn the_nearest_mark_above_applies() {
         let mut marks = marks();
         assert_eq!(marks.of(b""), None);
         assert_eq!(
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_go_where_directories_go() {
+    fn marks_follow_renamed_directories() {
         let mut moved = marks();
         moved.moved(b"a", b"b", RenameMode::Replace);
         assert_eq!(

@@ -1,12 +1,13 @@
 //! The packer: the one agent that writes the container, and serves the requests of all agents.
 
-mod changes;
+mod attribute_cache;
 mod crash_recovery;
-mod create;
 mod directory_rename;
 mod directory_snapshots;
+mod entries;
+mod entry_log;
 mod external;
-mod group_commit;
+mod external_content;
 mod journal;
 mod marks;
 mod open_files;
@@ -14,11 +15,25 @@ mod ownership;
 mod packer;
 mod pending_promotions;
 mod promote;
+mod requests;
+mod state;
 pub mod store;
 
 pub use journal::count_noted;
 pub use packer::{Packer, PackerParts};
 pub use pending_promotions::count_owed;
 
-/// Where, in the container, files are whose directory others have removed.
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::SharedFs;
+
+/// Where the container keeps files whose directory another program has removed.
 const APART: &[u8] = b".tameike-apart";
+
+/// Whether a path of the shared directory is a directory.
+fn is_dir(plain: &dyn SharedFs, path: &[u8]) -> Result<bool> {
+    match plain.stat(path) {
+        Ok(stat) => Ok(stat.kind == FileKind::Directory),
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}

@@ -1,27 +1,27 @@
-//! Whose the container of a shared directory is: that of one job at a time.
+//! Ownership of the container of a shared directory: one job at a time writes it.
 
 use crate::CONTAINER;
 use std::sync::Arc;
 use tameike_container::Listing;
 use tameike_container::{FIRST_OF_HOSTS, Geometry, Superblock};
 use tameike_core::attr::AttrChange;
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::os::process::random_bytes;
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// Bytes of a block of a container that is made.
+/// Bytes per block of a new container.
 const BLOCK_SIZE: u32 = 4 << 20;
-/// Lanes of each of its files. One packer at a time fills it: so it has no holes, which some file systems read.
+/// Lanes per subfile. One packer at a time writes a subfile: with one lane it has no holes, which some file systems would read.
 const LANES: u32 = 1;
 
-/// The file whose lock the packer has.
+/// The file whose lock the packer holds.
 const LOCK: &[u8] = b"lock";
 const LOCK_MODE: u16 = 0o600;
 
-/// The superblock of the container. It is made where there is none and `may_make`.
+/// Reads the superblock of the container, and creates it where there is none and `may_make`.
 ///
 /// # Errors
-/// What the file system says, and as [`Superblock::read`].
+/// The errors of the file system, and as [`Superblock::read`].
 pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Superblock> {
     match Superblock::read(fs) {
         Err(fault) if fault.errno == Errno::EINVAL && may_make => {}
@@ -44,11 +44,11 @@ pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Super
     }
 }
 
-/// Whose a container is to change.
+/// The owner of a container.
 pub(crate) enum Taken {
-    /// This job's, which keeps others from it by a lock where the file system knows of some.
+    /// This job, which holds the lock where the file system has locks.
     Ours(Option<Arc<dyn SharedFile>>),
-    /// Another one's, or user's.
+    /// Another job or user.
     Foreign(Errno, String),
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn of_another_user() -> Taken {
     Taken::Foreign(Errno::EPERM, format!("another user has packed files of this shared directory ({name})"))
 }
 
-/// Opens the file whose lock the packer has. Whoever can read a file can lock it, too, and keep the packer from its lock: so only the container's
-/// owner can read this one.
+/// Opens the lock file. A user who can read a file can lock it and keep the packer from its lock: so only the container's owner can read
+/// this one.
 fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
     loop {
         match fs.open(LOCK, Access::Write) {
@@ -79,14 +79,14 @@ fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
     }
 }
 
-/// Takes a container from others.
+/// Takes the ownership of a container.
 ///
 /// # Errors
-/// What the file system says.
+/// The errors of the file system.
 pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
     let name = String::from_utf8_lossy(CONTAINER);
     let lock = match open_lock(fs) {
-        Err(fault) if matches!(fault.errno, Errno::EACCES | Errno::EPERM) => return Ok(of_another_user()),
+        Err(fault) if fault.kind() == FaultKind::Denied => return Ok(of_another_user()),
         Err(fault) if fault.errno == Errno::EROFS => {
             let why =
                 format!("files that are packed in this shared directory ({name}) can only be read here");
@@ -109,7 +109,7 @@ pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
 /// See [`Whose::oldest`](super::journal::Whose::oldest).
 ///
 /// # Errors
-/// What the file system says.
+/// The errors of the file system.
 pub(crate) fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
     let numbers = Listing::of(fs)?.numbers;
     Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))

@@ -1,105 +1,179 @@
-//! The packer: answers all agents of a job from the container that it alone adds to.
+//! The packer of a job: serves the requests of all agents for packed files.
 
-use super::create::NewFile;
+use super::directory_rename::DirectoryRenamer;
 use super::directory_snapshots::{DirectorySnapshots, Known};
-use super::marks::Marks;
-use super::promote::Moving;
-use super::store::Store;
+use super::is_dir;
+use super::promote::Promoter;
+use super::requests::{puts_entry, serve_from, serve_without_store};
+use super::state::{SharedState, State};
+use super::store::{Created, NewFile, Store};
 use crate::external::OpenContainer;
 use crate::recent::NameChanges;
 use crate::{CONTAINER, LOCAL_BYTES_MAX, PackHandler, unless_missing};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
-use tameike_core::wire::pack::{PackReply, PackRequest};
-use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_core::wire::pack::{Changed, PackReply, PackRequest};
+use tameike_core::{Errno, Result};
 use tameike_io::os::process::monotonic;
 use tameike_io::shared::{SharedFs, Special, split};
 
-/// So many files that are gone may have content outside until something is synced.
-const GONE_MAX: usize = 32;
+/// External files of removed files that may wait for a sync.
+const REMOVALS_MAX: usize = 32;
+/// Permissions of the container's directory. A user who can read the container can read all files in it, whatever their permissions.
+const PRIVATE: u16 = 0o700;
 
-/// What it works with.
+/// The environment of a packer.
 pub struct PackerParts {
-    /// The shared directory as others see it.
+    /// The shared directory.
     pub plain: Arc<dyn SharedFs>,
-    /// Opens the directory of the container, which is there.
+    /// Opens the container's directory, which exists.
     pub container: OpenContainer,
-    /// A directory that outlives this process, on its own node.
+    /// A directory on the packer's node that outlives this process.
     pub device: Arc<dyn SharedFs>,
-    /// Whether files are packed of whose directory nobody has said anything.
+    /// Whether files are packed in directories without a mark.
     pub packs: bool,
-    /// Content of larger files is outside of the container.
+    /// The size up to which content is in the container. Larger content is external.
     pub size_max: u64,
 }
-
-/// Permissions of the container's directory: who reads the container reads all files in it, whatever their own permissions.
-const PRIVATE: u16 = 0o700;
 
 /// The packer of a job.
 pub struct Packer {
     parts: PackerParts,
     may_share: bool,
-    pub(crate) state: Mutex<State>,
+    state: SharedState,
     snapshots: DirectorySnapshots,
-    /// One sync at a time.
-    pub(crate) syncing: Mutex<()>,
-    /// One write for entries that makers of files, and who changes their attributes, wait for.
-    pub(crate) writing: Mutex<()>,
     pieces_moved: AtomicU64,
 }
 
-#[derive(Default)]
-pub(crate) struct State {
-    /// From the first need of it on, until the job ends.
-    pub(crate) store: Option<Store>,
-    has_ended: bool,
-    marks: Marks,
-    pub(crate) named: NameChanges,
+/// The outcome of the first step of a creation.
+enum Creating {
+    Created(Created),
+    /// The file is not created, for this reason.
+    Not(PackReply),
 }
 
 impl Packer {
-    /// The packer of a shared directory. A container that is there is opened, and what was begun there is ended.
+    /// The packer of a shared directory. Opens the container if there is one, and finishes what earlier incarnations have begun.
     ///
     /// # Errors
-    /// `EBUSY` when another job has the container and `may_share` is not said, with which nothing can be changed then; and what the file
-    /// system says.
+    /// `EBUSY` when another job has the container, unless `may_share`: then the packer only reads it. The errors of the file system.
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
-        let (state, snapshots, syncing, writing, pieces_moved) = Default::default();
-        let packer = Self { parts, may_share, state, snapshots, syncing, writing, pieces_moved };
-        match packer.parts.plain.stat(CONTAINER) {
+        let (state, snapshots, pieces_moved) = Default::default();
+        let packer = Self { parts, may_share, state, snapshots, pieces_moved };
+        match packer.plain().stat(CONTAINER) {
             Ok(_) => {}
             Err(fault) if fault.errno == Errno::ENOENT => return Ok(packer),
             Err(fault) => return Err(fault),
         }
         let mut state = packer.state.lock();
-        let store = packer.store(&mut state)?;
+        let store = state.store_or_open(|| packer.open_store())?;
         if store.check().is_ok() {
-            packer.end_move(store)?;
-            let container = store.fs.clone();
-            packer.moving(&*container).end_out(store)?;
+            packer.renamer(store).finish_interrupted()?;
+            let container = store.dir().clone();
+            packer.promoter(&*container).finish_interrupted(store)?;
         }
         drop(state);
         Ok(packer)
     }
 
-    pub(crate) fn store<'a>(&self, state: &'a mut State) -> Result<&'a mut Store> {
-        let store = match state.store.take() {
-            Some(store) => store,
-            None if state.has_ended => return Err(Fault::new(Errno::ESTALE, "the job has ended")),
-            None => {
-                match self.parts.plain.make(CONTAINER, &Special::Directory(PRIVATE)) {
-                    Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
-                    _ => {}
-                }
-                Store::open((self.parts.container)()?, &*self.parts.device, self.may_share)?
-            }
-        };
-        Ok(state.store.insert(store))
+    /// Opens the container, and creates it where there is none.
+    fn open_store(&self) -> Result<Store> {
+        match self.plain().make(CONTAINER, &Special::Directory(PRIVATE)) {
+            Err(fault) if fault.errno != Errno::EEXIST => return Err(fault),
+            _ => {}
+        }
+        Store::open((self.parts.container)()?, &*self.parts.device, self.may_share)
     }
 
-    /// What is at a path where the shared directory had nothing a moment ago, and no agent has made anything since.
+    fn plain(&self) -> &dyn SharedFs {
+        &*self.parts.plain
+    }
+
+    fn renamer<'a>(&'a self, store: &'a mut Store) -> DirectoryRenamer<'a> {
+        DirectoryRenamer { plain: self.plain(), store }
+    }
+
+    fn promoter<'a>(&'a self, container: &'a dyn SharedFs) -> Promoter<'a> {
+        Promoter { plain: self.plain(), container, pieces: &self.pieces_moved }
+    }
+
+    /// Creates a file. `looked`: the client knows that the path was free at this time.
+    fn create(&self, file: &NewFile<'_>, looked: Option<Duration>) -> Result<PackReply> {
+        let creating = self.begin_create(&mut self.state.lock(), file, looked)?;
+        let created = match creating {
+            Creating::Created(created) => created,
+            Creating::Not(reply) => return Ok(reply),
+        };
+        self.state.write_with_others(created.address());
+        self.state.with_store(|store| store.end_create(&created))?;
+        Ok(PackReply::Stat(created.into_stat()))
+    }
+
+    /// Since the client's lookups its directory may have been removed, and another agent may have created a file at the path.
+    fn begin_create(
+        &self,
+        state: &mut State,
+        file: &NewFile<'_>,
+        looked: Option<Duration>,
+    ) -> Result<Creating> {
+        let path = file.path;
+        let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
+        if state.store().is_some_and(|store| store.stat(path).is_ok()) {
+            return Err(Errno::EEXIST.into());
+        }
+        if !self.packs(state, dir) {
+            return Ok(Creating::Not(PackReply::Declined));
+        }
+        let now = monotonic();
+        if state.names.may_have(path, looked, now) {
+            return Ok(Creating::Not(PackReply::Look(now)));
+        }
+        self.check_dir_of(path, &state.names)?;
+        state.store_or_open(|| self.open_store())?.begin_create(file).map(Creating::Created)
+    }
+
+    /// Changes attributes of a file, except for the times of external content: the client changes those.
+    fn change(&self, of: Changed, change: &AttrChange) -> Result<PackReply> {
+        let path = match of {
+            Changed::Open(file) => return self.change_open(file, change),
+            Changed::At(path) => path,
+        };
+        let file = match self.state.lock().store() {
+            Some(store) => {
+                store.refresh()?;
+                store.open_file(&path)?.number
+            }
+            None => return Err(Errno::ENOENT.into()),
+        };
+        let changed = self.change_open(file, change);
+        let closed = self.state.with_store(|store| store.close_file(file));
+        closed.and(changed)
+    }
+
+    fn change_open(&self, file: u64, change: &AttrChange) -> Result<PackReply> {
+        let (put_at, is_outside) = self
+            .state
+            .with_store(|store| Ok((store.change(file, change)?, store.stat_open(file)?.is_outside)))?;
+        put_at.map_or(Ok(()), |address| self.state.write_entry(address))?;
+        Ok(if is_outside { PackReply::Outside { file } } else { PackReply::Done })
+    }
+
+    /// Reads an open file. The state is unlocked while the file system reads.
+    fn read(&self, file: u64, offset: u64, length: usize) -> Result<PackReply> {
+        let reading = self.state.with_store(|store| match store.stat_open(file)?.is_outside {
+            true => Ok(None),
+            false => store.read(file, offset, length.min(LOCAL_BYTES_MAX)).map(Some),
+        })?;
+        match reading {
+            Some(reading) => Ok(PackReply::Bytes(reading.bytes()?.into())),
+            None => Ok(PackReply::Outside { file }),
+        }
+    }
+
+    /// Looks up a path that the shared directory lacked a moment ago, and at which no agent has created anything since.
     fn find(&self, path: &[u8]) -> Result<PackReply> {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
         match self.snapshots.look(self.plain(), dir, name, monotonic) {
@@ -107,204 +181,147 @@ impl Packer {
             Known::Unknown => return Ok(PackReply::Look(monotonic())),
             Known::Resting => return Ok(PackReply::Declined),
         }
-        let State { store, named, .. } = &mut *self.state.lock();
-        if named.may_have(path, None, monotonic()) {
+        let mut state = self.state.lock();
+        let (store, names) = state.parts();
+        if names.may_have(path, None, monotonic()) {
             return Ok(PackReply::Look(monotonic()));
         }
         let Some(store) = store else { return Ok(PackReply::Missing) };
-        store.look_again()?;
+        store.refresh()?;
         Ok(unless_missing(store.stat(path))?.map_or(PackReply::Missing, PackReply::Stat))
     }
 
-    /// Makes a directory, in which nothing is.
+    /// Records that an agent has created something at a path of the shared directory, and returns the packed file that it hides.
+    fn stat_hidden(&self, path: &[u8]) -> Result<PackReply> {
+        let mut state = self.state.lock();
+        let (store, names) = state.parts();
+        names.note(path, monotonic());
+        let store = store.ok_or(Errno::ENOENT)?;
+        store.refresh()?;
+        store.stat(path).map(PackReply::Stat)
+    }
+
     fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        let State { store, named, .. } = &mut *self.state.lock();
+        let mut state = self.state.lock();
+        let (store, names) = state.parts();
         let now = monotonic();
-        named.note(path, now);
+        names.note(path, now);
         if let Some(store) = store {
-            store.look_again()?;
+            store.refresh()?;
             if store.stat(path).is_ok() {
                 return Err(Errno::EEXIST.into());
             }
-            self.clear_for_dir(store, path)?;
+            self.renamer(store).clear_for_dir(path)?;
         }
         self.plain().make(path, &Special::Directory(mode))?;
         self.snapshots.made(path, now);
         Ok(())
     }
 
-    /// Removes a directory in which nothing is, here neither.
     fn remove_dir(&self, path: &[u8]) -> Result<()> {
-        let state = &mut *self.state.lock();
-        if let Some(store) = &mut state.store {
-            store.look_again()?;
+        let mut state = self.state.lock();
+        if let Some(store) = state.store() {
+            store.refresh()?;
             if store.has_below(path)? {
                 return Err(Errno::ENOTEMPTY.into());
             }
         }
         self.plain().rmdir(path)?;
-        state.named.note_gone(path, monotonic());
+        state.names.note_gone(path, monotonic());
         self.snapshots.removed(path);
         Ok(())
     }
 
-    /// A directory gets another name, with what was said of it.
-    fn move_marked(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-        // It syncs, and of two syncs at a time only one is told what has failed.
-        let _one = self.syncing.lock();
-        let State { store, marks, named, .. } = &mut *self.state.lock();
+    /// Renames a directory with its packed files and its marks.
+    fn rename_dir(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
+        // A rename syncs.
+        let _one = self.state.lock_syncs();
+        let mut state = self.state.lock();
+        let (store, names) = state.parts();
         let now = monotonic();
-        named.note_moved(to, now);
-        named.note_gone(from, now);
+        names.note_moved(to, now);
+        names.note_gone(from, now);
         if mode == RenameMode::Exchange {
-            named.note_moved(from, now);
-            named.note_gone(to, now);
+            names.note_moved(from, now);
+            names.note_gone(to, now);
         }
         match store {
-            Some(store) => self.move_dir(store, from, to, mode)?,
+            Some(store) => self.renamer(store).rename(from, to, mode)?,
             None => self.plain().rename(from, to, mode)?,
         }
-        marks.moved(from, to, mode);
+        state.marks.moved(from, to, mode);
+        drop(state);
+        [from, to].iter().for_each(|dir| self.snapshots.moved(dir));
         Ok(())
     }
 
-    pub(crate) fn packs(&self, state: &State, dir: &[u8]) -> bool {
+    fn packs(&self, state: &State, dir: &[u8]) -> bool {
         state.marks.of(dir).unwrap_or(self.parts.packs)
     }
 
-    /// Where a file is to come, its directory is there.
-    pub(crate) fn check_dir_of(&self, path: &[u8], named: &NameChanges) -> Result<()> {
+    /// Checks that the directory of a new path exists.
+    fn check_dir_of(&self, path: &[u8], names: &NameChanges) -> Result<()> {
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
-        if named.may_lack_dir_of(path, monotonic()) && !self.is_dir(dir)? {
+        if names.may_lack_dir_of(path, monotonic()) && !is_dir(self.plain(), dir)? {
             return Err(Errno::ENOENT.into());
         }
         Ok(())
     }
 
-    /// What is asked where nothing is packed.
-    fn without_store(&self, request: PackRequest) -> Result<PackReply> {
-        match request {
-            PackRequest::List { .. } => Ok(PackReply::Names(Vec::new())),
-            PackRequest::Forget => Ok(PackReply::Done),
-            PackRequest::Close { .. }
-            | PackRequest::Look { .. }
-            | PackRequest::Write { .. }
-            | PackRequest::Truncate { .. }
-            | PackRequest::Expect { .. } => Err(Errno::ESTALE.into()),
-            PackRequest::Stat { .. }
-            | PackRequest::Open { .. }
-            | PackRequest::Change { .. }
-            | PackRequest::Unlink { .. }
-            | PackRequest::Rename { .. } => Err(Errno::ENOENT.into()),
-            other => Err(unexpected(&other)),
+    fn serve_open(&self, request: PackRequest) -> Result<PackReply> {
+        let mut state = self.state.lock();
+        let (store, names) = state.parts();
+        let Some(store) = store else { return serve_without_store(&request) };
+        store.refresh()?;
+        if let PackRequest::Rename { to, .. } = &request {
+            self.check_dir_of(to, names)?;
         }
+        serve_from(store, self.plain(), self.parts.size_max, request)
     }
 
-    fn stored(&self, store: &mut Store, request: PackRequest) -> Result<PackReply> {
-        let done = |done: Result<()>| done.map(|()| PackReply::Done);
-        if let Some((file, size)) = reach_of(store, &request)?
-            && self.goes_outside(store, file, size)?
-        {
-            return Ok(PackReply::Outside { file });
-        }
-        match request {
-            PackRequest::Stat { path } => store.stat(&path).map(PackReply::Stat),
-            PackRequest::List { dir, after } => {
-                let names = store.names(&dir, &after)?;
-                Ok(PackReply::Names(names.into_iter().map(|(name, file)| (name.into(), file)).collect()))
-            }
-            PackRequest::Open { path } => store.open_file(&path).map(PackReply::Stat),
-            PackRequest::Close { file } => done(store.close_file(file)),
-            PackRequest::Look { file } => store.look(file).map(PackReply::Stat),
-            PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
-            PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
-            PackRequest::Expect { .. } => Ok(PackReply::Done),
-            PackRequest::Forget => done(store.forget_pages()),
-            PackRequest::Unlink { path } => done(store.unlink(&path)),
-            PackRequest::Rename { from, to, mode } => {
-                match mode {
-                    RenameMode::Exchange => return Err(Errno::EINVAL.into()),
-                    RenameMode::NoReplace if store.stat(&to).is_ok() => return Err(Errno::EEXIST.into()),
-                    RenameMode::NoReplace | RenameMode::Replace => {}
-                }
-                done(store.rename(&from, &to))
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Does something with the container.
-    pub(crate) fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
-        match &mut self.state.lock().store {
-            Some(store) => act(store),
-            None => Err(Errno::ESTALE.into()),
-        }
-    }
-
-    /// What brings files out of this container.
-    fn moving<'a>(&'a self, container: &'a dyn SharedFs) -> Moving<'a> {
-        Moving { plain: self.plain(), container, pieces: &self.pieces_moved }
-    }
-
-    /// The shared directory as others see it.
-    pub(crate) fn plain(&self) -> &dyn SharedFs {
-        &*self.parts.plain
-    }
-
-    /// The largest file whose content is in the container.
-    pub(crate) fn size_max(&self) -> u64 {
-        self.parts.size_max
-    }
-
-    /// The job has ended: all is made safe, and the index is written. Where all of it is drained, files whose content is outside come
-    /// to their places before. Those that could not stay as they are.
+    /// Ends the job: makes all changes durable, promotes external files if the job was `drained`, and writes the index. Files that cannot
+    /// be promoted stay as they are.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The errors of the file system.
     pub fn finish(&self, drained: bool) -> Result<()> {
-        let _one = self.syncing.lock();
-        let store = {
-            let mut state = self.state.lock();
-            state.has_ended = true;
-            state.store.take()
-        };
+        let _one = self.state.lock_syncs();
+        let store = self.state.lock().end();
         let Some(mut store) = store else { return Ok(()) };
         if store.is_foreign() {
             return Ok(());
         }
-        let container = store.fs.clone();
-        let moving = self.moving(&*container);
-        let safe = moving.count(store.end_journal());
-        let is_ended = drained && safe.is_ok();
-        let moved = if is_ended { moving.move_out(&mut store) } else { Ok(()) };
+        let container = store.dir().clone();
+        let promoter = self.promoter(&*container);
+        let ended = promoter.count(store.end_journal());
+        let promoted = if drained && ended.is_ok() { promoter.promote_all(&mut store) } else { Ok(()) };
         store.finish()?;
-        safe.and(moved)
+        ended.and(promoted)
     }
 
-    /// Files, directories and pieces of content so far of which something was done to bring files to their places.
+    /// Files, directories and pieces of content that promotions have worked on so far.
     pub fn pieces_moved(&self) -> u64 {
         self.pieces_moved.load(Ordering::Relaxed)
     }
 
-    /// Whether a directory is there.
-    pub(crate) fn is_dir(&self, path: &[u8]) -> Result<bool> {
-        match self.parts.plain.stat(path) {
-            Ok(stat) => Ok(stat.kind == FileKind::Directory),
-            Err(fault) if fault.errno == Errno::ENOENT => Ok(false),
-            Err(fault) => Err(fault),
-        }
+    /// Calls `act` with the store.
+    #[cfg(test)]
+    pub fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
+        self.state.with_store(act)
     }
 }
 
 impl PackHandler for Packer {
     fn serve(&self, request: PackRequest) -> Result<PackReply> {
-        if changes_names(&request) {
-            // Whoever is about to write much finds the room of what is gone.
-            self.bound_unsafe(if matches!(request, PackRequest::Expect { .. }) { 0 } else { GONE_MAX });
+        if puts_entry(&request) {
+            // A client that is about to write much finds the space of removed files free.
+            let is_large = matches!(request, PackRequest::Expect { .. });
+            self.state.bound_unsynced(if is_large { 0 } else { REMOVALS_MAX });
         }
         if let PackRequest::Open { path } | PackRequest::Create { path, .. } = &request {
-            self.await_maker(path)?;
+            self.state.await_creation(path)?;
         }
+        let done = |()| PackReply::Done;
         match request {
             PackRequest::Packs { dir } => Ok(PackReply::Packs(self.packs(&self.state.lock(), &dir))),
             PackRequest::Mark { dir, packs } => {
@@ -314,79 +331,16 @@ impl PackHandler for Packer {
             PackRequest::Create { path, mode, uid, gid, looked } => {
                 self.create(&NewFile { path: &path, mode, uid, gid }, looked)
             }
-            PackRequest::Named { path } => {
-                let State { store, named, .. } = &mut *self.state.lock();
-                named.note(&path, monotonic());
-                let store = store.as_mut().ok_or(Errno::ENOENT)?;
-                store.look_again()?;
-                store.stat(&path).map(PackReply::Stat)
-            }
+            PackRequest::Named { path } => self.stat_hidden(&path),
             PackRequest::Find { path } => self.find(&path),
-            PackRequest::Read { file, offset, length } => {
-                let length = (length as usize).min(LOCAL_BYTES_MAX);
-                // Others are served while the file system is asked.
-                let reading = self.with_store(|store| {
-                    if store.look(file)?.is_outside {
-                        Ok(None)
-                    } else {
-                        store.read(file, offset, length).map(Some)
-                    }
-                })?;
-                match reading {
-                    Some(reading) => Ok(PackReply::Bytes(reading.bytes()?.into())),
-                    None => Ok(PackReply::Outside { file }),
-                }
-            }
+            PackRequest::Read { file, offset, length } => self.read(file, offset, length as usize),
             PackRequest::Change { of, change } => self.change(of, &change),
-            PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
-            PackRequest::Sync { file } => self.sync(file),
-            PackRequest::MoveDir { from, to, mode } => {
-                self.move_marked(&from, &to, mode)?;
-                [from, to].iter().for_each(|dir| self.snapshots.moved(dir));
-                Ok(PackReply::Done)
-            }
-            PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(|()| PackReply::Done),
-            PackRequest::RemoveDir { path } => self.remove_dir(&path).map(|()| PackReply::Done),
-            request => {
-                let State { store, named, .. } = &mut *self.state.lock();
-                let Some(store) = store else { return self.without_store(request) };
-                store.look_again()?;
-                if let PackRequest::Rename { to, .. } = &request {
-                    self.check_dir_of(to, named)?;
-                }
-                self.stored(store, request)
-            }
+            PackRequest::Sync { file: None } if self.state.lock().store().is_none() => Ok(PackReply::Done),
+            PackRequest::Sync { file } => self.state.sync(file),
+            PackRequest::MoveDir { from, to, mode } => self.rename_dir(&from, &to, mode).map(done),
+            PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(done),
+            PackRequest::RemoveDir { path } => self.remove_dir(&path).map(done),
+            request => self.serve_open(request),
         }
     }
-}
-
-/// Whether an entry is put for it.
-fn changes_names(request: &PackRequest) -> bool {
-    matches!(
-        request,
-        PackRequest::Create { .. }
-            | PackRequest::Change { .. }
-            | PackRequest::Close { .. }
-            | PackRequest::Truncate { .. }
-            | PackRequest::Expect { .. }
-            | PackRequest::Unlink { .. }
-            | PackRequest::Rename { .. }
-    )
-}
-
-/// The file whose content is about to change, and how far it will reach.
-fn reach_of(store: &mut Store, request: &PackRequest) -> Result<Option<(u64, u64)>> {
-    Ok(match request {
-        PackRequest::Write { file, offset, bytes } => {
-            let offset = offset.map_or_else(|| store.look(*file).map(|stat| stat.size), Ok)?;
-            Some((*file, offset.saturating_add(bytes.len() as u64)))
-        }
-        PackRequest::Truncate { file, size } | PackRequest::Expect { file, size } => Some((*file, *size)),
-        _ => None,
-    })
-}
-
-/// Those that are served otherwise.
-fn unexpected(request: &PackRequest) -> Fault {
-    Fault::new(Errno::EPROTO, format!("the packer was asked out of turn: {request:?}"))
 }

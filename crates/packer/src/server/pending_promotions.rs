@@ -1,30 +1,30 @@
-//! Which files outside of the container this job is to bring to their places, on the packer's device: another job leaves them alone, as this
-//! one, if it was cut off, goes by their numbers until `recover` has ended it.
+//! The external files that this job promotes, recorded on the packer's device: other jobs leave them alone. After a failure of this job,
+//! `recover` promotes them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{Access, SharedFile, SharedFs};
 
-/// Its numbers, one after the other, 8 bytes each, little-endian. The last may be cut off.
+/// The numbers, 8 bytes each, little-endian. The last one may be incomplete.
 const NAME: &[u8] = b"packed.out";
 const NUMBER_SIZE: usize = size_of::<u64>();
 
-/// The numbers of such files.
+/// The numbers of the external files to promote.
 pub struct PendingPromotions {
     file: Arc<dyn SharedFile>,
     numbers: BTreeSet<u64>,
     /// Bytes of the file.
     size: u64,
-    /// Some may not outlive the machine.
+    /// Some are not durable.
     is_unsafe: bool,
 }
 
 impl PendingPromotions {
-    /// Those that are noted in a directory of the device, where there is room for more.
+    /// Those in a directory of the device.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     pub fn open(dir: &dyn SharedFs) -> Result<Self> {
         let file = match dir.open(NAME, Access::Write) {
             Err(fault) if fault.errno == Errno::ENOENT => dir.create(NAME, 0o600)?,
@@ -35,10 +35,10 @@ impl PendingPromotions {
         Ok(Self { file, numbers: numbers.into_iter().collect(), size, is_unsafe: true })
     }
 
-    /// Notes a file.
+    /// Adds an external file.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     pub fn add(&mut self, number: u64) -> Result<()> {
         if !self.numbers.contains(&number) {
             self.file.write_at(&number.to_le_bytes(), self.size)?;
@@ -49,30 +49,25 @@ impl PendingPromotions {
         Ok(())
     }
 
-    /// What is to be synced, if anything is.
+    /// The file to sync, if it has changes.
     pub fn begin_sync(&mut self) -> Option<Arc<dyn SharedFile>> {
         std::mem::take(&mut self.is_unsafe).then(|| self.file.clone())
     }
 
-    /// All of them.
+    /// All numbers.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         self.numbers.iter().copied()
     }
 
-    /// Whether a file is one of them.
+    /// Whether an external file is one of them.
     pub fn has(&self, number: u64) -> bool {
         self.numbers.contains(&number)
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
-    }
-
-    /// There are none any more.
+    /// Removes all.
     ///
     /// # Errors
-    /// What the device says.
+    /// The errors of the device.
     pub fn clear(&mut self) -> Result<()> {
         self.numbers.clear();
         self.size = 0;
@@ -80,10 +75,10 @@ impl PendingPromotions {
     }
 }
 
-/// How many are noted in a directory of a device.
+/// The count of pending promotions in a directory of a device.
 ///
 /// # Errors
-/// What the device says.
+/// The errors of the device.
 pub fn count_owed(dir: &dyn SharedFs) -> Result<u64> {
     match dir.open(NAME, Access::Read) {
         Err(fault) if fault.errno == Errno::ENOENT => Ok(0),

@@ -1,9 +1,7 @@
-//! When the job ends, files whose content is outside of the container become files of the shared directory.
+//! Promotes external files: when the job ends, they become files of the shared directory.
 
 use super::APART;
-use super::external::OutsideFiles;
-use super::pending_promotions::PendingPromotions;
-use super::store::Store;
+use super::store::{ExternalFiles, Store};
 use crate::external::{aside_of, copy, is_at, outside_path, remove};
 use crate::{SETGID, owner_of_new};
 use parking_lot::Mutex;
@@ -15,90 +13,86 @@ use tameike_container::format::external::Place;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
-use tameike_core::{Errno, Fault, FileKind, Result};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
 
-/// Files that are brought to their places at a time: each waits for the file system.
+/// Promotions at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
 
-/// Brings files of a shared directory to their places.
-pub struct Moving<'a> {
+/// Promotes the external files of a shared directory.
+pub struct Promoter<'a> {
     pub plain: &'a dyn SharedFs,
-    /// The directory of the container.
+    /// The container's directory.
     pub container: &'a dyn SharedFs,
-    /// Counts what was done for it.
+    /// Counts operations, for progress.
     pub pieces: &'a AtomicU64,
 }
 
-impl Moving<'_> {
-    /// Files whose content this job has brought outside become files of the shared directory, which is asked to make their names safe, and are packed
-    /// no more.
+impl Promoter<'_> {
+    /// Promotes the external files of this job, makes their names durable, and removes their entries from the container.
     ///
     /// # Errors
-    /// What the file system says of the first that does not: it stays as it is, and `recover` of this job, or whoever packs next, tries again.
-    pub fn move_out(&self, store: &mut Store) -> Result<()> {
-        if store.owed.as_ref().is_none_or(PendingPromotions::is_empty) {
+    /// The error of the first file that cannot be promoted. It stays as it is, and the `recover` of this job, or the next packer, tries
+    /// again.
+    pub fn promote_all(&self, store: &mut Store) -> Result<()> {
+        if store.promotions().next().is_none() {
             return Ok(());
         }
-        let OutsideFiles { mut files, are_all } = self.count(store.outside())?;
+        let ExternalFiles { mut files, are_all } = self.count(store.external_files())?;
         let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
-        files.retain(|(path, stat)| store.is_owed(stat.number) && !is_apart(path, stat.number));
+        files.retain(|(path, stat)| store.is_pending(stat.number) && !is_apart(path, stat.number));
         files.iter().try_for_each(|(path, _)| self.count(store.set_place_of(path, Place::Leaving)))?;
         self.count(store.sync())?;
         self.bring(store, &files)?;
         if are_all {
-            // Of files that were removed by a life that was cut off.
-            let mut gone = store
-                .owed
-                .iter()
-                .flat_map(PendingPromotions::numbers)
-                .filter(|number| !known.contains(number));
+            // Files that an interrupted incarnation removed.
+            let mut gone = store.promotions().filter(|number| !known.contains(number));
             gone.try_for_each(|number| remove(self.container, &external::name(number)))?;
         }
-        store.end_owed()
+        store.end_promotions()
     }
 
-    /// Ends what other lives of the packer have begun: files that were on their way come to their places, and those that have come there are packed no
-    /// more. Those of this job are its own matter.
+    /// Finishes promotions that other incarnations have begun, and removes the entries of promoted files. Pending promotions of this job
+    /// are left to it.
     ///
     /// # Errors
-    /// What the file system says, but for what keeps a file from its place.
-    pub fn end_out(&self, store: &mut Store) -> Result<()> {
+    /// The errors of the file system, except those that keep a file from its path.
+    pub fn finish_interrupted(&self, store: &mut Store) -> Result<()> {
         let Self { plain, container, .. } = *self;
-        if Listing::of(&*store.fs)?.outside.is_empty() && !store.was_cut_off {
+        if Listing::of(container)?.outside.is_empty() && !store.was_interrupted() {
             return Ok(());
         }
         let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
-        for (path, stat) in store.outside()?.files {
+        for (path, stat) in store.external_files()?.files {
             let is_leaving = store.place_of(&path)? == Place::Leaving;
             let name = external::name(stat.number);
-            // A mount may remember the directory as it was.
+            // A mount may show the directory as it was.
             container.look_anew(&name);
             match anew(container, &name, || container.stat(&name)) {
                 Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
                 Err(_) if is_leaving => at_place.push(path),
-                // It was not safe, and is in the stores of its job.
+                // It was not durable: the stores of its job have it.
                 Err(_) => store.set_place_of(&path, Place::Inside)?,
                 Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
-                Ok(_) if is_leaving && !store.is_owed(stat.number) => leaving.push((path, stat)),
+                Ok(_) if is_leaving && !store.is_pending(stat.number) => leaving.push((path, stat)),
                 Ok(_) => {}
             }
         }
         for path in at_place {
             let number = store.stat(&path)?.number;
-            // Where the directory is gone, so is the file.
+            // If the directory is gone, so is the file.
             let _ = plain.sync_dir(dir_of(&path));
             remove(container, &external::name(number))?;
-            store.unname(&path)?;
+            store.remove_name(&path)?;
         }
         if let Err(fault) = self.bring(store, &leaving) {
-            log::warn!("a file of an earlier job does not come to its place: {fault}");
+            log::warn!("a file of an earlier job cannot be promoted: {fault}");
         }
         Ok(())
     }
 
-    /// Files come to their places.
+    /// Promotes files, and removes their entries.
     fn bring(&self, store: &mut Store, files: &[(Vec<u8>, PackedStat)]) -> Result<()> {
         let (mut moved, mut outcome) = (Vec::new(), Ok(()));
         for ((path, _), done) in files.iter().zip(self.move_at_once(files)) {
@@ -112,7 +106,7 @@ impl Moving<'_> {
         }
         let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
         dirs.into_iter().try_for_each(|dir| self.count(self.plain.sync_dir(dir)))?;
-        moved.into_iter().try_for_each(|path| self.count(store.unname(path)))?;
+        moved.into_iter().try_for_each(|path| self.count(store.remove_name(path)))?;
         outcome
     }
 
@@ -133,17 +127,17 @@ impl Moving<'_> {
         outcomes.into_iter().map(Mutex::into_inner).collect()
     }
 
-    /// A file comes to its place. Who lends a permission of a directory is `lending`.
+    /// Promotes one file. The holder of `lending` may change a directory's permissions for a moment.
     fn move_one(&self, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
         let plain = self.plain;
         let outside = outside_path(stat.number);
-        // Gfarm syncs what is open for writing only.
+        // Gfarm syncs only files that are open for writing.
         let content = self.container.open(&external::name(stat.number), Access::Write)?;
         give_attributes(plain, &*content, path, stat)?;
         in_writable(plain, dir_of(path), lending, || {
             match plain.rename(&outside, path, RenameMode::NoReplace) {
                 Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(path, stat),
-                // Some file systems cannot rename so (GlusterFS).
+                // Some file systems lack this mode of rename (GlusterFS).
                 Err(fault) if fault.errno == Errno::EINVAL => {
                     plain.link(&outside, path)?;
                     check_came(plain, path, &*content, &outside)?;
@@ -154,7 +148,7 @@ impl Moving<'_> {
         })
     }
 
-    /// Where the shared directory has another file system below it, a file is copied there.
+    /// Copies a file whose path is on another file system below the shared directory.
     fn carry_over(&self, to: &[u8], stat: &PackedStat) -> Result<()> {
         let plain = self.plain;
         let aside = aside_of(to, stat.number)?;
@@ -183,20 +177,20 @@ impl Moving<'_> {
             check_came(plain, to, &*file, &outside_path(stat.number))
         });
         if let Err(fault) = named {
-            // The content is still where it was; of what lies aside nobody knows.
+            // The external file is still there; the copy has no other name.
             let _ = plain.unlink(&aside);
             return Err(fault);
         }
         self.end_other_name(stat.number, to)
     }
 
-    /// What has come to its place is no more where it was; once the place is safe.
+    /// Removes the name in the container's directory once the new name is durable.
     fn end_other_name(&self, number: u64, to: &[u8]) -> Result<()> {
         self.plain.sync_dir(dir_of(to))?;
         remove(self.container, &external::name(number))
     }
 
-    /// Something was done, or could not be.
+    /// Counts an operation, whatever its outcome.
     pub fn count<T>(&self, done: Result<T>) -> Result<T> {
         self.pieces.fetch_add(1, Ordering::Relaxed);
         done
@@ -207,7 +201,7 @@ fn dir_of(path: &[u8]) -> &[u8] {
     split(path).map_or(b"", |(dir, _)| dir)
 }
 
-/// Whether it is where nobody sees it but in the container. Then a person is told where its content is.
+/// Whether a path is one of those that only the container has. Logs the path of the external file then.
 fn is_apart(path: &[u8], number: u64) -> bool {
     let is_apart = path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/"));
     if is_apart {
@@ -220,7 +214,7 @@ fn is_apart(path: &[u8], number: u64) -> bool {
     is_apart
 }
 
-/// Whether what is at a path is this file, which lies outside as well: a life that was cut off has come so far.
+/// Whether the external file has this path as well: an interrupted incarnation has come so far.
 fn has_come(plain: &dyn SharedFs, path: &[u8], content: &FileStat) -> bool {
     plain.stat(path).is_ok_and(|there| {
         let is_link = (there.device, there.inode) == (content.device, content.inode);
@@ -229,7 +223,7 @@ fn has_come(plain: &dyn SharedFs, path: &[u8], content: &FileStat) -> bool {
     })
 }
 
-/// Does something in a directory; where that may not be written, its owner may be us, and lends the permission.
+/// Acts in a directory. If that may not be written and this user owns it, makes it writable meanwhile.
 fn in_writable(
     plain: &dyn SharedFs,
     dir: &[u8],
@@ -237,7 +231,7 @@ fn in_writable(
     act: impl Fn() -> Result<()>,
 ) -> Result<()> {
     match act() {
-        Err(fault) if [Errno::EACCES, Errno::EPERM].contains(&fault.errno) => {
+        Err(fault) if fault.kind() == FaultKind::Denied => {
             let _one = lending.lock();
             let mode = |mode| AttrChange { mode: Some(mode), ..AttrChange::default() };
             let was = plain.stat(dir)?.mode;
@@ -249,8 +243,8 @@ fn in_writable(
     }
 }
 
-/// The group that a file has at its place. In a plain user's namespace other groups show as the user's own, which the entry tells then: such a file
-/// has what its directory gives to all.
+/// The group of a promoted file. In the namespace of a plain user, other groups show as the user's own, and so they do in the entry: such a
+/// file keeps the group that its directory gives.
 fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
     let (user, group) = (process::user(), process::group());
     let may_be_shown = user != 0 && (stat.uid, stat.gid) == (user, group);
@@ -258,7 +252,7 @@ fn group_of(stat: &PackedStat, has: &FileStat, dir: &FileStat) -> u32 {
     if may_be_shown && is_inherited { has.gid } else { stat.gid }
 }
 
-/// A file that is about to come to a path gets permissions and owner; these are safe then.
+/// Sets permissions and owner of a file that is about to be promoted, and syncs it.
 fn give_attributes(
     plain: &dyn SharedFs,
     file: &dyn SharedFile,
@@ -269,7 +263,7 @@ fn give_attributes(
     let (uid, gid) = (stat.uid, group_of(stat, &has, &dir));
     if (has.uid, has.gid) != (uid, gid) {
         let owner = AttrChange { uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
-        // Some have owners of their own (Gfarm). Nobody is told of what no program has asked for.
+        // Some file systems keep owners of their own (Gfarm). A program did not ask for this owner if it is that of a new file.
         if let Err(fault) = file.change(&owner)
             && (uid, gid) != owner_of_new(&dir, (process::user(), process::group()))
         {
@@ -281,7 +275,8 @@ fn give_attributes(
     file.sync()
 }
 
-/// Checks that a file has come to its place. Who may rename files there, or directories above, may have put another one in its place.
+/// Checks that a promoted file is at its path. A user who may rename files there, or directories above, may have put another one in its
+/// place.
 fn check_came(plain: &dyn SharedFs, place: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
     if is_at(plain, place, file)? {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The file system has lost what it had of the container in memory, and another life of the packer comes.
+//! Tests of a new incarnation of the packer after the file system has lost pages of the container.
 
 use super::{Bed, LIMIT, as_left, errno, made};
 use crate::PackHandler;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 static CONTENT: [u8; 50_000] = [7; 50_000];
 
-/// What the disk has of the container.
+/// The files of the container on the disk.
 type OnDisk = BTreeMap<std::path::PathBuf, Vec<u8>>;
 
 fn on_disk(bed: &Bed) -> OnDisk {
@@ -31,13 +31,13 @@ fn on_disk(bed: &Bed) -> OnDisk {
         .collect()
 }
 
-/// The shared directory and the device of a packer that dies.
+/// The shared directory and the device of a packer that fails.
 pub(super) fn left_by(mut bed: Bed) -> (TempDir, TempDir) {
     let fresh = || tempfile::tempdir().expect("a directory");
     (mem::replace(&mut bed.dir, fresh()), mem::replace(&mut bed.device, fresh()))
 }
 
-/// The packer dies, and of the container only this is left.
+/// Fails the packer, and leaves only this of the container.
 fn lose(bed: Bed, left: &OnDisk) -> Bed {
     let (dir, device) = left_by(bed);
     restore(dir.path(), left);
@@ -73,7 +73,7 @@ fn names_in(bed: &Bed, dir: &[u8]) -> Vec<String> {
 
 /// S34b.
 #[test]
-fn names_that_the_file_system_has_lost_come_back() {
+fn lost_names_are_recovered() {
     let bed = Bed::new();
     bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
     for path in [&b"dir/old"[..], b"dir/gone", b"dir/stays", b"dir/replaced"] {
@@ -101,16 +101,16 @@ fn names_that_the_file_system_has_lost_come_back() {
         let file = bed.one.open(b"dir/new", Access::Read).expect("opened");
         let count = file.read_at(&mut read, 0).expect("read");
         assert_eq!(&read[..count], b"dir/old", "life {life}");
-        // Its bytes are flushed again by who has them.
+        // The homes flush its bytes again.
         assert_eq!(bed.one.stat(b"dir/written").expect("it is there").size, 4, "life {life}");
-        // They are safe.
+        // They are durable.
         let left = on_disk(&bed);
         bed = lose(bed, &left);
     }
 }
 
 #[test]
-fn what_others_have_made_of_lost_names_stays() {
+fn later_changes_of_lost_names_stay() {
     let bed = Bed::new();
     drop(bed.one.create(b"first", 0o644).expect("made"));
     bed.one.open(b"first", Access::Write).expect("opened").sync().expect("synced");
@@ -118,7 +118,7 @@ fn what_others_have_made_of_lost_names_stays() {
     bed.one.unlink(b"first").expect("removed");
     let left = on_disk(&bed);
     let bed = lose(bed, &left);
-    // Nothing was lost, and nothing comes twice.
+    // Nothing was lost, and nothing is put twice.
     assert_eq!(on_disk(&bed), left);
     assert_eq!(errno(bed.one.stat(b"first")), Some(Errno::ENOENT));
     bed.one.unlink(b"second").expect("removed");
@@ -128,9 +128,9 @@ fn what_others_have_made_of_lost_names_stays() {
     assert_eq!(errno(bed.one.stat(b"second")), Some(Errno::ENOENT));
 }
 
-/// All was there, and so the next life had nothing to put: it ended without an index, and so did the one after it.
+/// All entries were there, so that the next incarnation put none: it ended without an index, and so did the one after it.
 #[test]
-fn a_container_that_a_death_has_left_without_an_index_gets_one() {
+fn a_container_without_an_index_after_a_failure_gets_one() {
     let bed = Bed::new();
     make(&bed, b"file", &CONTENT);
     let left = on_disk(&bed);
@@ -144,7 +144,7 @@ fn a_container_that_a_death_has_left_without_an_index_gets_one() {
     );
 }
 
-/// Another job, on a device of its own.
+/// Another job, with a device of its own.
 fn job(dir: TempDir, act: impl FnOnce(&Bed)) -> TempDir {
     let other = Bed::over(dir, tempfile::tempdir().expect("a directory"));
     act(&other);
@@ -152,7 +152,7 @@ fn job(dir: TempDir, act: impl FnOnce(&Bed)) -> TempDir {
     left_by(other).0
 }
 
-/// As [`lose`], but that another job comes before.
+/// As [`lose`], with another job in between.
 fn let_another_come(bed: Bed, left: &OnDisk, meanwhile: impl FnOnce(&Bed)) -> Bed {
     let (dir, device) = left_by(bed);
     restore(dir.path(), left);
@@ -173,7 +173,7 @@ fn read(bed: &Bed, path: &[u8]) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn what_another_job_has_done_meanwhile_stays() {
+fn changes_of_another_job_in_between_stay() {
     let bed = Bed::new();
     for path in [&b"removed"[..], b"renamed", b"made"] {
         drop(bed.one.create(path, 0o644).expect("made"));
@@ -189,9 +189,9 @@ fn what_another_job_has_done_meanwhile_stays() {
     assert_eq!(mode_and_number(&bed, b"made").0, 0o600);
 }
 
-/// The entries are on the disk, and the content that they tell of is not. Another job has indexed what is there.
+/// The entries are on the disk, and the content that they refer to is not. Another job has indexed what is there.
 #[test]
-fn a_file_whose_content_was_lost_has_its_name_though_another_job_came() {
+fn a_file_with_lost_content_keeps_its_name_after_another_job() {
     let bed = Bed::new();
     make(&bed, b"old", b"safe");
     make(&bed, b"removed", &CONTENT);
@@ -210,13 +210,13 @@ fn a_file_whose_content_was_lost_has_its_name_though_another_job_came() {
     assert_eq!(bed.one.stat(b"new").expect("it is there").size, CONTENT.len() as u64);
 }
 
-/// A file that got another name, and whose content is damaged where it always was, is not there as zeros.
+/// A renamed file whose content is damaged must not read as zeros.
 #[test]
-fn content_that_was_safe_and_cannot_be_read_is_not_replaced_by_nothing() {
+fn damaged_durable_content_is_not_replaced_by_zeros() {
     let bed = Bed::new();
     make(&bed, b"damaged", &[8; 50_000]);
     make(&bed, b"whole", &CONTENT);
-    // What comes next says what was safe before.
+    // The next entry shows what was durable before.
     drop(bed.one.create(b"next", 0o644).expect("made"));
     let mut left = on_disk(&bed);
     for (old, new) in [(&b"damaged"[..], &b"new"[..]), (b"whole", b"newer")] {
@@ -227,18 +227,18 @@ fn content_that_was_safe_and_cannot_be_read_is_not_replaced_by_nothing() {
     let (at, bytes) = damaged.expect("it is on the disk");
     bytes[at + 500] ^= 1;
     let bed = lose(bed, &left);
-    // That alone has its old name.
+    // Only this file has its old name.
     assert_eq!(names_in(&bed, b""), ["damaged", "newer", "next"]);
     assert_eq!(errno(read(&bed, b"damaged")), Some(Errno::EIO));
     assert_eq!(read(&bed, b"newer").expect("read"), CONTENT);
     let told = bed.packer.finish(true).expect_err("somebody has to know");
-    assert!(told.message.contains("new among them"), "{told}");
+    assert!(told.to_string().contains("new among them"), "{told}");
     assert!(count_noted(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
 }
 
-/// What was at a place before a container was compacted is not what is there now.
+/// Content at an address from before a compaction is not the file's.
 #[test]
-fn content_is_not_taken_from_where_it_was_before_compacting() {
+fn content_is_not_read_from_addresses_before_a_compaction() {
     let bed = Bed::new();
     make(&bed, b"old", &CONTENT);
     drop(bed.one.create(b"next", 0o644).expect("made"));
@@ -261,12 +261,12 @@ fn content_is_not_taken_from_where_it_was_before_compacting() {
     // The homes have its bytes.
     assert_eq!(bed.one.stat(b"written").expect("it is there").size, 50_000);
     let told = bed.packer.finish(true).expect_err("somebody has to know");
-    assert!(told.message.contains("3 names") && told.message.contains("--discard"), "{told}");
+    assert!(told.to_string().contains("3 names") && told.to_string().contains("--discard"), "{told}");
 }
 
-/// What is noted does not grow with the job: the container is synced before.
+/// The journal does not grow with the job: the container is synced before.
 #[test]
-fn little_is_noted_at_a_time() {
+fn the_journal_stays_small() {
     let bed = Bed::new();
     let noted = |bed: &Bed| -> u64 {
         let sizes = fs::read_dir(bed.device.path())
@@ -276,7 +276,7 @@ fn little_is_noted_at_a_time() {
     };
     drop(bed.one.create(b"first", 0o644).expect("made"));
     let (end, mut number, mut largest) = (monotonic() + LIMIT, 0, 0);
-    // Four turns of the two files.
+    // Four changes between the two files.
     while number < 4 * (4 << 20) / 300 {
         assert!(monotonic() < end, "only {number} files in time");
         let path = format!("{}{number}", "long".repeat(60));
@@ -293,7 +293,7 @@ fn little_is_noted_at_a_time() {
 }
 
 #[test]
-fn another_container_is_none_of_what_is_noted() {
+fn the_journal_is_not_applied_to_another_container() {
     let bed = Bed::new();
     drop(bed.one.create(b"old", 0o644).expect("made"));
     drop(bed.one.create(b"older", 0o644).expect("made"));

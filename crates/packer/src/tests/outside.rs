@@ -1,4 +1,4 @@
-//! Files that grow too large to be packed.
+//! Tests of files that grow too large for the container.
 
 use super::{Bed, as_left, errno};
 use crate::count_owed;
@@ -18,7 +18,7 @@ use tameike_io::os::process;
 use tameike_io::shared::{Access, Allocate, PosixTree, Seek, SharedFile, SharedFs, Special};
 
 const SMALL: usize = 3000;
-/// More than is packed.
+/// More than the container takes.
 const LARGE: u64 = (1 << 20) + 5;
 
 fn read(file: &Arc<dyn SharedFile>, offset: u64, length: usize) -> Vec<u8> {
@@ -28,7 +28,7 @@ fn read(file: &Arc<dyn SharedFile>, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Makes a file of a few bytes, which then gets one at the end.
+/// Creates a small file that then gets one byte far behind its end.
 fn grown(bed: &Bed, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
     let file = bed.one.create(path, 0o640)?;
     file.write_at(&[1; SMALL], 0)?;
@@ -37,7 +37,7 @@ fn grown(bed: &Bed, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
 }
 
 impl Bed {
-    /// Files in the container's directory that have content of packed ones.
+    /// The external files.
     fn outside(&self) -> Vec<fs::Metadata> {
         let container = fs::read_dir(self.dir.path().join(".tameike-packed")).expect("a container");
         let names = container.map(|name| name.expect("a name"));
@@ -47,16 +47,16 @@ impl Bed {
             .collect()
     }
 
-    /// Waits until nobody has a file open: it is closed behind the back of who drops it.
+    /// Waits until no file is open: dropping one closes it in the background.
     fn wait_closed(&self) {
         let end = process::monotonic() + super::LIMIT;
-        while self.packer.state.lock().store.as_ref().is_some_and(|store| !store.open.is_empty()) {
+        while self.packer.with_store(|store| Ok(store.has_open_files())).unwrap_or(false) {
             assert!(process::monotonic() < end, "a file stays open");
             std::thread::yield_now();
         }
     }
 
-    /// The job ends, and another one begins.
+    /// Ends the job, and begins another one.
     fn again(self, drained: bool) -> (Self, Result<()>) {
         let finished = self.packer.finish(drained);
         (self.killed(), finished)
@@ -69,7 +69,7 @@ impl Bed {
 }
 
 #[test]
-fn content_that_grows_large_is_read_and_written_by_all_who_have_it_open() {
+fn external_content_is_shared_by_all_open_files() {
     let bed = Bed::new();
     let before = bed.one.create(b"file", 0o640).expect("made");
     before.write_at(&[1; SMALL], 0).expect("written");
@@ -78,7 +78,7 @@ fn content_that_grows_large_is_read_and_written_by_all_who_have_it_open() {
         bed.other.stat(b"file").expect("there").inode,
     );
     assert!(bed.outside().is_empty() && before.is_ended_by_writer());
-    // It says so itself, and the other one finds out.
+    // The packer notifies the node that made it grow; the other one finds out.
     before.expect_size(LARGE).expect("expected");
     assert!(!before.is_ended_by_writer());
     assert_eq!(
@@ -109,9 +109,9 @@ fn content_that_grows_large_is_read_and_written_by_all_who_have_it_open() {
     [before, other, third].iter().for_each(|file| file.sync().expect("synced"));
 }
 
-/// Open files that have not been told yet find out by each call.
+/// Open files that do not know yet find out by each call.
 #[test]
-fn whatever_finds_out_that_content_has_left_goes_on_with_it() {
+fn each_call_finds_out_that_content_became_external() {
     type Call = fn(&dyn SharedFile) -> Result<()>;
     let calls: [Call; 8] = [
         |file| file.read_at(&mut [0; 9], LARGE - 3).map(|count| assert_eq!(count, 3)),
@@ -143,7 +143,7 @@ fn whatever_finds_out_that_content_has_left_goes_on_with_it() {
 }
 
 #[test]
-fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
+fn a_file_with_external_content_has_name_and_attributes_of_a_packed_one() {
     let bed = Bed::new();
     bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
     let file = grown(&bed, b"dir/first").expect("made");
@@ -189,7 +189,7 @@ fn names_and_attributes_of_a_large_file_are_those_of_a_packed_one() {
 }
 
 #[test]
-fn when_the_job_ends_what_is_large_is_a_file_of_its_own() {
+fn external_files_are_promoted_at_the_end_of_the_job() {
     let bed = Bed::new();
     bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
     drop(grown(&bed, b"dir/large").expect("made"));
@@ -209,10 +209,9 @@ fn when_the_job_ends_what_is_large_is_a_file_of_its_own() {
     bed.one.stat(b"dir/small").expect("it is packed");
 }
 
-/// A job that was cut off, or not drained, leaves such files to its recovery, and no other job moves them; and so does one that finds another file
-/// in the place.
+/// Files of an interrupted or undrained job wait for its recovery, and no other job promotes them; so does a file whose path is taken.
 #[test]
-fn what_could_not_come_to_its_place_comes_later() {
+fn a_promotion_that_failed_is_done_later() {
     let bed = Bed::new();
     drop(grown(&bed, b"large").expect("made"));
     let (bed, finished) = bed.killed().again(false);
@@ -244,10 +243,10 @@ fn what_could_not_come_to_its_place_comes_later() {
     assert_eq!(count_owed(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"), 0);
 }
 
-/// A packer that died when a file had come to its place, and before its entry was gone, also where it had two names; or whose container was on the
-/// disk before the file was that has the content. What no entry tells of may be another job's.
+/// A packer that failed after a promotion, and before it removed the entry, also with both names; or whose container was durable before the
+/// external file. Files without an entry may be another job's.
 #[test]
-fn what_was_begun_is_ended() {
+fn interrupted_promotions_are_finished() {
     let bed = Bed::new();
     let outside = |bed: &Bed, name: &str| {
         drop(grown(bed, name.as_bytes()).expect("made"));
@@ -260,7 +259,7 @@ fn what_was_begun_is_ended() {
     outside(&bed, "on its way");
     for name in ["large", "twice", "on its way"] {
         let leaving = |store: &mut Store| {
-            store.end_owed()?;
+            store.end_promotions()?;
             store.set_place_of(name.as_bytes(), Place::Leaving)
         };
         bed.packer.with_store(leaving).expect("set");
@@ -284,9 +283,9 @@ fn what_was_begun_is_ended() {
     assert_eq!((bed.is_plain("stays"), bed.is_plain("lost"), bed.outside().len()), (true, false, 1));
 }
 
-/// A removed file comes back when the disk has lost that it was removed: so its content is kept until that is safe.
+/// A removed file comes back if the disk has lost the removal: so its content is kept until the removal is durable.
 #[test]
-fn content_goes_once_it_is_safe_that_its_file_is_gone() {
+fn external_content_is_removed_once_the_removal_is_durable() {
     let bed = Bed::new();
     drop(grown(&bed, b"first").expect("made"));
     drop(grown(&bed, b"second").expect("made"));
@@ -297,7 +296,7 @@ fn content_goes_once_it_is_safe_that_its_file_is_gone() {
     bed.one.sync_dir(b"").expect("synced");
     assert_eq!(bed.outside().len(), 1);
     bed.one.unlink(b"first").expect("removed");
-    // Who is about to write much finds its room.
+    // A client that is about to write much finds the space free.
     let file = bed.one.create(b"third", 0o644).expect("made");
     file.expect_size(LARGE).expect("expected");
     assert_eq!(bed.outside().iter().map(fs::Metadata::len).collect::<Vec<_>>(), [0]);
@@ -311,9 +310,9 @@ fn content_goes_once_it_is_safe_that_its_file_is_gone() {
     assert_eq!((bed.outside().len(), bed.is_plain("third")), (0, false));
 }
 
-/// Programs close directories when they are done with them.
+/// Programs make directories read-only when they are done with them.
 #[test]
-fn a_directory_that_is_closed_meanwhile_keeps_nothing_from_its_place() {
+fn files_are_promoted_into_a_read_only_directory() {
     let bed = Bed::new();
     fs::create_dir(bed.dir.path().join("dir")).expect("made");
     let files: Vec<_> = (0..40).map(|number| format!("dir/{number}")).collect();
@@ -332,10 +331,10 @@ fn a_directory_that_is_closed_meanwhile_keeps_nothing_from_its_place() {
     assert_eq!(fs::metadata(bed.dir.path().join("dir")).expect("a directory").mode() & 0o7777, 0o555);
 }
 
-/// Permissions that a directory gives to what is made in it are given.
+/// Permissions that a directory gives to new files apply.
 #[test]
-fn what_is_moved_out_has_what_its_directory_gives() {
-    // As `setfacl -d -m u::rwx,u:1234:rwx,g::r-x,m::rwx,o::---` has it.
+fn promoted_files_get_the_default_acl_of_their_directory() {
+    // As set by `setfacl -d -m u::rwx,u:1234:rwx,g::r-x,m::rwx,o::---`.
     let entry = |tag: u16, may: u16, who: u32| {
         [&tag.to_le_bytes()[..], &may.to_le_bytes(), &who.to_le_bytes()].concat()
     };
@@ -367,9 +366,9 @@ fn what_is_moved_out_has_what_its_directory_gives() {
     assert!(found[..size].windows(8).any(|found| found == entry(2, 7, 1234)), "{:?}", &found[..size]);
 }
 
-/// Who may rename files in a directory can put another file in the place of one that is on its way out of it.
+/// A user who may rename files in a directory can replace a file that is on its way out of it.
 #[test]
-fn content_goes_to_no_file_that_another_program_has_put_in_the_way() {
+fn content_is_not_written_to_a_file_that_another_program_put_in_place() {
     let bed = Bed::new();
     bed.one.make(b"d", &Special::Directory(0o777)).expect("made");
     let (dir, trap) = (bed.dir.path().join("d"), bed.dir.path().join("trap"));
@@ -401,10 +400,10 @@ fn content_goes_to_no_file_that_another_program_has_put_in_the_way() {
     finished.expect("all come to their places");
 }
 
-/// Who may rename files in the shared directory can put another directory in the place of the container's. In it are files that are called as those
-/// that have content.
+/// A user who may rename files in the shared directory can replace the container's directory with one whose files have the names of
+/// external files.
 #[test]
-fn content_goes_to_no_directory_that_is_put_in_the_place_of_the_container() {
+fn content_is_not_written_to_a_directory_that_replaces_the_container() {
     let bed = Bed::new();
     let at = |name: &str| bed.dir.path().join(name);
     drop(grown(&bed, b"before").expect("made"));
@@ -440,7 +439,7 @@ fn content_goes_to_no_directory_that_is_put_in_the_place_of_the_container() {
 
 /// A node that has not read any content yet.
 #[test]
-fn content_is_looked_for_in_no_directory_of_another_user() {
+fn content_is_not_read_from_a_directory_of_another_user() {
     if process::user() != 0 {
         return;
     }

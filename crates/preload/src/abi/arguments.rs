@@ -1,115 +1,112 @@
-//! What a C caller has given, beside what all such libraries know ([`tameike_interpose::arguments`]): bytes, and what leads to
-//! descriptors.
+//! C arguments beyond those of [`tameike_interpose::arguments`]: buffers, and values that refer to descriptors.
 
 use super::Upgrade;
 use crate::file::BYTES_MAX;
 use crate::kernel::PARTS_MAX;
-use crate::place;
+use crate::view_path;
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 use tameike_interpose::Verdict;
 use tameike_interpose::arguments::is_plausible;
-pub use tameike_interpose::arguments::{Array, Place, Text};
+pub use tameike_interpose::arguments::{Array, Pointer, Text};
 
-/// `/proc/self/fd/3` leads to the file of a descriptor.
+/// Paths such as `/proc/self/fd/3` refer to descriptors.
 impl Upgrade for Text {
     fn upgrade(&self) -> Result<(), Errno> {
-        if !crate::connection::is_of_use() {
+        if !crate::connection::is_enabled() {
             return Ok(());
         }
-        self.bytes().map_or(Ok(()), place::upgrade_link)
+        self.bytes().map_or(Ok(()), view_path::upgrade_link)
     }
 }
 
-/// Where bytes go.
+/// Output buffer.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Room(*mut u8);
+pub struct Buffer(*mut u8);
 
-impl Room {
-    /// The one at an address that came as a number.
+impl Buffer {
     pub fn at(address: *mut c_void) -> Self {
         Self(address.cast())
     }
 
-    /// The first `count` bytes, or as many as one call moves.
+    /// Returns the first `count` bytes, at most [`BYTES_MAX`].
     pub fn bytes<'a>(self, count: usize) -> Result<&'a mut [u8], Errno> {
         match count.min(BYTES_MAX) {
             0 => Ok(&mut []),
-            // SAFETY: the caller gave room for that many bytes to this call alone. They may never have been written: they are
-            // only written here.
+            // SAFETY: the caller passed a buffer of that many bytes for this call alone. It may be uninitialized, but
+            // is only written here.
             count if is_plausible(self.0) => Ok(unsafe { std::slice::from_raw_parts_mut(self.0, count) }),
             _ => Err(Errno::FAULT),
         }
     }
 }
 
-/// Bytes to be written.
+/// Input buffer.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Bytes(*const u8);
 
 impl Bytes {
-    /// The one at an address that came as a number.
     pub fn at(address: *mut c_void) -> Self {
         Self(address.cast())
     }
 
-    /// The first `count`, or as many as one call moves.
+    /// Returns the first `count` bytes, at most [`BYTES_MAX`].
     pub fn bytes<'a>(self, count: usize) -> Result<&'a [u8], Errno> {
         match count.min(BYTES_MAX) {
             0 => Ok(&[]),
-            // SAFETY: the caller gave that many bytes, and leaves them alone during the call.
+            // SAFETY: the caller passed that many bytes, and does not change them during the call.
             count if is_plausible(self.0) => Ok(unsafe { std::slice::from_raw_parts(self.0, count) }),
             _ => Err(Errno::FAULT),
         }
     }
 }
 
-/// The parts of `readv` and its kin.
+/// Buffers of `readv` and similar calls.
 pub type Vector = Array<libc::iovec>;
 
-/// What is done with them.
+/// Access to the buffers of a vector.
 pub trait Parts {
-    /// Calls `with` on as many bytes of the rooms as one call moves. `None`, when there are more parts than the ring takes.
-    fn rooms<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T>;
-    /// As [`Self::rooms`], of bytes to be written.
-    fn pieces<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T>;
+    /// Calls `with` on the buffers, up to [`BYTES_MAX`] bytes. `None` if there are more buffers than the ring supports.
+    fn buffers<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T>;
+    /// As [`Self::buffers`], for input buffers.
+    fn slices<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T>;
 }
 
 impl Parts for Vector {
-    fn rooms<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T> {
-        let mut rooms: [&mut [u8]; PARTS_MAX] = std::array::from_fn(|_| Default::default());
+    fn buffers<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T> {
+        let mut buffers: [&mut [u8]; PARTS_MAX] = std::array::from_fn(|_| Default::default());
         let mut left = BYTES_MAX;
         let parts = match parts(self, count)? {
             Ok(parts) => parts,
             Err(error) => return Some(Err(error)),
         };
-        for (room, part) in rooms.iter_mut().zip(parts) {
-            match Room(part.iov_base.cast()).bytes(part.iov_len.min(left)) {
-                Ok(bytes) => *room = bytes,
+        for (buffer, part) in buffers.iter_mut().zip(parts) {
+            match Buffer(part.iov_base.cast()).bytes(part.iov_len.min(left)) {
+                Ok(bytes) => *buffer = bytes,
                 Err(error) => return Some(Err(error)),
             }
-            left -= room.len();
+            left -= buffer.len();
         }
-        with(rooms.get_mut(..parts.len())?)
+        with(buffers.get_mut(..parts.len())?)
     }
 
-    fn pieces<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T> {
-        let mut pieces: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+    fn slices<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T> {
+        let mut slices: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
         let mut left = BYTES_MAX;
         let parts = match parts(self, count)? {
             Ok(parts) => parts,
             Err(error) => return Some(Err(error)),
         };
-        for (piece, part) in pieces.iter_mut().zip(parts) {
+        for (slice, part) in slices.iter_mut().zip(parts) {
             match Bytes(part.iov_base.cast()).bytes(part.iov_len.min(left)) {
-                Ok(bytes) => *piece = bytes,
+                Ok(bytes) => *slice = bytes,
                 Err(error) => return Some(Err(error)),
             }
-            left -= piece.len();
+            left -= slice.len();
         }
-        with(pieces.get(..parts.len())?)
+        with(slices.get(..parts.len())?)
     }
 }
 

@@ -1,8 +1,8 @@
-//! `stat` and its kin, also under the names that programs were built against before glibc 2.33.
+//! `stat` and its variants, including the names that glibc had before 2.33.
 
-use super::arguments::{Place, Text};
+use super::arguments::{Pointer, Text};
 use super::names::done;
-use super::{interpose, kernels};
+use super::{interpose, upgrade_first};
 use crate::file;
 use crate::{connection, names, status, table, views};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
@@ -11,24 +11,24 @@ use std::ffi::{c_int, c_uint};
 use tameike_interpose::Verdict;
 use tameike_ring::client::Status;
 
-type Stat = Place<libc::stat>;
+type Stat = Pointer<libc::stat>;
 
-/// What `struct stat` is called in the older functions' first argument.
+/// Version of `struct stat` in the first argument of the older functions.
 #[cfg(target_arch = "x86_64")]
 const STAT_VERSION: c_int = 1;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_VERSION: c_int = 0;
 
-/// Flags that `fstatat` and `statx` of the ring know; how old the attributes may be is one of them.
+/// Flags that the ring supports in `fstatat` and `statx`, including those for the age of attributes.
 const KNOWN_FLAGS: c_int = AT_EMPTY_PATH
     | AT_SYMLINK_NOFOLLOW
     | libc::AT_NO_AUTOMOUNT
     | libc::AT_STATX_FORCE_SYNC
     | libc::AT_STATX_DONT_SYNC;
 
-/// Attributes of an open file or of what a path leads to.
+/// Returns attributes of an open file or a path.
 fn find(directory: c_int, path: Text, flags: c_int) -> Verdict<(Status, usize)> {
-    if !connection::is_of_use() {
+    if !connection::is_enabled() {
         return None;
     }
     let bytes = path.bytes().filter(|_| flags & !KNOWN_FLAGS == 0);
@@ -37,7 +37,7 @@ fn find(directory: c_int, path: Text, flags: c_int) -> Verdict<(Status, usize)> 
         Some(path) => names::status(directory, path, flags & AT_SYMLINK_NOFOLLOW == 0),
         None => None,
     };
-    found.or_else(|| kernels(&[&directory, &path]))
+    found.or_else(|| upgrade_first(&[&directory, &path]))
 }
 
 fn put(found: Result<(Status, usize), Errno>, out: Stat) -> Result<(), Errno> {
@@ -65,18 +65,18 @@ fn statx_at(
     path: Text,
     flags: c_int,
     mask: c_uint,
-    out: Place<libc::statx>,
+    out: Pointer<libc::statx>,
 ) -> Verdict<c_int> {
-    if mask & !status::ASKED != 0 {
-        return kernels(&[&directory, &path]);
+    if mask & !status::SUPPORTED != 0 {
+        return upgrade_first(&[&directory, &path]);
     }
     let found = find(directory, path, flags)?;
     Some(done(found.and_then(|(found, view)| out.put(status::statx(&found, device(view))))))
 }
 
-/// An older function, of a version that has today's `struct stat`.
+/// Serves an older function if its version is that of today's `struct stat`.
 fn current(version: c_int, with: impl FnOnce() -> Verdict<c_int>, directory: c_int) -> Verdict<c_int> {
-    if version == STAT_VERSION { with() } else { kernels(&[&directory]) }
+    if version == STAT_VERSION { with() } else { upgrade_first(&[&directory]) }
 }
 
 interpose! {
@@ -93,6 +93,6 @@ interpose! {
         current(version, || stat_file(number, out), number);
     fn [__fxstatat, __fxstatat64](version: c_int, directory: c_int, path: Text, out: Stat, flags: c_int) -> c_int =
         current(version, || stat_at(directory, path, out, flags), directory);
-    fn [statx](directory: c_int, path: Text, flags: c_int, mask: c_uint, out: Place<libc::statx>) -> c_int =
+    fn [statx](directory: c_int, path: Text, flags: c_int, mask: c_uint, out: Pointer<libc::statx>) -> c_int =
         statx_at(directory, path, flags, mask, out);
 }

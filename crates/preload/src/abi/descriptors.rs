@@ -1,26 +1,26 @@
-//! Calls on descriptors that the ring knows: their end, offset, flags and content as a whole.
+//! Calls on descriptors that the ring serves: close, offset, flags, sync and size.
 
 use super::names::done;
-use super::{Wrong, interpose, kernels};
+use super::{ErrorNumber, interpose, upgrade_first};
 use crate::file;
 use crate::{connection, kernel, session, table};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_long, c_uint};
 use tameike_interpose::Verdict;
 
-/// `O_LARGEFILE` as the kernel tells it, whether or not the program has asked for it.
+/// `O_LARGEFILE`, which the kernel always returns from F_GETFL.
 #[cfg(target_arch = "x86_64")]
 const LARGE_FILE: c_int = 0o100_000;
 #[cfg(not(target_arch = "x86_64"))]
 const LARGE_FILE: c_int = 0o400_000;
 
-/// Flags of `open` that `F_GETFL` does not tell of.
-const NOT_TOLD: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
+/// Flags of `open` that `F_GETFL` does not return.
+const OPEN_ONLY: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
 
 /// Flags that `F_SETFL` changes.
 const SETTABLE: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
 
-fn is_kernels(number: c_int) -> bool {
+fn is_kernel_fd(number: c_int) -> bool {
     table::entry(number).is_none_or(table::Entry::is_free)
 }
 
@@ -29,53 +29,52 @@ fn close_file(number: c_int) -> Verdict<c_int> {
 }
 
 fn fcntl_file(number: c_int, command: c_int, argument: c_long) -> Verdict<c_int> {
-    if is_kernels(number) {
+    if is_kernel_fd(number) {
         return None;
     }
     match command {
-        // Kept with the number in the kernel.
+        // The kernel keeps the flag with the number.
         libc::F_GETFD | libc::F_SETFD => None,
-        libc::F_GETFL => file::flags(number).map(|flags| flags.map(|flags| flags & !NOT_TOLD | LARGE_FILE)),
+        libc::F_GETFL => file::flags(number).map(|flags| flags.map(|flags| flags & !OPEN_ONLY | LARGE_FILE)),
         libc::F_SETFL => match file::flags(number)? {
             Ok(flags) if (flags ^ argument as c_int) & SETTABLE == 0 => Some(Ok(0)),
-            Ok(_) => kernels(&[&number]),
+            Ok(_) => upgrade_first(&[&number]),
             Err(error) => Some(Err(error)),
         },
-        _ => kernels(&[&number]),
+        _ => upgrade_first(&[&number]),
     }
 }
 
-/// What terminals are asked, a regular file has no answer to; that needs no upgrade.
+/// Terminal requests fail on regular files, which needs no upgrade.
 fn ioctl_file(number: c_int, request: u64, argument: c_long) -> Verdict<c_int> {
-    // A file that shares its blocks with another, as `cp` would have it: the mounts know of none.
-    if request == libc::FICLONE && !(is_kernels(number) && is_kernels(argument as c_int)) {
+    // The mounts support no reflinks, which `cp` attempts.
+    if request == libc::FICLONE && !(is_kernel_fd(number) && is_kernel_fd(argument as c_int)) {
         return Some(Err(Errno::OPNOTSUPP));
     }
-    if is_kernels(number) {
+    if is_kernel_fd(number) {
         return None;
     }
-    // Programs ask this of each file that they read or write.
+    // Programs make these requests on each file that they read or write.
     if [libc::TCGETS, libc::TIOCGWINSZ, libc::TIOCGPGRP].contains(&request) {
         return file::flags(number).map(|flags| flags.and(Err(Errno::NOTTY)));
     }
-    kernels(&[&number])
+    upgrade_first(&[&number])
 }
 
-fn advise(number: c_int, length: i64, advice: c_int) -> Verdict<Wrong> {
+fn advise(number: c_int, length: i64, advice: c_int) -> Verdict<ErrorNumber> {
     let fits = length >= 0 && (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
-    file::flags(number).map(|flags| flags.and(if fits { Ok(Wrong(0)) } else { Err(Errno::INVAL) }))
+    file::flags(number).map(|flags| flags.and(if fits { Ok(ErrorNumber(0)) } else { Err(Errno::INVAL) }))
 }
 
-/// The old number becomes the kernel's, and so does what the new one stands for: the kernel ends that, or, when the call fails,
-/// leaves it.
+/// `dup2`: upgrades both numbers. The kernel then closes the new one, or leaves it if the call fails.
 fn replace(old: c_int, new: c_int) -> Verdict<c_int> {
     if table::entry(new).is_some_and(table::Entry::is_private) && kernel::is_open(old) {
         session::turn_off();
     }
-    kernels(&[&old, &new])
+    upgrade_first(&[&old, &new])
 }
 
-/// Closes the files of the ring among `numbers`.
+/// Closes the ring files of a range.
 fn close_files(first: c_uint, last: c_uint) {
     for number in table::numbers() {
         if (first..=last).contains(&number.cast_unsigned())
@@ -86,14 +85,14 @@ fn close_files(first: c_uint, last: c_uint) {
     }
 }
 
-/// The C library's own, around the library's descriptors.
+/// `close_range` that skips the library's descriptors.
 fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let real = |first: c_uint, last: c_uint| tameike_interpose::call!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int);
     if flags & CLOSE_RANGE_UNSHARE != 0 {
         session::turn_off();
     }
     let only_marks = flags & CLOSE_RANGE_CLOEXEC != 0;
-    if !connection::is_of_use() || connection::is_foreign() || only_marks || first > last {
+    if !connection::is_enabled() || connection::is_vfork_child() || only_marks || first > last {
         return real(first, last);
     }
     close_files(first, last);
@@ -115,7 +114,7 @@ const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
 interpose! {
     fn [close, __close](number: c_int) -> c_int = close_file(number);
     fn [lseek, lseek64, __lseek, llseek](number: c_int, offset: i64, whence: c_int) -> i64 =
-        if is_kernels(number) { None } else { file::seek(number, offset, whence) };
+        if is_kernel_fd(number) { None } else { file::seek(number, offset, whence) };
     fn [fsync, fdatasync](number: c_int) -> c_int = file::sync(number).map(done);
     fn [ftruncate, ftruncate64](number: c_int, size: i64) -> c_int = file::set_size(number, size).map(done);
     fn [fcntl, fcntl64, __fcntl, __libc_fcntl64](number: c_int, command: c_int, argument: c_long) -> c_int =
@@ -126,11 +125,11 @@ interpose! {
             tameike_interpose::set_errno(libc::ENOTTY);
             Ok(0)
         });
-    fn [dup](number: c_int) -> c_int = kernels(&[&number]);
+    fn [dup](number: c_int) -> c_int = upgrade_first(&[&number]);
     fn [dup2, __dup2](old: c_int, new: c_int) -> c_int = replace(old, new);
     fn [dup3](old: c_int, new: c_int, flags: c_int) -> c_int = replace(old, new);
-    // A hint, and one about a cache that the agent keeps in its own way.
-    fn [posix_fadvise, posix_fadvise64](number: c_int, offset: i64, length: i64, advice: c_int) -> Wrong =
+    // Hints for the page cache, which do not apply to the agent's cache.
+    fn [posix_fadvise, posix_fadvise64](number: c_int, offset: i64, length: i64, advice: c_int) -> ErrorNumber =
         advise(number, length, advice);
     fn [readahead](number: c_int, offset: i64, count: usize) -> isize = file::flags(number).map(|flags| flags.map(|_| 0));
 }
@@ -144,11 +143,11 @@ pub extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 // SAFETY: the name is that of the C library's function, and so are the arguments.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn closefrom(first: c_int) {
-    if connection::is_of_use() && !connection::is_foreign() {
+    if connection::is_enabled() && !connection::is_vfork_child() {
         if close_all(first.max(0).cast_unsigned(), c_uint::MAX, 0) == 0 {
             return;
         }
-        // An old kernel: the C library does it another way, which would meet the library's descriptors.
+        // On an old kernel, the C library closes all descriptors one by one, including this library's.
         session::turn_off();
     }
     tameike_interpose::call!(closefrom(first: c_int) -> ());

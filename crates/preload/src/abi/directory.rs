@@ -1,7 +1,6 @@
-//! The working directory, which relative paths start from: calls after which it is another one.
+//! Functions that change the working directory, from which relative paths start.
 //!
-//! The C library goes through trees of directories without a call that could be seen from here. While it does, relative paths
-//! are the kernel's.
+//! While the C library walks directory trees (`nftw`), it changes the directory internally: the kernel serves relative paths meanwhile.
 
 use super::Upgrade;
 use super::arguments::Text;
@@ -11,7 +10,7 @@ use std::ffi::{c_int, c_void};
 type In = *const c_void;
 type Out = *mut c_void;
 
-/// Defines functions that may leave the process in another directory.
+/// Defines functions that may change the working directory.
 macro_rules! moves {
     ($(fn [$($name:ident),+] $arguments:tt -> $result:ty;)*) => {
         $($(moves! { @one $name $arguments -> $result })+)*
@@ -54,7 +53,7 @@ pub extern "C-unwind" fn fchdir(number: c_int) -> c_int {
 }
 
 fn concerns_views() -> bool {
-    connection::is_of_use() && !connection::is_foreign()
+    connection::is_enabled() && !connection::is_vfork_child()
 }
 
 fn leave() {

@@ -1,46 +1,43 @@
-//! The functions that stand before those of the C library.
+//! Functions that replace those of the C library.
 //!
-//! The only room, beside [`crate::kernel`], whose reason is `unsafe`: [`arguments`] makes Rust's values of what a C caller
-//! has given, [`tail`] and [`borrow`] are in assembly. The rest is tables of functions.
-//!
-//! How such functions are declared is told in [`tameike_interpose`].
+//! Besides [`crate::kernel`], this is the only module that exists for `unsafe` code: [`arguments`] converts C arguments, [`variadic`] and
+//! [`vfork`] are assembly. The others are tables of functions. [`tameike_interpose`] documents their declarations.
 
 mod arguments;
 mod attributes;
-mod borrow;
 mod descriptors;
 mod directory;
-mod life;
+mod kernel_only;
 mod names;
-mod raw;
+mod process;
 mod sets;
 mod streams;
-mod tail;
+mod syscall;
 mod transfer;
-mod upgraded;
+mod variadic;
+mod vfork;
 
 use rustix::io::Errno;
 use std::ffi::c_int;
 use tameike_interpose::Verdict;
 
-/// Defines functions that the C library's own answer, as soon as the arguments in brackets are the kernel's.
+/// Defines functions that upgrade the arguments in brackets, and call the C library.
 macro_rules! upgrade {
     ($(fn [$($name:ident),+] $arguments:tt -> $result:ty [$($first:ident),*];)*) => {
         tameike_interpose::interpose! {$(
-            fn [$($name),+] $arguments -> $result = $crate::abi::kernels(&[$(&$first),*]);
+            fn [$($name),+] $arguments -> $result = $crate::abi::upgrade_first(&[$(&$first),*]);
         )*}
     };
 }
 
-use tameike_interpose::{Mapping, Wrong, deliver, guarded, interpose};
+use tameike_interpose::{ErrorNumber, Mapping, deliver, guarded, interpose};
 use upgrade;
 
-/// Something that may be, or lead to, a file of the ring, and has to be the kernel's.
+/// An argument that may refer to ring files, which must be upgraded.
 trait Upgrade {
     fn upgrade(&self) -> Result<(), Errno>;
 }
 
-/// A descriptor.
 impl Upgrade for c_int {
     fn upgrade(&self) -> Result<(), Errno> {
         match crate::table::entry(*self) {
@@ -50,7 +47,7 @@ impl Upgrade for c_int {
     }
 }
 
-/// Leaves the call to the kernel, with all of `arguments` its own.
-fn kernels<T>(arguments: &[&dyn Upgrade]) -> Verdict<T> {
+/// Upgrades `arguments`, and leaves the call to the kernel.
+fn upgrade_first<T>(arguments: &[&dyn Upgrade]) -> Verdict<T> {
     arguments.iter().find_map(|argument| argument.upgrade().err()).map(Err)
 }

@@ -1,18 +1,18 @@
-//! Calls on paths: opening, attributes by path are in [`super::attributes`], the rest here.
+//! Calls on paths, except those for attributes ([`super::attributes`]).
 
 use super::arguments::Text;
-use super::{interpose, kernels};
+use super::{interpose, upgrade_first};
 use crate::names;
 use libc::AT_FDCWD;
 use std::ffi::{c_int, c_uint};
 use tameike_interpose::Verdict;
 
-/// What answers for the bytes of `path`, else the kernel; a path of a descriptor and a directory that is none are its own first.
+/// Serves a path through the ring or, after upgrading descriptors that the arguments name, through the kernel.
 fn at<T>(directory: c_int, path: Text, ring: impl FnOnce(&[u8]) -> Verdict<T>) -> Verdict<T> {
-    if !crate::connection::is_of_use() {
+    if !crate::connection::is_enabled() {
         return None;
     }
-    path.bytes().and_then(ring).or_else(|| kernels(&[&directory, &path]))
+    path.bytes().and_then(ring).or_else(|| upgrade_first(&[&directory, &path]))
 }
 
 fn open_at(directory: c_int, path: Text, flags: c_int, mode: c_uint) -> Verdict<c_int> {
@@ -33,7 +33,7 @@ fn rename_at(from: (c_int, Text), to: (c_int, Text), flags: c_uint) -> Verdict<c
     })
 }
 
-/// Real and effective user are one here, or the kernel answers.
+/// AT_EACCESS makes no difference: if real and effective user differ, the kernel serves the call.
 fn access_at(directory: c_int, path: Text, wanted: c_int, flags: c_int) -> Verdict<c_int> {
     at(directory, path, |path| {
         if flags & !libc::AT_EACCESS == 0 { names::access(directory, path, wanted).map(done) } else { None }
@@ -70,7 +70,7 @@ interpose! {
         rename_at((from, source), (to, target), flags);
 }
 
-/// Fortified calls without a mode must not create: the C library ends a program that asks for that.
+/// Fortified calls without a mode must not create a file: the C library aborts the program.
 fn without_mode(directory: c_int, path: Text, flags: c_int) -> Verdict<c_int> {
     let creates = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
     if creates { None } else { open_at(directory, path, flags, 0) }

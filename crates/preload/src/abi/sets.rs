@@ -1,6 +1,6 @@
-//! Calls on many descriptors at once, and on those that travel in messages.
+//! Calls on sets of descriptors, and on descriptors in messages.
 
-use super::arguments::{Array, Place};
+use super::arguments::{Array, Pointer};
 use super::{Upgrade, upgrade};
 use crate::table;
 use rustix::io::Errno;
@@ -8,10 +8,9 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 type Out = *mut c_void;
 
-/// Descriptors to wait for.
 struct Polled(Array<libc::pollfd>, libc::nfds_t);
 
-/// A regular file is always ready, and a descriptor of the ring is never.
+/// A ring descriptor would never be ready, as its `O_PATH` duplicate; a regular file always is.
 impl Upgrade for Polled {
     fn upgrade(&self) -> Result<(), Errno> {
         let polled = usize::try_from(self.1).ok().and_then(|count| self.0.values(count).ok());
@@ -19,18 +18,18 @@ impl Upgrade for Polled {
     }
 }
 
-/// A bit for each descriptor.
+/// Descriptor set of `select`: a bit for each.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Set(Array<u64>);
 
-/// Those below a number.
+/// Descriptors of a set below a number.
 struct Chosen(Set, c_int);
 
 impl Upgrade for Chosen {
     fn upgrade(&self) -> Result<(), Errno> {
         let count = usize::try_from(self.1).unwrap_or(0);
-        // No set is none; a bad pointer is the kernel's to tell of.
+        // Null is an empty set; the kernel reports bad pointers.
         let words = self.0.0.values(count.div_ceil(64)).unwrap_or_default();
         let chosen = |number: &c_int| {
             let at = number.cast_unsigned() as usize;
@@ -40,10 +39,10 @@ impl Upgrade for Chosen {
     }
 }
 
-/// A message, with descriptors in it perhaps.
+/// A message that may carry descriptors.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Message(Place<libc::msghdr>);
+pub struct Message(Pointer<libc::msghdr>);
 
 impl Upgrade for Message {
     fn upgrade(&self) -> Result<(), Errno> {
@@ -55,17 +54,17 @@ impl Upgrade for Message {
 }
 
 fn upgrade_sent(message: &libc::msghdr) -> Result<(), Errno> {
-    // SAFETY: the message is the caller's, with as many bytes of control data as it says.
+    // SAFETY: the caller's message has as many bytes of control data as it states.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const *message) };
     while !header.is_null() {
-        // SAFETY: the macros of the C library have found a header inside of what the caller gave.
+        // SAFETY: the C library's macros found the header inside the caller's control data.
         let (level, kind, size, data) = unsafe {
             ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len, libc::CMSG_DATA(header))
         };
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
             let bytes = size.saturating_sub(size_of::<libc::cmsghdr>());
             for at in 0..bytes / size_of::<c_int>() {
-                // SAFETY: the header tells that so many numbers follow it.
+                // SAFETY: the header's length states that these numbers follow it.
                 unsafe { data.cast::<c_int>().add(at).read_unaligned() }.upgrade()?;
             }
         }
@@ -75,7 +74,6 @@ fn upgrade_sent(message: &libc::msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Several messages.
 struct Messages(Array<libc::mmsghdr>, c_uint);
 
 impl Upgrade for Messages {
@@ -86,20 +84,19 @@ impl Upgrade for Messages {
     }
 }
 
-/// Asynchronous calls, which threads of the C library make past this library.
+/// An asynchronous call, which threads of the C library execute without this library.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Asynchronous(Place<libc::aiocb>);
+pub struct Asynchronous(Pointer<libc::aiocb>);
 
 impl Upgrade for Asynchronous {
     fn upgrade(&self) -> Result<(), Errno> {
-        // The descriptor is what it begins with.
+        // The structure begins with the descriptor.
         self.0.cast::<c_int>().get().map_or(Ok(()), |number| number.upgrade())
     }
 }
 
-/// A list of them.
-struct List(Array<Place<libc::aiocb>>, c_int);
+struct List(Array<Pointer<libc::aiocb>>, c_int);
 
 impl Upgrade for List {
     fn upgrade(&self) -> Result<(), Errno> {
@@ -110,22 +107,22 @@ impl Upgrade for List {
 
 super::interpose! {
     fn [poll, __poll](polled: Array<libc::pollfd>, count: libc::nfds_t, timeout: c_int) -> c_int =
-        super::kernels(&[&Polled(polled, count)]);
+        super::upgrade_first(&[&Polled(polled, count)]);
     fn [__poll_chk](polled: Array<libc::pollfd>, count: libc::nfds_t, timeout: c_int, size: usize) -> c_int =
-        super::kernels(&[&Polled(polled, count)]);
+        super::upgrade_first(&[&Polled(polled, count)]);
     fn [ppoll](polled: Array<libc::pollfd>, count: libc::nfds_t, timeout: Out, mask: Out) -> c_int =
-        super::kernels(&[&Polled(polled, count)]);
+        super::upgrade_first(&[&Polled(polled, count)]);
     fn [__ppoll_chk](
         polled: Array<libc::pollfd>, count: libc::nfds_t, timeout: Out, mask: Out, size: usize
-    ) -> c_int = super::kernels(&[&Polled(polled, count)]);
+    ) -> c_int = super::upgrade_first(&[&Polled(polled, count)]);
     fn [select, __select](count: c_int, read: Set, write: Set, other: Set, timeout: Out) -> c_int =
-        super::kernels(&[&Chosen(read, count), &Chosen(write, count), &Chosen(other, count)]);
+        super::upgrade_first(&[&Chosen(read, count), &Chosen(write, count), &Chosen(other, count)]);
     fn [pselect](count: c_int, read: Set, write: Set, other: Set, timeout: Out, mask: Out) -> c_int =
-        super::kernels(&[&Chosen(read, count), &Chosen(write, count), &Chosen(other, count)]);
+        super::upgrade_first(&[&Chosen(read, count), &Chosen(write, count), &Chosen(other, count)]);
     fn [sendmmsg, __sendmmsg](number: c_int, messages: Array<libc::mmsghdr>, count: c_uint, flags: c_int) -> c_int =
-        super::kernels(&[&number, &Messages(messages, count)]);
-    fn [lio_listio, lio_listio64](mode: c_int, list: Array<Place<libc::aiocb>>, count: c_int, event: Out) -> c_int =
-        super::kernels(&[&List(list, count)]);
+        super::upgrade_first(&[&number, &Messages(messages, count)]);
+    fn [lio_listio, lio_listio64](mode: c_int, list: Array<Pointer<libc::aiocb>>, count: c_int, event: Out) -> c_int =
+        super::upgrade_first(&[&List(list, count)]);
 }
 
 upgrade! {
@@ -136,5 +133,5 @@ upgrade! {
     fn [aio_cancel, aio_cancel64](number: c_int, call: Out) -> c_int [number];
 }
 
-// `select` takes sets of words of this size.
+// Sets of `select` consist of words of this size.
 const _: () = assert!(size_of::<c_long>() == size_of::<u64>());

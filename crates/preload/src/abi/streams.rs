@@ -1,4 +1,4 @@
-//! Streams of the C library, which does the calls of their descriptors itself, past this library: they are the kernel's.
+//! Streams. The C library's I/O on their descriptors bypasses this library, so that the kernel must serve them.
 
 use super::arguments::Text;
 use super::upgrade;

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Each test has numbers of its own: the table is one.
+/// Tests share the table: each uses other numbers.
 fn opened(number: i32, handle: u64) -> &'static Entry {
     let entry = entry(number).unwrap();
     entry.install(number, Opened { handle, key: None, flags: 0, view: 0 });
@@ -9,36 +9,36 @@ fn opened(number: i32, handle: u64) -> &'static Entry {
 
 fn hold(entry: &'static Entry) -> Hold {
     match entry.hold() {
-        Met::File(file) => file,
+        Resolved::File(file) => file,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_number_that_was_never_used_is_the_kernels() {
+fn unused_numbers_belong_to_the_kernel() {
     assert!(entry(100).unwrap().is_free());
-    assert!(matches!(entry(100).unwrap().hold(), Met::Kernel));
+    assert!(matches!(entry(100).unwrap().hold(), Resolved::Kernel));
     assert!(entry(-1).is_none());
     assert!(entry(NUMBERS as i32).is_none());
 }
 
 #[test]
-fn the_last_close_gives_the_handle_and_the_number_is_free_after() {
+fn the_last_close_returns_the_handle_and_frees_the_number() {
     let entry = opened(101, 7);
     assert_eq!(entry.begin_close(), Closed::Last(7));
-    assert!(matches!(entry.hold(), Met::Nothing));
-    assert_eq!(entry.begin_close(), Closed::Nothing);
+    assert!(matches!(entry.hold(), Resolved::Invalid));
+    assert_eq!(entry.begin_close(), Closed::Invalid);
     entry.free();
-    assert!(matches!(entry.hold(), Met::Kernel));
+    assert!(matches!(entry.hold(), Resolved::Kernel));
 }
 
 #[test]
-fn a_close_amid_a_call_leaves_the_number_to_the_kernel_and_the_handle_to_the_call() {
+fn a_close_during_a_call_leaves_the_handle_to_the_call() {
     let entry = opened(102, 8);
     let (first, second) = (hold(entry), hold(entry));
-    assert_eq!(entry.begin_close(), Closed::Left(8));
-    assert!(matches!(entry.hold(), Met::Kernel));
-    // The kernel may give the number to another file at once; the ring not yet.
+    assert_eq!(entry.begin_close(), Closed::Deferred(8));
+    assert!(matches!(entry.hold(), Resolved::Kernel));
+    // The kernel may reuse the number at once, the ring not yet.
     assert!(!entry.is_free());
     assert_eq!(first.entry.end_call(), None);
     std::mem::forget(first);
@@ -48,7 +48,7 @@ fn a_close_amid_a_call_leaves_the_number_to_the_kernel_and_the_handle_to_the_cal
 }
 
 #[test]
-fn an_upgrade_takes_the_offset_from_calls_under_way() {
+fn an_upgrade_takes_the_offset_from_calls_in_flight() {
     let entry = opened(103, 9);
     let file = hold(entry);
     assert!(file.move_offset(0, 5));
@@ -57,12 +57,12 @@ fn an_upgrade_takes_the_offset_from_calls_under_way() {
     assert!(!file.move_offset(5, 6) && !file.set_offset(6));
     assert_eq!(file.offset(), None);
     assert_eq!(entry.end_upgrade(), None);
-    assert!(matches!(entry.hold(), Met::Kernel) && !file.is_current());
+    assert!(matches!(entry.hold(), Resolved::Kernel) && !file.is_current());
     assert_eq!(entry.begin_upgrade().unwrap(), None);
 }
 
 #[test]
-fn an_upgrade_that_fails_leaves_all_as_it_was() {
+fn a_failed_upgrade_restores_the_file() {
     let entry = opened(104, 10);
     assert!(entry.begin_upgrade().unwrap().is_some());
     let offset = entry.take_offset();
@@ -71,32 +71,32 @@ fn an_upgrade_that_fails_leaves_all_as_it_was() {
 }
 
 #[test]
-fn who_comes_amid_an_upgrade_waits_for_its_end() {
+fn calls_during_an_upgrade_wait() {
     let entry = opened(105, 11);
     assert!(entry.begin_upgrade().unwrap().is_some());
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| matches!(entry.hold(), Met::Kernel));
+        let waiting = scope.spawn(|| matches!(entry.hold(), Resolved::Kernel));
         assert_eq!(entry.end_upgrade(), Some(11));
         assert!(waiting.join().unwrap());
     });
 }
 
-/// Readers of one file while others close it and open it again: each handle is given back once, never while it is held.
+/// Threads read one file while another one closes and reopens it: each handle is closed once, never while it is held.
 #[test]
-fn threads_that_hold_and_close_one_number_give_each_handle_back_once() {
+fn concurrent_holds_and_closes_close_each_handle_once() {
     const ROUNDS: u64 = 20_000;
     let entry = entry(106).unwrap();
     let returned = [const { AtomicU32::new(0) }; ROUNDS as usize];
-    let give_back = |handle: u64| returned[handle as usize].fetch_add(1, Ordering::SeqCst);
+    let close = |handle: u64| returned[handle as usize].fetch_add(1, Ordering::SeqCst);
     let done = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 while done.load(Ordering::SeqCst) == 0 {
-                    let Met::File(file) = entry.hold() else { continue };
+                    let Resolved::File(file) = entry.hold() else { continue };
                     assert_eq!(returned[file.opened().handle as usize].load(Ordering::SeqCst), 0);
                     if let Some(handle) = file.entry.end_call() {
-                        give_back(handle);
+                        close(handle);
                     }
                     std::mem::forget(file);
                 }
@@ -109,13 +109,13 @@ fn threads_that_hold_and_close_one_number_give_each_handle_back_once() {
             entry.install(106, Opened { handle, key: None, flags: 0, view: 0 });
             if handle % 2 == 0 {
                 if let Closed::Last(handle) = entry.begin_close() {
-                    give_back(handle);
+                    close(handle);
                     entry.free();
                 }
             } else if entry.begin_upgrade().unwrap().is_some()
                 && let Some(handle) = entry.end_upgrade()
             {
-                give_back(handle);
+                close(handle);
             }
         }
         done.store(1, Ordering::SeqCst);

@@ -1,11 +1,11 @@
-/* A program whose agent goes away when it has said so much. */
+/* A program whose agent stops after its first output. */
 #include "show.h"
 
 int main(void)
 {
     char text[8];
     limit();
-    /* The test knows what numbers there will be: what was inherited must not have some of them. */
+    /* The test expects certain descriptor numbers, which inherited descriptors must not occupy. */
     for (int inherited = 3; inherited < 100; inherited++)
         close(inherited);
     int fd = SHOW(open("file", O_RDWR | O_CREAT, 0600));

@@ -1,4 +1,4 @@
-/* Processes: what children inherit, what they become, and what is left at the end. */
+/* Processes: inheritance by children, exec, and files at exit. */
 #include "show.h"
 #include <pthread.h>
 #include <spawn.h>
@@ -17,7 +17,7 @@ static void forked(void)
     if (child == 0) {
         SHOW(read(fd, text, 3));
         puts(text);
-        /* One of its own. */
+        /* The child opens a file. */
         int own = SHOW(open("of-child", O_RDWR | O_CREAT, 0600));
         SHOW(write(own, "child\n", 6));
         SHOW(lseek(own, 1, SEEK_SET));
@@ -86,7 +86,7 @@ static void became_others(void)
 
 static int stop;
 
-/* Opens, writes and closes while children close everything that they see. */
+/* Opens, writes and closes files while children close all descriptors. */
 static void *busy(void *unused)
 {
     long failed = 0;

@@ -1,4 +1,4 @@
-/* Calls that the ring knows, on one file, with their failures. */
+/* Calls that the ring serves, on one file, with their errors. */
 #include "show.h"
 
 static void data(void)

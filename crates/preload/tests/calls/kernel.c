@@ -1,4 +1,4 @@
-/* Calls that only the kernel can answer, each on a descriptor that the ring has had so far. */
+/* Calls that only the kernel can serve, each on a ring descriptor. */
 #include "show.h"
 #include <aio.h>
 #include <dirent.h>
@@ -15,7 +15,7 @@
 #include <sys/time.h>
 #include <sys/xattr.h>
 
-/* A file with ten digits, read up to the third. */
+/* A file of ten digits, of which three have been read. */
 static int fresh(void)
 {
     char text[3];

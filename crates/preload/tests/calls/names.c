@@ -27,7 +27,7 @@ int main(void)
     umask(0);
     SHOW(close(open("./d//g", O_CREAT | O_WRONLY, 0666)));
     mode_of("d/g");
-    /* Too long by its beginning: what is left behind the view's own path would not be. */
+    /* The absolute path is too long; its part below the view is not. */
     size_t length = strlen(here);
     memcpy(path, here, length);
     memset(path + length, '/', PATH_MAX - length);

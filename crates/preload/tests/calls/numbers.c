@@ -1,4 +1,4 @@
-/* The numbers of descriptors: the lowest free one, those of standard streams, and a program that closes all it does not know. */
+/* Descriptor numbers: the lowest free one, standard streams, and a program that closes all unknown descriptors. */
 #include "show.h"
 #include <linux/close_range.h>
 

@@ -1,5 +1,4 @@
-/* What every program here prints: a call, what it returned, and errno if it failed. A run with the library and one without
- * must print the same. */
+/* Prints a call, its result, and errno if it failed. Runs with and without the library must print the same. */
 #ifndef SHOW_H
 #define SHOW_H
 #define _GNU_SOURCE
@@ -45,6 +44,6 @@ static inline void finish(pid_t child)
     fflush(stdout);
 }
 
-/* A deadlock ends as a signal. */
+/* A deadlock ends with a signal. */
 static inline void limit(void) { alarm(60); }
 #endif

@@ -1,4 +1,4 @@
-/* Threads, signal handlers and cancellation on descriptors that they share. */
+/* Threads, signal handlers and cancellation on shared descriptors. */
 #include "show.h"
 #include <pthread.h>
 #include <setjmp.h>
@@ -29,7 +29,7 @@ static void *write_records(void *first)
     return NULL;
 }
 
-/* Has the kernel take the file over while the others are at it. */
+/* Upgrades the file while other threads use it. */
 static void *map(void *after)
 {
     usleep((useconds_t)(uintptr_t)after);
@@ -53,7 +53,7 @@ static void run(void *(*task)(void *), int takes_over)
     SHOW(failed);
 }
 
-/* Each record once, whole, wherever. */
+/* Each record exists once and complete, in any order. */
 static void check(void)
 {
     uint32_t record[SIZE / 4];
@@ -103,7 +103,7 @@ static void on_alarm(int signal)
         siglongjmp(escape, 1);
 }
 
-/* Bytes of the main program and of a handler that interrupts it, on one offset: none is lost. */
+/* The main program and a handler that interrupts it write through one offset: no byte is lost. */
 static void signals(int jumps)
 {
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
@@ -131,11 +131,11 @@ static void signals(int jumps)
         for (long at = 0; at < count; at++)
             *(text[at] == 'm' ? &ours : text[at] == 'H' ? &theirs : &others) += 1;
     SHOW(short_ones + refused);
-    /* A write that a handler has left for good may have happened or not. */
+    /* A write that a handler left by a jump may or may not have happened. */
     SHOW(jumps ? ours >= written : ours == written);
     SHOW(jumps ? theirs <= handled : theirs == handled);
     SHOW(jumps || others == 0);
-    /* Others can still use it. */
+    /* Other calls can still use the file. */
     pthread_t thread;
     pthread_create(&thread, NULL, write_records, (void *)0);
     pthread_join(thread, NULL);
@@ -160,7 +160,7 @@ static void *blocked(void *unused)
     return NULL;
 }
 
-/* A thread that is cancelled in a call unwinds through the library. */
+/* A thread that is cancelled during a call unwinds through the library. */
 static void cancelled(void)
 {
     pthread_t thread;
@@ -188,7 +188,7 @@ static void *read_anything(void *unused)
     return (void *)wrong;
 }
 
-/* A file is closed and opened again while another thread reads it. */
+/* A file is closed and reopened while another thread reads it. */
 static void closed_amid(void)
 {
     pthread_t thread;

@@ -1,39 +1,39 @@
-//! Programs in C that make every kind of call and tell what they were told: the same with the library and without.
+//! C programs that make every kind of call and print the results, which must be the same with and without the library.
 
 use crate::directory::{Bed, tree};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The program `name` of `tests/calls`.
+/// Compiles the program `name` of `tests/calls`.
 pub fn build(name: &str, into: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls").join(name).with_extension("c");
     let program = into.join(name);
     let mut compiler = Command::new("cc");
-    // What it warns of is done on purpose.
+    // The programs misuse functions on purpose.
     compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
     assert!(compiler.status().expect("cc").success(), "{} does not compile", source.display());
     program
 }
 
-/// What it said, and how it ended.
+/// Returns the output and exit status of a program.
 pub fn text(output: &Output) -> String {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
 }
 
-/// Runs the program without the library, then with it and each of `declines_each`.
+/// Runs the program without and with the library, and with an agent for each of `declines_each`.
 fn compare(name: &str, declines_each: &[u64]) {
     let programs = tempfile::tempdir().expect("a directory");
     let program = build(name, programs.path());
     for declines_each in declines_each {
         let bed = Bed::new(*declines_each);
         let expected = text(&bed.without(&program).output().expect("it starts"));
-        let told = text(&bed.with_ring(&program).output().expect("it starts"));
-        for (line, (told, expected)) in told.lines().zip(expected.lines()).enumerate() {
-            assert_eq!(told, expected, "line {} of {name}, {declines_each}", line + 1);
+        let printed = text(&bed.with_ring(&program).output().expect("it starts"));
+        for (line, (printed, expected)) in printed.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(printed, expected, "line {} of {name}, {declines_each}", line + 1);
         }
-        assert_eq!(told, expected);
-        assert!(bed.asked() > 10, "only {} requests: this was the kernel", bed.asked());
+        assert_eq!(printed, expected);
+        assert!(bed.asked() > 10, "only {} requests: the kernel served the calls", bed.asked());
         bed.settle();
         assert_eq!(tree(&bed.view()), tree(&bed.plain()));
     }
@@ -50,7 +50,7 @@ fn names_relative_and_absolute() {
 }
 
 #[test]
-fn calls_that_only_the_kernel_can_answer() {
+fn calls_that_only_the_kernel_can_serve() {
     compare("kernel", &[0, 3, 7]);
 }
 

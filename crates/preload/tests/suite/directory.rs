@@ -1,7 +1,7 @@
-//! An agent whose one view is a plain directory, and programs that have the library.
+//! An agent whose only view is a plain directory, and commands that use it.
 //!
-//! What the ring declines is there for the kernel as well: a name that hands a file over is a symbolic link to the agent's
-//! own descriptor of it.
+//! The kernel serves the same directory for requests that the ring declines: a handover name is a symbolic link to the agent's
+//! descriptor of the file.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ struct File {
 pub struct Directory {
     root: PathBuf,
     last: AtomicU64,
-    /// Requests so far, and after how many of them each is declined.
+    /// Number of requests; every `declines_each`th is declined.
     asked: AtomicU64,
     declines_each: u64,
 }
@@ -46,13 +46,13 @@ impl Directory {
         rustix::fs::open(&self.root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// The directory that a path starts from: the agent knows those below its root by number.
+    /// Opens the start directory of a path; directories below the root are identified by inode number.
     fn start(&self, at: Start) -> Result<OwnedFd, Errno> {
         let root = self.open_root()?;
         if at.dir == 1 { Ok(root) } else { find(root, at.dir).ok_or(Errno::XDEV) }
     }
 
-    /// The directory of a path, and the last name in it.
+    /// Opens the directory of a path, and returns the last name.
     fn parent<'a>(&self, at: Start, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Errno> {
         let split = path.iter().rposition(|byte| *byte == b'/');
         let (above, name) = split.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]));
@@ -164,7 +164,7 @@ impl Directory {
         asked.answer_with(name.as_deref().unwrap_or_default().as_bytes());
     }
 
-    /// The name that handed the file over ends with it.
+    /// Removes a file's handover name.
     fn forget(&self, file: &File) {
         if let Some(name) = file.handed_over.lock().expect("no panic").take() {
             std::fs::remove_file(self.root.join(name)).expect("it is there");
@@ -262,7 +262,7 @@ fn status(stat: &Stat) -> Status {
     }
 }
 
-/// The agent, its view, and a directory beside it for a run without.
+/// The agent, its view, and a plain directory for runs without the library.
 pub struct Bed {
     server: Arc<Server<Directory>>,
     handler: Arc<Directory>,
@@ -271,9 +271,9 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// An agent that declines every `declines_each`th request, unless that is 0.
+    /// Starts an agent that declines every `declines_each`th request, unless that is 0.
     pub fn new(declines_each: u64) -> Self {
-        // Programs have told what is left of a mode.
+        // Programs have applied their umask to modes.
         rustix::process::umask(Mode::empty());
         let dir = tempfile::tempdir().expect("a directory");
         let view = dir.path().join("view");
@@ -299,22 +299,22 @@ impl Bed {
         self.dir.path().join("plain")
     }
 
-    /// Requests so far.
+    /// Returns the number of requests.
     pub fn asked(&self) -> u64 {
         self.handler.asked.load(Ordering::SeqCst)
     }
 
-    /// The agent goes away.
+    /// Stops the agent.
     pub fn stop(&self) {
         self.server.stop();
     }
 
-    /// Waits until the agent knows of no program.
+    /// Waits until no program is connected.
     pub fn settle(&self) {
         self.server.settle();
     }
 
-    /// `program`, in the view, that finds the agent if it looks for it.
+    /// Returns a command that runs `program` in the view, with the agent in its environment.
     pub fn with_agent(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.current_dir(self.view());
@@ -322,14 +322,14 @@ impl Bed {
         command
     }
 
-    /// `program`, in the view, with the library.
+    /// Returns a command that runs `program` in the view, with the library preloaded.
     pub fn with_ring(&self, program: impl AsRef<Path>) -> Command {
         let mut command = self.with_agent(program);
         command.env("LD_PRELOAD", library());
         command
     }
 
-    /// `program`, beside the view, without.
+    /// Returns a command that runs `program` in the plain directory, without the library.
     pub fn without(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.current_dir(self.plain());
@@ -337,15 +337,15 @@ impl Bed {
     }
 }
 
-/// Cargo builds the library before the tests, and puts it beside them.
+/// Returns the path of the library, which cargo builds beside the tests.
 pub fn library() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let library = program.with_file_name("libtameike_preload.so");
-    assert!(library.exists(), "{} is not there", library.display());
+    assert!(library.exists(), "{} does not exist", library.display());
     library
 }
 
-/// What is below a directory: names, kinds, permissions, content.
+/// Returns names, types, permissions and content of all files below a directory.
 pub fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_owned()];

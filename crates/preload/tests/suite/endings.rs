@@ -1,4 +1,4 @@
-//! Without an agent, from the beginning or from some moment on.
+//! Programs without an agent, and programs whose agent stops.
 
 use crate::calls::{build, text};
 use crate::directory::{Bed, tree};
@@ -24,21 +24,21 @@ fn without_a_ring_the_library_does_nothing() {
 }
 
 #[test]
-fn when_the_agent_goes_its_files_fail_and_later_ones_are_the_kernels() {
+fn after_the_agent_stops_its_files_fail_and_later_ones_use_the_kernel() {
     let programs = tempfile::tempdir().expect("a directory");
     let bed = Bed::new(0);
     let mut command = bed.with_ring(build("alone", programs.path()));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut told = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
     while !line.contains("write(") {
         line.clear();
-        assert!(told.read_line(&mut line).expect("a line") > 0, "it has ended");
+        assert!(output.read_line(&mut line).expect("a line") > 0, "it has ended");
     }
     bed.stop();
     child.stdin.take().expect("a pipe").write_all(b"\n").expect("it reads");
     let mut rest = String::new();
-    told.read_to_string(&mut rest).expect("text");
+    output.read_to_string(&mut rest).expect("text");
     assert!(child.wait().expect("it ends").success());
     let expected = "pread(fd, text, 3, 0) = -1 EIO\npread(fd, text, 3, 0) = -1 EIO\n\
         (long)mmap(NULL, 3, PROT_READ, MAP_SHARED, fd, 0) = -1 EIO\nopen(\"file\", O_RDWR) = 4\n\

@@ -1,4 +1,4 @@
-//! The library in programs, before an agent whose view is a plain directory: no mount is needed.
+//! Programs with the library preloaded, and an agent whose view is a plain directory, so that no mount is needed.
 
 mod calls;
 mod directory;

@@ -1,9 +1,9 @@
-//! Programs that know nothing of the library: what they say and leave is the same with it and without.
+//! Unmodified programs: their output and files must be the same with and without the library.
 
 use crate::directory::{Bed, tree};
 
-/// Runs `script` in bash, beside the view without the library, and in the view with it, where it has to make more than
-/// `asked_min` requests.
+/// Runs `script` in bash, in a plain directory without the library, and in the view with it, where it must make more than `asked_min`
+/// requests.
 fn compare(script: &str, asked_min: u64) {
     for declines_each in [0, 9] {
         let bed = Bed::new(declines_each);
@@ -15,7 +15,7 @@ fn compare(script: &str, asked_min: u64) {
         let expected = run(bed.without("bash"));
         assert!(expected.ends_with("exit status: 0"), "without the library: {expected}");
         assert_eq!(run(bed.with_ring("bash")), expected);
-        assert!(bed.asked() > asked_min, "only {} requests: this was the kernel", bed.asked());
+        assert!(bed.asked() > asked_min, "only {} requests: the kernel served the calls", bed.asked());
         bed.settle();
         assert_eq!(tree(&bed.view()), tree(&bed.plain()));
     }
@@ -138,7 +138,7 @@ fn databases() {
     );
 }
 
-/// It checks what it has written.
+/// fio verifies what it has written.
 #[test]
 fn fio() {
     let engines = "psync pvsync mmap";

@@ -1,4 +1,4 @@
-//! Every function of this machine's C library is stood before, or there is a reason why not.
+//! Each function of this machine's C library is either replaced by the library, or listed in `symbols.txt` with a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const TABLE: &str = include_str!("symbols.txt");
 
-/// Functions that `library` has for others, without versions.
+/// Returns the functions that `library` exports, without versions.
 fn functions(library: &Path) -> BTreeSet<String> {
     let output = Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library).output().expect("nm");
     let listed = String::from_utf8(output.stdout).expect("text");
@@ -19,7 +19,7 @@ fn functions(library: &Path) -> BTreeSet<String> {
     functions.collect()
 }
 
-/// The C library that this program has.
+/// Returns the path of this program's C library.
 fn c_library() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
@@ -30,7 +30,7 @@ fn c_library() -> String {
         .to_owned()
 }
 
-/// Reasons with the patterns of names that they are for, in order.
+/// Returns reasons with their name patterns, in order.
 fn reasons() -> Vec<Reason> {
     let mut reasons: Vec<Reason> = Vec::new();
     for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
@@ -43,7 +43,7 @@ fn reasons() -> Vec<Reason> {
     reasons
 }
 
-/// Whether `name` is one of `pattern`, in which each `*` stands for anything.
+/// Matches `name` with `pattern`, in which each `*` matches any text.
 fn fits(name: &str, pattern: &str) -> bool {
     match pattern.split_once('*') {
         None => name == pattern,
@@ -61,9 +61,9 @@ fn reason(reasons: &[Reason], name: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn every_function_of_the_c_library_is_stood_before_or_has_a_reason() {
+fn every_function_of_the_c_library_is_replaced_or_has_a_reason() {
     let (ours, theirs) = (functions(&crate::directory::library()), functions(Path::new(&c_library())));
-    assert!(theirs.len() > 2000 && ours.contains("read"), "nm has told of {} functions", theirs.len());
+    assert!(theirs.len() > 2000 && ours.contains("read"), "nm has listed {} functions", theirs.len());
     let reasons = reasons();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut unknown = Vec::new();
@@ -73,22 +73,22 @@ fn every_function_of_the_c_library_is_stood_before_or_has_a_reason() {
             None => unknown.push(name),
         }
     }
-    println!("{} functions, {} of them stood before", theirs.len(), theirs.intersection(&ours).count());
+    println!("{} functions, {} of them replaced", theirs.len(), theirs.intersection(&ours).count());
     counts.iter().for_each(|(reason, count)| println!("{count:5} {reason}"));
-    assert!(unknown.is_empty(), "stand before these, or say in symbols.txt why not: {unknown:?}");
+    assert!(unknown.is_empty(), "replace these, or list them in symbols.txt with a reason: {unknown:?}");
 }
 
-/// A name that is misspelt stands before nothing.
+/// A function with a misspelt name would replace nothing.
 #[test]
-fn what_the_library_has_is_of_the_c_library_or_has_a_reason() {
+fn every_function_of_the_library_is_in_the_c_library_or_has_a_reason() {
     let (ours, theirs) = (functions(&crate::directory::library()), functions(Path::new(&c_library())));
     let reasons = reasons();
     let unknown: Vec<_> = ours.difference(&theirs).filter(|name| reason(&reasons, name).is_none()).collect();
-    assert!(unknown.is_empty(), "the C library has none of these: {unknown:?}");
+    assert!(unknown.is_empty(), "the C library does not have these: {unknown:?}");
 }
 
 #[test]
-fn a_function_that_nobody_has_thought_of_is_found() {
+fn unknown_functions_are_detected() {
     assert_eq!(reason(&reasons(), "read_everything_at_once"), None);
     assert!(fits("fts_set", "fts_set") && fits("strlen", "str*") && fits("srand48_r", "*rand48*"));
     assert!(!fits("fts_sets", "fts_set") && !fits("xstr", "str*"));

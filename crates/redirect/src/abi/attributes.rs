@@ -1,23 +1,23 @@
-//! `stat` and its kin, also under the names that programs were built against before glibc 2.33; and changes of attributes by path.
+//! `stat` and its variants, including the names that glibc had before 2.33, and changes of attributes by path.
 
 use super::{done, of};
-use crate::{attributes, names, rights};
+use crate::{attributes, names, permissions};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Statx, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use std::ffi::{CString, c_int, c_uint};
 use tameike_core::Timestamp;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_interpose::arguments::{Place, Text};
+use tameike_interpose::arguments::{Pointer, Text};
 use tameike_interpose::{Verdict, interpose};
 
-/// What `struct stat` is called in the older functions' first argument.
+/// Version of `struct stat` in the first argument of the older functions.
 #[cfg(target_arch = "x86_64")]
 const STAT_VERSION: c_int = 1;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_VERSION: c_int = 0;
 
-type Out = Place<Stat>;
+type Out = Pointer<Stat>;
 
 fn find(directory: c_int, path: Text, flags: c_int) -> Verdict<Stat> {
     of(path, |path| match path {
@@ -34,12 +34,12 @@ fn stat_open(number: c_int, out: Out) -> Verdict<c_int> {
     attributes::of_open(number).map(|found| done(found.and_then(|stat| out.put(stat))))
 }
 
-fn statx_at(directory: c_int, path: Text, flags: c_int, out: Place<Statx>) -> Verdict<c_int> {
+fn statx_at(directory: c_int, path: Text, flags: c_int, out: Pointer<Statx>) -> Verdict<c_int> {
     find(directory, path, flags)
         .map(|found| done(found.and_then(|stat| out.put(attributes::extended(&stat)))))
 }
 
-/// An older function, of a version that has today's `struct stat`.
+/// Serves an older function if its version is that of today's `struct stat`.
 fn current(version: c_int, with: impl FnOnce() -> Verdict<c_int>) -> Verdict<c_int> {
     if version == STAT_VERSION { with() } else { None }
 }
@@ -49,7 +49,7 @@ fn change_mode(directory: c_int, path: Text, mode: c_uint, flags: c_int) -> Verd
     let change = AttrChange { mode: Some((mode & 0o7777) as u16), ..AttrChange::default() };
     let of_directory = |path: &CString| rustix::fs::chmodat(CWD, path, bits, AtFlags::empty());
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| rights::change(directory, path, follow, change, of_directory).map(done))
+    of(path, |path| permissions::change(directory, path, follow, change, of_directory).map(done))
 }
 
 fn change_owner(directory: c_int, path: Text, user: c_uint, group: c_uint, flags: c_int) -> Verdict<c_int> {
@@ -62,10 +62,10 @@ fn change_owner(directory: c_int, path: Text, user: c_uint, group: c_uint, flags
     let of_directory =
         |path: &CString| rustix::fs::chownat(CWD, path, user, group, AtFlags::SYMLINK_NOFOLLOW);
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| rights::change(directory, path, follow, change, of_directory).map(done))
+    of(path, |path| permissions::change(directory, path, follow, change, of_directory).map(done))
 }
 
-/// Two times, as `utimensat` has them.
+/// Changes times in the form of `utimensat`.
 fn change_times(directory: c_int, path: Text, times: [libc::timespec; 2], flags: c_int) -> Verdict<c_int> {
     let set = |time: &libc::timespec| match time.tv_nsec {
         libc::UTIME_OMIT => None,
@@ -78,12 +78,12 @@ fn change_times(directory: c_int, path: Text, times: [libc::timespec; 2], flags:
     let both = Timestamps { last_access: kernels(access), last_modification: kernels(change) };
     let of_directory = |path: &CString| rustix::fs::utimensat(CWD, path, &both, AtFlags::SYMLINK_NOFOLLOW);
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| rights::change(directory, path, follow, changes, of_directory).map(done))
+    of(path, |path| permissions::change(directory, path, follow, changes, of_directory).map(done))
 }
 
 const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
 
-fn exact(path: Text, directory: c_int, times: Place<[libc::timespec; 2]>, flags: c_int) -> Verdict<c_int> {
+fn exact(path: Text, directory: c_int, times: Pointer<[libc::timespec; 2]>, flags: c_int) -> Verdict<c_int> {
     let times = times.get().unwrap_or([NOW; 2]);
     if times.iter().any(|time| !matches!(time.tv_nsec, 0..1_000_000_000 | libc::UTIME_NOW | libc::UTIME_OMIT))
     {
@@ -95,7 +95,7 @@ fn exact(path: Text, directory: c_int, times: Place<[libc::timespec; 2]>, flags:
 fn by_microseconds(
     directory: c_int,
     path: Text,
-    times: Place<[libc::timeval; 2]>,
+    times: Pointer<[libc::timeval; 2]>,
     flags: c_int,
 ) -> Verdict<c_int> {
     let of = |time: libc::timeval| libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 };
@@ -107,7 +107,7 @@ fn by_microseconds(
     }
 }
 
-fn by_seconds(path: Text, times: Place<libc::utimbuf>) -> Verdict<c_int> {
+fn by_seconds(path: Text, times: Pointer<libc::utimbuf>) -> Verdict<c_int> {
     let of = |seconds| libc::timespec { tv_sec: seconds, tv_nsec: 0 };
     let times = times.get().map_or([NOW; 2], |times| [of(times.actime), of(times.modtime)]);
     change_times(AT_FDCWD, path, times, 0)
@@ -127,7 +127,7 @@ interpose! {
         current(version, || stat_open(number, out));
     fn [__fxstatat, __fxstatat64](version: c_int, directory: c_int, path: Text, out: Out, flags: c_int) -> c_int =
         current(version, || stat_at(directory, path, out, flags));
-    fn [statx](directory: c_int, path: Text, flags: c_int, mask: c_uint, out: Place<Statx>) -> c_int =
+    fn [statx](directory: c_int, path: Text, flags: c_int, mask: c_uint, out: Pointer<Statx>) -> c_int =
         statx_at(directory, path, flags, out);
     fn [chmod](path: Text, mode: c_uint) -> c_int = change_mode(AT_FDCWD, path, mode, 0);
     fn [lchmod](path: Text, mode: c_uint) -> c_int = change_mode(AT_FDCWD, path, mode, AT_SYMLINK_NOFOLLOW);
@@ -138,14 +138,14 @@ interpose! {
         change_owner(AT_FDCWD, path, user, group, AT_SYMLINK_NOFOLLOW);
     fn [fchownat](directory: c_int, path: Text, user: c_uint, group: c_uint, flags: c_int) -> c_int =
         change_owner(directory, path, user, group, flags);
-    fn [utimensat](directory: c_int, path: Text, times: Place<[libc::timespec; 2]>, flags: c_int) -> c_int =
+    fn [utimensat](directory: c_int, path: Text, times: Pointer<[libc::timespec; 2]>, flags: c_int) -> c_int =
         exact(path, directory, times, flags);
-    fn [utimes](path: Text, times: Place<[libc::timeval; 2]>) -> c_int = by_microseconds(AT_FDCWD, path, times, 0);
-    fn [lutimes](path: Text, times: Place<[libc::timeval; 2]>) -> c_int =
+    fn [utimes](path: Text, times: Pointer<[libc::timeval; 2]>) -> c_int = by_microseconds(AT_FDCWD, path, times, 0);
+    fn [lutimes](path: Text, times: Pointer<[libc::timeval; 2]>) -> c_int =
         by_microseconds(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
-    fn [futimesat](directory: c_int, path: Text, times: Place<[libc::timeval; 2]>) -> c_int =
+    fn [futimesat](directory: c_int, path: Text, times: Pointer<[libc::timeval; 2]>) -> c_int =
         by_microseconds(directory, path, times, 0);
-    fn [utime](path: Text, times: Place<libc::utimbuf>) -> c_int = by_seconds(path, times);
+    fn [utime](path: Text, times: Pointer<libc::utimbuf>) -> c_int = by_seconds(path, times);
     fn [fsync, fdatasync](number: c_int) -> c_int = names::sync(number).map(done);
     fn [syncfs](number: c_int) -> c_int = names::sync(number).map(done);
 }
@@ -153,7 +153,7 @@ interpose! {
 // SAFETY: the name is that of the C library's function, and so are the arguments.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn sync() {
-    // It tells of no failure.
+    // `sync` cannot report a failure.
     let _ = tameike_interpose::guarded(names::sync_all);
     tameike_interpose::call!(sync() -> ());
 }

@@ -1,13 +1,13 @@
-//! The functions that stand before those of the C library ([`tameike_interpose`]).
+//! Functions that replace those of the C library ([`tameike_interpose`]).
 //!
-//! The only room, beside [`crate::kernel`], whose reason is `unsafe`. Functions that the C library calls within itself are not seen
-//! here: those that open files by such calls (`fopen`, `mkstemp`, `opendir`, ...) have to be here, too.
+//! Besides [`crate::kernel`], this is the only module that exists for `unsafe` code. Internal calls of the C library bypass this library:
+//! functions that open files by such calls (`fopen`, `mkstemp`, `opendir`, ...) must therefore be replaced, too.
 
 mod attributes;
 mod directories;
 mod environment;
-mod life;
 mod names;
+mod process;
 mod programs;
 mod streams;
 
@@ -27,7 +27,7 @@ fn of<T>(path: Text, verdict: impl FnOnce(&[u8]) -> Verdict<T>) -> Verdict<T> {
     verdict(path.bytes()?)
 }
 
-/// Defines functions of the C library that it is called for on another path than the argument in brackets: the one that is told, if any.
+/// Defines functions that call the C library with another path for the argument in brackets, if the expression returns one.
 macro_rules! redirect {
     ($(fn [$($name:ident),+] $arguments:tt -> $result:ty, [$path:ident] = $verdict:expr;)*) => {
         $($($crate::abi::redirect! { @one $name $arguments -> $result, [$path] = $verdict })+)*
@@ -50,30 +50,30 @@ macro_rules! redirect {
 
 use redirect;
 
-/// The file that has a path's content.
+/// Returns the kernel's path of a file, unpacking it if necessary.
 fn content(directory: c_int, path: Text, follow: bool) -> Verdict<CString> {
-    of(path, |path| crate::names::filled(directory, path, follow))
+    of(path, |path| crate::names::unpacked(directory, path, follow))
 }
 
-/// Copies a string to memory that the caller frees, or to `room` of `size` bytes.
-fn give(text: &[u8], room: *mut c_char, size: usize) -> Result<*mut c_char, Errno> {
+/// Copies a string to memory that the caller frees, or to `buffer` of `size` bytes.
+fn give(text: &[u8], buffer: *mut c_char, size: usize) -> Result<*mut c_char, Errno> {
     let text = CString::new(text).map_err(|_| Errno::INVAL)?;
     let bytes = text.as_bytes_with_nul();
-    if room.is_null() {
-        // SAFETY: a string that ends with a zero byte; the C library makes the copy.
+    if buffer.is_null() {
+        // SAFETY: the string is NUL-terminated; the C library allocates the copy.
         let copy = unsafe { libc::strdup(text.as_ptr()) };
         return if copy.is_null() { Err(Errno::NOMEM) } else { Ok(copy) };
     }
     if bytes.len() > size {
         return Err(Errno::RANGE);
     }
-    // SAFETY: the caller gave room for `size` bytes, and so many are not written.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), room, bytes.len()) };
-    Ok(room)
+    // SAFETY: the caller passed a buffer of `size` bytes, and no more are written.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buffer, bytes.len()) };
+    Ok(buffer)
 }
 
-/// A string that the C library has returned.
+/// Returns the bytes of a C string, or `None` for null.
 fn bytes_at<'a>(text: *const c_char) -> Option<&'a [u8]> {
-    // SAFETY: not null, it is a string that ends with a zero byte, and the caller's to read.
+    // SAFETY: the pointer is not null, and the string is NUL-terminated.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
 }

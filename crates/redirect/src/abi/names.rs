@@ -1,7 +1,7 @@
-//! Calls on paths; attributes are in [`super::attributes`].
+//! Calls on paths, except those for attributes ([`super::attributes`]).
 
 use super::{content, done, of, redirect};
-use crate::{names, rights, temporary};
+use crate::{names, permissions, temporary};
 use libc::AT_FDCWD;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::arguments::Text;
@@ -19,7 +19,7 @@ fn open_at(directory: c_int, path: Text, flags: c_int, mode: c_uint) -> Verdict<
 
 fn remove_at(directory: c_int, path: Text, flags: c_int) -> Verdict<c_int> {
     of(path, |path| {
-        crate::place::find(directory, path)?;
+        crate::location::find(directory, path)?;
         if flags & !libc::AT_REMOVEDIR != 0 {
             return Some(Err(rustix::io::Errno::INVAL));
         }
@@ -27,7 +27,7 @@ fn remove_at(directory: c_int, path: Text, flags: c_int) -> Verdict<c_int> {
     })
 }
 
-/// `remove`: what is no file is a directory.
+/// `remove`: unlinks a file, or removes a directory.
 fn remove_any(path: Text) -> Verdict<c_int> {
     match remove_at(AT_FDCWD, path, 0)? {
         Err(rustix::io::Errno::ISDIR) => remove_at(AT_FDCWD, path, libc::AT_REMOVEDIR),
@@ -43,23 +43,23 @@ fn link_at(from: (c_int, Text), to: (c_int, Text), flags: c_int) -> Verdict<c_in
     of(from.1, |source| of(to.1, |target| names::link((from.0, source), (to.0, target), flags).map(done)))
 }
 
-fn read_link(directory: c_int, path: Text, room: *mut u8, size: usize) -> Verdict<isize> {
+fn read_link(directory: c_int, path: Text, buffer: *mut u8, size: usize) -> Verdict<isize> {
     let target = of(path, |path| names::read_link(directory, path))?;
     Some(target.map(|target| {
         let count = target.len().min(size);
-        // SAFETY: the caller gave room for `size` bytes.
-        unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), room, count) };
+        // SAFETY: the caller passed a buffer of `size` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), buffer, count) };
         count.cast_signed()
     }))
 }
 
-/// `mkostemps` and `mkdtemp`: `make` makes what a name is for.
+/// `mkostemps` and `mkdtemp`: `make` creates the file or directory.
 fn temporary(template: *mut c_char, suffix: c_int, make: impl Fn(&[u8]) -> Verdict<c_int>) -> Verdict<c_int> {
     crate::spool::get()?;
     let length = super::bytes_at(template)?.len();
-    // SAFETY: the caller gave a string of that length, for this call to change.
+    // SAFETY: the caller passed a string of that length, which this call may change.
     let template = unsafe { std::slice::from_raw_parts_mut(template.cast::<u8>(), length) };
-    crate::place::find(AT_FDCWD, template)?;
+    crate::location::find(AT_FDCWD, template)?;
     let suffix = usize::try_from(suffix).unwrap_or(usize::MAX);
     let made = temporary::make(template, suffix, |name| make(name).unwrap_or(Err(rustix::io::Errno::NOENT)));
     Some(made)
@@ -104,19 +104,19 @@ interpose! {
         of(path, |path| names::make_link(target.bytes()?, AT_FDCWD, path).map(done));
     fn [symlinkat](target: Text, directory: c_int, path: Text) -> c_int =
         of(path, |path| names::make_link(target.bytes()?, directory, path).map(done));
-    fn [readlink](path: Text, room: *mut u8, size: usize) -> isize = read_link(AT_FDCWD, path, room, size);
-    fn [readlinkat](directory: c_int, path: Text, room: *mut u8, size: usize) -> isize =
-        read_link(directory, path, room, size);
-    fn [__readlink_chk](path: Text, room: *mut u8, size: usize, all: usize) -> isize =
-        if size <= all { read_link(AT_FDCWD, path, room, size) } else { None };
-    fn [__readlinkat_chk](directory: c_int, path: Text, room: *mut u8, size: usize, all: usize) -> isize =
-        if size <= all { read_link(directory, path, room, size) } else { None };
+    fn [readlink](path: Text, buffer: *mut u8, size: usize) -> isize = read_link(AT_FDCWD, path, buffer, size);
+    fn [readlinkat](directory: c_int, path: Text, buffer: *mut u8, size: usize) -> isize =
+        read_link(directory, path, buffer, size);
+    fn [__readlink_chk](path: Text, buffer: *mut u8, size: usize, all: usize) -> isize =
+        if size <= all { read_link(AT_FDCWD, path, buffer, size) } else { None };
+    fn [__readlinkat_chk](directory: c_int, path: Text, buffer: *mut u8, size: usize, all: usize) -> isize =
+        if size <= all { read_link(directory, path, buffer, size) } else { None };
     fn [access](path: Text, wanted: c_int) -> c_int =
-        of(path, |path| rights::access(AT_FDCWD, path, wanted, 0).map(done));
+        of(path, |path| permissions::access(AT_FDCWD, path, wanted, 0).map(done));
     fn [euidaccess, eaccess](path: Text, wanted: c_int) -> c_int =
-        of(path, |path| rights::access(AT_FDCWD, path, wanted, libc::AT_EACCESS).map(done));
+        of(path, |path| permissions::access(AT_FDCWD, path, wanted, libc::AT_EACCESS).map(done));
     fn [faccessat](directory: c_int, path: Text, wanted: c_int, flags: c_int) -> c_int =
-        of(path, |path| rights::access(directory, path, wanted, flags).map(done));
+        of(path, |path| permissions::access(directory, path, wanted, flags).map(done));
     fn [truncate, truncate64](path: Text, size: i64) -> c_int = of(path, |path| names::truncate(path, size).map(done));
     fn [mkstemp, mkstemp64](template: *mut c_char) -> c_int = temporary_file(template, 0, 0);
     fn [mkstemps, mkstemps64](template: *mut c_char, suffix: c_int) -> c_int = temporary_file(template, suffix, 0);

@@ -1,4 +1,4 @@
-//! Programs that are started: those that are files of the tree, and the environment of all.
+//! Functions that execute programs: resolves programs in the tree, and completes environments.
 
 use super::environment::{completed, lacking, own};
 use crate::program;
@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use tameike_interpose::arguments::Text;
 use tameike_interpose::lists::{List, strings, with_list};
 use tameike_interpose::{
-    Outcome, Verdict, Wrong, call, deliver, errno, guarded, interpose_listed, set_errno,
+    ErrorNumber, Outcome, Verdict, call, deliver, errno, guarded, interpose_listed, set_errno,
 };
 
 type In = *const c_void;
@@ -16,7 +16,7 @@ type Out = *mut c_int;
 
 const SHELL: &CStr = c"/bin/sh";
 
-/// Calls `start` with the path by which the kernel finds a program, its arguments, and an environment that has what this library needs.
+/// Calls `start` with the kernel's path of a program, its arguments, and the completed environment.
 fn started<T: Outcome>(
     directory: c_int,
     path: Text,
@@ -51,7 +51,7 @@ fn execute(path: Text, arguments: List, environment: List) -> c_int {
     )
 }
 
-/// What is neither a program nor a script with an interpreter is one of the shell's.
+/// Executes a file, by the shell if it has no known format.
 fn execute_any(path: &CStr, arguments: List, environment: List) -> c_int {
     let outcome = execute(Text::of(path), arguments, environment);
     if errno() != libc::ENOEXEC {
@@ -62,7 +62,7 @@ fn execute_any(path: &CStr, arguments: List, environment: List) -> c_int {
     with_list(first.chain(strings(arguments).skip(1)), run).unwrap_or_else(c_int::failed)
 }
 
-/// `execvpe`: the C library would not look in the tree.
+/// `execvpe`, as the C library would not search the tree.
 fn execute_found(file: Text, arguments: List, environment: List) -> c_int {
     let paths = match guarded(|| found_paths(file)) {
         Some(Ok(paths)) => paths,
@@ -90,25 +90,25 @@ fn execute_found(file: Text, arguments: List, environment: List) -> c_int {
     -1
 }
 
-/// Where a program is looked for, by a name or a path.
+/// Returns the candidate paths of a program's name or path.
 fn found_paths(file: Text) -> Verdict<Vec<CString>> {
     crate::spool::get()?;
     let name = file.bytes().filter(|name| !name.is_empty())?;
     if name.contains(&b'/') {
         return CString::new(name).ok().map(|path| Ok(vec![path]));
     }
-    // SAFETY: the variable is not changed by others meanwhile, as for the C library's own look.
+    // SAFETY: no thread may change the variable meanwhile, as in the C library.
     let list = super::bytes_at(unsafe { libc::getenv(c"PATH".as_ptr()) });
     Some(program::candidates(name, list))
 }
 
-/// The path of a program for `posix_spawnp`; `None` where there is none, so that the C library says so.
+/// Returns the path of a program for `posix_spawnp`; `None` if there is none, so that the C library reports the error.
 fn found_program(file: Text) -> Option<CString> {
     let paths = guarded(|| found_paths(file))?.ok()?;
     guarded(|| program::first(paths).map(Ok))?.ok()
 }
 
-/// Defines functions of the C library by what they do.
+/// Defines replacements of C library functions.
 macro_rules! programs {
     ($(fn $name:ident $arguments:tt -> $result:ty = $does:expr;)*) => {
         $(programs! { @one $name $arguments -> $result = $does })*
@@ -134,15 +134,15 @@ programs! {
         started(directory, path, arguments, environment, |path, arguments, environment| {
             call!(execveat(directory: c_int, path: Text, arguments: List, environment: List, flags: c_int) -> c_int)
         });
-    fn posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong =
+    fn posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> ErrorNumber =
         spawn(process, path, actions, attributes, arguments, environment);
-    fn posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong =
+    fn posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> ErrorNumber =
         match found_program(path) {
             Some(path) => spawn(process, Text::of(&path), actions, attributes, arguments, environment),
             None => completed(environment, |environment| {
-                call!(posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong)
+                call!(posix_spawnp(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> ErrorNumber)
             })
-            .unwrap_or_else(Wrong::failed),
+            .unwrap_or_else(ErrorNumber::failed),
         };
     fn system(command: Text) -> c_int =
         commanded(command, |command| call!(system(command: Text) -> c_int));
@@ -154,13 +154,20 @@ programs! {
         commanded(command, |command| call!(_IO_popen(command: Text, mode: *const c_char) -> *mut c_void));
 }
 
-fn spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong {
+fn spawn(
+    process: Out,
+    path: Text,
+    actions: In,
+    attributes: In,
+    arguments: List,
+    environment: List,
+) -> ErrorNumber {
     started(
         AT_FDCWD,
         path,
         arguments,
         environment,
-        |path, arguments, environment| call!(posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> Wrong),
+        |path, arguments, environment| call!(posix_spawn(process: Out, path: Text, actions: In, attributes: In, arguments: List, environment: List) -> ErrorNumber),
     )
 }
 
@@ -178,16 +185,16 @@ extern "C" fn execute_found_listed(path: Text, arguments: List) -> c_int {
     execute_found(path, arguments, own())
 }
 
-/// The environment comes behind the null pointer that ends the arguments.
+/// The environment follows the null pointer that ends the arguments.
 extern "C" fn execute_listed_with(path: Text, arguments: List) -> c_int {
     let count = strings(arguments).count();
-    // SAFETY: the caller gave one more argument behind the null pointer.
+    // SAFETY: the caller passed one more argument after the null pointer.
     let environment = unsafe { *arguments.add(count + 1) };
     execute(path, arguments, environment.cast())
 }
 
-/// Calls `start` with the command for a shell that the C library starts with the environment of the process. Where that lacks something,
-/// the shell makes itself another one, with it.
+/// Calls `start` with a command for a shell, which the C library starts with the environment of the process. If variables are missing in it,
+/// the command exports them and executes another shell.
 fn commanded<T: Outcome>(command: Text, start: impl FnOnce(Text) -> T) -> T {
     let longer = guarded(|| {
         let bytes = command.bytes()?;
@@ -214,7 +221,7 @@ fn with_variables(variables: &[CString], command: &[u8]) -> Result<CString, Errn
     CString::new(longer).map_err(|_| Errno::INVAL)
 }
 
-/// As a word for a shell.
+/// Quotes a word for a shell.
 fn quoted(text: &[u8]) -> Vec<u8> {
     let mut word = b"'".to_vec();
     for byte in text {

@@ -1,4 +1,4 @@
-//! Streams of the C library, which opens their files by calls of its own.
+//! Functions that open streams, whose internal calls in the C library bypass this library.
 
 use super::of;
 use crate::names;
@@ -9,7 +9,7 @@ use tameike_interpose::{Verdict, call, deliver, guarded, interpose};
 
 type Stream = *mut c_void;
 
-/// The flags of `open` that a stream's mode means.
+/// Converts a stream's mode to flags of `open`.
 fn flags(mode: &[u8]) -> Option<c_int> {
     let begin = match mode.first()? {
         b'r' => 0,
@@ -17,7 +17,7 @@ fn flags(mode: &[u8]) -> Option<c_int> {
         b'a' => libc::O_CREAT | libc::O_APPEND,
         _ => return None,
     };
-    // What follows a comma is about characters.
+    // A comma begins the character encoding.
     let more = || mode.iter().skip(1).take_while(|byte| **byte != b',');
     let has = |letter| more().any(|byte| *byte == letter);
     let access = match (has(b'+'), begin) {
@@ -36,16 +36,16 @@ fn open(path: Text, mode: *const c_char) -> Verdict<c_int> {
 }
 
 fn stream_of(number: c_int, mode: *const c_char) -> Stream {
-    // SAFETY: a descriptor that was just opened for this, and the caller's mode.
+    // SAFETY: a new descriptor, and the caller's mode.
     let stream = unsafe { libc::fdopen(number, mode) };
     if stream.is_null() {
-        // SAFETY: the descriptor is nobody else's.
+        // SAFETY: the descriptor has no other owner.
         unsafe { libc::close(number) };
     }
     stream.cast()
 }
 
-/// The stream's file is opened a second time, by a name that stands for a descriptor.
+/// Opens the file, and calls `next` with a path that refers to the descriptor.
 fn reopen(path: Text, mode: *const c_char, next: impl FnOnce(Text) -> Stream) -> Verdict<Stream> {
     let number = match open(path, mode)? {
         Ok(number) => number,
@@ -53,7 +53,7 @@ fn reopen(path: Text, mode: *const c_char, next: impl FnOnce(Text) -> Stream) ->
     };
     let name = CString::new(format!("/proc/self/fd/{number}")).ok()?;
     let stream = next(Text::of(&name));
-    // SAFETY: the descriptor was opened here, and is nobody else's.
+    // SAFETY: the descriptor was opened here, and has no other owner.
     unsafe { libc::close(number) };
     Some(Ok(stream))
 }

@@ -1,23 +1,22 @@
-//! What a program is told.
+//! Results of calls.
 
 use crate::message::{FileKey, Status};
 
-/// The outcome of a call.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
-    /// Done.
+    /// Success.
     Done(T),
-    /// It fails with this errno, as it would on the mount.
+    /// Failure with this errno, as on the mount.
     Failed(i32),
-    /// The kernel is to be asked, as if nothing had been asked here: nothing has happened.
+    /// Nothing has happened; the caller must use the kernel.
     Declined,
-    /// The agent is gone, or has gone on without this process. Whether the call has happened is not known; no later one
-    /// will be answered.
+    /// The agent has failed or has closed the connection. The call may have been executed. No later call is answered.
     Broken,
 }
 
 impl<T> Answer<T> {
-    /// The same outcome with something else as what was done.
+    /// Converts the value of a success.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Answer<U> {
         match self {
             Self::Done(done) => Answer::Done(convert(done)),
@@ -28,20 +27,20 @@ impl<T> Answer<T> {
     }
 }
 
-/// A view that the agent serves.
+/// A view of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewInfo {
-    /// Where it is mounted.
+    /// Mount point.
     pub mount: Vec<u8>,
 }
 
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFile {
-    /// Stands for it in later calls of this process.
+    /// Handle for later calls of this process.
     pub handle: u64,
-    /// Stands for it where the agent lends what it has of it; none when it does not.
+    /// Key of granted frames; `None` if the agent grants none.
     pub key: Option<FileKey>,
-    /// Its attributes when it was opened.
+    /// Attributes at the open.
     pub attr: Status,
 }

@@ -1,6 +1,6 @@
-//! One call: from a free slot to the answer in it.
+//! One call: from a free slot to its reply.
 //!
-//! Why no wake-up is lost, neither of the agent nor of the program, is said in `server::watch`, where the other half is.
+//! `server::watch` explains why no wake-up of either side is lost.
 
 use super::Client;
 use super::slots::Claim;
@@ -16,35 +16,35 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 use tameike_io::os::process::monotonic;
 
-/// How often a program that waits looks whether the agent is still there; less than a second.
+/// How often a waiting program checks that the agent still runs; less than a second.
 const SLICE: Duration = Duration::from_millis(50);
-/// By how much of a window more is had at once than is wanted, in bytes.
+/// Granularity in which memory of a window is populated, in bytes.
 const POPULATE_STEP: usize = 64 << 10;
 
-/// How much of each window has pages.
+/// Populated bytes of each window.
 pub(super) type Populated = [AtomicU32; SLOTS];
 
-/// Why there is no reply.
+/// Reason for a missing reply.
 pub(super) enum NoReply {
     Declined,
     Broken,
 }
 
 impl Client {
-    /// Takes a slot whose window has memory for `size` bytes.
+    /// Takes a slot, and populates its window with `size` bytes.
     pub(super) fn claim(&self, size: usize) -> Result<Claim<'_>, NoReply> {
         if self.is_broken() {
             return Err(NoReply::Broken);
         }
-        let is_in_vain = || self.is_broken() || self.is_alone();
-        let Some(claim) = self.slots.claim(is_in_vain) else {
-            return Err(if is_in_vain() { self.give_up() } else { NoReply::Declined });
+        let must_give_up = || self.is_broken() || self.is_alone();
+        let Some(claim) = self.slots.claim(must_give_up) else {
+            return Err(if must_give_up() { self.give_up() } else { NoReply::Declined });
         };
         self.populate(&claim, size)?;
         Ok(claim)
     }
 
-    /// Takes a slot of which there are more than `spare`, as [`Self::claim`] does, or none.
+    /// As [`Self::claim`] without waiting, if more than `spare` slots are free.
     pub(super) fn try_claim(&self, size: usize, spare: usize) -> Result<Option<Claim<'_>>, NoReply> {
         if self.is_broken() {
             return Err(NoReply::Broken);
@@ -54,7 +54,7 @@ impl Client {
         Ok(Some(claim))
     }
 
-    /// Has the slot's window have memory for `size` bytes.
+    /// Populates the slot's window with memory for `size` bytes.
     fn populate(&self, claim: &Claim<'_>, size: usize) -> Result<(), NoReply> {
         let populated = &self.populated[claim.number];
         let has = populated.load(Ordering::Relaxed) as usize;
@@ -73,7 +73,7 @@ impl Client {
         Slot::new(&self.arena, claim.number)
     }
 
-    /// Copies slices one after the other into the window.
+    /// Copies slices to the window, one after the other.
     pub(super) fn put<'b>(&self, claim: &Claim<'_>, parts: impl Iterator<Item = &'b [u8]>) {
         let mut at = self.slot(claim).window();
         for part in parts {
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the reply.
     pub(super) fn ask(&self, claim: &Claim<'_>, request: &Request) -> Result<Reply, NoReply> {
         self.put_request(claim, request);
         let bit = self.slot(claim).bit();
@@ -105,7 +105,7 @@ impl Client {
         self.reply(claim)
     }
 
-    /// Asks.
+    /// Sends a request.
     pub(super) fn post(&self, claim: &Claim<'_>, request: &Request) {
         self.put_request(claim, request);
         self.announce(self.slot(claim).bit());
@@ -117,7 +117,7 @@ impl Client {
         slot.state().store(ASKED, Ordering::Relaxed);
     }
 
-    /// Has the agent find what `bit` stands for.
+    /// Announces the work of `bit` to the agent.
     pub(super) fn announce(&self, bit: u32) {
         pending(&self.arena).fetch_or(bit, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -126,8 +126,8 @@ impl Client {
         }
     }
 
-    /// Has the pinned server alone find what `bit` stands for; whether there is one that does so at once. It is at something else for
-    /// long only for another call of this program.
+    /// Hands the work of `bit` to the pinned server only; false if there is none that serves it at once. The server is busy for long only
+    /// with another call of this program.
     pub(super) fn hand_over_near(&self, bit: u32) -> bool {
         if !self.near.is_wanted() || self.slots.are_shared() {
             return false;
@@ -139,14 +139,14 @@ impl Client {
         }
         let before = word.fetch_or(bit, Ordering::SeqCst);
         if before & RESTS != 0 {
-            // Fails only for a word that is not mapped.
+            // Fails only for an unmapped word.
             let _ = futex::wake(word, futex::Flags::empty(), 1);
         }
-        // One that has gone meanwhile may have taken it yet.
+        // A server that has ended meanwhile may have taken the bit.
         before & ACCOMPANIED != 0 || word.fetch_and(!bit, Ordering::SeqCst) & bit == 0
     }
 
-    /// The answer, once it is there.
+    /// The reply of an answered slot.
     pub(super) fn reply(&self, claim: &Claim<'_>) -> Result<Reply, NoReply> {
         match Reply::decode(&self.slot(claim).reply()) {
             Some(Reply::Declined) => Err(NoReply::Declined),
@@ -158,7 +158,7 @@ impl Client {
     /// Wakes a thread of the agent.
     fn ring(&self) {
         match send(&self.socket, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            // As many rings as the socket takes are there already.
+            // The socket's buffer is full of rings.
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
             Err(_) => drop(self.give_up()),
         }
@@ -168,10 +168,10 @@ impl Client {
         self.slot(claim).state().load(Ordering::Acquire) & ANSWERED != 0
     }
 
-    /// Waits for the answer, but not beyond `until` on the monotonic clock; whether it is there.
+    /// Waits for the reply until `until` on the monotonic clock; returns true if it is there.
     pub(super) fn wait(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
         let Err(wait) = self.spin.look(|| self.is_answered(claim)) else { return Ok(true) };
-        self.near.disappointed();
+        self.near.polled_in_vain();
         let is_there = self.sleep(claim, until)?;
         if is_there {
             self.spin.slept(&wait);
@@ -179,7 +179,7 @@ impl Client {
         Ok(is_there)
     }
 
-    /// As [`Self::wait`], without looking first.
+    /// As [`Self::wait`], without polling first.
     fn sleep(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
         let slot = self.slot(claim);
         let mut state = slot.state().fetch_or(SLEEPS, Ordering::AcqRel) | SLEEPS;
@@ -198,7 +198,7 @@ impl Client {
         Ok(true)
     }
 
-    /// No call is answered any more.
+    /// Marks the connection as broken: no later call is answered.
     pub(super) fn give_up(&self) -> NoReply {
         self.broken.store(true, Ordering::Relaxed);
         NoReply::Broken

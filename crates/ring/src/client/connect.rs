@@ -1,7 +1,7 @@
-//! From a path to a connection.
+//! Connection of a program to the agent.
 
-use super::lent::LentFrames;
-use super::names::Shown;
+use super::granted::GrantedFrames;
+use super::names::PublishedNames;
 use super::near::Near;
 use super::placed::Devices;
 use super::slots::Slots;
@@ -20,40 +20,40 @@ use tameike_io::os::forked::OwnMark;
 use tameike_io::os::process::{self, monotonic};
 use tameike_io::os::socket::{peer_user, receive_now, send_with_files};
 
-/// How long an agent may take to say welcome.
+/// Time limit for the agent's welcome.
 const GREETING_TIME: Duration = Duration::from_secs(10);
-/// Where the socket's number lies, or below the limit: out of the way of what programs open.
+/// Minimum descriptor number of the socket, away from those of the program.
 const SOCKET_NUMBER: u64 = 1000;
-/// Distance from the limit, where that is lower.
+/// Distance from the descriptor limit, if that is lower.
 const BELOW_LIMIT: u64 = 24;
-/// How long a program looks for an answer before it sleeps.
+/// Maximum polling time before a sleep.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Why there is no ring; the program goes on without.
+/// Reason why there is no connection; the program continues without the ring.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("{doing}: {error}")]
     System {
-        /// What was being done.
+        /// Operation in progress.
         doing: &'static str,
-        /// What went wrong.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// The agent could not be told who asks.
-    #[error("greeting the agent: {0}")]
+    /// The exchange of greetings failed.
+    #[error("connecting to the agent: {0}")]
     Greeting(Fault),
-    /// The agent has as many clients as it takes.
-    #[error("the agent has as many clients as it takes")]
+    /// The maximum number of programs is connected.
+    #[error("the agent already serves the maximum number of programs")]
     Full,
-    /// The agent does not serve this user, or user 0 with fewer capabilities than the superuser of its user namespace.
-    #[error("the agent serves another user, or needs more capabilities of user 0")]
+    /// The agent does not serve this user, or this is user 0 with fewer capabilities than the superuser of its user namespace.
+    #[error("the agent serves another user, or this process of user 0 lacks capabilities")]
     Refused,
-    /// Another user answers in place of the agent.
-    #[error("user {0} answers in place of the agent")]
+    /// The socket belongs to another user.
+    #[error("the agent's socket belongs to user {0}, not to this one")]
     Stranger(u32),
-    /// The agent is of another version, or not one.
-    #[error("the agent speaks another version of the ring")]
+    /// The agent has another version of the ring, or is none.
+    #[error("the agent has another version of the ring")]
     Version,
 }
 
@@ -62,42 +62,42 @@ fn failed(doing: &'static str) -> impl Fn(std::io::Error) -> ConnectError {
 }
 
 pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectError> {
-    let socket = UnixStream::connect(path).map_err(failed("reaching the agent"))?;
+    let socket = UnixStream::connect(path).map_err(failed("connecting to the agent"))?;
     let user = peer_user(&socket).map_err(ConnectError::Greeting)?;
     if user != process::user() {
         return Err(ConnectError::Stranger(user));
     }
-    socket.set_read_timeout(Some(GREETING_TIME)).map_err(failed("setting a limit of time"))?;
+    socket.set_read_timeout(Some(GREETING_TIME)).map_err(failed("setting a time limit"))?;
     let (arena, memory) =
-        Arena::create("tameike-ring", ARENA_SIZE).map_err(failed("making memory to be shared"))?;
+        Arena::create("tameike-ring", ARENA_SIZE).map_err(failed("creating shared memory"))?;
     let own = OwnMark::new().map_err(failed("marking the process"))?;
     let begun = monotonic();
     let sent = send_with_files(&socket, &hello(), &[memory.as_fd()]);
     let mut bytes = vec![0; WELCOME_SIZE_MAX];
-    let (size, files) = receive_now(&socket, &mut bytes).map_err(failed("hearing the agent"))?;
+    let (size, files) = receive_now(&socket, &mut bytes).map_err(failed("receiving the agent's welcome"))?;
     if size == 0 {
         sent.map_err(ConnectError::Greeting)?;
-    } // else one that has no room has said so, and not waited for the hello
+    } // A full agent replies without waiting for the hello, whose send may fail then.
     let (mounts, frames) = match Welcome::decode(&bytes[..size]).ok_or(ConnectError::Version)? {
         Welcome::Views { mounts, frames } => (mounts, frames),
         Welcome::Full => return Err(ConnectError::Full),
         Welcome::Refused => return Err(ConnectError::Refused),
     };
-    let (notice, lent) = files.split_first().ok_or(ConnectError::Version)?;
+    let (notice, granted) = files.split_first().ok_or(ConnectError::Version)?;
     let notice = Sight::map(notice, NOTICE_SIZE).map_err(failed("mapping the agent's notice"))?;
-    let lent = match lent {
-        // Where they cannot be mapped, all is asked for.
-        [table, slab] if frames > 0 => LentFrames::map(frames, table, slab).ok(),
+    let granted = match granted {
+        // Without the mapping, every read is a request.
+        [table, slab] if frames > 0 => GrantedFrames::map(frames, table, slab).ok(),
         _ => None,
     };
-    let socket = out_of_the_way(socket.into()).map_err(failed("moving a socket out of the way"))?;
+    let socket = out_of_the_way(socket.into()).map_err(failed("moving the socket to another descriptor"))?;
     keeps(socket.as_raw_fd());
     Ok(Client {
         views: mounts.into_iter().map(|mount| ViewInfo { mount }).collect(),
         arena,
-        shown: Shown::new(&notice, begun),
+        shown: PublishedNames::new(&notice, begun),
         notice,
-        lent,
+        granted,
         socket,
         own,
         broken: false.into(),
@@ -111,7 +111,7 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
 }
 
 impl Client {
-    /// A descriptor that came from the agent, as the connection keeps it.
+    /// Moves a descriptor that the agent has sent out of the way, for the lifetime of the connection.
     pub(super) fn kept_apart(&self, descriptor: OwnedFd) -> Option<OwnedFd> {
         let kept = out_of_the_way(descriptor).ok()?;
         (self.keeps)(kept.as_raw_fd());
@@ -119,13 +119,13 @@ impl Client {
     }
 }
 
-/// The same descriptor under a number that programs seldom meet.
+/// Moves a descriptor to a number that programs rarely use.
 fn out_of_the_way(descriptor: OwnedFd) -> std::io::Result<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let number = SOCKET_NUMBER.min(limit.saturating_sub(BELOW_LIMIT)) as i32;
     match rustix::io::fcntl_dupfd_cloexec(&descriptor, number) {
         Ok(moved) => Ok(moved),
-        // All of those are taken: it stays where it is.
+        // All those numbers are in use: the descriptor stays.
         Err(rustix::io::Errno::MFILE | rustix::io::Errno::INVAL) => Ok(descriptor),
         Err(error) => Err(error.into()),
     }

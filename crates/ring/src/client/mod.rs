@@ -1,13 +1,13 @@
-//! The end of a program.
+//! The program's side of the ring.
 //!
-//! Once [`Client::connect`] has returned, no call here allocates, locks, panics or prints, and all may be made in signal
-//! handlers and by any number of threads at once.
+//! After [`Client::connect`] has returned, no call allocates, locks, panics or prints. All calls may be made in signal handlers and by
+//! several threads at once.
 
 mod answer;
 mod call;
 mod connect;
+pub(crate) mod granted;
 mod leave;
-pub(crate) mod lent;
 pub mod mounts;
 mod names;
 mod near;
@@ -26,8 +26,8 @@ use crate::WINDOW_SIZE;
 use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
-use lent::LentFrames;
-use names::Shown;
+use granted::GrantedFrames;
+use names::PublishedNames;
 use near::Near;
 use placed::Devices;
 use slots::Slots;
@@ -47,9 +47,9 @@ pub struct Client {
     views: Vec<ViewInfo>,
     pub(crate) arena: Arena,
     notice: Sight,
-    /// None where the agent lends no frames, or there was no room to map them.
-    lent: Option<LentFrames>,
-    shown: Shown,
+    /// `None` if the agent grants no frames, or they could not be mapped.
+    granted: Option<GrantedFrames>,
+    shown: PublishedNames,
     pub(crate) socket: OwnedFd,
     own: OwnMark,
     broken: AtomicBool,
@@ -58,16 +58,16 @@ pub struct Client {
     spin: Spin,
     near: Near,
     devices: Devices,
-    /// Told of each descriptor that is kept.
+    /// Called for each descriptor that the connection keeps.
     keeps: fn(RawFd),
 }
 
 impl Client {
-    /// Connects to the agent that listens at `socket`. `keeps` is told of each descriptor that the connection keeps, now or later, in
-    /// any call: close-on-exec, with a high number. It must not be closed, but by a child of the process.
+    /// Connects to the agent that listens at `socket`. `keeps` is called for each descriptor that the connection keeps, now or in later
+    /// calls. Such descriptors are close-on-exec and have high numbers; only a child of the process may close them.
     ///
     /// # Errors
-    /// Why there is no ring.
+    /// The reason why there is no connection.
     pub fn connect(socket: &Path, keeps: fn(RawFd)) -> Result<Self, ConnectError> {
         connect::connect(socket, keeps)
     }
@@ -77,7 +77,7 @@ impl Client {
         &self.views
     }
 
-    /// Whether no call is answered any more: the agent is gone, or this is a child of the process that has connected.
+    /// Returns true if no call is answered any more: the agent has failed, or this is a child of the process that has connected.
     pub fn is_broken(&self) -> bool {
         !self.own.is_own() || self.broken.load(Ordering::Relaxed)
     }
@@ -87,7 +87,7 @@ impl Client {
         std::iter::once(self.socket.as_raw_fd()).chain(self.devices.numbers())
     }
 
-    /// Opens a regular file as `openat` does; `mode` is what is left of the mode after the umask.
+    /// Opens a regular file as `openat` does; the umask is already applied to `mode`.
     pub fn open(&self, at: Start, path: &[u8], flags: i32, mode: u32) -> Answer<OpenFile> {
         let opened = self.by_name(at, path, |path| Request::Open { path, flags, mode });
         self.take(opened, |reply| match reply {
@@ -114,8 +114,8 @@ impl Client {
         )
     }
 
-    /// Writes to the end of the file, as `writev` with `O_APPEND`; the count, and the offset behind the last byte. What is
-    /// longer than the ring moves at once is declined: it would not land in one piece.
+    /// Appends as `writev` with `O_APPEND`; returns the count, and the offset after the last byte. Declined if it exceeds one window, as it
+    /// would not be atomic.
     pub fn append(&self, handle: u64, from: &[&[u8]]) -> Answer<(usize, u64)> {
         let whole: usize = from.iter().map(|part| part.len()).sum();
         if whole > WINDOW_SIZE {
@@ -138,7 +138,7 @@ impl Client {
         self.take(self.by_handle(&Request::Status { handle }), attributes)
     }
 
-    /// Attributes by path; `follow` as without `AT_SYMLINK_NOFOLLOW`. Those that the agent shows it is not asked for.
+    /// Attributes by path; `follow` is false with `AT_SYMLINK_NOFOLLOW`. Needs no request for names that the agent publishes.
     pub fn status_at(&self, at: Start, path: &[u8], follow: bool) -> Answer<Status> {
         if let Some(status) = self.known_status(at, path) {
             return Answer::Done(status);
@@ -146,7 +146,7 @@ impl Client {
         self.take(self.by_name(at, path, |path| Request::StatusAt { path, follow }), attributes)
     }
 
-    /// Cuts or extends as `ftruncate`.
+    /// Truncates or extends as `ftruncate`.
     pub fn set_size(&self, handle: u64, size: u64) -> Answer<()> {
         self.take(self.by_handle(&Request::SetSize { handle, size }), done)
     }
@@ -156,7 +156,7 @@ impl Client {
         self.take(self.by_handle(&Request::Sync { handle }), done)
     }
 
-    /// Ends a handle; what is told is what `close` tells. The handle is gone whatever the answer.
+    /// Closes a handle; the result is that of `close`. The handle is gone in any case.
     pub fn close(&self, handle: u64) -> Answer<()> {
         self.take(self.by_handle(&Request::Close { handle }), done)
     }
@@ -174,7 +174,7 @@ impl Client {
         self.take(self.by_name(at, path, |path| Request::Unlink { path }), done)
     }
 
-    /// Makes a directory; `mode` is what is left after the umask.
+    /// Creates a directory; the umask is already applied to `mode`.
     pub fn make_dir(&self, at: Start, path: &[u8], mode: u32) -> Answer<()> {
         self.take(self.by_name(at, path, |path| Request::MakeDir { path, mode }), done)
     }
@@ -186,15 +186,15 @@ impl Client {
         self.take(renamed, done)
     }
 
-    /// A name in the root of the handle's view under which the kernel can open the same file; its length. The handle
-    /// stays until it is closed, the name until then at most.
+    /// Makes a name in the root of the handle's view under which the kernel can open the same file. Returns its length. The name is valid
+    /// until the handle is closed at most.
     pub fn hand_over(&self, handle: u64, name: &mut [u8; HANDOVER_NAME_SIZE]) -> Answer<usize> {
         let claim = match self.claim(HANDOVER_NAME_SIZE) {
             Ok(claim) => claim,
             Err(none) => return none.into(),
         };
-        let told = self.ask(&claim, &Request::HandOver { handle });
-        let size = self.take(told, counted(HANDOVER_NAME_SIZE as u32));
+        let reply = self.ask(&claim, &Request::HandOver { handle });
+        let size = self.take(reply, counted(HANDOVER_NAME_SIZE as u32));
         if let Answer::Done(size) = size {
             self.get(&claim, std::iter::once(&mut name[..size]));
         }
@@ -228,7 +228,7 @@ impl Client {
         self.ask(&claim, &request(paths))
     }
 
-    /// What a reply means to the caller; one that fits no such request is no reply.
+    /// Converts a reply; one that does not fit the request breaks the connection.
     fn take<T>(&self, reply: Result<Reply, NoReply>, take: impl FnOnce(Reply) -> Option<T>) -> Answer<T> {
         match reply {
             Ok(Reply::Failed(errno)) => Answer::Failed(errno),
@@ -237,9 +237,9 @@ impl Client {
         }
     }
 
-    /// Moves `whole` bytes in pieces, until one is short. After so many bytes the next piece is of at most `most` bytes, which fit a
-    /// window. What was moved before a piece failed is told. Where one is declined all of it is: what was moved comes to the same place
-    /// again, by the kernel.
+    /// Moves `whole` bytes in pieces, until one is short. `most` returns the maximum size of the piece after the bytes done, at most a window.
+    /// If a piece fails, the bytes before it are returned. If one is declined, the whole call is: the kernel moves all bytes again, to the same
+    /// location.
     fn pieces(
         &self,
         whole: usize,

@@ -1,42 +1,42 @@
-//! Names that the agent shows to all its programs ([`crate::names`]): looked up without asking.
+//! Lookups in the names that the agent publishes ([`crate::names`]), without a request.
 //!
-//! Paths are walked as the agent walks them, and what is not shown, or not any more, it is asked for. What has been read is
-//! true if it still is after it was read: so the clock is looked at last.
+//! Paths are walked as the agent walks them; names that are not published, or not valid any more, take a request. An entry must still be
+//! valid after it was read, so the clock is read last.
 
 use super::Client;
 use super::path::is_plain;
 use crate::layout::{NAMES, looked_up};
 use crate::message::{Start, Status};
-use crate::names::{CLOCK, Key, Kind, Said, changes, find};
+use crate::names::{CLOCK, Key, Kind, NameEntry, changes, find};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 use tameike_io::os::arena::Sight;
 use tameike_io::os::process::monotonic;
 
-/// For how long an agent is believed to be there, in nanoseconds: as a program that waits for it looks.
+/// How long an agent is assumed to run after a check, in nanoseconds: as in a wait for a reply.
 const TRUST: u64 = 50_000_000;
 
-/// What a program knows of who shows it names.
+/// State of lookups in published names.
 #[derive(Debug)]
-pub(super) struct Shown {
-    /// Whether the clock of the agent is that of the program.
+pub(super) struct PublishedNames {
+    /// The agent has the same clock as the program.
     is_of_use: bool,
-    /// When the agent was last seen to be there.
+    /// Time of the last check that the agent runs.
     seen: AtomicU64,
 }
 
-impl Shown {
-    /// Of an agent that has said welcome since `begun`.
+impl PublishedNames {
+    /// `begun` is a time before the agent's welcome.
     pub fn new(notice: &Sight, begun: Duration) -> Self {
-        let told = notice.load_long(NAMES + CLOCK);
-        // Those of another time name space are hours apart, or what passes while it says welcome.
-        let is_of_use = (nanoseconds(begun)..=now()).contains(&told);
+        let clock = notice.load_long(NAMES + CLOCK);
+        // Clocks of different time namespaces differ by hours, or by at least the time of the welcome.
+        let is_of_use = (nanoseconds(begun)..=now()).contains(&clock);
         Self { is_of_use, seen: AtomicU64::new(0) }
     }
 }
 
 impl Client {
-    /// Attributes of the file at a path, if they are shown.
+    /// Attributes of the file at a path, if they are published.
     pub(super) fn known_status(&self, at: Start, path: &[u8]) -> Option<Status> {
         if !self.shown.is_of_use || self.is_broken() || path.starts_with(b"/") || !is_plain(path) {
             return None;
@@ -61,7 +61,7 @@ impl Client {
         Some(Status::of_words(&file.value))
     }
 
-    /// Whether the agent was there a moment ago.
+    /// Returns true if the agent ran a moment ago.
     pub(super) fn is_agent_there(&self) -> bool {
         self.was_agent_there(now())
     }
@@ -83,21 +83,21 @@ impl Client {
 struct Walk<'a> {
     notice: &'a Sight,
     view: usize,
-    /// How often directories of the view had changed when it began.
+    /// Number of directory changes of the view at the beginning.
     changes: u64,
-    /// Until when all is true that was read.
+    /// End of validity of everything that was read.
     until: u64,
 }
 
 impl Walk<'_> {
-    fn said(&mut self, kind: Kind, dir: u64, name: &[u8]) -> Option<Said> {
+    fn said(&mut self, kind: Kind, dir: u64, name: &[u8]) -> Option<NameEntry> {
         let key = Key::new(kind, self.view, dir, name)?;
         let said = find(|place| self.notice.load_long(NAMES + place), &key)?;
         self.until = self.until.min(said.until);
         Some(said)
     }
 
-    /// The number of a directory, by its name in another.
+    /// The inode number of a subdirectory, or of the directory itself for an empty name.
     fn step(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
         let said = self.said(Kind::Directory, dir, name)?;
         let [number, changes, ..] = said.value;
@@ -119,17 +119,17 @@ mod tests {
     use crate::layout::NOTICE_SIZE;
     use tameike_io::os::arena::Notice;
 
-    /// Times of a name space of its own mean nothing here.
+    /// A process in another time namespace has another clock.
     #[test]
-    fn who_has_another_clock_is_shown_nothing() {
+    fn a_program_with_another_clock_uses_no_published_names() {
         let notice = Notice::create("test", NOTICE_SIZE).expect("memory");
         let sight = Sight::map(notice.memory(), NOTICE_SIZE).expect("what was sealed");
         let begun = monotonic();
-        let told = |clock: u64| {
+        let is_of_use = |clock: u64| {
             notice.long(NAMES + CLOCK).store(clock, Ordering::Relaxed);
-            Shown::new(&sight, begun).is_of_use
+            PublishedNames::new(&sight, begun).is_of_use
         };
-        assert!(told(now()));
-        assert!(!told(nanoseconds(begun) - 1) && !told(now() + 1_000_000_000));
+        assert!(is_of_use(now()));
+        assert!(!is_of_use(nanoseconds(begun) - 1) && !is_of_use(now() + 1_000_000_000));
     }
 }

@@ -1,9 +1,9 @@
-//! Which paths are for the ring at all, by their bytes: names of files, one below the other.
+//! Checks by their bytes which paths the ring may handle: names of files, one below the other.
 
 /// `st_ino` of a view's root.
 pub const ROOT: u64 = 1;
 
-/// What is behind the path `mount` of `path`; it has at least one name.
+/// The part of `path` below `mount`; it has at least one name.
 pub fn below<'a>(path: &'a [u8], mount: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(mount)?.strip_prefix(b"/")?;
     let names = rest.iter().position(|byte| *byte != b'/')?;
@@ -19,7 +19,7 @@ pub fn without_dots(mut path: &[u8]) -> &[u8] {
     path
 }
 
-/// Whether the ring may be asked about `path`: nothing leads upwards or is known to be a directory only.
+/// Returns true if the ring may handle `path`: it has no `.` or `..`, and does not end in a slash.
 pub fn is_plain(path: &[u8]) -> bool {
     let ends = path.last().is_some_and(|last| *last != b'/');
     ends && !path.split(|byte| *byte == b'/').any(|name| name == b".." || name == b".")
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_on_a_view_by_whole_names() {
+    fn paths_are_matched_by_whole_names() {
         assert_eq!(below(b"/job/shared/a/b", b"/job/shared"), Some(&b"a/b"[..]));
         assert_eq!(below(b"/job/shared//a", b"/job/shared"), Some(&b"a"[..]));
         for other in
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_elsewhere_or_names_a_directory_is_for_the_kernel() {
+    fn paths_with_dots_or_a_trailing_slash_are_left_to_the_kernel() {
         for plain in [&b"a"[..], b"a/b", b"a//b", b"...", b"a.", b".a", b"a/..b"] {
             assert!(is_plain(plain), "{}", plain.escape_ascii());
         }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_at_the_beginning_lead_nowhere() {
+    fn leading_dots_are_removed() {
         assert_eq!(without_dots(b"./a"), b"a");
         assert_eq!(without_dots(b".//././/a"), b"a");
         assert_eq!(without_dots(b"../a"), b"../a");

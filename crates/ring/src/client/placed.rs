@@ -1,6 +1,6 @@
-//! Reading on a device by oneself, where the agent has told that bytes lie.
+//! Reads on a device at the location that the agent has returned.
 //!
-//! Nothing keeps them there: they are right if their blocks have their checksums.
+//! The bytes may move at any time: they are valid if the blocks match their checksums, and the device's clock says that none was freed.
 
 use super::Client;
 use super::slots::Claim;
@@ -15,31 +15,31 @@ use tameike_io::disk::is_as_of;
 use tameike_io::os::descriptor::DescriptorCell;
 use tameike_io::os::socket::{is_hung_up, receive_files_now};
 
-/// Bytes that are copied before their checksums are computed: few enough to be in the processor's cache still.
+/// Bytes that are copied before their checksums are computed: few enough to stay in the processor's cache.
 const PIECE_SIZE: usize = 16 * BLOCK_SIZE;
 
-/// The devices that the agent has sent, by number.
+/// Devices that the agent has sent, by number.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     all: [Device; DEVICES_MAX],
-    /// One did not arrive, or is gone.
+    /// A device did not arrive, or was closed.
     are_lacking: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Device {
     bytes: DescriptorCell,
-    /// Here last.
+    /// Set last.
     clock: DescriptorCell,
 }
 
 impl Devices {
-    /// Whether it is of use to be told where bytes lie.
+    /// Returns true if the program can use locations.
     pub fn are_here(&self) -> bool {
         !self.are_lacking.load(Ordering::Relaxed)
     }
 
-    /// Bytes and clock.
+    /// Descriptors of the bytes and the clock.
     fn get(&self, number: usize) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
         let device = self.all.get(number)?;
         let clock = device.clock.get()?;
@@ -52,7 +52,7 @@ impl Devices {
 }
 
 impl Client {
-    /// Reads where the window tells that the bytes lie. Whether they were there; if not, `into` may hold anything.
+    /// Reads the bytes at the location in the window. Returns false if they have moved; `into` may hold anything then.
     pub(super) fn read_placed(&self, claim: &Claim<'_>, into: &mut [u8]) -> bool {
         let mut bytes = [0; PLACED_SIZE];
         self.get(claim, std::iter::once(&mut bytes[..]));
@@ -60,17 +60,17 @@ impl Client {
         if self.devices.get(placed.device).is_none() {
             self.receive_devices();
         }
-        // Another thread, or a call that this one has interrupted, may have it in its hands.
+        // Another thread, or a call that this signal handler has interrupted, may be receiving it.
         let Some((device, clock)) = self.devices.get(placed.device) else { return false };
         let read = read_blocks(device, &placed, into);
         if read == Err(Errno::BADF) {
-            // The program has closed it.
+            // The program has closed the descriptor.
             self.devices.are_lacking.store(true, Ordering::Relaxed);
         }
         read == Ok(true) && is_as_of(clock, placed.parts(), placed.time)
     }
 
-    /// Takes in the devices that the agent has sent.
+    /// Receives the devices that the agent has sent.
     fn receive_devices(&self) {
         let mut number = [0];
         while let Ok(Some((size, files))) = receive_files_now(self.socket.as_fd(), &mut number) {
@@ -88,17 +88,17 @@ impl Client {
         }
     }
 
-    /// Whether the agent has closed the connection.
+    /// Returns true if the agent has closed the connection.
     pub(super) fn is_alone(&self) -> bool {
         is_hung_up(self.socket.as_fd())
     }
 }
 
-/// Reads blocks of which `into` are those bytes that are meant; whether they have their checksums.
+/// Reads blocks, of which `into` gets the wanted bytes; returns true if all checksums match.
 fn read_blocks(device: BorrowedFd<'_>, placed: &Placed<'_>, into: &mut [u8]) -> rustix::io::Result<bool> {
-    // For what is not meant, of one block: of the first one, then of the last.
+    // Unwanted bytes of a block: of the first one, then of the last.
     let mut rest = [0; BLOCK_SIZE];
-    // Bytes of the blocks that were read.
+    // Bytes of blocks read so far.
     let mut done = 0;
     for run in placed.parts() {
         let (mut at, end) = (run.at, run.at + u64::from(run.length));

@@ -1,4 +1,4 @@
-//! Reading: from where the agent has lent the bytes, else by a request.
+//! Reads: from granted frames or a device, or else by a request.
 
 use super::call::NoReply;
 use super::slots::Claim;
@@ -7,17 +7,17 @@ use crate::WINDOW_SIZE;
 use crate::message::{FileKey, Reply, Request, Takes};
 use tameike_core::limits::UNIT_SIZE;
 
-/// Least bytes of which it is worth while to take them from where they are, which saves copies and costs a second look.
+/// Minimum size of reads in place, which save a copy and cost a second check.
 const TAKEN_MIN: usize = 32 << 10;
 
-/// The memory for `size` bytes after the first `done`, if it is in one piece.
+/// The memory for `size` bytes after the first `done`, if it is contiguous.
 fn alone<'a>(into: &'a mut [&mut [u8]], done: usize, size: u32) -> Option<&'a mut [u8]> {
     let mut parts = parts_mut(into, done, size as usize).filter(|part| !part.is_empty());
     parts.next().filter(|part| part.len() == size as usize)
 }
 
 impl Client {
-    /// Reads as `preadv` does. `key` is that of the file, where frames of it may be lent.
+    /// Reads as `preadv` does. `key` is that of the file, if frames of it may be granted.
     pub fn read(
         &self,
         handle: u64,
@@ -26,13 +26,13 @@ impl Client {
         into: &mut [&mut [u8]],
     ) -> Answer<usize> {
         let whole: usize = into.iter().map(|part| part.len()).sum();
-        // What is lent, or told the place of, is of one unit.
+        // A granted frame or a location covers one unit.
         let in_unit =
             |done: usize| UNIT_SIZE - (offset.wrapping_add(done as u64) % UNIT_SIZE as u64) as usize;
         let most = |done| if whole < TAKEN_MIN { WINDOW_SIZE } else { in_unit(done) };
         self.pieces(whole, most, |done, size| {
             let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
-            if let Some(count) = self.read_lent(key, offset, size, (into, done)) {
+            if let Some(count) = self.read_granted(key, offset, size, (into, done)) {
                 return Answer::Done(count as usize);
             }
             let claim = match self.claim(size as usize) {
@@ -40,13 +40,13 @@ impl Client {
                 Err(none) => return none.into(),
             };
             let is_large = whole >= TAKEN_MIN;
-            let lent = is_large && self.lent.is_some() && key.is_some();
+            let lent = is_large && self.granted.is_some() && key.is_some();
             let placed = is_large && self.devices.are_here() && alone(into, done, size).is_some();
             let takes = Takes { lent, placed, misplaced: false };
             let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
             let is_read = match reply {
                 Ok(Reply::Lent(count)) if lent && count <= size => {
-                    Some((count, self.read_lent(key, offset, count, (into, done)) == Some(count)))
+                    Some((count, self.read_granted(key, offset, count, (into, done)) == Some(count)))
                 }
                 Ok(Reply::Placed(count)) if placed && count <= size => {
                     let part = alone(into, done, count);
@@ -56,7 +56,7 @@ impl Client {
             };
             match is_read {
                 Some((count, true)) => return Answer::Done(count as usize),
-                // It was recalled meanwhile, or is not there any more.
+                // The frame was revoked, or the bytes have moved.
                 Some((_, false)) => {
                     let misplaced = matches!(reply, Ok(Reply::Placed(_)));
                     let takes = Takes { misplaced, ..Takes::default() };
@@ -68,20 +68,20 @@ impl Client {
         })
     }
 
-    fn read_lent(
+    fn read_granted(
         &self,
         key: Option<FileKey>,
         offset: u64,
         size: u32,
         into: (&mut [&mut [u8]], usize),
     ) -> Option<u32> {
-        match (&self.lent, key) {
-            (Some(lent), Some(key)) if !self.is_broken() => lent.read(key, offset, size, into),
+        match (&self.granted, key) {
+            (Some(granted), Some(key)) if !self.is_broken() => granted.read(key, offset, size, into),
             _ => None,
         }
     }
 
-    /// What came in the window.
+    /// Copies the bytes from the window.
     fn read_window<'b, I: Iterator<Item = &'b mut [u8]>>(
         &self,
         claim: &Claim<'_>,

@@ -1,7 +1,7 @@
-//! Which slots of the arena are in use: the program's own affair, which it does not share.
+//! Allocation of the arena's slots, in the program's private memory.
 //!
-//! A slot belongs to one call, not to a thread, so that any number of threads and signal handlers share them. The first
-//! free one is taken: who calls from one thread touches one window.
+//! A slot belongs to a call, not to a thread, so that any number of threads and signal handlers can share them. The first free one is taken:
+//! a single thread touches one window only.
 
 use crate::layout::{ALL_SLOTS, SLOTS};
 use rustix::thread::futex;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tameike_io::os::process::monotonic;
 
-/// Somebody waits for a slot.
+/// Bit: a thread waits for a slot.
 const WAITS: u32 = 1 << 31;
-/// How long to wait for one: as long as calls that are under way may take. Only where as many signal handlers as there are
-/// slots have interrupted calls and call themselves is it in vain.
+/// Time limit of a wait: that of calls in flight. A wait is in vain only if signal handlers, as many as there are slots, have interrupted
+/// calls and call themselves.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often to look whether it is still worth waiting.
+/// How often a waiter checks whether to give up.
 const SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl Slots {
-    /// Takes a slot if more than `spare` of them are free; else the word is told as it is.
+    /// Takes a slot if more than `spare` are free; else returns the word.
     pub fn try_claim(&self, spare: usize) -> Result<Claim<'_>, u32> {
         let mut taken = self.taken.load(Ordering::Relaxed);
         while (!taken & ALL_SLOTS).count_ones() as usize > spare {
@@ -45,12 +45,12 @@ impl Slots {
         Err(taken)
     }
 
-    /// Whether several slots are in use.
+    /// Returns true if several slots are in use.
     pub fn are_shared(&self) -> bool {
         (self.taken.load(Ordering::Relaxed) & ALL_SLOTS).count_ones() > 1
     }
 
-    /// Takes a slot; waits while there is none, unless `give_up`.
+    /// Takes a slot; waits for one until `give_up` returns true.
     pub fn claim(&self, give_up: impl Fn() -> bool) -> Option<Claim<'_>> {
         let mut until = None;
         loop {
@@ -61,7 +61,7 @@ impl Slots {
             let waits = taken | WAITS;
             let marked = self.taken.compare_exchange(taken, waits, Ordering::Relaxed, Ordering::Relaxed);
             if marked.is_ok() {
-                // Ends also when a slot was given back in between: then the word is another.
+                // Also ends if a slot was freed in between: then the word differs.
                 let _ = futex::wait(&self.taken, futex::Flags::PRIVATE, waits, Some(&SLICE));
             }
             let now = monotonic();
@@ -76,7 +76,7 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let taken = self.slots.taken.fetch_and(!(1 << self.number | WAITS), Ordering::Release);
         if taken & WAITS != 0 {
-            // All of them, as the mark is gone; fails only for a word that is not mapped.
+            // All waiters, as the bit is cleared; fails only for an unmapped word.
             let _ = futex::wake(&self.slots.taken, futex::Flags::PRIVATE, SLOTS as u32);
         }
     }
@@ -94,12 +94,12 @@ mod tests {
         assert!(claims.iter().map(|claim| claim.number).eq(0..SLOTS));
         assert!(slots.claim(|| true).is_none());
         drop(claims.remove(3));
-        assert!(slots.try_claim(1).is_err(), "the last one is spared");
+        assert!(slots.try_claim(1).is_err(), "the last one is reserved");
         assert_eq!(slots.claim(|| true).map(|claim| claim.number), Some(3));
     }
 
     #[test]
-    fn who_waits_for_a_slot_gets_one() {
+    fn waiters_get_slots() {
         const ROUNDS: usize = 2000;
         let (slots, claims) = (Slots::default(), AtomicUsize::new(0));
         std::thread::scope(|scope| {

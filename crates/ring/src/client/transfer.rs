@@ -1,4 +1,4 @@
-//! Bytes that the agent is at while the program does something else.
+//! Asynchronous reads and writes.
 
 use super::slots::Claim;
 use super::{Answer, Client, counted};
@@ -6,10 +6,10 @@ use crate::WINDOW_SIZE;
 use crate::message::{Request, Takes};
 use std::time::Duration;
 
-/// Slots that are left to calls that wait for their answer: they come and go, while transfers may stay.
+/// Slots reserved for synchronous calls, which are short, while transfers may stay.
 const SPARE_SLOTS: usize = 4;
 
-/// One read or write under way, of bytes that fit a window. Dropped, it waits for its end.
+/// A read or write in flight, of bytes that fit in a window. Dropping it waits for its end.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     client: &'a Client,
@@ -18,14 +18,14 @@ pub struct Transfer<'a> {
 }
 
 impl Client {
-    /// Begins to read as `pread` does; `None` when too much is under way. At most [`super::TRANSFER_SIZE_MAX`] bytes are read.
+    /// Begins to read as `pread` does; `None` if too many transfers are in flight. Reads at most [`super::TRANSFER_SIZE_MAX`] bytes.
     pub fn begin_read(&self, handle: u64, offset: u64, size: usize) -> Answer<Option<Transfer<'_>>> {
         let size = size.min(WINDOW_SIZE);
         self.begin(size, |size| Request::Read { handle, offset, size, takes: Takes::default() }, |_| {})
     }
 
-    /// Begins to write as `pwrite` does; `None` when too much is under way. At most [`super::TRANSFER_SIZE_MAX`] bytes are taken, and
-    /// these at once: the program may use their memory again.
+    /// Begins to write as `pwrite` does; `None` if too many transfers are in flight. Takes at most [`super::TRANSFER_SIZE_MAX`] bytes, and
+    /// copies them before it returns.
     pub fn begin_write(&self, handle: u64, offset: u64, from: &[u8]) -> Answer<Option<Transfer<'_>>> {
         let size = from.len().min(WINDOW_SIZE);
         let put = |claim: &Claim<'_>| self.put(claim, std::iter::once(&from[..size]));
@@ -52,15 +52,15 @@ impl Client {
 }
 
 impl Transfer<'_> {
-    /// Waits for its end, but not beyond `until` on the monotonic clock; whether there is nothing more to wait for.
+    /// Waits until `until` on the monotonic clock; returns true if there is nothing more to wait for.
     pub fn wait(&self, until: Option<Duration>) -> bool {
-        // In a child of the process nobody ever answers.
+        // In a child of the process, no reply arrives.
         self.client.is_broken() || self.client.wait(&self.claim, until).unwrap_or(true)
     }
 
-    /// Waits for its end; bytes that were read go to `into`, for which there must be room. How many were moved.
+    /// Waits for the end, and copies the read bytes to `into`, which must be large enough. Returns the number of moved bytes.
     pub fn end(self, into: &mut [u8]) -> Answer<usize> {
-        // In a child of the process, the window may be used by its parent again.
+        // In a child of the process, its parent may have reused the window.
         if !self.client.own.is_own() || !self.wait(None) || !self.client.is_answered(&self.claim) {
             return Answer::Broken;
         }
@@ -76,7 +76,7 @@ impl Transfer<'_> {
 }
 
 impl Drop for Transfer<'_> {
-    /// The agent may write to the window until then.
+    /// Waits, as the agent may write to the window until the end.
     fn drop(&mut self) {
         self.wait(None);
     }

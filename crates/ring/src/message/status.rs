@@ -1,15 +1,15 @@
-//! Attributes, and the words in which they are written.
+//! File attributes, and their encoding in words.
 
 use super::{REPLY_WORDS, ReplyWords};
 
-/// Words before those of attributes.
+/// Words before the attributes.
 const BEFORE_STATUS: usize = 2;
-/// Words of attributes.
+/// Number of words of attributes.
 pub(crate) const STATUS_WORDS: usize = 11;
-/// Attributes, as they are written.
+/// Encoded attributes.
 pub(crate) type StatusWords = [u64; STATUS_WORDS];
 
-/// The first word behind them.
+/// The first word after the attributes.
 pub(super) const END: usize = BEFORE_STATUS + STATUS_WORDS;
 
 const _: () = assert!(END < REPLY_WORDS);
@@ -23,14 +23,14 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// Attributes as `statx` of the mount shows them, but for `st_dev`, which is the mount's.
+/// Attributes as `statx` on the mount returns them, except `st_dev`, which is the mount's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// `st_ino`.
     pub inode: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// `st_blocks`: allocated space in units of 512 bytes.
     pub blocks: u64,
     /// Last access.
     pub atime: Time,
@@ -38,9 +38,9 @@ pub struct Status {
     pub mtime: Time,
     /// Last change of content or attributes.
     pub ctime: Time,
-    /// Kind of file and permissions, as in `st_mode`.
+    /// `st_mode`: file type and permissions.
     pub mode: u32,
-    /// Links.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,

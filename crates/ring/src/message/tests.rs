@@ -27,7 +27,7 @@ fn requests() -> Vec<Request> {
 }
 
 #[test]
-fn requests_and_replies_are_read_as_they_were_written() {
+fn requests_and_replies_round_trip() {
     for request in requests() {
         assert_eq!(Request::decode(&request.encode()), Some(request));
     }
@@ -64,7 +64,7 @@ fn requests_and_replies_are_read_as_they_were_written() {
 }
 
 #[test]
-fn what_goes_beyond_a_limit_is_no_request() {
+fn requests_beyond_a_limit_are_rejected() {
     let with = |request: &Request, place: usize, word| {
         let mut words = request.encode();
         words[place] = word;

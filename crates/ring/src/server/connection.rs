@@ -1,7 +1,7 @@
-//! One program, and its requests under way.
+//! One connected program, and its requests in flight.
 //!
-//! What is counted here decides, not what stands in the arena: a program that asks twice in a slot, or changes a request
-//! while it is served, hurts itself alone.
+//! State in the agent's memory decides, not that in the arena: a program that puts two requests in a slot, or changes a request while it is
+//! served, harms only itself.
 
 use super::Handler;
 use super::pinned_state::PinnedState;
@@ -22,34 +22,34 @@ use tameike_io::disk::HostDevice;
 use tameike_io::os::arena::Arena;
 use tameike_io::os::socket::send_with_files;
 
-/// Beside the count of requests under way: no other begins.
+/// Bit beside the count of requests in flight: no request may begin.
 const CLOSING: u32 = 1 << 31;
 
-/// A program that has connected.
+/// A connected program.
 pub(super) struct Connection<H: Handler> {
     pub handler: Arc<H>,
     pub session: H::Session,
     pub socket: Arc<UnixStream>,
-    /// The process, where the system tells of its end. A child may hold the socket open for longer.
+    /// The process, if the system can report its end. A child may hold the socket open for longer.
     pub process: Option<OwnedFd>,
     pub arena: Arena,
     pub pinned: PinnedState,
-    /// Slots whose requests are under way.
+    /// Slots with requests in flight.
     busy: AtomicU32,
     /// The slot taken last.
     last: AtomicU32,
-    under_way: AtomicU32,
+    in_flight: AtomicU32,
     counts: Arc<Counts>,
-    /// Devices that the program has been sent, by number.
+    /// Devices that were sent to the program, by number.
     devices: Mutex<Vec<Weak<HostDevice>>>,
 }
 
-/// Requests of all programs.
+/// Counters for all programs.
 #[derive(Default)]
 pub(super) struct Counts {
     pub answered: AtomicU64,
     pub declined: AtomicU64,
-    /// By programs that are gone.
+    /// Of programs that have disconnected.
     pub looked_up: AtomicU64,
 }
 
@@ -59,11 +59,11 @@ impl<H: Handler> Connection<H> {
         (socket, process): (Arc<UnixStream>, Option<OwnedFd>),
         arena: Arena,
     ) -> Self {
-        let (pinned, busy, last, under_way, devices) = Default::default();
-        Self { handler, session, socket, process, arena, pinned, busy, last, under_way, counts, devices }
+        let (pinned, busy, last, in_flight, devices) = Default::default();
+        Self { handler, session, socket, process, arena, pinned, busy, last, in_flight, counts, devices }
     }
 
-    /// By which number the program knows a device; it is sent one that it does not know.
+    /// The program's number of a device; sends the device if the program does not have it.
     fn device(&self, device: &Arc<HostDevice>) -> Option<usize> {
         let mut devices = self.devices.lock();
         let known = devices.iter().position(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(device)));
@@ -74,23 +74,23 @@ impl<H: Handler> Connection<H> {
         if number == DEVICES_MAX {
             return None;
         }
-        // What does not fit the socket now, its next read may find room for.
+        // If the socket's buffer is full, the program's next read may find space.
         send_with_files(&self.socket, &[number as u8], &device.descriptors()).ok()?;
         devices.push(Arc::downgrade(device));
         Some(number)
     }
 
-    /// Whether something is asked.
+    /// Returns true if there is a request, or handles to close.
     pub fn is_pending(&self) -> bool {
         pending(&self.arena).load(Ordering::Relaxed) & (ALL_SLOTS | LEFT) != 0
     }
 
-    /// Takes a request, if there is one: in turn, so that none waits for ever.
+    /// Takes a request, if there is one: round-robin, so that no slot starves.
     pub fn take(self: &Arc<Self>) -> Option<Asked<H>> {
         self.take_of(pending(&self.arena))
     }
 
-    /// As [`Self::take`], of those whose bits are in a word.
+    /// As [`Self::take`], from the bits of `word`.
     pub fn take_of(self: &Arc<Self>, word: &AtomicU32) -> Option<Asked<H>> {
         loop {
             let asked = word.load(Ordering::Relaxed) & ALL_SLOTS;
@@ -105,7 +105,7 @@ impl<H: Handler> Connection<H> {
             }
             self.last.store(number, Ordering::Relaxed);
             if self.busy.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
-                continue; // asked again before it was answered
+                continue; // the program reused the slot before its reply
             }
             if !self.begin() {
                 return None;
@@ -117,17 +117,17 @@ impl<H: Handler> Connection<H> {
         }
     }
 
-    /// Whether handles are left.
+    /// Returns true if handles are left.
     pub fn has_left(&self) -> bool {
         pending(&self.arena).load(Ordering::Relaxed) & LEFT != 0
     }
 
-    /// Ends the handles that are left.
+    /// Closes the left handles.
     pub fn take_left(&self) {
         let words = [pending(&self.arena), near(&self.arena)];
         let is_ours = words.map(|word| word.fetch_and(!LEFT, Ordering::SeqCst) & LEFT != 0).contains(&true);
         if is_ours && self.begin() {
-            let _under_way = UnderWay(self);
+            let _in_flight = InFlight(self);
             let taken = left(&self.arena).map(|place| place.swap(0, Ordering::AcqRel));
             taken.filter(|handle| *handle != 0).for_each(|handle| self.handler.left(&self.session, handle));
         }
@@ -135,57 +135,57 @@ impl<H: Handler> Connection<H> {
 
     fn begin(&self) -> bool {
         let more = |count: u32| (count & CLOSING == 0).then_some(count + 1);
-        self.under_way.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     fn end(&self) {
-        if self.under_way.fetch_sub(1, Ordering::AcqRel) == CLOSING + 1 {
+        if self.in_flight.fetch_sub(1, Ordering::AcqRel) == CLOSING + 1 {
             self.handler.ended(&self.session);
         }
     }
 
-    /// Names that the program has looked up by itself, as it says.
+    /// Number of names that the program has looked up without a request, as it reports.
     pub fn looked_up(&self) -> u64 {
         looked_up(&self.arena).load(Ordering::Relaxed)
     }
 
-    /// The program is gone, and counted as one from now on.
+    /// The program has disconnected.
     pub fn leaves(&self) {
         self.counts.looked_up.fetch_add(self.looked_up(), Ordering::Relaxed);
         self.handler.leaves(&self.session);
     }
 
-    /// The program is gone: when what is under way has ended, its session does.
+    /// Ends the session after the requests in flight have ended.
     pub fn close(&self) {
-        // Of whoever still holds the other end, nobody waits for an answer any more.
+        // A child that holds the other end expects no reply.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        if self.under_way.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
+        if self.in_flight.fetch_or(CLOSING, Ordering::AcqRel) == 0 {
             self.handler.ended(&self.session);
         }
         self.pinned.end(&self.arena);
     }
 }
 
-/// Counts until dropped.
-struct UnderWay<'a, H: Handler>(&'a Connection<H>);
+/// Guard of a request in flight.
+struct InFlight<'a, H: Handler>(&'a Connection<H>);
 
-impl<H: Handler> Drop for UnderWay<'_, H> {
+impl<H: Handler> Drop for InFlight<'_, H> {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// A request of a program. Dropped without an answer, it fails with `EIO`.
+/// A request of a program. If it is dropped without a reply, the call fails with `EIO`.
 pub struct Asked<H: Handler> {
     connection: Arc<Connection<H>>,
     slot: usize,
-    /// None when the words were no request.
+    /// `None` if the words are invalid.
     request: Option<Request>,
     names: Vec<u8>,
 }
 
 impl<H: Handler> Asked<H> {
-    /// Copies the request, once. What the program writes there from now on is not seen.
+    /// Copies the request once; later changes by the program have no effect.
     fn read(&mut self) {
         self.request = Request::decode(&self.slot().request());
         let names = self.request.as_ref().map_or(0, Request::names_size);
@@ -203,45 +203,45 @@ impl<H: Handler> Asked<H> {
         &self.connection
     }
 
-    /// What is asked; none when it is nothing that can be asked.
+    /// The request; `None` if it is invalid.
     pub fn request(&self) -> Option<Request> {
         self.request
     }
 
-    /// Who asks.
+    /// Session of the program.
     pub fn session(&self) -> &H::Session {
         &self.connection.session
     }
 
-    /// The bytes of the request's first path.
+    /// Bytes of the first path.
     pub fn name(&self, path: &Path) -> &[u8] {
         &self.names[..path.size as usize]
     }
 
-    /// The bytes of the path after the first one.
+    /// Bytes of the second path.
     pub fn second_name(&self, first: &Path) -> &[u8] {
         &self.names[first.size as usize..]
     }
 
-    /// The bytes of the request, until it is answered.
+    /// The window of the request, until the reply.
     pub fn window(&self) -> Window<H> {
         Window { connection: self.connection.clone(), slot: self.slot }
     }
 
-    /// Answers.
+    /// Sends the reply.
     pub fn answer(mut self, reply: &Reply) {
         self.reply(reply);
     }
 
-    /// Answers with bytes at the start of the window, whose number the reply tells.
+    /// Replies with bytes in the window, and their count.
     pub fn answer_with(mut self, bytes: &[u8]) {
         assert!(bytes.len() <= WINDOW_SIZE, "no more than a window");
         self.connection.arena.copy_in(self.slot().window(), bytes);
         self.reply(&Reply::Count(bytes.len() as u32));
     }
 
-    /// Answers with where `range` of a unit lies on a device, for a program that takes such an answer; if that cannot be told, the
-    /// request comes back.
+    /// Replies with the location of `range` of a unit on a device, to a program that accepts such a reply. Returns the request if the
+    /// location cannot be encoded or the device cannot be sent.
     ///
     /// # Errors
     /// The request.
@@ -265,10 +265,10 @@ impl<H: Handler> Asked<H> {
         if *reply == Reply::Declined { declined } else { answered }.fetch_add(1, Ordering::Relaxed);
         let slot = self.slot();
         slot.set_reply(&reply.encode());
-        // Before the program can ask again.
+        // Before the reply, after which the program can reuse the slot.
         self.connection.busy.fetch_and(!slot.bit(), Ordering::AcqRel);
         if slot.state().swap(ANSWERED, Ordering::AcqRel) & SLEEPS != 0 {
-            // Fails only for a word that is not mapped.
+            // Fails only for an unmapped word.
             let _ = futex::wake(slot.state(), futex::Flags::empty(), 1);
         }
         self.slot = SLOTS;
@@ -284,7 +284,7 @@ impl<H: Handler> Drop for Asked<H> {
     }
 }
 
-/// The window of a request. The program may change its bytes at any time, and has it back with the answer.
+/// The window of a request. The program may change its bytes at any time, and reuses it after the reply.
 pub struct Window<H: Handler> {
     connection: Arc<Connection<H>>,
     slot: usize,

@@ -1,4 +1,4 @@
-//! Programs coming and going.
+//! Connecting and disconnecting programs.
 
 use super::connection::Connection;
 use super::{CLIENTS_MAX, Handler, Inner};
@@ -17,29 +17,29 @@ use tameike_io::os::arena::Arena;
 use tameike_io::os::privilege::is_peer_privileged;
 use tameike_io::os::socket::{Peer, peer, receive_now, send_with_files};
 
-/// What `epoll` calls the waking of a thread; all others are the numbers of programs.
+/// `epoll` data of the eventfd that wakes threads; other values are numbers of programs.
 pub(super) const WAKEUP: u64 = 0;
-/// Added to the number of a program: its process has ended.
+/// Bit of the `epoll` data of a program: its process has ended.
 const PROCESS: u64 = 1 << 63;
-/// Rings taken from a socket at once.
+/// Maximum number of rings read from a socket at once.
 const RINGS: usize = 4096;
 
-/// A program that has connected.
+/// A program with a connection.
 pub(super) enum Guest<H: Handler> {
-    /// It has not said hello yet.
+    /// Before its hello.
     New(Arc<UnixStream>, Peer),
-    /// It can ask.
+    /// After the welcome.
     Served(Arc<Connection<H>>),
 }
 
 impl<H: Handler> Inner<H> {
-    /// Takes in a program if it runs as this user, with a superuser's capabilities if that is user 0, and there is room.
+    /// Accepts a program if it runs as this user (user 0 needs the superuser's capabilities), and there is a free connection.
     pub(super) fn admit(&self, socket: UnixStream) -> Result<()> {
-        let failed = |error| Fault::from_os("taking in a program", &error);
+        let failed = |error| Fault::from_os("accepting a program", &error);
         socket.set_nonblocking(true).map_err(failed)?;
         let peer = peer(&socket)?;
-        // The names and frames that programs are shown are the same for all of them, and user 0 passes all mode bits here: one
-        // for whom the kernel checks them has to ask the kernel.
+        // Published names and frames are the same for all programs, and user 0 passes all permission checks here: a process of user 0 for which
+        // the kernel checks permissions must use the kernel.
         if peer.user != self.user || (peer.user == 0 && !is_peer_privileged(&socket)) {
             return refuse(&socket, &Welcome::Refused);
         }
@@ -55,12 +55,12 @@ impl<H: Handler> Inner<H> {
     }
 
     fn watch_for(&self, descriptor: impl AsFd, number: u64) -> std::io::Result<()> {
-        // An event for each byte and for the end, told to one thread.
+        // Edge-triggered: an event for each byte and for the end, for one thread.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         Ok(epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(number), flags)?)
     }
 
-    /// Something has happened to a program.
+    /// Handles an event of a program.
     pub(super) fn happened(&self, event: u64) {
         if event == WAKEUP {
             return;
@@ -78,7 +78,7 @@ impl<H: Handler> Inner<H> {
                 }
                 Ok(None) => true,
                 Err(fault) => {
-                    log::info!("a program was not taken in: {fault}");
+                    log::info!("cannot accept a program: {fault}");
                     false
                 }
             },
@@ -89,9 +89,9 @@ impl<H: Handler> Inner<H> {
         self.end(gone);
     }
 
-    /// Hears a program's hello, and welcomes it; none when it has not said it yet.
+    /// Receives a program's hello, and sends the welcome; `None` if the hello has not arrived.
     fn greet(&self, socket: &Arc<UnixStream>, peer: Peer, number: u64) -> Result<Option<Arc<Connection<H>>>> {
-        let failed = |error| Fault::from_os("greeting a program", &error);
+        let failed = |error| Fault::from_os("exchanging greetings with a program", &error);
         let mut hello = [0; HELLO_SIZE + 1];
         let (size, files) = match receive_now(socket, &mut hello) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -107,17 +107,17 @@ impl<H: Handler> Inner<H> {
             self.watch_for(process, number | PROCESS).map_err(failed)?;
         }
         self.names.greets();
-        let frames = self.lent.as_ref().map_or(0, |table| table.frames());
+        let frames = self.granted.as_ref().map_or(0, |table| table.frames());
         let welcome = Welcome::Views { mounts: self.views.clone(), frames }.encode();
         let mut shown = vec![self.names.notice().memory().as_fd()];
-        shown.extend(self.lent.iter().flat_map(|table| table.memory()));
+        shown.extend(self.granted.iter().flat_map(|table| table.memory()));
         send_with_files(socket, &welcome, &shown)?;
         let session = self.handler.begin(&peer);
         let served = (self.handler.clone(), session, self.counts.clone());
         Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), arena))))
     }
 
-    /// Under the lock: who settles after finds the program gone, or its leaving noted.
+    /// Runs under the lock, so that a later `settle` finds the program gone or its end reported.
     fn remove(&self, guests: &mut BTreeMap<u64, Guest<H>>, number: u64) -> Option<Guest<H>> {
         let gone = guests.remove(&number);
         if let Some(Guest::Served(connection)) = &gone {
@@ -158,9 +158,9 @@ impl<H: Handler> Inner<H> {
         gone.into_iter().for_each(|guest| self.end(Some(guest)));
     }
 
-    /// Wakes a thread that sleeps.
+    /// Wakes a sleeping thread.
     pub(super) fn wake(&self) {
-        // Fails only when the counter is full, and then a thread is being woken anyway.
+        // Fails only if the counter is full, and then a thread is being woken anyway.
         let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
     }
 }
@@ -169,7 +169,7 @@ fn refuse(socket: &UnixStream, welcome: &Welcome) -> Result<()> {
     send_with_files(socket, &welcome.encode(), &[])
 }
 
-/// Takes the rings from a socket: an event is told for each that comes after. Whether the program still holds it.
+/// Reads the rings from a socket, as each later one is an event. Returns true if the program still holds the socket.
 fn is_open(mut socket: &UnixStream) -> bool {
     let mut rings = [0; RINGS];
     loop {

@@ -1,8 +1,8 @@
-//! The end of the agent.
+//! The agent's side of the ring.
 //!
-//! Knows nothing of views: a [`Handler`] is given decoded requests and answers them. Programs of one user are served, a
-//! bounded number of them, by two threads that are started with the first, and by pinned servers of programs that have polled in vain
-//! ([`pinned_server`]). While nobody asks all of it sleeps.
+//! It knows nothing of views: a [`Handler`] gets decoded requests and answers them. It serves a limited number of programs of one user by two
+//! threads, which are started with the first program, and by pinned servers of programs that have polled in vain ([`pinned_server`]). All
+//! threads sleep while there are no requests.
 
 mod connection;
 mod guests;
@@ -38,72 +38,71 @@ use tameike_io::os::seldom::Seldom;
 use tameike_io::os::system::System;
 use watch::Watch;
 
-/// Programs that are served at the same time.
+/// Maximum number of connected programs.
 pub const CLIENTS_MAX: usize = 256;
-/// Threads that serve them.
+/// Number of serving threads.
 pub const THREADS: usize = 2;
-/// How long a thread looks for a request before it sleeps.
+/// Maximum polling time of a thread before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long to wait before programs are accepted again, when the system could not.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers requests.
 pub trait Handler: Send + Sync + Sized + 'static {
-    /// What is kept of one program.
+    /// State per program.
     type Session: Send + Sync;
 
-    /// A program has connected. Is called with a lock held: must neither wait nor call back.
+    /// A program has connected. Called with a lock held: must neither block nor call the server.
     fn begin(&self, peer: &Peer) -> Self::Session;
 
-    /// Serves a request, or has it served: it is answered when `asked` is. Requests of one program come from several
-    /// threads at once.
+    /// Serves a request, now or later: the reply is sent through `asked`. Requests of one program may come from several threads at the same
+    /// time.
     fn serve(&self, asked: Asked<Self>);
 
-    /// A program has closed a file, and waits for no answer.
+    /// A program has closed a file, and waits for no reply.
     fn left(&self, session: &Self::Session, handle: u64);
 
-    /// The program is gone; requests of it may be under way yet. Is called as [`Self::begin`] is, before
-    /// [`Server::settle`] knows of it.
+    /// A program has disconnected; its requests may still be in flight. Called like [`Self::begin`], before [`Server::settle`] returns.
     fn leaves(&self, session: &Self::Session);
 
-    /// With the program, all its requests are gone. Must not wait.
+    /// A program has disconnected, and all its requests have ended. Must not block.
     fn ended(&self, session: &Self::Session);
 }
 
 struct Inner<H: Handler> {
     handler: Arc<H>,
-    /// Mount points of the views, told to programs.
+    /// Mount points of the views, for the welcome.
     views: Vec<Vec<u8>>,
-    /// Who is served.
+    /// User whose programs are served.
     user: u32,
-    /// Frames that they may read, if any.
-    lent: Option<Arc<FrameTable>>,
+    /// Table of granted frames, if there is one.
+    granted: Option<Arc<FrameTable>>,
     names: Arc<NameTable>,
     watch: Watch,
     spin: Spin,
     epoll: OwnedFd,
     wakeup: OwnedFd,
-    /// All that are connected, by number.
+    /// All connections, by number.
     guests: Mutex<Guests<H>>,
-    /// Those that can ask.
+    /// Programs that have been welcomed.
     connections: RwLock<Vec<Arc<Connection<H>>>>,
     pinned_servers: PinnedServers<H>,
-    /// Whose turn it is.
+    /// Index of the program to serve next.
     next: AtomicUsize,
     stopping: AtomicBool,
     counts: Arc<Counts>,
 }
 
-/// What a server has done.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Programs that are connected.
+    /// Connected programs.
     pub clients: u64,
-    /// Requests that were answered here.
+    /// Requests answered by the agent.
     pub answered: u64,
-    /// Requests that were left to the kernel.
+    /// Requests declined, and left to the kernel.
     pub declined: u64,
-    /// Names that programs have looked up by themselves, as they say.
+    /// Names that programs have looked up without a request, as they report.
     pub looked_up: u64,
 }
 
@@ -112,7 +111,7 @@ struct Guests<H: Handler> {
     last: u64,
 }
 
-/// Serves programs through their arenas. Dropped, it stops.
+/// Serves programs through their arenas. Dropping it stops it.
 pub struct Server<H: Handler> {
     inner: Arc<Inner<H>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -120,18 +119,17 @@ pub struct Server<H: Handler> {
 }
 
 impl<H: Handler> Server<H> {
-    /// A server of the programs of `user`, which are told the mount points `views`, shown names in a table, and may read the frames
-    /// of another, if there is one.
+    /// A server for programs of `user`, with the mount points `views`, a table of published names and, optionally, one of granted frames.
     ///
     /// # Errors
-    /// What the system refuses: descriptors or memory.
+    /// The system has no descriptors or memory left.
     pub fn new(
         handler: Arc<H>,
         views: Vec<Vec<u8>>,
         user: u32,
-        (names, lent): (Arc<NameTable>, Option<Arc<FrameTable>>),
+        (names, granted): (Arc<NameTable>, Option<Arc<FrameTable>>),
     ) -> Result<Arc<Self>> {
-        let failed = |error| Fault::from_os("preparing the ring", &error);
+        let failed = |error| Fault::from_os("creating the ring", &error);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed(error.into()))?;
@@ -142,7 +140,7 @@ impl<H: Handler> Server<H> {
             handler,
             views,
             user,
-            lent,
+            granted,
             watch: Watch::new(names.notice().clone()),
             names,
             spin: Spin::new(SPIN),
@@ -158,10 +156,10 @@ impl<H: Handler> Server<H> {
         Ok(Arc::new(Self { inner, threads: Mutex::default(), refused: Seldom::default() }))
     }
 
-    /// Takes in programs that come to `listener`, from now on.
+    /// Accepts programs at `listener` from now on.
     ///
     /// # Errors
-    /// When it cannot be watched.
+    /// The listener cannot be watched.
     pub fn listen(self: &Arc<Self>, system: &System, listener: UnixListener) -> Result<()> {
         let failed = |error| Fault::from_os("listening for programs", &error);
         listener.set_nonblocking(true).map_err(failed)?;
@@ -185,16 +183,16 @@ impl<H: Handler> Server<H> {
                 }
             }
             Err(error) => {
-                self.refused.warn(format_args!("cannot take in a program: {error}"));
+                self.refused.warn(format_args!("cannot accept a program: {error}"));
                 runtime.sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 
-    /// Takes in a program that has connected. The first one finds threads started.
+    /// Accepts a connected program. The first one starts the threads.
     ///
     /// # Errors
-    /// Why it could not be taken in.
+    /// The reason why it cannot be accepted.
     pub fn admit(&self, socket: UnixStream) -> Result<()> {
         let mut threads = self.threads.lock();
         if self.inner.stopping.load(Ordering::SeqCst) {
@@ -207,15 +205,15 @@ impl<H: Handler> Server<H> {
         self.inner.admit(socket)
     }
 
-    /// Takes note of all programs that have ended by now.
+    /// Processes the end of all programs that have ended by now.
     pub fn settle(&self) {
         self.inner.settle();
     }
 
-    /// What it has done.
+    /// Current counters.
     pub fn usage(&self) -> Usage {
         let Counts { answered, declined, looked_up } = &*self.inner.counts;
-        // With this lock held, nobody is being welcomed who is not yet among them.
+        // The lock excludes programs that are welcomed but not yet in the map.
         let guests = &self.inner.guests.lock().guests;
         let by_guests = guests.values().fold(0_u64, |sum, guest| match guest {
             Guest::New(..) => sum,
@@ -230,7 +228,7 @@ impl<H: Handler> Server<H> {
         }
     }
 
-    /// Ends all connections and threads; what is under way is still answered. Nobody is taken in any more.
+    /// Ends all connections and threads, after the requests in flight. No program is accepted any more.
     pub fn stop(&self) {
         let threads = {
             let mut threads = self.threads.lock();
@@ -240,7 +238,7 @@ impl<H: Handler> Server<H> {
         self.inner.wake();
         for thread in threads {
             if thread.join().is_err() {
-                log::error!("a serving thread of the ring ended in a panic");
+                log::error!("a serving thread of the ring panicked");
             }
         }
         self.inner.end_all();

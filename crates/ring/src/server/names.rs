@@ -1,4 +1,4 @@
-//! The agent's end of the names that programs look up without asking ([`crate::names`]).
+//! The agent's side of the names that programs look up without a request ([`crate::names`]).
 
 use crate::layout::{NAMES, NOTICE_SIZE};
 use crate::message::{STATUS_WORDS, Status, StatusWords};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tameike_io::os::arena::Notice;
 use tameike_io::os::process::monotonic;
 
-/// The names that programs of a node are shown. Who shows one takes it back before anybody may be told that it is another.
+/// Table of published names. A publisher must hide a name before any client may be notified of a change of it.
 pub struct NameTable {
     notice: Arc<Notice>,
     /// Held while a slot is written.
@@ -21,10 +21,7 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// One that shows nothing.
-    ///
-    /// # Errors
-    /// What the system refuses.
+    /// An empty table.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let notice = Arc::new(Notice::create("tameike-ring-notice", NOTICE_SIZE)?);
         Ok(Arc::new(Self { notice, writing: Mutex::default(), is_used: AtomicBool::new(false) }))
@@ -34,24 +31,24 @@ impl NameTable {
         &self.notice
     }
 
-    /// A program is about to be taken in: it can tell by the clock whether it has the same.
+    /// Updates the clock before a program is welcomed, so that the program can compare it with its own.
     pub(super) fn greets(&self) {
         if !self.is_used()
             && let Err(error) = self.notice.populate(NAMES, NAMES_SIZE)
         {
-            // They come one by one, or the agent is about to be ended for want of memory anyway.
-            log::warn!("memory for names is not set aside: {error}");
+            // Pages are populated one by one, or the agent runs out of memory anyway.
+            log::warn!("cannot populate the memory for published names: {error}");
         }
         self.long(CLOCK).fetch_max(nanoseconds(monotonic()), Ordering::AcqRel);
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// Whether there was ever a program to be shown something.
+    /// Returns true if a program was ever welcomed.
     pub fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Acquire)
     }
 
-    /// Shows the file that has a name; whether there was room for it.
+    /// Publishes the file of a name; returns false if the name does not fit.
     pub fn show_file(
         &self,
         view: usize,
@@ -66,8 +63,8 @@ impl NameTable {
         true
     }
 
-    /// Shows a directory that programs may walk through: by its name in the one above, or by none in itself. It was found
-    /// when directories of the view had changed so often.
+    /// Publishes a directory that programs may walk through: by its name in the parent, or by an empty name in itself. `changes` is the
+    /// view's number of directory changes at the lookup.
     pub fn show_directory(
         &self,
         view: usize,
@@ -83,7 +80,7 @@ impl NameTable {
         self.show(&key, &value, until);
     }
 
-    /// Shows a file no more.
+    /// Hides a file.
     pub fn hide_file(&self, view: usize, directory: u64, name: &[u8]) {
         let Some(key) = Key::new(Kind::File, view, directory, name) else { return };
         let _writing = self.writing.lock();
@@ -95,7 +92,7 @@ impl NameTable {
         }
     }
 
-    /// Directories of a view have changed so often: those that were found before are shown no more.
+    /// Sets the view's number of directory changes, which hides all directories published before.
     pub fn directories_changed(&self, view: usize, count: u64) {
         if view < VIEWS_MAX {
             self.long(changes(view)).fetch_max(count, Ordering::AcqRel);
@@ -105,7 +102,7 @@ impl NameTable {
     fn show(&self, key: &Key, value: &StatusWords, until: Duration) {
         let _writing = self.writing.lock();
         let free = || key.slots().find(|slot| self.get(slot + UNTIL) == 0);
-        let Some(slot) = self.slot_of(key).or_else(free).or_else(|| self.room_for(key)) else { return };
+        let Some(slot) = self.slot_of(key).or_else(free).or_else(|| self.replaceable(key)) else { return };
         self.write(slot, |slot| {
             self.put(slot + HASH, key.hash());
             key.words().for_each(|(place, word)| self.put(slot + place, word));
@@ -114,9 +111,9 @@ impl NameTable {
         });
     }
 
-    /// Where a key can be, when no slot is empty: where the time is over, or else instead of the file that is true the shortest, as a
-    /// directory is on the way to many.
-    fn room_for(&self, key: &Key) -> Option<usize> {
+    /// The slot to replace in a full set: one whose validity has ended, or else the file whose validity ends first. Directories stay, as
+    /// many paths lead through them.
+    fn replaceable(&self, key: &Key) -> Option<usize> {
         let now = nanoseconds(monotonic());
         let loss = |slot: &usize| {
             let until = self.get(slot + UNTIL);
@@ -126,7 +123,7 @@ impl NameTable {
         key.slots().min_by_key(loss)
     }
 
-    /// Where a key is.
+    /// The slot of a key.
     fn slot_of(&self, key: &Key) -> Option<usize> {
         let is_it = |slot: &usize| {
             self.get(slot + HASH) == key.hash()
@@ -135,7 +132,7 @@ impl NameTable {
         key.slots().find(is_it)
     }
 
-    /// Changes a slot so that who reads it meanwhile knows.
+    /// Changes a slot under an odd version, so that concurrent readers detect it.
     fn write(&self, slot: usize, change: impl FnOnce(usize)) {
         let version = self.get(slot + VERSION);
         self.put(slot + VERSION, version.wrapping_add(1));

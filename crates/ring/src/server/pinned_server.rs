@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tameike_io::os::process::start_thread;
 
-/// PinnedServers at the same time; programs beyond are served by the threads that serve all.
+/// Maximum number of pinned servers; further programs are served by the common threads.
 const PINNED_SERVERS_MAX: usize = 64;
 /// Consecutive requests from one other core after which the server moves there.
 const FOLLOWS_AFTER: u32 = 4;
@@ -126,7 +126,7 @@ impl<H: Handler> Inner<H> {
         let (inner, served) = (self.clone(), connection.clone());
         match start_thread("tameike-near", move || inner.run_pinned_server(&served, allowed)) {
             Ok(thread) => all.push(PinnedServer { connection: Arc::downgrade(connection), thread }),
-            Err(fault) => log::info!("a program gets no pinned ring server: {fault}"),
+            Err(fault) => log::info!("cannot start a pinned ring server: {fault}"),
         }
     }
 
@@ -161,7 +161,7 @@ impl<H: Handler> Inner<H> {
                 }
             }
             if thread.join().is_err() {
-                log::error!("a pinned ring server ended in a panic");
+                log::error!("a pinned ring server panicked");
             }
         }
     }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_server_moves_to_the_core_from_which_several_calls_come() {
+    fn a_pinned_server_moves_to_the_core_of_several_consecutive_calls() {
         let followed = start_thread("test", || {
             let allowed = sched_getaffinity(None).expect("a mask");
             let here = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect::<Vec<_>>();

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tameike_io::os::arena::Arena;
 
-/// What a connection knows of its pinned server.
+/// State of a connection's pinned server.
 #[derive(Default)]
 pub(super) struct PinnedState {
-    /// The program has one, or had one.
+    /// The program has or had one.
     claimed: AtomicBool,
-    /// It is to end.
+    /// It must end.
     ending: AtomicBool,
     has_ended: Mutex<bool>,
     ended: Condvar,
@@ -24,12 +24,12 @@ impl PinnedState {
         !self.claimed.load(Ordering::Relaxed) && !self.claimed.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether the server is to end.
+    /// Returns true if the server must end.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
-    /// Has the server end, and wakes it.
+    /// Makes the server end, and wakes it.
     pub(super) fn end(&self, arena: &Arena) {
         self.ending.store(true, Ordering::SeqCst);
         near(arena).fetch_or(ENDS, Ordering::SeqCst);
@@ -42,7 +42,7 @@ impl PinnedState {
         self.ended.notify_all();
     }
 
-    /// Waits for the end of the server; whether it has ended or the wait was interrupted before the limit.
+    /// Waits for the end of the server; returns false if the limit has passed without it.
     pub(super) fn wait_ended(&self, limit: Duration) -> bool {
         let mut has_ended = self.has_ended.lock();
         *has_ended || !self.ended.wait_for(&mut has_ended, limit).timed_out()

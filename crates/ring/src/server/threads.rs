@@ -1,4 +1,4 @@
-//! The serving threads: finding requests, and sleeping while there are none.
+//! The serving threads: they find requests, and sleep if there are none.
 
 use super::{Handler, Inner};
 use rustix::buffer::spare_capacity;
@@ -9,18 +9,18 @@ use std::sync::atomic::Ordering;
 
 use super::connection::{Asked, Connection};
 
-/// Events taken at once: a thread that has some to see to looks for requests after.
+/// Maximum number of events per round; requests are checked after each round.
 const EVENTS_PER_ROUND: usize = 16;
 
-/// What a program wants.
+/// Work of a thread.
 pub(super) enum Work<H: Handler> {
     Asked(Asked<H>),
-    /// The end of handles.
+    /// Closes left handles.
     Left(Arc<Connection<H>>),
 }
 
 impl<H: Handler> Inner<H> {
-    /// The life of one of them.
+    /// Main loop of a serving thread.
     pub(super) fn serve(self: &Arc<Self>) {
         let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
         let mut is_second = self.watch.look();
@@ -30,7 +30,7 @@ impl<H: Handler> Inner<H> {
                 is_second = self.watch.look();
                 continue;
             }
-            // One that looks is enough.
+            // One polling thread suffices.
             let looked = if is_second { None } else { Some(self.spin.look(|| self.is_pending())) };
             let wait = match looked {
                 Some(Ok(())) => continue,
@@ -53,7 +53,7 @@ impl<H: Handler> Inner<H> {
             is_second = self.watch.look();
         }
         self.watch.work();
-        // Each that ends wakes the next.
+        // Each thread that ends wakes the next.
         self.wake();
     }
 
@@ -61,7 +61,7 @@ impl<H: Handler> Inner<H> {
         self.connections.read().iter().any(|connection| connection.is_pending())
     }
 
-    /// Takes a request, of the programs in turn; while there is none, handles that are left.
+    /// Takes a request, round-robin over the programs; if there is none, left handles.
     fn find(&self) -> Option<Work<H>> {
         let connections = self.connections.read();
         let count = connections.len();
@@ -92,7 +92,7 @@ impl<H: Handler> Inner<H> {
             Work::Left(connection) => connection.take_left(),
         };
         if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-            log::error!("a request of a program panicked, and was answered with EIO");
+            log::error!("serving a request of a program panicked; the program gets EIO");
         }
     }
 }

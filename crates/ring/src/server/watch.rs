@@ -1,25 +1,22 @@
-//! Who looks for requests, told to programs in memory that they can only read.
+//! State of the serving threads, which programs read to decide whether to ring.
 //!
-//! A serving thread looks (it will go through all arenas again), sleeps (in `epoll`, where a ring wakes it), or works. The
-//! word counts lookers and sleepers. A program that has asked rings when nobody looks and somebody sleeps; a ring is a
-//! byte on its socket, and each byte wakes one thread.
+//! A serving thread looks (it will check all arenas again), sleeps (in `epoll`, where a ring wakes it), or works. The word counts lookers and
+//! sleepers. After a request, a program rings if no thread looks and at least one sleeps. A ring is a byte on its socket; each byte wakes
+//! one thread.
 //!
-//! No request is overlooked. A program sets its bit in `pending`, then reads the word; a thread changes the word, then
-//! reads all `pending`; both with a full fence between. So of a bit and a change of the word, either the program has seen
-//! the change, or the thread sees the bit. Let a program have set its bit and then read the word:
+//! **No request is lost.** A program sets its bit in `pending`, then reads the word. A thread changes the word, then reads all `pending`. Both
+//! have a full fence in between. So for a bit and a change of the word, either the program has seen the change, or the thread sees the bit.
+//! When the program has set its bit and reads the word:
 //!
-//! - Somebody looks. That thread stops looking later than the program's read, and reads `pending` after that, whether it
-//!   goes to sleep or to work: it sees the bit if nobody has taken it. Who goes to sleep then looks again; who goes to work
-//!   wakes a sleeper if nobody else looks, and if there is no sleeper either, all work, and each of them looks when it is
-//!   done.
-//! - Nobody looks and somebody sleeps. The program rings. The byte wakes a sleeper, or is there when one begins to sleep:
-//!   `epoll` tells of it once, to one thread, which then looks.
-//! - Nobody looks and nobody sleeps. All work. Each thread counts itself as a looker after its work, which is later than
-//!   the program's read, and reads `pending` after that.
+//! - A thread looks. It stops looking after the program's read, and then reads `pending`, whether it goes to sleep or to work: it sees the
+//!   bit if no other thread has taken it. Before a sleep, the thread looks again. Before work, it wakes a sleeper if no other thread looks;
+//!   if there is no sleeper, all threads work, and each looks when it is done.
+//! - No thread looks, one sleeps. The program rings. The byte wakes a sleeper, or is there when a thread begins to sleep: `epoll` reports it
+//!   once, to one thread, which then looks.
+//! - All threads work. Each counts itself as a looker after its work, which is after the program's read, and then reads `pending`.
 //!
-//! No answer is overlooked. State and sleep of a slot are one word: the program adds `SLEEPS` in one step and sleeps only
-//! on a word that says so and has no answer; the thread puts the answer in its place in one step, and wakes the program
-//! when what it took away said that it sleeps.
+//! **No reply is lost.** The state of a slot is one word. The program adds `SLEEPS` atomically, and sleeps only on a word with `SLEEPS` and
+//! without `ANSWERED`. The thread replaces the word by `ANSWERED` atomically, and wakes the program if the old word had `SLEEPS`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -27,7 +24,7 @@ use tameike_io::os::arena::Notice;
 
 use super::THREADS;
 
-/// Where the word lies in the notice.
+/// Offset of the word in the notice.
 pub(crate) const WATCH: usize = 0;
 
 const LOOKER: u32 = 1;
@@ -36,7 +33,7 @@ const LOOKERS: u32 = SLEEPER - 1;
 
 const _: () = assert!(THREADS < LOOKERS as usize);
 
-/// Whether a program that has asked must ring.
+/// Returns true if a program must ring after a request.
 pub(crate) fn wants_ring(word: u32) -> bool {
     word & LOOKERS == 0 && word >= SLEEPER
 }
@@ -58,23 +55,23 @@ impl Watch {
         before
     }
 
-    /// A thread that worked looks; whether another does so already.
+    /// A thread begins to look after work; returns true if another one already looks.
     pub fn look(&self) -> bool {
         self.change(LOOKER, 0) & LOOKERS > 0
     }
 
-    /// A thread that looked works. Whether nobody looks any more, and somebody sleeps: if there are requests, one of these
-    /// is to be woken.
+    /// A thread that looked begins to work. Returns true if no thread looks now and one sleeps: if there are requests, the caller must wake
+    /// one.
     pub fn work(&self) -> bool {
         wants_ring(self.change(0, LOOKER) - LOOKER)
     }
 
-    /// A thread that looked sleeps, unless it finds a request yet.
+    /// A thread that looked begins to sleep, unless a check of all arenas finds a request.
     pub fn sleep(&self) {
         self.change(SLEEPER, LOOKER);
     }
 
-    /// A thread that slept works.
+    /// A thread that slept begins to work.
     pub fn rise(&self) {
         self.change(0, SLEEPER);
     }
@@ -85,20 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_rings_when_all_who_are_idle_sleep() {
+    fn a_program_rings_if_all_idle_threads_sleep() {
         let watch = Watch::new(Arc::new(Notice::create("test", 4096).expect("memory")));
         let wants_ring = || wants_ring(watch.word().load(Ordering::Relaxed));
-        assert!(!wants_ring(), "all work");
+        assert!(!wants_ring(), "all threads work");
         assert!(!watch.look());
         assert!(watch.look(), "another looks");
         assert!(!wants_ring());
         watch.sleep();
-        assert!(!wants_ring(), "one looks yet");
+        assert!(!wants_ring(), "one thread still looks");
         assert!(watch.work(), "the last that looked");
         assert!(wants_ring());
         watch.rise();
         assert!(!wants_ring());
-        assert!(!watch.look() && !watch.work(), "there is nobody to wake");
+        assert!(!watch.look() && !watch.work(), "no thread sleeps");
         assert_eq!(watch.word().load(Ordering::Relaxed), 0);
     }
 }

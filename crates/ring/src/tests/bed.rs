@@ -1,4 +1,4 @@
-//! An agent that keeps files in a map, and programs that are this program once more.
+//! A test agent with files in a map, and child processes that run tests of this binary.
 
 use super::placed::Placing;
 use crate::client::{Client, Start, Status};
@@ -17,12 +17,12 @@ use tameike_io::os::process::user;
 use tameike_io::os::system::System;
 use tameike_io::{Frame, Slab};
 
-/// How long anything may take that must happen.
+/// Time limit of everything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const ROOT: Start = Start { view: 0, dir: 1 };
-/// A directory that holds up the thread which makes it.
-pub const HOLDS_UP: &[u8] = b"holds up";
-/// A file of which the agent moves the first unit only.
+/// A directory whose creation blocks its thread.
+pub const BLOCKS: &[u8] = b"blocks";
+/// A file of which the agent serves the first unit only.
 pub const HALF_DECLINED: &[u8] = b"half declined";
 const SOCKET_VARIABLE: &str = "TAMEIKE_TEST_SOCKET";
 
@@ -31,20 +31,20 @@ pub struct State {
     files: BTreeMap<Vec<u8>, Vec<u8>>,
     handles: BTreeMap<u64, Vec<u8>>,
     last: u64,
-    /// Requests that are held: `fsync` waits until it is let go.
+    /// Held requests: `fsync` blocks until `let_go`.
     held: Vec<Asked<Files>>,
-    /// Handles that programs have left.
+    /// Handles that programs have closed without a reply.
     pub closed: Vec<u64>,
-    /// Requests that pinned servers have served.
+    /// Requests served by pinned servers.
     pub near: usize,
-    /// Threads that are held up by `mkdir`, until the files have no more of them.
+    /// Threads blocked by `mkdir`.
     pub held_up: usize,
     pub begun: usize,
     pub left: usize,
     pub ended: usize,
 }
 
-/// A unit that is lent when it is opened, all 7.
+/// A unit that is granted at the open; its bytes are 7.
 pub struct Lent {
     pub table: Arc<FrameTable>,
     pub key: FileKey,
@@ -65,12 +65,12 @@ impl Lent {
     }
 }
 
-/// Files in memory. Paths are not taken apart.
+/// Files in memory, by whole path.
 pub struct Files {
     pub state: Mutex<State>,
-    /// What of the file `lent` lies in a frame.
+    /// The frame of the file `lent`.
     pub lent: Lent,
-    /// What of the file `placed` lies on a device.
+    /// The location of the file `placed` on a device.
     pub placed: Placing,
     changed: Condvar,
 }
@@ -124,7 +124,7 @@ impl Files {
     }
 
     /// Waits until `is_so`.
-    pub fn await_state(&self, is_so: impl Fn(&State) -> bool) {
+    pub fn wait_for_state(&self, is_so: impl Fn(&State) -> bool) {
         let mut state = self.state.lock();
         while !is_so(&state) {
             let waited = self.changed.wait_for(&mut state, PATIENCE);
@@ -132,18 +132,18 @@ impl Files {
         }
     }
 
-    /// Waits until so many requests are held.
-    pub fn await_held(&self, count: usize) {
-        self.await_state(|state| state.held.len() == count);
+    /// Waits until `count` requests are held.
+    pub fn wait_for_held(&self, count: usize) {
+        self.wait_for_state(|state| state.held.len() == count);
     }
 
-    /// Lets threads go on that are held up.
+    /// Unblocks the blocked threads.
     pub fn go_on(&self) {
         self.state.lock().held_up = 0;
         self.changed.notify_all();
     }
 
-    /// Answers those that are held.
+    /// Answers the held requests.
     pub fn let_go(&self) {
         let held = std::mem::take(&mut self.state.lock().held);
         held.into_iter().for_each(|asked| asked.answer(&Reply::Done));
@@ -163,11 +163,11 @@ impl Handler for Files {
         let mut state = self.state.lock();
         state.near += usize::from(std::thread::current().name() == Some("tameike-near"));
         match asked.request() {
-            Some(Request::MakeDir { path, .. }) if asked.name(&path) == HOLDS_UP => {
+            Some(Request::MakeDir { path, .. }) if asked.name(&path) == BLOCKS => {
                 state.held_up += 1;
                 self.changed.notify_all();
                 drop(state);
-                self.await_state(|state| state.held_up == 0);
+                self.wait_for_state(|state| state.held_up == 0);
                 asked.answer(&Reply::Done);
             }
             Some(Request::Sync { .. }) => {
@@ -192,7 +192,7 @@ impl Handler for Files {
                 }
             }
             Some(Request::Read { handle, takes: Takes { lent: true, .. }, .. }) => {
-                // It is recalled, or never was lent.
+                // Revoked, or never granted.
                 let size = state.handles.get(&handle).and_then(|name| state.files.get(name)).map(Vec::len);
                 drop(state);
                 asked.answer(&Reply::Lent(size.unwrap_or_default() as u32));
@@ -234,7 +234,7 @@ impl Handler for Files {
     }
 }
 
-/// An agent that listens.
+/// A listening agent.
 pub struct Bed {
     pub server: Arc<Server<Files>>,
     pub files: Arc<Files>,
@@ -266,19 +266,19 @@ impl Bed {
     }
 }
 
-/// Runs the test `name` of this program as a program of its own, which finds the socket by [`socket`].
+/// Runs the test `name` of this binary in a child process, which gets the socket by [`socket`].
 pub fn start(name: &str, socket: &std::path::Path) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", name, "--ignored", "--nocapture"]).env(SOCKET_VARIABLE, socket);
     command.stdout(Stdio::piped()).spawn().expect("it was started once")
 }
 
-/// The socket that a program was started with.
+/// The socket of the agent, in a child process.
 pub fn socket() -> PathBuf {
     std::env::var_os(SOCKET_VARIABLE).expect("started by a test").into()
 }
 
-/// An agent for the test that has started this program, until that ends it.
+/// An agent in a child process, until the parent ends it.
 pub fn be_an_agent() -> Bed {
     Bed::at(socket(), tempfile::tempdir().expect("a directory"))
 }

@@ -1,4 +1,4 @@
-//! Programs that ask, and are answered.
+//! Calls of programs.
 
 use super::bed::{Bed, HALF_DECLINED, PATIENCE, ROOT};
 use crate::WINDOW_SIZE;
@@ -32,13 +32,13 @@ fn calls_are_answered() {
     assert_eq!(client.read(handle, None, 0, &mut [first, second]), Answer::Done(bytes.len() + 3));
     assert!(found[..3] == [0; 3] && found[3..bytes.len() + 3] == bytes && found[bytes.len() + 3] == 1);
     assert_eq!(client.append(handle, &[b"at ", b"the end"]), Answer::Done((10, bytes.len() as u64 + 13)));
-    assert_eq!(client.append(handle, &[&bytes]), Answer::Declined, "it would not land in one piece");
+    assert_eq!(client.append(handle, &[&bytes]), Answer::Declined, "it would not be atomic");
     let status = Status { size: bytes.len() as u64 + 13, ..Status::default() };
     assert_eq!(client.status(handle), Answer::Done(status));
     assert_eq!(client.rename((ROOT, b"a/file"), (ROOT, b"b"), 0), Answer::Done(()));
     assert_eq!(client.status_at(ROOT, b"a/file", true), Answer::Failed(2));
     assert_eq!(client.status_at(ROOT, b"b", true), Answer::Done(status));
-    assert_eq!(client.status_at(ROOT, &[b'x'; 5000], true), Answer::Declined, "too long a path");
+    assert_eq!(client.status_at(ROOT, &[b'x'; 5000], true), Answer::Declined, "the path is too long");
     assert_eq!(client.unlink(ROOT, b"b"), Answer::Done(()));
     assert_eq!(client.make_dir(ROOT, b"b", 0o755), Answer::Declined);
     assert_eq!(client.close(handle), Answer::Done(()));
@@ -48,10 +48,9 @@ fn calls_are_answered() {
     assert_eq!((usage.clients, usage.declined), (1, 1));
 }
 
-/// A request that made its thread panic took the thread along, and two of them the ring.
-/// A program was told that the file had ended where the agent had declined to go on.
+/// Once, a read was truncated at the point where the agent had declined to continue.
 #[test]
-fn what_is_declined_in_the_middle_is_declined_as_a_whole() {
+fn a_read_declined_in_the_middle_is_declined_as_a_whole() {
     let bed = Bed::new();
     let client = bed.client();
     let handle = open(&client, HALF_DECLINED);
@@ -63,8 +62,9 @@ fn what_is_declined_in_the_middle_is_declined_as_a_whole() {
     assert_eq!(client.write(handle, 0, &[&[1; UNIT_SIZE + 1]]), Answer::Declined);
 }
 
+/// Once, a panic ended the serving thread, and two of them ended the ring.
 #[test]
-fn a_request_that_panics_harms_no_other() {
+fn a_panicking_request_does_not_affect_others() {
     let bed = Bed::new();
     let client = bed.client();
     for _ in 0..2 * THREADS {
@@ -94,8 +94,8 @@ fn threads_share_the_slots_of_a_program() {
     });
 }
 
-/// Both sides look for a while and then sleep; pauses of any length between the calls meet each in every state. A wake-up
-/// that is lost shows as a call that does not end.
+/// Both sides poll and then sleep; random pauses between calls meet each side in every state. A lost wake-up shows as a
+/// call that does not end.
 #[test]
 fn no_wake_up_is_lost() {
     let bed = Bed::new();
@@ -124,12 +124,12 @@ fn no_wake_up_is_lost() {
 }
 
 #[test]
-fn a_request_that_waits_holds_up_no_other() {
+fn a_blocked_request_does_not_block_others() {
     let bed = Bed::new();
     let (client, other) = (bed.client(), bed.client());
     std::thread::scope(|scope| {
         let waiting: Vec<_> = (0..SLOTS - 1).map(|_| scope.spawn(|| client.sync(1))).collect();
-        bed.files.await_held(SLOTS - 1);
+        bed.files.wait_for_held(SLOTS - 1);
         let handle = open(&other, b"other");
         assert_eq!(client.status(handle), Answer::Done(Status::default()));
         bed.files.let_go();
@@ -139,7 +139,7 @@ fn a_request_that_waits_holds_up_no_other() {
     });
 }
 
-/// Context switches of the threads of this process that are called so.
+/// Context switches of the threads of this process with a name.
 fn switches(name: &str) -> Vec<u64> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
     let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
@@ -151,10 +151,10 @@ fn switches(name: &str) -> Vec<u64> {
     named.map(of).collect()
 }
 
-/// Must run alone: in a process of its own, as other tests have serving threads, too.
+/// Runs in its own process, as other tests have serving threads, too.
 #[test]
-#[ignore = "started by while_nobody_asks_all_sleep"]
-#[expect(clippy::disallowed_methods, reason = "what does not happen is waited for by time")]
+#[ignore = "started by all_threads_sleep_without_requests"]
+#[expect(clippy::disallowed_methods, reason = "the absence of an event needs a wait by time")]
 fn idle_program() {
     let bed = Bed::new();
     assert_eq!(switches("tameike-ring"), Vec::<u64>::new(), "a thread without a client");
@@ -168,24 +168,24 @@ fn idle_program() {
 }
 
 #[test]
-fn while_nobody_asks_all_sleep() {
+fn all_threads_sleep_without_requests() {
     let mut idle = super::bed::start("tests::calls::idle_program", std::path::Path::new("/none"));
     assert!(idle.wait().expect("it is our child").success());
 }
 
 #[test]
-fn one_program_too_many_is_told_so() {
+fn a_program_beyond_the_maximum_is_refused() {
     let bed = Bed::new();
     let clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| bed.client()).collect();
     assert!(matches!(Client::connect(&bed.socket, |_| {}), Err(ConnectError::Full)));
     assert_eq!(bed.server.usage().clients, CLIENTS_MAX as u64);
     drop(clients);
-    bed.files.await_state(|state| state.ended == CLIENTS_MAX);
+    bed.files.wait_for_state(|state| state.ended == CLIENTS_MAX);
     assert_eq!(bed.client().close(1), Answer::Failed(9));
 }
 
 #[test]
-fn transfers_go_on_beside_calls_and_leave_room_for_them() {
+fn transfers_leave_slots_for_calls() {
     let bed = Bed::new();
     let client = bed.client();
     let handle = open(&client, b"file");
@@ -198,51 +198,53 @@ fn transfers_go_on_beside_calls_and_leave_room_for_them() {
         Answer::Done(transfer) => transfer,
         other => panic!("{other:?}"),
     };
-    let under_way: Vec<_> = (0..SLOTS).map_while(begin).collect();
-    assert!(under_way.len() < SLOTS, "some slots are for calls");
-    let count = under_way.len();
+    let in_flight: Vec<_> = (0..SLOTS).map_while(begin).collect();
+    assert!(in_flight.len() < SLOTS, "some slots are reserved for calls");
+    let count = in_flight.len();
     assert!(matches!(client.status(handle), Answer::Done(_)));
-    assert!(under_way.iter().all(|transfer| transfer.wait(None)));
-    drop(under_way);
-    let Answer::Done(Some(read)) = client.begin_read(handle, 0, bytes.len()) else { panic!("there is room") };
+    assert!(in_flight.iter().all(|transfer| transfer.wait(None)));
+    drop(in_flight);
+    let Answer::Done(Some(read)) = client.begin_read(handle, 0, bytes.len()) else {
+        panic!("a slot is free")
+    };
     let mut found = vec![0; bytes.len()];
     assert_eq!(read.end(&mut found), Answer::Done(1000 * count));
     assert_eq!(found[..1000 * count], bytes[..1000 * count]);
-    let Answer::Done(Some(empty)) = client.begin_read(handle, 5, 0) else { panic!("there is room") };
+    let Answer::Done(Some(empty)) = client.begin_read(handle, 5, 0) else { panic!("a slot is free") };
     assert_eq!(empty.end(&mut []), Answer::Done(0));
-    let Answer::Done(Some(failing)) = client.begin_write(77, 0, b"bytes") else { panic!("there is room") };
+    let Answer::Done(Some(failing)) = client.begin_write(77, 0, b"bytes") else { panic!("a slot is free") };
     assert_eq!(failing.end(&mut []), Answer::Failed(9));
 }
 
 #[test]
-fn a_transfer_ends_when_the_agent_does() {
+fn a_transfer_ends_with_the_agent() {
     let bed = Bed::new();
     let client = bed.client();
     let handle = open(&client, b"file");
     bed.server.stop();
-    let told = match client.begin_read(handle, 0, 10) {
+    let answer = match client.begin_read(handle, 0, 10) {
         Answer::Done(Some(transfer)) => transfer.end(&mut [0; 10]),
         other => other.map(|_| 0),
     };
-    assert_eq!(told, Answer::Broken);
+    assert_eq!(answer, Answer::Broken);
     assert!(client.is_broken());
 }
 
-/// Also more than there are places for, which are closed by requests.
+/// Handles beyond the shared places are closed by requests.
 #[test]
-fn what_is_left_is_closed_without_waiting() {
+fn left_handles_are_closed_without_waiting() {
     let bed = Bed::new();
     let client = bed.client();
     let (first, handles) = (open(&client, b"file"), [(); 100].map(|()| open(&client, b"file")));
     let asked = bed.server.usage().answered;
     assert_eq!(client.leave(first), Answer::Done(()));
-    bed.files.await_state(|state| state.closed == [first]);
-    assert_eq!(bed.server.usage().answered, asked, "that is no request");
+    bed.files.wait_for_state(|state| state.closed == [first]);
+    assert_eq!(bed.server.usage().answered, asked, "a left handle is no request");
     for handle in handles {
         assert_eq!(client.leave(handle), Answer::Done(()));
     }
     let by_requests = (bed.server.usage().answered - asked) as usize;
-    bed.files.await_state(|state| state.closed.len() + by_requests == 1 + handles.len());
+    bed.files.wait_for_state(|state| state.closed.len() + by_requests == 1 + handles.len());
     for handle in handles {
         assert_eq!(client.close(handle), Answer::Failed(9), "it is closed");
     }

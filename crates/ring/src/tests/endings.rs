@@ -1,4 +1,4 @@
-//! Programs and agents that end in the middle of a call.
+//! Programs and agents that end during a call.
 
 use super::bed::{Bed, PATIENCE, ROOT, be_an_agent, socket, start};
 use crate::client::{Answer, Client, ConnectError};
@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use tameike_io::os::process::start_thread;
 
-/// Waits until the program says that it is ready.
-pub fn await_ready(child: &mut Child) {
+/// Waits until the program reports that it is ready.
+pub fn wait_for_ready(child: &mut Child) {
     let mut output = child.stdout.take().expect("piped");
     let mut said = Vec::new();
     let mut byte = [0];
@@ -26,8 +26,8 @@ pub fn kill(mut child: Child) {
 }
 
 #[test]
-#[ignore = "started by a_program_that_is_killed_is_let_go_when_its_requests_have_ended"]
-fn program_with_requests_under_way() {
+#[ignore = "started by the_session_of_a_killed_program_ends_with_its_requests"]
+fn program_with_requests_in_flight() {
     let client = Client::connect(&socket(), |_| {}).expect("the agent listens");
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -37,42 +37,42 @@ fn program_with_requests_under_way() {
 }
 
 #[test]
-fn a_program_that_is_killed_is_let_go_when_its_requests_have_ended() {
+fn the_session_of_a_killed_program_ends_with_its_requests() {
     let bed = Bed::new();
-    let name = "tests::endings::program_with_requests_under_way";
+    let name = "tests::endings::program_with_requests_in_flight";
     let child = start(name, &bed.socket);
-    bed.files.await_held(3);
+    bed.files.wait_for_held(3);
     kill(child);
-    // What the parent that waited for it may then ask for.
+    // As the parent may do after it has waited for the child.
     bed.server.settle();
     assert_eq!(bed.server.usage().clients, 0);
     {
         let state = bed.files.state.lock();
-        assert_eq!((state.left, state.ended), (1, 0), "requests are under way");
+        assert_eq!((state.left, state.ended), (1, 0), "requests are in flight");
     }
     bed.files.let_go();
-    bed.files.await_state(|state| state.ended == 1);
-    assert_eq!(bed.client().close(1), Answer::Failed(9), "others are served");
+    bed.files.wait_for_state(|state| state.ended == 1);
+    assert_eq!(bed.client().close(1), Answer::Failed(9), "other programs are served");
 }
 
 #[test]
-#[ignore = "started by a_child_does_not_keep_a_dead_program_alive"]
-fn program_whose_child_lives_on() {
+#[ignore = "started by the_session_of_a_killed_program_ends_despite_a_child"]
+fn program_whose_child_outlives_it() {
     let client = Client::connect(&socket(), |_| {}).expect("the agent listens");
     assert_eq!(client.close(1), Answer::Failed(9));
-    // As in a child that was forked and has not become another program.
+    // As in a forked child before exec.
     rustix::io::fcntl_setfd(&client.socket, FdFlags::empty()).expect("it is open");
     let mut child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().expect("sleep");
     println!("{} READY", child.id());
     child.wait().expect("it is our child");
 }
 
-/// The socket of a program is closed by its last holder. A daemon's child that held it kept the files of its dead parent
-/// open.
+/// The socket of a program is closed by its last holder. Once, a daemon's child that held it kept the files of its failed
+/// parent open.
 #[test]
-fn a_child_does_not_keep_a_dead_program_alive() {
+fn the_session_of_a_killed_program_ends_despite_a_child() {
     let bed = Bed::new();
-    let mut child = start("tests::endings::program_whose_child_lives_on", &bed.socket);
+    let mut child = start("tests::endings::program_whose_child_outlives_it", &bed.socket);
     let mut output = child.stdout.take().expect("piped");
     let mut said = String::new();
     while !said.contains("READY") {
@@ -81,7 +81,7 @@ fn a_child_does_not_keep_a_dead_program_alive() {
         said.push(byte[0] as char);
     }
     kill(child);
-    bed.files.await_state(|state| state.ended == 1);
+    bed.files.wait_for_state(|state| state.ended == 1);
     let pid = said.lines().last().and_then(|line| line.split_whitespace().next()?.parse().ok());
     let pid = pid.expect("a number");
     tameike_io::os::process::ProcessId::now(pid).expect("it lives").signal(9).expect("it is ours");
@@ -92,27 +92,27 @@ fn a_child_does_not_keep_a_dead_program_alive() {
 fn agent() {
     let bed = be_an_agent();
     println!("READY");
-    bed.files.await_held(usize::MAX);
+    bed.files.wait_for_held(usize::MAX);
 }
 
 #[test]
-fn an_agent_that_is_killed_breaks_the_call_under_way_and_all_later_ones() {
+fn a_killed_agent_breaks_the_calls_in_flight_and_later_ones() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("ring");
     let mut agent = start("tests::endings::agent", &socket);
-    await_ready(&mut agent);
+    wait_for_ready(&mut agent);
     let client = Client::connect(&socket, |_| {}).expect("it listens");
     assert!(matches!(client.open(ROOT, b"file", 0, 0), Answer::Done(_)));
-    let (tell, told) = channel();
+    let (sender, answers) = channel();
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            let (client, tell) = (&client, tell.clone());
-            scope.spawn(move || tell.send(client.sync(1)).expect("the test waits"));
+            let (client, sender) = (&client, sender.clone());
+            scope.spawn(move || sender.send(client.sync(1)).expect("the test waits"));
         }
-        // The agent has some of them, or they are on their way, or wait for a slot: each must end.
+        // Requests are at the agent, in flight, or wait for a slot: each must end.
         kill(agent);
         for _ in 0..20 {
-            let answer = told.recv_timeout(PATIENCE).expect("no call hangs");
+            let answer = answers.recv_timeout(PATIENCE).expect("no call hangs");
             assert_eq!(answer, Answer::Broken);
         }
     });
@@ -122,25 +122,25 @@ fn an_agent_that_is_killed_breaks_the_call_under_way_and_all_later_ones() {
 }
 
 #[test]
-fn an_agent_that_stops_answers_what_is_under_way_and_nothing_more() {
+fn a_stopping_agent_answers_requests_in_flight_only() {
     let bed = Bed::new();
     let client = bed.client();
-    let (tell, told) = channel();
+    let (sender, answers) = channel();
     let files = bed.files.clone();
     std::thread::scope(|scope| {
-        scope.spawn(|| tell.send(client.sync(1)).expect("the test waits"));
-        files.await_held(1);
+        scope.spawn(|| sender.send(client.sync(1)).expect("the test waits"));
+        files.wait_for_held(1);
         bed.server.stop();
         assert_eq!(files.state.lock().ended, 0);
         files.let_go();
-        let answer = told.recv_timeout(PATIENCE).expect("no call hangs");
+        let answer = answers.recv_timeout(PATIENCE).expect("no call hangs");
         assert!(matches!(answer, Answer::Done(()) | Answer::Broken), "{answer:?}");
     });
-    files.await_state(|state| state.ended == 1);
+    files.wait_for_state(|state| state.ended == 1);
     assert_eq!(client.close(1), Answer::Broken);
     let late = start_thread("late", {
         let socket = bed.socket.clone();
         move || Client::connect(&socket, |_| {}).is_err()
     });
-    assert!(late.expect("a thread").join().expect("an end"), "nobody is taken in any more");
+    assert!(late.expect("a thread").join().expect("an end"), "no program is accepted any more");
 }

@@ -1,4 +1,4 @@
-//! Names that programs look up without asking.
+//! Published names, which programs look up without a request.
 
 use super::bed::{Bed, PATIENCE, ROOT};
 use crate::client::{Answer, Client};
@@ -9,7 +9,7 @@ use tameike_io::os::process::monotonic;
 
 const ENOENT: i32 = 2;
 
-/// Attributes of which every part tells the same number.
+/// Attributes whose fields all have the same number.
 fn status(number: u32) -> Status {
     let time = Time { seconds: number.into(), nanoseconds: number };
     let (inode, size, blocks, rdev) = (number.into(), number.into(), number.into(), number.into());
@@ -22,10 +22,10 @@ fn later() -> Duration {
     monotonic() + PATIENCE
 }
 
-/// A bed that shows the view's root and, in it, a directory with number 7.
+/// A test agent that publishes the view's root and a directory in it with inode number 7.
 fn bed() -> Bed {
     let bed = Bed::new();
-    // Only what programs may see is shown.
+    // Names are published only after a program has connected.
     drop(bed.client());
     bed.names.show_directory(0, (1, b""), 1, 0, later());
     bed.names.show_directory(0, (1, b"dir"), 7, 0, later());
@@ -40,13 +40,13 @@ fn look(client: &Client, path: &[u8]) -> Answer<Status> {
     client.status_at(ROOT, path, true)
 }
 
-/// The agent is asked, and knows of no such file.
+/// The lookup is a request, and the agent has no such file.
 fn assert_asked(client: &Client, path: &[u8]) {
     assert_eq!(look(client, path), Answer::Failed(ENOENT), "{}", path.escape_ascii());
 }
 
 #[test]
-fn what_is_shown_is_not_asked_for() {
+fn published_names_need_no_request() {
     let bed = bed();
     let client = bed.client();
     show(&bed, 1, b"file", 3);
@@ -61,7 +61,7 @@ fn what_is_shown_is_not_asked_for() {
     assert_eq!(
         client.status_at(in_dir, b"file", true),
         Answer::Failed(ENOENT),
-        "nobody has walked from there"
+        "that directory is not published"
     );
     for path in
         [&b"dir"[..], b"file/file", b"dir/other", b"fil", b"dir/../file", b"file/", b"./file", b"/file", b""]
@@ -74,7 +74,7 @@ fn what_is_shown_is_not_asked_for() {
     assert_eq!(look(&client, b"file"), Answer::Done(status(3)));
     drop(client);
     bed.server.settle();
-    assert_eq!(bed.server.usage().looked_up, 4, "also when the program is gone");
+    assert_eq!(bed.server.usage().looked_up, 4, "also after the program has disconnected");
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn names_are_compared_whole() {
     let client = bed.client();
     let (fits, long) = ([b'n'; 64], [b'n'; 65]);
     show(&bed, 1, &fits, 3);
-    assert!(!bed.names.show_file(0, 1, &long, &status(4), later()), "there is no room for it");
+    assert!(!bed.names.show_file(0, 1, &long, &status(4), later()), "the name is too long");
     assert_eq!(look(&client, &fits), Answer::Done(status(3)));
     assert_asked(&client, &long);
     assert_asked(&client, &fits[1..]);
 }
 
 #[test]
-fn nothing_is_believed_for_longer_than_it_is_true() {
+fn entries_are_not_used_beyond_their_validity() {
     let bed = bed();
     let client = bed.client();
     bed.names.show_file(0, 1, b"file", &status(3), monotonic());
@@ -102,7 +102,7 @@ fn nothing_is_believed_for_longer_than_it_is_true() {
 }
 
 #[test]
-fn a_directory_that_has_changed_is_not_walked_through() {
+fn changed_directories_are_not_walked() {
     let bed = bed();
     let client = bed.client();
     show(&bed, 7, b"file", 4);
@@ -110,7 +110,7 @@ fn a_directory_that_has_changed_is_not_walked_through() {
     assert_asked(&client, b"dir/file");
     bed.names.show_directory(0, (1, b""), 1, 5, later());
     assert_asked(&client, b"dir/file");
-    // One that was found before, and is told of late.
+    // A directory that was looked up before the change, and published after it.
     bed.names.show_directory(0, (1, b"dir"), 7, 4, later());
     assert_asked(&client, b"dir/file");
     bed.names.show_directory(0, (1, b"dir"), 7, 5, later());
@@ -119,7 +119,7 @@ fn a_directory_that_has_changed_is_not_walked_through() {
 }
 
 #[test]
-fn the_file_that_is_true_the_shortest_makes_room() {
+fn the_file_whose_validity_ends_first_is_replaced() {
     let bed = bed();
     let client = bed.client();
     let name = |number: u32| format!("{number}").into_bytes();
@@ -129,7 +129,7 @@ fn the_file_that_is_true_the_shortest_makes_room() {
         let until = start + Duration::from_micros(number.into());
         assert!(bed.names.show_file(0, 1, &name(number), &status(number), until));
     }
-    // The directory that leads to them is still there. As many as there is room for, less those that had more than their share of others.
+    // The directory is still published, and most of the files that fit.
     let found = (0..count).filter(|&number| match look(&client, &name(number)) {
         Answer::Done(found) => found == status(number),
         _ => false,
@@ -139,9 +139,9 @@ fn the_file_that_is_true_the_shortest_makes_room() {
     assert!((30_000..=32_768).contains(&found.len()), "{} are left", found.len());
 }
 
-/// A mixture of two moments was told.
+/// Once, a mixture of two states was returned.
 #[test]
-fn what_is_being_written_is_not_told() {
+fn entries_being_written_are_not_used() {
     let bed = bed();
     let (client, is_over) = (bed.client(), AtomicBool::new(false));
     let (mut seen, mut last) = (0, 0);
@@ -172,7 +172,7 @@ fn what_is_being_written_is_not_told() {
 }
 
 #[test]
-fn an_agent_that_is_gone_is_not_believed() {
+fn names_of_a_failed_agent_are_not_used() {
     let bed = bed();
     let client = bed.client();
     show(&bed, 1, b"file", 3);

@@ -1,4 +1,4 @@
-//! Bytes that a program reads by itself where the agent tells that they lie.
+//! Reads of programs on a device, at the location that the agent returns.
 
 use super::bed::{Bed, PATIENCE, ROOT};
 use crate::client::{Answer, Client, OpenFile};
@@ -30,13 +30,13 @@ pub struct Placing {
 
 impl Placing {
     pub fn new() -> Self {
-        let file = tempfile::tempfile().expect("room");
+        let file = tempfile::tempfile().expect("written");
         let content: Vec<u8> = (0..UNIT_SIZE).map(|at| (at / 7) as u8 ^ (at / BLOCK_SIZE) as u8).collect();
         let sums = BlockSums::of(&content).as_bytes().to_vec();
         let (mut runs, mut before) = (Vec::new(), 0);
         for (number, blocks) in [1, 2, 50, 16, 3, 184].into_iter().enumerate() {
             let run = Run { at: ((6 - number) << 20) as u64, length: (blocks * BLOCK_SIZE) as u32 };
-            file.write_all_at(&content[before..before + run.length as usize], run.at).expect("room");
+            file.write_all_at(&content[before..before + run.length as usize], run.at).expect("written");
             before += run.length as usize;
             runs.push(run);
         }
@@ -50,7 +50,7 @@ impl Placing {
     fn damage(&self, at: usize) {
         let run = self.place.runs_of(&(at as u32..at as u32 + 1)).next().expect("it lies somewhere");
         let byte = self.content[at] ^ 1;
-        self.file.write_all_at(&[byte], run.at + (at % BLOCK_SIZE) as u64).expect("room");
+        self.file.write_all_at(&[byte], run.at + (at % BLOCK_SIZE) as u64).expect("written");
     }
 }
 
@@ -59,7 +59,7 @@ fn device_of(file: &File, clock: &FreeClock) -> Arc<HostDevice> {
     Arc::new(HostDevice::new(DiskMemory { bytes, clock: clock.memory().expect("a descriptor") }))
 }
 
-/// The file that is placed. The agent has other bytes for who asks for them: all 1.
+/// The file on the device. Requests return other bytes: all 1.
 fn open(client: &Client) -> OpenFile {
     let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
     assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE]]), Answer::Done(UNIT_SIZE));
@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_lies_on_a_device_is_read_there_while_it_does(
+    fn placed_bytes_are_read_on_the_device_while_they_are_valid(
         reads in prop::collection::vec((0..UNIT_SIZE, 0..UNIT_SIZE), 1..20),
         damaged in 0..UNIT_SIZE,
     ) {
@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn bytes_for_several_places_of_a_program_come_by_a_request() {
+fn a_read_into_several_buffers_takes_a_request() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
@@ -111,9 +111,9 @@ fn bytes_for_several_places_of_a_program_come_by_a_request() {
     assert!(whole == bed.files.placed.content[..80_000]);
 }
 
-/// Each device is sent once, kept out of the way of the program's own descriptors, and not sent for ever.
+/// Each device is sent once, up to a maximum number, and is kept away from the program's own descriptors.
 #[test]
-fn a_program_keeps_the_devices_that_it_was_sent() {
+fn programs_keep_the_devices_they_receive() {
     static KEPT: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
     let bed = Bed::new();
     let client = Client::connect(&bed.socket, |number| KEPT.lock().push(number)).expect("it listens");
@@ -123,7 +123,7 @@ fn a_program_keeps_the_devices_that_it_was_sent() {
     for devices in 1..20 {
         for start in [0, 5000, 300_000] {
             let found = read(&client, &file, start, 40_000);
-            // The agent has sent as many as it does, and sends bytes.
+            // The maximum number of devices was sent: the agent sends bytes.
             let is_placed = devices <= 16;
             let expected =
                 if is_placed { placing.content[start..start + 40_000].to_vec() } else { vec![1; 40_000] };
@@ -133,14 +133,14 @@ fn a_program_keeps_the_devices_that_it_was_sent() {
         assert_eq!(kept.len(), 1 + 2 * devices.min(16));
         assert_eq!(kept, *KEPT.lock());
         assert!(kept.iter().all(|number| *number >= 900), "{kept:?}");
-        // An agent that has started again has another device.
+        // A new device, as of a restarted agent.
         *placing.device.lock() = device_of(&placing.file, &placing.clock);
     }
 }
 
-/// Of blocks that became free since they were told of the bytes may be others, whatever their checksums.
+/// Blocks that were freed after the reply may hold other bytes, whatever their checksums.
 #[test]
-fn what_may_have_gone_from_a_device_is_asked_for() {
+fn bytes_that_may_have_moved_take_a_request() {
     let bed = Bed::new();
     let client = bed.client();
     let file = open(&client);
@@ -152,16 +152,16 @@ fn what_may_have_gone_from_a_device_is_asked_for() {
         .find(|run| !parts(40_000).iter().any(|part| part.at >> 20 == run.at >> 20));
     let other = other.expect("the unit is in several regions").at;
     placing.clock.freed(&(other..other + 4096));
-    assert!(read(&client, &file, 0, 40_000) == placing.content[..40_000], "it is elsewhere");
+    assert!(read(&client, &file, 0, 40_000) == placing.content[..40_000], "it has moved");
     assert_eq!(read(&client, &file, 0, UNIT_SIZE), vec![1; UNIT_SIZE]);
     let own = parts(40_000)[1].at;
     placing.clock.freed(&(own..own + 4096));
     assert_eq!(read(&client, &file, 0, 40_000), vec![1; 40_000]);
 }
 
-/// Who comes second while the device is being received asks for the bytes, and goes on reading there later.
+/// A thread that reads while another one receives the device sends a request, and reads on the device later.
 #[test]
-fn threads_that_are_told_of_a_device_at_the_same_time_have_it() {
+fn threads_receive_a_device_concurrently() {
     for _ in 0..100 {
         let bed = Bed::new();
         let client = bed.client();
@@ -181,13 +181,13 @@ fn threads_that_are_told_of_a_device_at_the_same_time_have_it() {
     }
 }
 
-/// What the agent has sent and nobody has taken in does not hide that it is gone.
+/// A device that was sent and not received must not hide the end of the connection.
 #[test]
-fn an_agent_that_ends_after_it_has_sent_a_device_is_missed() {
+fn the_end_of_an_agent_is_detected_behind_an_unread_device() {
     let bed = Bed::new();
     let client = bed.client();
     let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
-    // Asked for, but not looked at.
+    // Requested, but not received.
     let takes = Takes { placed: true, ..Takes::default() };
     let slot = Slot::new(&client.arena, 9);
     slot.set_request(&Request::Read { handle: file.handle, offset: 0, size: 40_000, takes }.encode());
@@ -195,7 +195,7 @@ fn an_agent_that_ends_after_it_has_sent_a_device_is_missed() {
     pending(&client.arena).fetch_or(slot.bit(), Ordering::SeqCst);
     let begun = monotonic();
     while slot.state().load(Ordering::Acquire) & ANSWERED == 0 {
-        assert!(matches!(client.status(file.handle), Answer::Done(_)), "it has the agent look");
+        assert!(matches!(client.status(file.handle), Answer::Done(_)), "the agent serves it");
         assert!(monotonic() - begun < PATIENCE, "it is never answered");
     }
     bed.server.stop();

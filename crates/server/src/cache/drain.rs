@@ -1,62 +1,65 @@
-//! The drain: every dirty byte that this node answers for goes to the shared file system, and is accounted for.
+//! The drain: flushes all dirty files of this coordinator, and lists their receipts.
 
-use super::CacheService;
-use super::files::File;
-use super::flush::Patience;
-use super::locate::SHOWN_OLD_PAUSE;
+use super::account::Accountant;
+use super::base::Base;
+use super::flush::{Flusher, Patience};
+use super::locate::STALE_NAME_PAUSE;
 use super::record::Record;
 use futures_util::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::codec;
-use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
-use tameike_io::shared::is_missing;
+use tameike_core::wire::unit::UnitRequest;
+use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
 
-/// Files of one answer; also bounds how long it takes.
+/// Receipts in one reply; also bounds the time of a reply.
 const PAGE_FILES: usize = 256;
-/// Encoded size of one answer, with room for what stands around it.
+/// Encoded size of the receipts in one reply, below the size of a message.
 const PAGE_BYTES: usize = 128 << 10;
-/// Inodes asked for at once.
+/// Inode numbers in one reply of a node.
 const DIRTY_INODES_MAX: u32 = 8192;
+/// Further flushes of a file that programs keep writing to.
+const FLUSHES_AGAIN_MAX: usize = 3;
 
-/// Which nodes hold dirty bytes of which files.
-type Holders = BTreeMap<InodeId, Vec<NodeId>>;
+/// The nodes that hold dirty bytes of each file.
+type DirtyNodes = BTreeMap<InodeId, Vec<NodeId>>;
 
-impl CacheService {
-    /// Flushes everything (`after == None`), and gives the next page of receipts.
-    pub(super) async fn drain(
-        &self,
-        verify: bool,
-        after: Option<InodeId>,
-    ) -> Result<(Receipt, Option<InodeId>)> {
-        let mut receipt = Receipt::default();
-        if after.is_none() {
-            self.flush_all(&mut receipt).await?;
-        }
-        let next = self.receipts(verify, after, &mut receipt).await?;
-        Ok((receipt, next))
+/// Drains the files of a coordinator.
+pub(super) struct Drain {
+    base: Base,
+    flusher: Arc<Flusher>,
+    accountant: Accountant,
+}
+
+impl Drain {
+    pub(super) fn new(base: Base, flusher: Arc<Flusher>) -> Self {
+        Self { accountant: Accountant::new(base.clone()), base, flusher }
     }
 
-    async fn flush_all(&self, receipt: &mut Receipt) -> Result<()> {
-        let mut holders = self.find_holders(receipt).await;
-        let mut after = None;
-        while let Some((last, dirty)) = self.dirty_records(after)? {
-            dirty.into_iter().for_each(|inode| {
-                holders.entry(inode).or_default();
-            });
-            after = Some(last);
-        }
+    /// Flushes everything. Returns what went wrong besides the errors of files, which their records keep.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub(super) async fn flush_all(&self) -> Result<Vec<String>> {
+        let mut faults = Vec::new();
+        let mut dirty = self.find_dirty(&mut faults).await;
+        self.base.journal.for_each(|inode, record| {
+            if record.dirty {
+                dirty.entry(inode).or_default();
+            }
+            Ok(())
+        })?;
         let flush = |(inode, nodes): (InodeId, Vec<NodeId>)| async move {
-            match self.files.get(&self.journal, inode) {
+            match self.base.files.get(inode) {
                 Ok(Some(file)) if file.state().record.removed => {
-                    let mut homes = self.homes_reached(inode, &file.state().record);
+                    let mut homes = self.base.homes.written(inode, &file.state().record);
                     homes.extend(nodes);
                     let request = UnitRequest::Truncate { inode, size: 0 };
-                    self.ask_units(homes, &request).await.err().map(|fault| fault.to_string())
+                    self.base.homes.ask_all(homes, &request).await.err().map(|fault| fault.to_string())
                 }
                 Ok(Some(_)) => {
-                    // Why a file could not be flushed stands in its record, and from there in its receipt.
+                    // The record keeps the error, and the receipt shows it.
                     let _ = self.flush_until_clean(inode, &nodes).await;
                     None
                 }
@@ -67,113 +70,60 @@ impl CacheService {
                 Err(fault) => Some(format!("{inode}: {fault}")),
             }
         };
-        let parallel = self.parts.flush_parallel.max(1);
-        let faults = stream::iter(holders).map(flush).buffer_unordered(parallel);
-        receipt.faults.extend(faults.filter_map(std::future::ready).collect::<Vec<_>>().await);
-        Ok(())
+        let flushed = stream::iter(dirty).map(flush).buffer_unordered(self.flusher.parallel());
+        faults.extend(flushed.filter_map(std::future::ready).collect::<Vec<_>>().await);
+        Ok(faults)
     }
 
-    /// Whether the file is dirty, also for bytes on these nodes whose writer has not committed them: if they cannot be
-    /// flushed, the file is not what it was written to be all the same. The file's flush lock is held.
-    pub(super) async fn take_uncommitted(&self, file: &File, nodes: &[NodeId]) -> Result<bool> {
-        if file.state().record.dirty {
-            return Ok(true);
-        }
-        let before = InodeId(file.inode.0 - 1);
-        for &node in nodes {
-            // Who cannot say may have some.
-            if self.dirty_inodes_of(node, before, 1).await.is_ok_and(|inodes| !inodes.contains(&file.inode)) {
-                continue;
-            }
-            let now = self.parts.runtime.now();
-            file.update(&self.journal, |state| {
-                state.changes += 1;
-                (state.record.dirty, state.record.journaled, state.record.mtime) = (true, true, now);
-            })?;
-            self.mark_dirty(file.inode);
-            return Ok(true);
-        }
-        Ok(false)
-    }
-
-    /// The dirty ones of the next records in the ledger, and the last record looked at.
-    fn dirty_records(&self, after: Option<InodeId>) -> Result<Option<(InodeId, Vec<InodeId>)>> {
-        let page = self.journal.page(after, 1024)?;
-        let dirty = page.iter().filter(|(_, record)| record.dirty).map(|(inode, _)| *inode).collect();
-        Ok(page.last().map(|(last, _)| (*last, dirty)))
-    }
-
-    /// Flushes again what was written while it was flushed, a few times, and what is missing where a node may be shown what was there before.
-    async fn flush_until_clean(&self, inode: InodeId, holders: &[NodeId]) -> Result<()> {
-        let (mut tries, until) = (0, self.shown_old_until());
+    /// Flushes again what was written during the flush, a few times, and files that are missing while a mount may show old names.
+    async fn flush_until_clean(&self, inode: InodeId, nodes: &[NodeId]) -> Result<()> {
+        let (mut again, until) = (0, self.base.locator.stale_until());
+        let is_late = || self.base.runtime.clock.monotonic() >= until;
         loop {
-            match self.flush_file(inode, holders, Patience::Urgent).await {
-                Ok(false) if tries < 3 => tries += 1,
-                Err(fault) if is_missing(fault.errno) && self.parts.runtime.clock.monotonic() < until => {
-                    self.parts.runtime.sleep(SHOWN_OLD_PAUSE).await;
+            match self.flusher.flush(inode, nodes, Patience::Urgent).await {
+                Ok(false) if again < FLUSHES_AGAIN_MAX => again += 1,
+                Err(fault) if fault.kind() == FaultKind::Missing && !is_late() => {
+                    self.base.runtime.sleep(STALE_NAME_PAUSE).await;
                 }
                 flushed => return flushed.map(drop),
             }
         }
     }
 
-    /// Asks all nodes for dirty bytes of the files that this node coordinates: they may have some that never
-    /// were committed.
-    async fn find_holders(&self, receipt: &mut Receipt) -> Holders {
-        let mut holders = Holders::new();
-        for &node in self.parts.cluster.device_nodes() {
+    /// Asks all nodes for dirty bytes of this coordinator's files: some may never have been committed.
+    async fn find_dirty(&self, faults: &mut Vec<String>) -> DirtyNodes {
+        let mut dirty = DirtyNodes::new();
+        for &node in self.base.homes.nodes() {
             let mut after = InodeId(0);
             loop {
-                match self.dirty_inodes_of(node, after, DIRTY_INODES_MAX).await {
+                match self.base.homes.dirty_inodes(node, after, DIRTY_INODES_MAX).await {
                     Ok(inodes) => {
                         let Some(&last) = inodes.last() else { break };
-                        inodes.into_iter().for_each(|inode| holders.entry(inode).or_default().push(node));
+                        inodes.into_iter().for_each(|inode| dirty.entry(inode).or_default().push(node));
                         after = last;
                     }
                     Err(fault) => {
-                        receipt.faults.push(format!("{node} does not say what it holds: {fault}"));
+                        faults.push(format!("{node} does not report its dirty files: {fault}"));
                         break;
                     }
                 }
             }
         }
-        holders
+        dirty
     }
 
-    async fn dirty_inodes_of(&self, node: NodeId, after: InodeId, limit: u32) -> Result<Vec<InodeId>> {
-        let coordinator = self.parts.rpc.local();
-        let request = UnitRequest::DirtyInodes { coordinator, after, limit };
-        match self.ask_unit(node, request).await? {
-            UnitReply::DirtyInodes(inodes) => Ok(inodes),
-            other => Err(Fault::new(Errno::EPROTO, format!("it answered with {other:?}"))),
-        }
-    }
-
-    /// Marks the files that programs of a node were writing which cannot be reached. It may come back, so that this is said of them in
-    /// this receipt only.
-    async fn find_cut_off(&self, page: &mut [(InodeId, Record)]) {
-        let writers: BTreeSet<_> =
-            page.iter().flat_map(|(_, record)| record.writers.iter().copied()).collect();
-        let mut dead = BTreeSet::new();
-        for node in writers {
-            // Nobody has dirty bytes behind the last file.
-            let asked = self.dirty_inodes_of(node, InodeId(u64::MAX), 1).await;
-            dead.extend(asked.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN).then_some(node));
-        }
-        for (_, record) in page {
-            record.cut_off |= record.writers.iter().any(|node| dead.contains(node));
-        }
-    }
-
-    /// Receipts of the files after `after`, until a page is full; where to go on.
-    async fn receipts(
+    /// Adds the receipts of the files behind `after`, until a page is full. Returns where the next page begins.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub(super) async fn receipts(
         &self,
         verify: bool,
         after: Option<InodeId>,
         receipt: &mut Receipt,
     ) -> Result<Option<InodeId>> {
-        let mut page = self.journal.page(after, PAGE_FILES)?;
-        self.find_cut_off(&mut page).await;
+        let mut page = self.base.journal.page(after, PAGE_FILES)?;
+        self.mark_unreachable_writers(&mut page).await;
         let mut next = (page.len() == PAGE_FILES).then(|| page.last().map(|(inode, _)| *inode)).flatten();
         let written = page.into_iter().filter(|(_, record)| record.journaled && !record.removed);
         let account = |(inode, record): (InodeId, Record)| async move {
@@ -186,9 +136,9 @@ impl CacheService {
                 note: String::new(),
                 outcome: FileOutcome::Missing(fault.to_string()),
             };
-            (inode, self.account(inode, record, verify).await.unwrap_or_else(failed))
+            (inode, self.accountant.account(inode, record, verify).await.unwrap_or_else(failed))
         };
-        let accounts = stream::iter(written).map(account).buffered(self.parts.flush_parallel.max(1));
+        let accounts = stream::iter(written).map(account).buffered(self.flusher.parallel());
         let mut accounts = std::pin::pin!(accounts);
         let mut bytes = 0;
         let mut last = after;
@@ -202,5 +152,20 @@ impl CacheService {
             last = Some(inode);
         }
         Ok(next)
+    }
+
+    /// Marks files with uncommitted writes of a node that cannot be reached, in this receipt only, as the node may come back.
+    async fn mark_unreachable_writers(&self, page: &mut [(InodeId, Record)]) {
+        let writers: BTreeSet<_> =
+            page.iter().flat_map(|(_, record)| record.writers.iter().copied()).collect();
+        let mut unreachable = BTreeSet::new();
+        for node in writers {
+            // No file is behind the last inode number: the answer is empty.
+            let answer = self.base.homes.dirty_inodes(node, InodeId(u64::MAX), 1).await;
+            unreachable.extend(answer.is_err_and(|fault| fault.errno == Errno::EHOSTDOWN).then_some(node));
+        }
+        for (_, record) in page {
+            record.cut_off |= record.writers.iter().any(|node| unreachable.contains(node));
+        }
     }
 }

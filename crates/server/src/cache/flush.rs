@@ -1,14 +1,20 @@
-//! One file goes to the shared file system.
+//! Flushes one file: its homes write their dirty bytes to the shared file system and fsync it, in rounds; then the coordinator records that.
 
-use super::CacheService;
-use super::files::File;
+use super::Activity;
+use super::base::Base;
+use super::dir_syncs::DirSyncs;
+use super::dirty_queue::DirtyQueue;
+use super::file_table::File;
 use super::record::Record;
+use super::removal::Removals;
+use super::resize::Resizer;
 use crate::ending;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, InodeId, NodeId, Result};
+use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
+use tameike_io::Runtime;
 use tameike_io::shared::{Access, FileStat, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
@@ -20,27 +26,27 @@ pub(super) enum Patience {
     Urgent,
 }
 
-/// What is flushed.
+/// The flush of one file.
 struct Order<'a> {
     inode: InodeId,
     path: &'a [u8],
     record: &'a Record,
     patience: Patience,
-    /// What the file gets by the node that flushes it, where that is one, and may do so.
+    /// The size and mtime that the only home of the file sets itself, where there is only one, and it may.
     ending: Option<Ending>,
 }
 
-/// What all nodes flushed.
+/// What the homes flushed.
 #[derive(Default)]
 struct Flushed {
     written: u64,
     end: u64,
     rest: bool,
-    /// How the file was left, where the node that flushed it has ended it.
+    /// How the only home left the file, if it has set size and mtime.
     left: Option<Stamp>,
 }
 
-/// Marks the file as being flushed until dropped.
+/// Marks a file as being flushed until dropped.
 struct Flushing<'a>(&'a File);
 
 impl<'a> Flushing<'a> {
@@ -57,35 +63,80 @@ impl Drop for Flushing<'_> {
     }
 }
 
-impl CacheService {
-    /// Flushes the file; whether it is clean now. `extra` nodes are asked beside those that hold what was committed: they may hold bytes
-    /// that never were committed.
+/// Flushes files.
+pub(super) struct Flusher {
+    base: Base,
+    removals: Arc<Removals>,
+    resizer: Arc<Resizer>,
+    dir_syncs: DirSyncs,
+    activity: Arc<Activity>,
+    parallel: usize,
+}
+
+impl Flusher {
+    /// A flusher that flushes `parallel` files at a time.
+    pub(super) fn new(
+        base: Base,
+        removals: Arc<Removals>,
+        resizer: Arc<Resizer>,
+        activity: Arc<Activity>,
+        parallel: usize,
+    ) -> Self {
+        Self { base, removals, resizer, dir_syncs: DirSyncs::default(), activity, parallel: parallel.max(1) }
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.base.runtime
+    }
+
+    pub(super) fn queue(&self) -> &Arc<DirtyQueue> {
+        &self.base.queue
+    }
+
+    pub(super) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// Files that may be flushed at a time.
+    pub(super) fn parallel(&self) -> usize {
+        self.parallel
+    }
+
+    /// Flushes a file, whatever its homes hold, because a node is full or a name is about to be removed.
     ///
     /// # Errors
-    /// Why it cannot be flushed; everything that is not on the shared file system stays dirty.
-    pub(super) async fn flush_file(
-        &self,
-        inode: InodeId,
-        extra: &[NodeId],
-        patience: Patience,
-    ) -> Result<bool> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(true) };
+    /// As [`Self::flush`]; `ESTALE` when the file was removed.
+    pub(super) async fn write_back(&self, inode: InodeId) -> Result<()> {
+        let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
+        let homes = self.base.homes.written(inode, &file.state().record);
+        self.flush(inode, &homes, Patience::Urgent).await?;
+        let is_removed = self.base.files.get(inode)?.is_some_and(|file| file.state().record.removed);
+        if is_removed { Err(Errno::ESTALE.into()) } else { Ok(()) }
+    }
+
+    /// Flushes a file, and returns whether it is clean now. Besides the homes of committed bytes it asks the `extra` nodes, which may hold
+    /// bytes that were never committed.
+    ///
+    /// # Errors
+    /// Why it cannot be flushed. What the shared file system lacks stays dirty.
+    pub(super) async fn flush(&self, inode: InodeId, extra: &[NodeId], patience: Patience) -> Result<bool> {
+        let Some(file) = self.base.files.get(inode)? else { return Ok(true) };
         let _flush = file.flush.lock().await;
-        if self.finish_removal(&file).await? {
-            self.dirty.lock().remove(&inode);
+        if self.removals.finish(&file).await? {
+            self.base.queue.remove(inode);
             return Ok(true);
         }
         let flushed = async {
-            self.finish_cut(&file).await?;
-            if !extra.is_empty() && !self.take_uncommitted(&file, extra).await? {
+            self.resizer.finish(&file).await?;
+            if !extra.is_empty() && !self.note_uncommitted(&file, extra).await? {
                 return Ok(true);
             }
-            self.flush_held(&file, extra, patience).await
+            self.flush_locked(&file, extra, patience).await
         };
         let flushed = flushed.await;
         if let Err(fault) = &flushed {
-            let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault.errno));
-            file.update(&self.journal, |state| {
+            let (why, unsynced) = (fault.to_string(), may_be_unsynced(fault));
+            self.base.files.update(&file, |state| {
                 state.record.failure = why;
                 state.record.unsynced |= unsynced;
             })?;
@@ -93,33 +144,58 @@ impl CacheService {
         flushed
     }
 
-    async fn flush_held(&self, file: &Arc<File>, extra: &[NodeId], patience: Patience) -> Result<bool> {
+    /// Marks a clean file dirty if these nodes hold bytes of it that their writers have not committed: if they cannot be flushed, the file
+    /// lacks them all the same. Returns whether the file is dirty. The caller holds the file's flush lock.
+    async fn note_uncommitted(&self, file: &File, nodes: &[NodeId]) -> Result<bool> {
+        if file.state().record.dirty {
+            return Ok(true);
+        }
+        let before = InodeId(file.inode.0 - 1);
+        for &node in nodes {
+            // A node that does not answer may have some.
+            let answer = self.base.homes.dirty_inodes(node, before, 1).await;
+            if answer.is_ok_and(|inodes| !inodes.contains(&file.inode)) {
+                continue;
+            }
+            let now = self.base.runtime.now();
+            self.base.files.update(file, |state| {
+                state.changes += 1;
+                (state.record.dirty, state.record.journaled, state.record.mtime) = (true, true, now);
+            })?;
+            self.base.queue.add(file.inode);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    async fn flush_locked(&self, file: &Arc<File>, extra: &[NodeId], patience: Patience) -> Result<bool> {
+        let Base { runtime, journal, files, homes, locator, queue, .. } = &self.base;
         let (_flushing, record, changes) = Flushing::begin(file);
         let inode = file.inode;
-        let (path, stat) = self.locate(inode, &record).await?;
-        let record = self.begin_flush(file, record, stat.stamp())?;
-        let began = self.parts.runtime.now();
+        let (path, stat) = locator.locate(inode, &record).await?;
+        let record = self.begin(file, record, stat.stamp())?;
+        let began = runtime.now();
         if record.outdated {
-            self.journal.drop_digests(inode, 0..u64::MAX)?;
-            file.update(&self.journal, |state| state.record.outdated = false)?;
+            journal.drop_digests(inode, 0..u64::MAX)?;
+            files.update(file, |state| state.record.outdated = false)?;
         }
-        self.journal.sync(false).await?;
-        let mut homes = self.homes_committed(inode, &record);
-        homes.extend(extra.iter().filter(|node| !homes.contains(node)).copied().collect::<Vec<_>>());
+        journal.sync(false).await?;
+        let mut nodes = homes.committed(inode, &record);
+        nodes.extend(extra.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
         let ending = Ending { mtime: record.dirty.then_some(record.mtime) };
-        let by_writer = homes.len() == 1 && !record.distrusts();
+        let by_home = nodes.len() == 1 && !record.distrusts_page_cache();
         let order =
-            Order { inode, path: &path, record: &record, patience, ending: by_writer.then_some(ending) };
-        let (total, failure) = self.flush_homes(homes, &order).await;
-        let (size, ended) = (record.size.max(total.end), self.parts.runtime.now());
+            Order { inode, path: &path, record: &record, patience, ending: by_home.then_some(ending) };
+        let (total, failure) = self.flush_homes(nodes, &order).await;
+        let (size, ended) = (record.size.max(total.end), runtime.now());
         if total.rest || failure.is_some() {
-            // Bytes of the shared file have changed: the stamp follows, so that this is not taken for a change
-            // by others. A node that did not answer may go on changing them.
-            let (_, stat) = self.locate(inode, &record).await?;
-            let unanswered = failure.as_ref().is_some_and(|fault| !is_refusal(fault.errno));
-            file.update(&self.journal, |state| {
-                state.take_part(began, ended, stat.stamp());
-                // What is behind the size that was told is clean now, and must not be cut.
+            // The homes have changed the shared file: the stamp follows, so that this does not look like a change by another program. A
+            // node that did not answer may go on changing it.
+            let (_, stat) = locator.locate(inode, &record).await?;
+            let unanswered = failure.as_ref().is_some_and(|fault| fault.kind() == FaultKind::Unreachable);
+            files.update(file, |state| {
+                state.note_partial_flush(began, ended, stat.stamp());
+                // Flushed bytes behind the reported size are clean now: the size must cover them.
                 state.record.size = state.record.size.max(total.end);
                 state.record.written += total.written;
                 state.record.interrupted = record.interrupted || unanswered;
@@ -128,40 +204,42 @@ impl CacheService {
         }
         let stamp = match total.left {
             Some(left) => left,
-            None => self.end_file(inode, &path, size, ending).await?,
+            None => self.set_size_and_times(inode, &path, size, ending).await?,
         };
         self.sync_name(&path, &stat).await?;
-        let clean = file.update(&self.journal, |state| {
+        let clean = files.update(file, |state| {
             let unchanged = state.changes == changes;
-            state.take_whole(began, ended, stamp);
+            state.note_flush(began, ended, stamp);
             let record = &mut state.record;
             record.prefer_path(&path);
             record.written += total.written;
             record.failure.clear();
-            // Where nothing was left to be written, the kernel was not made to forget what it takes for written.
+            // A flush that wrote nothing has not made the kernel drop pages that it may wrongly take for written.
             record.unsynced &= total.written == 0;
             record.interrupted = false;
             record.journaled = true;
             if unchanged {
                 (record.size, record.mtime, record.dirty) = (stamp.size, stamp.mtime, false);
-                // Under the lock of the state: who makes the file dirty next puts it back after this.
-                self.dirty.lock().remove(&inode);
+                // Under the lock of the state: a client that makes the file dirty next adds it again after this.
+                queue.remove(inode);
             } else {
                 record.size = record.size.max(size);
             }
             unchanged
-        })?;
-        self.journal.sync(false).await?;
+        });
+        // The journal refused it: the file is still dirty.
+        let clean = clean.inspect_err(|_| queue.keep(inode))?;
+        journal.sync(false).await?;
         Ok(clean)
     }
 
-    /// Takes note of what others did to the shared file before we write to it, and that a flush is under way. Gives
-    /// the record to flush by, with `interrupted` as it was.
-    fn begin_flush(&self, file: &File, record: Record, seen: Stamp) -> Result<Record> {
-        let now = self.parts.runtime.now();
-        file.update(&self.journal, |state| {
-            if !record.has_content_of(&seen) {
-                state.take_change(seen, now);
+    /// Records the start of a flush, and changes of the shared file by other programs before it. Returns the record to flush by, whose
+    /// `interrupted` is that from before.
+    fn begin(&self, file: &File, record: Record, seen: Stamp) -> Result<Record> {
+        let now = self.base.runtime.now();
+        self.base.files.update(file, |state| {
+            if !record.matches_content(&seen) {
+                state.observe(seen, now);
             }
             let begun = Record { interrupted: record.interrupted, ..state.record.clone() };
             state.record.interrupted = true;
@@ -169,19 +247,19 @@ impl CacheService {
         })
     }
 
-    /// Gives the shared file its size and time, makes it safe, and tells how it then is.
-    async fn end_file(&self, inode: InodeId, path: &[u8], size: u64, how: Ending) -> Result<Stamp> {
-        let (shared, path) = (self.parts.shared.clone(), path.to_vec());
+    /// Sets the size and the times of the shared file, and syncs it. Returns its stamp.
+    async fn set_size_and_times(&self, inode: InodeId, path: &[u8], size: u64, how: Ending) -> Result<Stamp> {
+        let (shared, path) = (self.base.shared.clone(), path.to_vec());
         let finish = move || {
             let (file, seen) = open_same(&*shared, &path, inode, Access::Write)?;
             ending::end(&*file, &seen, size, how)
         };
-        self.parts.runtime.block(finish).await.map(|stat| stat.stamp())
+        self.base.runtime.block(finish).await.map(|stat| stat.stamp())
     }
 
-    /// Makes the name of a file safe that was synced itself, and is `stat`.
+    /// Makes the name of a synced file durable.
     async fn sync_name(&self, path: &[u8], stat: &FileStat) -> Result<()> {
-        let (runtime, shared) = (&self.parts.runtime, self.parts.shared.clone());
+        let (runtime, shared) = (&self.base.runtime, self.base.shared.clone());
         if shared.syncs_name_of(stat) {
             return Ok(());
         }
@@ -190,14 +268,13 @@ impl CacheService {
         self.dir_syncs.share(dir, || runtime.block(move || shared.sync_dir(&at))).await
     }
 
-    /// Flushes what these nodes hold; what they did, also when one of them failed. They are asked in rounds, all at
-    /// once, as long as one has more.
+    /// Asks homes to flush, all at once, in rounds as long as one has more. Returns what they did, also when one of them failed.
     async fn flush_homes(&self, mut homes: Vec<NodeId>, order: &Order<'_>) -> (Flushed, Option<Fault>) {
         let Order { inode, path, record, patience, ending } = *order;
-        let distrust = record.distrusts();
+        let distrust = record.distrusts_page_cache();
         let (mut total, mut failure) = (Flushed::default(), None);
         loop {
-            let round = self.parts.runtime.random_u64();
+            let round = self.base.runtime.random_u64();
             let request = UnitRequest::Flush {
                 inode,
                 path: path.to_vec(),
@@ -208,13 +285,13 @@ impl CacheService {
                 round,
                 ending,
             };
-            let asked = homes.iter().map(|&home| self.ask_unit(home, request.clone()));
+            let asked = homes.iter().map(|&home| self.base.homes.ask(home, request.clone()));
             let answers = join_all(asked).await;
             let (mut flushed, mut digests, mut rest) = (Vec::new(), Vec::new(), Vec::new());
             for (&home, answer) in homes.iter().zip(answers) {
                 match answer {
                     Ok(UnitReply::Flushed { written, end, digests: made, rest: more, left }) => {
-                        // It is asked for of one node at most.
+                        // Only a single home is asked to set size and mtime.
                         total.left = left;
                         total.written += written;
                         total.end = total.end.max(end);
@@ -230,12 +307,12 @@ impl CacheService {
                 }
             }
             total.rest = !rest.is_empty();
-            // A node that opens the file after the fsync of another one has failed is not told: none is believed
-            // before all have succeeded. One that distrusts the kernel needs no word of others.
-            if !distrust && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault.errno)) {
+            // The kernel reports a failed fsync only to descriptors that were open then, on this host to none of a home that opens the
+            // file later: no home is believed unless all succeed. Homes that distrust the page cache need no such check.
+            if !distrust && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault)) {
                 return (total, failure);
             }
-            if let Err(fault) = self.take_flushed(inode, &digests, flushed, round).await {
+            if let Err(fault) = self.note_flushed(inode, &digests, flushed, round).await {
                 return (total, Some(graver(failure, fault)));
             }
             if rest.is_empty() || patience == Patience::GivesWay {
@@ -245,9 +322,9 @@ impl CacheService {
         }
     }
 
-    /// What these nodes flushed in a round is on the shared file system. The digests are in the journal before
-    /// anything becomes clean: what is clean has a digest, and that of its last flush.
-    async fn take_flushed(
+    /// Records the digests of a round in the journal, and then lets the homes mark the units clean: so a clean unit has the digest of its
+    /// last flush.
+    async fn note_flushed(
         &self,
         inode: InodeId,
         digests: &[UnitDigest],
@@ -257,64 +334,30 @@ impl CacheService {
         if nodes.is_empty() {
             return Ok(());
         }
-        // Those made for another size than the file has in the end are made again for its receipt.
-        digests.chunks(FLUSH_UNITS_MAX).try_for_each(|part| self.journal.put_digests(inode, part))?;
-        self.journal.sync(false).await?;
-        self.ask_units(nodes, &UnitRequest::MarkClean { inode, round }).await
-    }
-
-    /// Digests of units as the shared file system has them now, by index.
-    pub(super) async fn digest_units(
-        &self,
-        inode: InodeId,
-        path: &[u8],
-        size: u64,
-        units: Vec<u64>,
-    ) -> Result<Vec<UnitDigest>> {
-        let mut by_home = std::collections::BTreeMap::<NodeId, Vec<u64>>::new();
-        for index in units {
-            by_home.entry(self.home(tameike_core::UnitId { inode, index })).or_default().push(index);
-        }
-        let asked = by_home.into_iter().map(|(home, units)| async move {
-            let mut digests = Vec::with_capacity(units.len());
-            for part in units.chunks(FLUSH_UNITS_MAX) {
-                let request = UnitRequest::Digest { inode, path: path.to_vec(), size, units: part.to_vec() };
-                match self.ask_unit(home, request).await? {
-                    UnitReply::Digests(part) => digests.extend(part),
-                    other => {
-                        return Err(Fault::new(
-                            Errno::EPROTO,
-                            format!("{home} answered a digest with {other:?}"),
-                        ));
-                    }
-                }
-            }
-            Ok(digests)
-        });
-        let mut digests = Vec::new();
-        for answer in join_all(asked).await {
-            digests.extend(answer?);
-        }
-        digests.sort_by_key(|digest| digest.index);
-        Ok(digests)
+        // The receipt makes digests again that were made for another size of the file.
+        digests.chunks(FLUSH_UNITS_MAX).try_for_each(|part| self.base.journal.put_digests(inode, part))?;
+        self.base.journal.sync(false).await?;
+        self.base.homes.ask_all(nodes, &UnitRequest::MarkClean { inode, round }).await
     }
 }
 
-/// Of two faults, the one that leaves more in doubt; the first of equal ones.
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        // The background flush ends.
+        self.base.queue.wake();
+    }
+}
+
+/// Returns the fault that leaves more in doubt, the first of equal ones.
 fn graver(known: Option<Fault>, other: Fault) -> Fault {
-    let doubt = |fault: &Fault| (!is_refusal(fault.errno), may_be_unsynced(fault.errno));
+    let doubt = |fault: &Fault| (fault.kind() == FaultKind::Unreachable, may_be_unsynced(fault));
     match known {
         Some(known) if doubt(&known) >= doubt(&other) => known,
         _ => other,
     }
 }
 
-/// Whether a node said so, and not that none could be heard of.
-pub(super) fn is_refusal(errno: Errno) -> bool {
-    !matches!(errno, Errno::EHOSTDOWN | Errno::ECONNRESET | Errno::ETIMEDOUT)
-}
-
-/// Whether a flush that failed so may have met a failing fsync: all but those that found no room when they wrote.
-fn may_be_unsynced(errno: Errno) -> bool {
-    !matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
+/// Whether a flush that failed so may have met a failing fsync: all but those that found the file system full.
+fn may_be_unsynced(fault: &Fault) -> bool {
+    fault.kind() != FaultKind::Full
 }

@@ -1,132 +1,135 @@
-//! Where a file is on the shared file system, as a coordinator finds it.
+//! Finds files on the shared file system: the paths of a record are hints, and the inode number decides.
 //!
-//! A mount may show what was under a name before other nodes changed it, for a second where its daemon remembers it besides the kernel
+//! A mount may show an old name for a second after another node has changed it, where its daemon caches names besides the kernel
 //! (decision 0023).
 
-use super::CacheService;
+use super::file_table::FileTable;
 use super::record::Record;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::receipt::{GONE, TAKEN};
-use tameike_core::wire::cache::CacheRequest;
-use tameike_core::{Errno, Fault, FileKind, InodeId, Result};
-use tameike_io::shared::{FileStat, SharedFs, anew, is_missing, walk_anew};
+use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Result};
+use tameike_io::Runtime;
+use tameike_io::shared::{FileStat, SharedFs, anew, walk_anew};
 
-/// How long mounts and their daemons may show what was under a name before a node changed it.
-pub(super) const SHOWN_OLD_TIME: Duration = Duration::from_millis(1300);
-/// Pause before a file is looked for again meanwhile.
-pub(super) const SHOWN_OLD_PAUSE: Duration = Duration::from_millis(100);
+/// How long mounts and their daemons may show an old name.
+pub(super) const STALE_NAME_TIME: Duration = Duration::from_millis(1300);
+/// Pause before a missing file is looked up again during that time.
+pub(super) const STALE_NAME_PAUSE: Duration = Duration::from_millis(100);
 
-impl CacheService {
-    /// Where an open file is by now.
-    pub(super) async fn find(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let record = self.known(inode)?.state().record.clone();
-        if record.removed {
-            // Whatever has its number now is another file.
-            return Err(Fault::new(Errno::ESTALE, format!("{} was removed", record.shown_path())));
-        }
-        self.locate(inode, &record).await.map(|(path, _)| path)
+/// Finds the files of one coordinator.
+pub(super) struct Locator {
+    runtime: Runtime,
+    shared: Arc<dyn SharedFs>,
+    files: Arc<FileTable>,
+    /// When a node last reported a change of a name.
+    names_changed: Mutex<Option<Duration>>,
+}
+
+impl Locator {
+    pub(super) fn new(runtime: Runtime, shared: Arc<dyn SharedFs>, files: Arc<FileTable>) -> Self {
+        Self { runtime, shared, files, names_changed: Mutex::default() }
     }
 
-    /// Takes note of a node that tells of a name that it has changed, or is about to.
-    pub(super) fn note_names(&self, request: &CacheRequest) {
-        let names = matches!(
-            request,
-            CacheRequest::Renamed { .. }
-                | CacheRequest::Removing { .. }
-                | CacheRequest::Removed { .. }
-                | CacheRequest::Open { made: true, .. }
-        );
-        if names {
-            *self.named.lock() = Some(self.parts.runtime.clock.monotonic());
-        }
+    /// Records that a node has changed a name, or is about to.
+    pub(super) fn note_name_change(&self) {
+        *self.names_changed.lock() = Some(self.runtime.clock.monotonic());
     }
 
-    /// Until when this machine may be shown names as they were before nodes changed them.
-    pub(super) fn shown_old_until(&self) -> Duration {
-        self.named.lock().map_or(Duration::ZERO, |named| named + SHOWN_OLD_TIME)
+    /// Until when a mount of this host may show names from before the changes reported so far.
+    pub(super) fn stale_until(&self) -> Duration {
+        self.names_changed.lock().map_or(Duration::ZERO, |changed| changed + STALE_NAME_TIME)
     }
 
-    /// As [`Self::locate_anew`]; a file that is missing is looked for as long as this machine may be shown what was there before.
+    /// As [`Self::locate_fresh`]. Looks up a missing file again while this host may be shown an old name.
     pub(super) async fn locate_patiently(
         &self,
         inode: InodeId,
         record: &Record,
     ) -> Result<(Vec<u8>, FileStat)> {
-        let until = self.shown_old_until();
+        // The time of this call counts: later changes of names do not prolong it.
+        let until = self.stale_until();
         loop {
-            let found = self.locate_anew(inode, record).await;
-            let is_missing = found.as_ref().is_err_and(|fault| is_missing(fault.errno));
-            let is_late = || self.parts.runtime.clock.monotonic() >= until;
+            let found = self.locate_fresh(inode, record).await;
+            let is_missing = found.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing);
+            let is_late = || self.runtime.clock.monotonic() >= until;
             if !is_missing || is_late() || self.is_removed(inode)? {
                 return found;
             }
-            self.parts.runtime.sleep(SHOWN_OLD_PAUSE).await;
+            self.runtime.sleep(STALE_NAME_PAUSE).await;
         }
     }
 
     fn is_removed(&self, inode: InodeId) -> Result<bool> {
-        Ok(self.files.get(&self.journal, inode)?.is_some_and(|file| file.state().record.removed))
+        Ok(self.files.get(inode)?.is_some_and(|file| file.state().record.removed))
     }
 
-    /// As [`Self::locate`], with attributes that this machine does not only remember.
-    pub(super) async fn locate_anew(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
-        self.seek(inode, record, true).await
+    /// As [`Self::locate`], with attributes that do not come from a cache of this host.
+    pub(super) async fn locate_fresh(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
+        self.search(inode, record, true).await
     }
 
-    /// Finds the file on the shared file system: its path and what it is now.
+    /// Finds a file on the shared file system. Returns its path and attributes.
+    ///
+    /// # Errors
+    /// `ENOENT` when it is at none of its paths, `ESTALE` when another file is.
     pub(super) async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
-        self.seek(inode, record, false).await
+        self.search(inode, record, false).await
     }
 
-    /// The paths are looked at one after the other, and a file that is renamed meanwhile may be at none of them. As its new path is told
-    /// before it gets there, it is missing only when it is missed twice under the same paths.
-    async fn seek(&self, inode: InodeId, record: &Record, is_anew: bool) -> Result<(Vec<u8>, FileStat)> {
+    /// A file that is renamed during the search may be at none of its paths. A client reports a new path before it renames: so a file is
+    /// missing only if two searches with the same paths miss it.
+    async fn search(&self, inode: InodeId, record: &Record, is_fresh: bool) -> Result<(Vec<u8>, FileStat)> {
         let (mut paths, mut missed) = (record.paths.clone(), None);
         loop {
-            let (shared, known) = (self.parts.shared.clone(), paths.clone());
-            let look = move || {
-                if is_anew {
+            let (shared, known) = (self.shared.clone(), paths.clone());
+            let search = move || {
+                if is_fresh {
                     known.iter().for_each(|path| shared.look_anew(path));
                 }
-                look(&*shared, inode, known.iter().map(|path| path.as_slice()))
+                find(&*shared, inode, known.iter().map(|path| path.as_slice()))
             };
-            match self.parts.runtime.block(look).await {
-                Err(fault) if is_missing(fault.errno) && missed.as_ref() != Some(&paths) => {}
+            match self.runtime.block(search).await {
+                Err(fault) if fault.kind() == FaultKind::Missing && missed.as_ref() != Some(&paths) => {}
                 found => return found,
             }
-            let file = self.files.get(&self.journal, inode)?;
-            let told = file.map_or_else(|| paths.clone(), |file| file.state().record.paths.clone());
-            missed = Some(std::mem::replace(&mut paths, told));
+            let file = self.files.get(inode)?;
+            let reported = file.map_or_else(|| paths.clone(), |file| file.state().record.paths.clone());
+            missed = Some(std::mem::replace(&mut paths, reported));
         }
     }
 
-    /// Whether the file is at this path.
-    pub(super) async fn look_at(&self, inode: InodeId, path: &[u8]) -> Result<()> {
-        let (shared, path) = (self.parts.shared.clone(), path.to_vec());
-        let look = move || {
+    /// Checks that a file is at a path.
+    ///
+    /// # Errors
+    /// As [`Self::locate`].
+    pub(super) async fn check_at(&self, inode: InodeId, path: &[u8]) -> Result<()> {
+        let (shared, path) = (self.shared.clone(), path.to_vec());
+        let check = move || {
             walk_anew(&*shared, &path);
-            look(&*shared, inode, std::iter::once(path.as_slice())).map(drop)
+            find(&*shared, inode, std::iter::once(path.as_slice())).map(drop)
         };
-        self.parts.runtime.block(look).await
+        self.runtime.block(check).await
     }
 }
 
-fn look<'a>(
+fn find<'a>(
     shared: &dyn SharedFs,
     inode: InodeId,
     paths: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Result<(Vec<u8>, FileStat)> {
     let mut taken = false;
     for path in paths.clone() {
-        let look = || {
+        let stat = || {
             let stat = shared.stat(path)?;
             let is_same = stat.inode_id() == inode && stat.kind == FileKind::File;
             if is_same { Ok(stat) } else { Err(Errno::ESTALE.into()) }
         };
-        match anew(shared, path, look) {
+        match anew(shared, path, stat) {
             Ok(stat) => return Ok((path.to_vec(), stat)),
             Err(fault) if fault.errno == Errno::ESTALE => taken = true,
-            Err(fault) if is_missing(fault.errno) => {}
+            Err(fault) if fault.kind() == FaultKind::Missing => {}
             Err(fault) => return Err(fault),
         }
     }

@@ -1,32 +1,33 @@
-//! The coordinator of cached files: what the shared file system cannot know yet, and how it gets there.
+//! The coordinator of cached files: keeps what the shared file system does not have yet, and flushes it there.
 //!
-//! Names and attributes of the cache view are the shared file system's. The coordinator of a file keeps its
-//! generation, the size and time that are newer than the shared file's, and a journal record that names the
-//! file, safe before its first dirty byte is acknowledged. It flushes files in the background while the node
-//! is quiet, and all of them at a drain, of which it gives receipts. Nothing counts as flushed without an
-//! fsync that succeeded; what cannot be flushed stays dirty, and the receipt says why.
+//! The shared file system has the names and attributes of the cache view. The coordinator of a file keeps its generation, the size and
+//! mtime that are newer than those of the shared file, and a journal record, which is persistent before the first dirty byte is
+//! acknowledged. It flushes dirty files in the background while the node is quiet, and all of them at a drain, for which it makes receipts.
+//! A file counts as flushed only after a successful fsync. A file that cannot be flushed stays dirty, and its receipt says why.
 //!
-//! It does not hold the bytes (the unit service does) and does not change names.
+//! The unit service holds the bytes.
 
+mod account;
 mod activity;
-mod change;
+mod background;
+mod base;
+mod change_detection;
 pub mod check;
+mod coordinator;
 mod dir_syncs;
+mod dirty_queue;
 mod drain;
-mod files;
+mod file_table;
 mod flush;
-mod flusher;
 mod locate;
 mod paths;
-mod receipt;
 mod record;
 mod removal;
-mod saved;
-mod signs;
-mod space;
+mod resize;
+mod save;
 #[cfg(test)]
 mod tests;
-mod truncate;
+mod unit_homes;
 
 pub use activity::{Activity, Foreground};
 pub use record::{Journaled, journaled, replay};
@@ -34,191 +35,171 @@ pub use record::{Journaled, journaled, replay};
 pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use crate::holders::CacheTable;
-use crate::unit::digest::unit_count;
-use change::Met;
-use dir_syncs::DirSyncs;
-use event_listener::Event;
-use files::{File, Files, fresh_generation};
-use flusher::Wait;
-use futures_util::future::join_all;
-use parking_lot::Mutex;
-use record::{Journal, Record};
+use base::Base;
+use coordinator::{Contact, Coordinator};
+use dirty_queue::DirtyQueue;
+use drain::Drain;
+use file_table::FileTable;
+use flush::Flusher;
+use locate::Locator;
+use record::Journal;
 use removal::Removals;
-use signs::Sign;
-use std::collections::BTreeMap;
+use resize::Resizer;
+use save::Saver;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp};
-use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::wire::{Reply, Request};
-use tameike_core::{
-    Cluster, Errno, Fault, Generation, InodeId, Layout, NodeId, Result, Timestamp, UnitId, View,
-};
+use tameike_core::receipt::Receipt;
+use tameike_core::wire::cache::{CacheReply, CacheRequest};
+use tameike_core::{Cluster, InodeId, NodeId, Result, View};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 use tameike_io::shared::SharedFs;
 use tameike_store::{ExtentStore, Ledger};
+use unit_homes::UnitHomes;
 
-/// The state of a file of which the job knows nothing.
-const UNKNOWN: CacheState =
-    CacheState { generation: Generation(0), newer: None, sparse: false, removing: false };
-
-/// What the cache service works with.
+/// The environment of the cache service.
 pub struct CacheParts {
     /// Time and tasks.
     pub runtime: Runtime,
     /// The nodes of the job.
     pub cluster: Arc<Cluster>,
-    /// Records of this node.
+    /// The ledger of this node.
     pub ledger: Arc<Ledger>,
-    /// Bytes of this node.
+    /// The extents of this node.
     pub extents: Arc<ExtentStore>,
     /// The shared file system.
     pub shared: Arc<dyn SharedFs>,
-    /// Asks other agents.
+    /// Sends requests to other agents.
     pub rpc: Arc<dyn Rpc>,
-    /// Whether this node is busy; the same as the unit service's.
+    /// Whether programs wait for this node; the unit service has the same.
     pub activity: Arc<Activity>,
-    /// Files flushed at the same time.
+    /// Files flushed at a time.
     pub flush_parallel: usize,
-    /// Who may have bytes of files in memory; the same as the metadata service's.
+    /// The cache holders of files; the metadata service has the same.
     pub holders: Arc<CacheTable>,
 }
 
-/// Answers [`CacheRequest`]s.
+/// Serves [`CacheRequest`]s.
 pub struct CacheService {
-    parts: CacheParts,
-    journal: Journal,
-    files: Files,
-    /// Files to flush, and when to try.
-    dirty: Mutex<BTreeMap<InodeId, Wait>>,
-    dirtied: Arc<Event>,
-    dir_syncs: DirSyncs,
-    removals: Removals,
-    /// When a node has last told of a name that it changes.
-    named: Mutex<Option<Duration>>,
+    base: Base,
+    coordinator: Coordinator,
+    removals: Arc<Removals>,
+    resizer: Arc<Resizer>,
+    flusher: Arc<Flusher>,
+    drain: Drain,
+    saver: Saver,
+    rpc: Arc<dyn Rpc>,
+    extents: Arc<ExtentStore>,
 }
 
 impl CacheService {
-    /// The service of one node, with the files that its ledger knows from an earlier life.
+    /// The service of one node, with the files that its ledger has from an earlier incarnation.
     ///
     /// # Errors
-    /// When the ledger cannot be read.
+    /// The ledger cannot be read or written.
     pub fn new(parts: CacheParts) -> Result<Arc<Self>> {
-        let service = Self {
-            journal: Journal::new(parts.ledger.clone()),
-            parts,
-            files: Files::default(),
-            dirty: Mutex::new(BTreeMap::new()),
-            dirtied: Arc::new(Event::new()),
-            dir_syncs: DirSyncs::default(),
-            removals: Removals::default(),
-            named: Mutex::default(),
+        let CacheParts { runtime, cluster, ledger, extents, shared, rpc, activity, flush_parallel, holders } =
+            parts;
+        let journal = Arc::new(Journal::new(ledger.clone()));
+        let files = Arc::new(FileTable::new(journal.clone()));
+        let base = Base {
+            locator: Arc::new(Locator::new(runtime.clone(), shared.clone(), files.clone())),
+            homes: Arc::new(UnitHomes::new(cluster, rpc.clone(), ledger)),
+            queue: Arc::new(DirtyQueue::new(runtime.clone())),
+            runtime,
+            shared,
+            journal,
+            files,
         };
-        service.recover()?;
-        Ok(Arc::new(service))
+        let removals = Arc::new(Removals::new(base.clone(), rpc.clone(), holders.clone()));
+        let resizer = Arc::new(Resizer::new(base.clone()));
+        let flusher = Flusher::new(base.clone(), removals.clone(), resizer.clone(), activity, flush_parallel);
+        let flusher = Arc::new(flusher);
+        let coordinator = Coordinator::new(base.clone(), removals.clone(), resizer.clone(), holders);
+        coordinator.recover()?;
+        let (drain, saver) = (Drain::new(base.clone(), flusher.clone()), Saver::new(base.clone()));
+        Ok(Arc::new(Self { base, coordinator, removals, resizer, flusher, drain, saver, rpc, extents }))
     }
 
-    /// Takes up the files of an earlier life. Each gets a new generation: its last ones may not have been
-    /// written down.
-    fn recover(&self) -> Result<()> {
-        let fresh = fresh_generation(&self.parts.runtime);
-        let mut after = None;
-        loop {
-            let page = self.journal.page(after, 1024)?;
-            let Some(&(last, _)) = page.last() else { return Ok(()) };
-            for (inode, before) in page {
-                let generation = fresh.max(before.generation.next());
-                let record = Record { generation, ..before.clone() };
-                self.journal.put(inode, Some(&before), &record)?;
-                if record.dirty || record.removing {
-                    self.dirty.lock().insert(inode, Wait::default());
-                }
-            }
-            after = Some(last);
-        }
+    /// Flushes dirty files in the background from now on, until the service is dropped.
+    pub fn start_flusher(&self) {
+        background::start(&self.flusher);
+    }
+
+    /// Marks the files that programs were writing when the job failed.
+    ///
+    /// # Errors
+    /// The ledger cannot be read or written.
+    pub fn mark_interrupted_writers(&self) -> Result<()> {
+        self.coordinator.mark_interrupted_writers()
     }
 
     /// Serves one request.
     ///
     /// # Errors
-    /// `ESTALE` for a file that was never opened here, and what ledger, agents and shared file system say.
+    /// `ESTALE` for a file that was never opened here, and the errors of ledger, agents and shared file system.
     pub async fn serve(&self, from: NodeId, request: CacheRequest) -> Result<CacheReply> {
-        self.journal.room().await?;
-        self.note_names(&request);
+        self.base.journal.wait_for_space().await?;
+        if changes_name(&request) {
+            self.base.locator.note_name_change();
+        }
+        let Self { coordinator, removals, resizer, .. } = self;
+        let done = |()| CacheReply::Done;
         Ok(match request {
             CacheRequest::State { inode, size, mtime } => {
-                CacheReply::State(self.look(inode, size, mtime).await?)
+                CacheReply::State(coordinator.state(inode, size, mtime).await?)
             }
             CacheRequest::Open { inode, path, stamp, asked, holds, made } => {
-                self.parts.holders.asked(&asked);
-                let met = if made { Met::Made } else { Met::Opened };
-                let (state, holders) = self.open((inode, &path, stamp, met), from, holds).await?;
+                coordinator.note_demand(&asked);
+                let contact = if made { Contact::Created } else { Contact::Opened };
+                let (state, holders) = coordinator.open((inode, &path, stamp, contact), from, holds).await?;
                 CacheReply::Opened { state, holders }
             }
             CacheRequest::Dirty { inode, path, stamp, writes, reach } => {
-                CacheReply::State(self.dirty((inode, &path, stamp), writes.then_some(from), reach).await?)
+                let writer = writes.then_some(from);
+                CacheReply::State(coordinator.dirty((inode, &path, stamp), writer, reach).await?)
             }
-            CacheRequest::Writing { inode, what } => self.writing(inode, what, from).await?,
+            CacheRequest::Writing { inode, what } => coordinator.writing(inode, what, from).await?,
             CacheRequest::Commit { inode, end, sparse, now } => {
-                CacheReply::State(self.commit(inode, (end, sparse), now, from).await?)
+                CacheReply::State(coordinator.commit(inode, (end, sparse), now, from).await?)
             }
             CacheRequest::Space { inode, change, start, end, grows, now } => {
-                CacheReply::State(self.change_space(inode, (change, start..end), grows, now).await?)
+                CacheReply::State(resizer.change_space(inode, (change, start..end), grows, now).await?)
             }
             CacheRequest::Reserve { inode, length, now } => {
-                let (offset, state) = self.reserve(inode, length, now).await?;
+                let (offset, state) = coordinator.reserve(inode, length, now).await?;
                 CacheReply::Reserved { offset, state }
             }
             CacheRequest::Truncate { inode, size, now } => {
-                CacheReply::State(self.truncate(inode, size, now).await?)
+                CacheReply::State(resizer.truncate(inode, size, now).await?)
             }
-            CacheRequest::SetMtime { inode, mtime } => CacheReply::State(self.set_mtime(inode, mtime).await?),
+            CacheRequest::SetMtime { inode, mtime } => {
+                CacheReply::State(coordinator.set_mtime(inode, mtime).await?)
+            }
             CacheRequest::Renamed { inode, from, to } => {
-                self.renamed(inode, &from, &to).await?;
-                CacheReply::Done
+                coordinator.renamed(inode, &from, &to).await.map(done)?
             }
-            CacheRequest::Removing { inode } => {
-                self.removing(inode, from).await?;
-                CacheReply::Done
-            }
-            CacheRequest::Kept { inode } => {
-                self.kept(inode, from).await?;
-                CacheReply::Done
-            }
-            CacheRequest::Removed { inode } => {
-                self.removed(inode).await?;
-                CacheReply::Done
-            }
-            CacheRequest::Flush { inode } => {
-                self.make_durable(inode).await?;
-                CacheReply::Done
-            }
-            CacheRequest::Writeback { inode } => {
-                self.write_back(inode).await?;
-                if self.files.get(&self.journal, inode)?.is_some_and(|file| file.state().record.removed) {
-                    return Err(Errno::ESTALE.into());
-                }
-                CacheReply::Done
-            }
-            CacheRequest::Drain { verify, after } => {
-                let (receipt, next) = self.drain(verify, after).await?;
-                CacheReply::Receipt { receipt, next }
-            }
-            CacheRequest::Locate { inode } => CacheReply::Located { path: self.find(inode).await? },
+            CacheRequest::Removing { inode } => removals.announce(inode, from).await.map(done)?,
+            CacheRequest::Kept { inode } => removals.cancel(inode, from).await.map(done)?,
+            CacheRequest::Removed { inode } => removals.removed(inode).await.map(done)?,
+            CacheRequest::Flush { inode } => coordinator.make_durable(inode).await.map(done)?,
+            CacheRequest::Writeback { inode } => self.flusher.write_back(inode).await.map(done)?,
+            CacheRequest::Drain { verify, after } => self.drain(verify, after).await?,
+            CacheRequest::Locate { inode } => CacheReply::Located { path: coordinator.find(inode).await? },
             CacheRequest::Progress => CacheReply::Progress {
-                files: self.dirty.lock().len() as u64,
-                bytes: self.parts.extents.space(View::Cache).dirty,
-                flushed: self.parts.activity.flushed_bytes(),
+                files: self.base.queue.len() as u64,
+                bytes: self.extents.space(View::Cache).dirty,
+                flushed: self.flusher.activity().flushed_bytes(),
             },
         })
     }
 
-    /// Where a file lies below the shared directory, as far as this coordinator knows; empty else.
-    pub fn path_of(&self, inode: InodeId) -> Vec<u8> {
-        let known = self.files.get(&self.journal, inode).ok().flatten();
-        let path = known.and_then(|file| file.state().record.paths.first().map(|path| path.to_vec()));
-        path.unwrap_or_default()
+    /// The first request of a drain flushes everything; each returns a page of receipts.
+    async fn drain(&self, verify: bool, after: Option<InodeId>) -> Result<CacheReply> {
+        let faults = if after.is_none() { self.drain.flush_all().await? } else { Vec::new() };
+        let mut receipt = Receipt { faults, ..Receipt::default() };
+        let next = self.drain.receipts(verify, after, &mut receipt).await?;
+        Ok(CacheReply::Receipt { receipt, next })
     }
 
     /// Serves a request of this agent itself.
@@ -226,83 +207,33 @@ impl CacheService {
     /// # Errors
     /// As [`Self::serve`].
     pub async fn serve_own(&self, request: CacheRequest) -> Result<CacheReply> {
-        self.serve(self.parts.rpc.local(), request).await
+        self.serve(self.rpc.local(), request).await
     }
 
-    /// A file that a client must have opened before.
-    fn known(&self, inode: InodeId) -> Result<Arc<File>> {
-        let unknown = || Fault::new(Errno::ESTALE, format!("{inode} was not opened through its coordinator"));
-        self.files.get(&self.journal, inode)?.ok_or_else(unknown)
+    /// The path of a file below the shared directory, as far as this coordinator knows; empty otherwise.
+    pub fn path_of(&self, inode: InodeId) -> Vec<u8> {
+        self.coordinator.path_of(inode)
     }
 
-    /// What the job knows of a file that a client saw with this size and time. When the client saw something
-    /// else than we know, a flush may have ended in between, or others have changed the file: it is looked at
-    /// again.
-    async fn look(&self, inode: InodeId, size: u64, mtime: Timestamp) -> Result<CacheState> {
-        let Some(file) = self.files.get(&self.journal, inode)? else { return Ok(UNKNOWN) };
-        let record = file.state().record.clone();
-        if record.dirty || record.removed || (record.stamp.size, record.stamp.mtime) == (size, mtime) {
-            return Ok(record.state(None));
-        }
-        let seen = self.locate_anew(inode, &record).await.ok().map(|(_, stat)| stat.stamp());
-        let now = self.parts.runtime.now();
-        let state = file.state();
-        let is_old = |seen: &Stamp| !state.record.has_content_of(seen) && state.sign(seen, now) == Sign::Old;
-        let seen = match seen {
-            // A client whose look is older than ours must be told all the same.
-            Some(seen) if is_old(&seen) => Some((state.record.size, state.record.mtime)),
-            other => other.map(|seen| (seen.size, seen.mtime)),
-        };
-        let known = state.record.state(None);
-        Ok(CacheState { newer: known.newer.or(seen), ..known })
+    /// The files that are still dirty, each with the reason.
+    pub fn undrained(&self) -> Receipt {
+        self.saver.undrained()
     }
 
-    /// All nodes on which units of a cached file may lie.
-    fn homes(&self, inode: InodeId) -> Vec<NodeId> {
-        self.parts.cluster.unit_homes(Layout::Striped, inode)
+    /// Writes the dirty bytes of files that are gone from the shared directory below `dir`, and drops them. The receipt has the saved files,
+    /// and the errors of others.
+    pub async fn save_gone(&self, dir: &Path) -> Receipt {
+        self.saver.save_gone(dir).await
     }
+}
 
-    /// The nodes that may hold bytes of a file which the shared file lacks, committed or not. Units on other nodes are clean, and an old
-    /// generation makes them invalid.
-    fn homes_reached(&self, inode: InodeId, record: &Record) -> Vec<NodeId> {
-        self.homes_of_units(inode, self.reach(record))
-    }
-
-    /// Those of [`Self::homes_reached`] that may hold what was committed.
-    fn homes_committed(&self, inode: InodeId, record: &Record) -> Vec<NodeId> {
-        self.homes_of_units(inode, unit_count(record.size).min(self.reach(record)))
-    }
-
-    fn reach(&self, record: &Record) -> u64 {
-        // A power failure may have lost announcements.
-        if self.parts.ledger.may_lack_records() { u64::MAX } else { record.reach }
-    }
-
-    /// The nodes on which the first units of a cached file lie.
-    fn homes_of_units(&self, inode: InodeId, count: u64) -> Vec<NodeId> {
-        if count >= self.parts.cluster.device_nodes().len() as u64 {
-            return self.homes(inode);
-        }
-        let mut homes: Vec<_> = (0..count).map(|index| self.home(UnitId { inode, index })).collect();
-        homes.sort_unstable();
-        homes.dedup();
-        homes
-    }
-
-    fn home(&self, unit: UnitId) -> NodeId {
-        self.parts.cluster.unit_home(Layout::Striped, unit)
-    }
-
-    async fn ask_unit(&self, node: NodeId, request: UnitRequest) -> Result<UnitReply> {
-        match self.parts.rpc.call(node, Request::Unit(request), None, None).await?.reply {
-            Reply::Unit(reply) => Ok(reply),
-            other => Err(Fault::new(Errno::EPROTO, format!("{node} answered a unit request with {other:?}"))),
-        }
-    }
-
-    /// Sends one request to several nodes at once; the first fault is the result.
-    async fn ask_units(&self, nodes: Vec<NodeId>, request: &UnitRequest) -> Result<()> {
-        let asked = nodes.into_iter().map(|node| self.ask_unit(node, request.clone()));
-        join_all(asked).await.into_iter().try_for_each(|answer| answer.map(|_| ()))
-    }
+/// Whether a request reports that a node changes a name.
+fn changes_name(request: &CacheRequest) -> bool {
+    matches!(
+        request,
+        CacheRequest::Renamed { .. }
+            | CacheRequest::Removing { .. }
+            | CacheRequest::Removed { .. }
+            | CacheRequest::Open { made: true, .. }
+    )
 }

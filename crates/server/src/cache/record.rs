@@ -1,12 +1,12 @@
-//! What the coordinator writes down about a file: the journal of the cache view.
+//! The journal of the cache view: the coordinator's records of files, in the ledger of its node.
 //!
 //! ```text
 //! k f <inode: 8 bytes, big endian>                   version (1 byte), Record
-//! k d <inode: 8 bytes> <unit index: 8 bytes>         UnitDigest of the unit as it was last flushed
+//! k d <inode: 8 bytes> <unit index: 8 bytes>         UnitDigest of the unit at its last flush
 //! k p <path> <0> <inode: 8 bytes>                    empty: the record of the inode has this path
 //! ```
 //!
-//! A log record is the list of keys it sets and removes, so that replay needs no knowledge of files.
+//! A log record lists the keys that it sets and removes, so that replay needs no knowledge of files.
 
 use super::paths;
 use crate::unit::digest::unit_count;
@@ -23,7 +23,7 @@ use tameike_store::{Ledger, RecordKind};
 
 /// Version of [`Record`] in the ledger.
 const RECORD_VERSION: u8 = 1;
-/// Paths under which a file is looked for.
+/// Paths that a record keeps, at most.
 const PATHS_MAX: usize = 8;
 pub(super) const FILE: u8 = b'f';
 pub(super) const DIGEST: u8 = b'd';
@@ -31,27 +31,27 @@ pub(super) const DIGEST: u8 = b'd';
 /// A file as its coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Where the file may be, the likeliest first; each is checked against the inode number before use.
+    /// Paths at which the file may be, the likeliest first. The inode number decides.
     pub paths: Vec<ByteBuf>,
-    /// The shared file as we last saw it or left it.
+    /// The shared file as the coordinator last saw it or left it.
     pub stamp: Stamp,
-    /// Size in bytes: newer than the shared file's while dirty.
+    /// Size in bytes; newer than that of the shared file while dirty.
     pub size: u64,
-    /// Last change of content, likewise.
+    /// Last change of content; likewise.
     pub mtime: Timestamp,
     /// Version of the content.
     pub generation: Generation,
     /// Whether the shared file system lacks something of the file.
     pub dirty: bool,
-    /// Whether the job has ever written the file: then the record is kept in the ledger, and has a receipt.
+    /// Whether the job has ever written the file: then the record is in the ledger, and the file has a receipt.
     pub journaled: bool,
-    /// Whether the file has lost its last name: late writes to it are dropped.
+    /// Whether the file has lost its last name: late writes are dropped.
     pub removed: bool,
-    /// Whether the file is about to lose its last name: when it is gone, the job has removed it.
+    /// Whether a node has announced the removal of the last name: if the file is missing later, the job has removed it.
     pub removing: bool,
-    /// A cut to this size that is not yet done everywhere.
-    pub cut: Option<u64>,
-    /// A change of space that is not yet done everywhere: what, first byte, byte after the last.
+    /// A truncate to this size that is not finished on all nodes.
+    pub truncate_to: Option<u64>,
+    /// A change of space that is not finished on all nodes: the change, the first byte, the byte after the last.
     pub space: Option<(SpaceChange, u64, u64)>,
     /// Whether the file may have holes.
     pub sparse: bool,
@@ -59,23 +59,22 @@ pub(super) struct Record {
     pub written: u64,
     /// Whether another program has changed the file on the shared file system since the job began to write it.
     pub changed_by_others: bool,
-    /// Whether a flush is under way, or was when its agent stopped, or a node did not answer one and may end it at
-    /// any time: nobody knows what became of its fsync.
+    /// Whether a flush is running, or was when its agent stopped, or a node did not answer one and may still run it: the result of its
+    /// fsync is unknown.
     pub interrupted: bool,
-    /// Whether another program has changed the file since its last flush: the digests in the journal are of content
-    /// that is no longer the file's. The next flush drops them.
+    /// Whether another program has changed the file since its last flush: the digests in the journal are of older content, and the next
+    /// flush drops them.
     pub outdated: bool,
-    /// Why the last flush failed; empty when it did not.
+    /// The error of the last flush; empty if it succeeded.
     pub failure: String,
-    /// Whether an fsync of the shared file may have failed since the last flush that succeeded: the next one
-    /// trusts nothing that a kernel holds of the file.
+    /// Whether an fsync of the shared file may have failed since the last successful flush: the next one trusts no page cache.
     pub unsynced: bool,
-    /// Nodes whose programs write to the file, and have not had all of it committed.
+    /// Nodes with writes to the file that they have not committed.
     pub writers: Vec<NodeId>,
-    /// Whether a program had the file open for writing when its node, or the job, was cut off.
+    /// Whether a program had the file open for writing when its node, or the job, failed.
     pub cut_off: bool,
-    /// Units to which programs may have written, or that the file has lost, from the first on. Where others lie, nothing is that the shared
-    /// file lacks.
+    /// The count of units, from the first, that programs may have written or that a truncate removed. No home has bytes of later units that
+    /// the shared file lacks.
     pub reach: u64,
 }
 
@@ -91,7 +90,7 @@ impl Record {
             journaled: false,
             removed: false,
             removing: false,
-            cut: None,
+            truncate_to: None,
             space: None,
             sparse: false,
             written: 0,
@@ -106,18 +105,18 @@ impl Record {
         }
     }
 
-    /// Takes note of a node whose programs write to the file from now on, or do not.
+    /// Records whether a node has uncommitted writes to the file.
     pub(super) fn set_writer(&mut self, node: NodeId, writes: bool) {
         self.writers.retain(|writer| *writer != node);
         self.writers.extend(writes.then_some(node));
     }
 
-    /// The file is about to lose its end, or all: what homes hold of its units is to go.
+    /// Prepares the removal of units at the end of the file, or of all: covers them by `reach`.
     pub(super) fn reach_end(&mut self) {
         self.reach = self.reach.max(unit_count(self.size.max(self.stamp.size)));
     }
 
-    /// Puts a path before the others; whether that changed anything.
+    /// Puts a path before the others. Returns whether that changed anything.
     pub(super) fn prefer_path(&mut self, path: &[u8]) -> bool {
         if self.paths.first().is_some_and(|first| first.as_slice() == path) {
             return false;
@@ -128,36 +127,35 @@ impl Record {
         true
     }
 
-    /// Whether nothing of the file is believed that the kernel has in memory: an fsync has failed, or nobody knows how it ended.
-    pub(super) fn distrusts(&self) -> bool {
+    /// Whether pages of the file in page caches may not be on the shared file system: an fsync has failed, or its result is unknown.
+    pub(super) fn distrusts_page_cache(&self) -> bool {
         self.unsynced || self.interrupted
     }
 
-    /// Whether the shared file with this stamp has the content we know.
-    pub(super) fn has_content_of(&self, stamp: &Stamp) -> bool {
+    /// Whether a shared file with this stamp has the content of the record.
+    pub(super) fn matches_content(&self, stamp: &Stamp) -> bool {
         (self.stamp.size, self.stamp.mtime) == (stamp.size, stamp.mtime)
     }
 
-    /// Whether the shared file is as we know it. Clean data is trusted only when not even the time of last
-    /// change of attributes differs: a program can set the time of last change of content back. That leaves the moment
-    /// when it did so; a file system that brings both times together, as Gfarm does after the last close of a file that
-    /// several nodes have written, shows that nobody did.
-    pub(super) fn is_as_known(&self, stamp: &Stamp) -> bool {
+    /// Whether the shared file is as the record says. Clean data is valid only if the ctime is the same as well, since a program can set the
+    /// mtime back. A ctime equal to the mtime shows that no program did: Gfarm makes both equal after the last close of a file that several
+    /// nodes have written.
+    pub(super) fn is_unchanged(&self, stamp: &Stamp) -> bool {
         let set_back = self.stamp.ctime != stamp.ctime && stamp.ctime != stamp.mtime;
-        self.has_content_of(stamp) && (self.dirty || !set_back)
+        self.matches_content(stamp) && (self.dirty || !set_back)
     }
 
-    /// Takes note of a shared file that was changed by others.
-    pub(super) fn take_change(&mut self, stamp: Stamp) {
-        // After a flush that was cut off, the change may be our own.
-        let by_others = self.journaled && !self.interrupted && !self.has_content_of(&stamp);
+    /// Records a change of the shared file by another program.
+    pub(super) fn note_change(&mut self, stamp: Stamp) {
+        // After an interrupted flush the change may be its own.
+        let by_others = self.journaled && !self.interrupted && !self.matches_content(&stamp);
         self.changed_by_others |= by_others;
         self.outdated |= by_others;
-        self.renew(stamp);
+        self.invalidate(stamp);
     }
 
-    /// Whoever has the content reads it again.
-    pub(super) fn renew(&mut self, stamp: Stamp) {
+    /// Takes a new stamp with a new generation: caches of the content are invalid.
+    pub(super) fn invalidate(&mut self, stamp: Stamp) {
         self.generation = self.generation.next();
         if stamp.size < self.size.max(self.stamp.size) {
             self.reach_end();
@@ -167,14 +165,14 @@ impl Record {
         self.mtime = if self.dirty { self.mtime } else { stamp.mtime };
     }
 
-    /// The state as clients see it, for one who saw the shared file as `seen`.
+    /// The state for a client that saw the shared file as `seen`.
     pub(super) fn state(&self, seen: Option<&Stamp>) -> CacheState {
-        let behind = seen.is_some_and(|seen| !self.has_content_of(seen));
+        let behind = seen.is_some_and(|seen| !self.matches_content(seen));
         let newer = (self.dirty || behind).then_some((self.size, self.mtime));
         CacheState { generation: self.generation, newer, sparse: self.sparse, removing: false }
     }
 
-    /// The likeliest path, for people.
+    /// The likeliest path, for messages.
     pub(super) fn shown_path(&self) -> String {
         self.paths.first().map_or_else(String::new, |path| String::from_utf8_lossy(path).into_owned())
     }
@@ -212,7 +210,7 @@ fn apply(changes: Changes, table: &mut dyn Table) {
     }
 }
 
-/// Applies a record of kind [`RecordKind::Cache`] of the log again.
+/// Replays a log record of kind [`RecordKind::Cache`].
 ///
 /// # Errors
 /// `EBADMSG` when the bytes are no such record.
@@ -221,33 +219,31 @@ pub fn replay(body: &[u8], table: &mut dyn Table) -> Result<()> {
     Ok(())
 }
 
-/// What the ledger of an agent, dead or alive, says of files of the cache view.
+/// Counts of files of the cache view in the ledger of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Journaled {
-    /// Files that the shared file system lacks something of, as their coordinator knows.
+    /// Dirty files.
     pub dirty: u64,
-    /// Files with a record: their names are known here.
+    /// Files with a record, whose names are known.
     pub named: u64,
-    /// Files that a program had open for writing when its node, or the job, was cut off.
+    /// Files that a program had open for writing when its node, or the job, failed.
     pub open: u64,
 }
 
-/// Reads what a ledger says of files.
+/// Counts the files in a ledger.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The ledger cannot be read.
 pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
-    let journal = Journal::new(ledger);
-    let (mut found, mut after) = (Journaled::default(), None);
-    loop {
-        let page = journal.page(after, 1024)?;
-        let Some(&(last, _)) = page.last() else { return Ok(found) };
-        found.named += page.len() as u64;
-        found.dirty += page.iter().filter(|(_, record)| record.dirty).count() as u64;
-        let is_open = |record: &Record| !record.removed && (record.cut_off || !record.writers.is_empty());
-        found.open += page.iter().filter(|(_, record)| is_open(record)).count() as u64;
-        after = Some(last);
-    }
+    let mut found = Journaled::default();
+    Journal::new(ledger).for_each(|_, record| {
+        let is_open = !record.removed && (record.cut_off || !record.writers.is_empty());
+        found.named += 1;
+        found.dirty += u64::from(record.dirty);
+        found.open += u64::from(is_open);
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The cache records in the ledger.
@@ -272,7 +268,7 @@ impl Journal {
         Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(encode_record(record)?))))
     }
 
-    /// Writes a record in the place of `before`, if there was one.
+    /// Writes a record in place of `before`, if there was one.
     pub(super) fn put(&self, inode: InodeId, before: Option<&Record>, record: &Record) -> Result<()> {
         let paths_before = before.map_or(&[][..], |before| before.paths.as_slice());
         let mut changes = paths::changes(inode, paths_before, &record.paths);
@@ -367,12 +363,32 @@ impl Journal {
         found.into_iter().map(record).collect()
     }
 
-    /// Waits while the ledger has no room.
-    pub(super) async fn room(&self) -> Result<()> {
+    /// Calls `act` with each record, in the order of inode numbers.
+    ///
+    /// # Errors
+    /// The ledger cannot be read, and the errors of `act`.
+    pub(super) fn for_each(&self, mut act: impl FnMut(InodeId, Record) -> Result<()>) -> Result<()> {
+        const PAGE: usize = 1024;
+        let mut after = None;
+        loop {
+            let page = self.page(after, PAGE)?;
+            let Some(&(last, _)) = page.last() else { return Ok(()) };
+            page.into_iter().try_for_each(|(inode, record)| act(inode, record))?;
+            after = Some(last);
+        }
+    }
+
+    /// Whether a power failure may have lost records.
+    pub(super) fn may_lack_records(&self) -> bool {
+        self.ledger.may_lack_records()
+    }
+
+    /// Waits while the ledger is full.
+    pub(super) async fn wait_for_space(&self) -> Result<()> {
         self.ledger.room().await
     }
 
-    /// Makes all records safe, as [`Ledger::sync`].
+    /// Makes all records persistent, or durable, as [`Ledger::sync`].
     pub(super) async fn sync(&self, durable: bool) -> Result<()> {
         self.ledger.sync(durable).await
     }
@@ -391,7 +407,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 pub(crate) fn fuzz_seeds() -> (Vec<u8>, Vec<u8>) {
     let inode = InodeId(0x8000_0000_0000_0102);
     let mut record = Record::new(b"dir/file", Stamp::default(), Generation(3));
-    (record.journaled, record.dirty, record.cut) = (true, true, Some(5));
+    (record.journaled, record.dirty, record.truncate_to) = (true, true, Some(5));
     record.prefer_path(b"dir/new");
     let digest = UnitDigest { index: 3, length: 9, root: false, value: [1; 32] };
     let mut changes = paths::changes(inode, &[], &record.paths);

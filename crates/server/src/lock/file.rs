@@ -1,14 +1,14 @@
-//! One file's locks, and who waits for one, in the order of their coming.
+//! The locks of one file, and the requests that wait for one, in the order of arrival.
 //!
-//! Who waits is given its lock before others that came later and want what excludes it. Not so when the other does
-//! not wait at all, or already has a lock of the file: then it could wait for itself.
+//! A waiting request gets its lock before later ones that it conflicts with. Exceptions: a later request that does not wait, and one whose
+//! owner already has a lock of the file, which could otherwise wait for itself.
 
 use super::table::LockTable;
 use tameike_core::NodeId;
 use tameike_core::limits::LOCKS_PER_FILE_MAX;
 use tameike_core::wire::lock::{Blocker, FileLock, LockOwner, LockRange};
 
-/// One that waits; `wake` is told how it ended.
+/// A waiting request; `wake` gets its outcome.
 pub(super) struct Waiter<W> {
     pub lock: FileLock,
     pub ticket: u64,
@@ -32,12 +32,12 @@ impl<W> FileLocks<W> {
         self.held.is_empty() && self.waiting.is_empty()
     }
 
-    /// A lock that keeps `lock` from being taken.
+    /// A lock that conflicts with `lock`.
     pub(super) fn conflict(&self, lock: &FileLock) -> Option<FileLock> {
         self.held.conflicts(lock).min_by_key(|held| held.range.start).copied()
     }
 
-    /// Takes the lock if nobody has one that excludes it; who need not wait any more because of that.
+    /// Takes the lock if none conflicts. Returns the requests that need not wait any more.
     pub(super) fn try_take(&mut self, lock: FileLock) -> Option<Vec<W>> {
         if self.conflict(&lock).is_some() {
             return None;
@@ -46,25 +46,25 @@ impl<W> FileLocks<W> {
         Some(self.grant()) // it may have been a downgrade
     }
 
-    /// Waits, unless it need not; who need not wait any more.
+    /// Adds a waiting request. Returns the requests that need not wait any more.
     pub(super) fn wait(&mut self, waiter: Waiter<W>) -> Vec<W> {
         self.waiting.push(waiter);
         self.grant()
     }
 
-    pub(super) fn give_back(&mut self, owner: LockOwner, range: LockRange) -> Vec<W> {
-        self.held.give_back(owner, range);
+    pub(super) fn unlock(&mut self, owner: LockOwner, range: LockRange) -> Vec<W> {
+        self.held.unlock(owner, range);
         self.grant()
     }
 
-    /// Ends a wait without the lock; its end, and who need not wait any more.
+    /// Ends a wait without the lock. Returns its request, and those that need not wait any more.
     pub(super) fn end_wait(&mut self, node: NodeId, ticket: u64) -> (Option<W>, Vec<W>) {
         let Some(place) = self.place(node, ticket) else { return (None, Vec::new()) };
         let ended = self.waiting.remove(place).wake;
         (Some(ended), self.grant())
     }
 
-    /// Lets one that waits go before those that only came first; who need not wait any more.
+    /// Lets a request overtake those that only arrived earlier. Returns the requests that need not wait any more.
     pub(super) fn overtake(&mut self, node: NodeId, ticket: u64) -> Vec<W> {
         match self.place(node, ticket) {
             Some(place) if self.conflict(&self.waiting[place].lock).is_none() => {
@@ -78,7 +78,7 @@ impl<W> FileLocks<W> {
         }
     }
 
-    /// Whoever is on a node has nothing and waits for nothing; those who waited, and who need not wait any more.
+    /// Drops the locks and requests of a node. Returns its requests, and those of others that need not wait any more.
     pub(super) fn drop_node(&mut self, node: NodeId) -> (Vec<W>, Vec<W>) {
         self.held.drop_node(node);
         let is_gone = |waiter: &mut Waiter<W>| waiter.lock.owner.node == node;
@@ -86,18 +86,18 @@ impl<W> FileLocks<W> {
         (gone, self.grant())
     }
 
-    /// Whether there are so many locks and waiters that no more are taken.
+    /// Whether the file has so many locks and requests that no more are taken.
     pub(super) fn is_full(&self) -> bool {
-        // A lock that changes its kind in the middle of another one leaves three.
+        // A lock that changes kind in the middle of another one leaves three.
         self.held.len() + self.waiting.len() + 2 > LOCKS_PER_FILE_MAX
     }
 
-    /// Whether giving these bytes back parts a lock in two.
-    pub(super) fn is_parted(&self, owner: LockOwner, range: LockRange) -> bool {
-        self.held.is_parted(owner, range)
+    /// Whether unlocking these bytes splits a lock in two.
+    pub(super) fn splits(&self, owner: LockOwner, range: LockRange) -> bool {
+        self.held.splits(owner, range)
     }
 
-    /// For whom an owner waits.
+    /// The owners that an owner waits for.
     pub(super) fn blockers(&self, owner: LockOwner) -> Vec<Blocker> {
         let own = self.waiting.iter().enumerate().filter(|(_, waiter)| waiter.lock.owner == owner);
         own.flat_map(|(place, waiter)| {
@@ -112,15 +112,15 @@ impl<W> FileLocks<W> {
         self.waiting.iter().position(|waiter| waiter.lock.owner.node == node && waiter.ticket == ticket)
     }
 
-    /// Who goes before the one at `place`.
+    /// The requests that go before the one at `place`.
     fn before(&self, place: usize) -> impl Iterator<Item = &Waiter<W>> {
         let lock = &self.waiting[place].lock;
         let yields = !self.held.has(lock.owner);
         self.waiting[..place].iter().filter(move |first| yields && first.lock.excludes(lock))
     }
 
-    /// Gives locks to those who need not wait any more. A lock given never lets another one be given, but for what
-    /// a downgrade frees: then once more.
+    /// Grants locks to requests that need not wait any more. A grant never allows another one, except for what a downgrade frees: so the
+    /// search starts again after each.
     fn grant(&mut self) -> Vec<W> {
         let mut granted = Vec::new();
         let mut place = 0;
@@ -160,20 +160,20 @@ mod tests {
         let mut locks = FileLocks::default();
         assert_eq!(wait(&mut locks, 1, Shared), [1]);
         assert_eq!(wait(&mut locks, 2, Exclusive), []);
-        assert_eq!(wait(&mut locks, 3, Shared), [], "it came after the writer");
-        assert_eq!(locks.try_take(lock(4, Shared)), Some(vec![]), "who does not wait, overtakes");
-        assert_eq!(locks.give_back(lock(4, Shared).owner, LockRange::ALL), []);
-        assert_eq!(locks.give_back(lock(1, Shared).owner, LockRange::ALL), [2]);
+        assert_eq!(wait(&mut locks, 3, Shared), [], "it arrived after the writer");
+        assert_eq!(locks.try_take(lock(4, Shared)), Some(vec![]), "a request that does not wait overtakes");
+        assert_eq!(locks.unlock(lock(4, Shared).owner, LockRange::ALL), []);
+        assert_eq!(locks.unlock(lock(1, Shared).owner, LockRange::ALL), [2]);
         assert_eq!(wait(&mut locks, 5, Shared), []);
         assert_eq!(
-            locks.give_back(lock(2, Shared).owner, LockRange::ALL),
+            locks.unlock(lock(2, Shared).owner, LockRange::ALL),
             [3, 5],
-            "readers come in together"
+            "readers are granted together"
         );
     }
 
     #[test]
-    fn an_upgrade_does_not_wait_for_who_waits_for_it() {
+    fn an_upgrade_does_not_wait_for_a_request_that_waits_for_it() {
         let mut locks = FileLocks::default();
         assert_eq!(wait(&mut locks, 1, Shared), [1]);
         assert_eq!(wait(&mut locks, 2, Exclusive), []);
@@ -183,16 +183,16 @@ mod tests {
         assert_eq!(locks.try_take(lock(1, Shared)), Some(vec![]), "a downgrade");
         assert_eq!(wait(&mut locks, 3, Shared), []);
         assert_eq!(locks.overtake(NodeId(3), 3), [3]);
-        assert_eq!(locks.overtake(NodeId(2), 2), [], "somebody has a lock in the way");
+        assert_eq!(locks.overtake(NodeId(2), 2), [], "another owner has a conflicting lock");
     }
 
     #[test]
-    fn waits_end_and_nodes_die() {
+    fn waits_end_and_nodes_fail() {
         let mut locks = FileLocks::default();
         assert_eq!(wait(&mut locks, 1, Shared), [1]);
         assert_eq!(wait(&mut locks, 2, Exclusive), []);
         assert_eq!(wait(&mut locks, 3, Shared), []);
-        assert_eq!(locks.end_wait(NodeId(9), 2), (None, vec![]), "another node's number");
+        assert_eq!(locks.end_wait(NodeId(9), 2), (None, vec![]), "the number of another node's request");
         assert_eq!(locks.end_wait(NodeId(2), 2), (Some(2), vec![3]));
         assert_eq!(wait(&mut locks, 4, Exclusive), []);
         assert_eq!(wait(&mut locks, 5, Exclusive), []);

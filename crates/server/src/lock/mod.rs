@@ -1,11 +1,9 @@
-//! The lock service of a node: `flock` and `fcntl` locks of the files whose home it is, in the job-shared and the
-//! cache view.
+//! The lock service of a node: `flock` and `fcntl` locks of the files whose home it is, in the job-shared and the cache view.
 //!
-//! Locks are advisory and only in memory: they end with their owner, its node, or this agent. They are kept by inode
-//! number, so names do not matter. A request that waits is answered when it has its lock, in the order of coming
-//! ([`file`]); the asking node ends the wait early, for a signal or a deadlock. That a request is executed at most
-//! once is the caller's and the RPC's business, with one exception: one that its sender has given up may still be on
-//! its way, and is refused by its number when it comes after that was told.
+//! Locks are advisory and in memory only: they end with their owner, its node, or this agent. They are kept by inode number. A request that
+//! blocks gets its reply with its lock, in the order of arrival ([`file`]); its node ends the wait early for a signal or a deadlock. The
+//! RPC layer executes a request at most once, with one exception: a request that its sender has cancelled may still be in flight, and is
+//! refused by its number when it arrives after the cancellation.
 
 mod file;
 mod table;
@@ -21,14 +19,14 @@ use tameike_core::wire::lock::{FileLock, LockOwner, LockRange, LockReply, LockRe
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
-/// Requests given up by one node that are remembered: each stands for a time at which this node could not be reached.
+/// Cancelled requests of one node that are remembered: each stands for a time at which this node could not be reached.
 const WITHDRAWN_MAX: usize = 1024;
 
-/// Who waits for the answer to a request.
+/// Wakes the request that waits for its reply.
 type Wake = Resolver<Result<LockReply>>;
-/// A request and its answer.
+/// A request and its reply.
 type Ended = (Wake, Result<LockReply>);
-/// Numbers of requests given up, by asking node.
+/// Numbers of cancelled requests, by node.
 type Withdrawn = BTreeMap<NodeId, VecDeque<u64>>;
 
 #[derive(Default)]
@@ -50,11 +48,11 @@ impl LockService {
         Self { node, cluster, state: Mutex::default() }
     }
 
-    /// Serves one request. One that waits is answered when it has its lock, or its wait was ended.
+    /// Serves one request. A blocked one returns when it has its lock or its wait has ended.
     ///
     /// # Errors
-    /// `EAGAIN` when a lock is in the way of a request that does not wait; `ENOLCK` when the file has too many; `EINTR` and `EDEADLK` when its wait was
-    /// ended; `EPROTO` when this is not the inode's home, or the owner not on the asking node.
+    /// `EAGAIN` when a lock is in the way of a request that does not wait; `ENOLCK` when the file has too many locks; `EINTR` and `EDEADLK`
+    /// when the wait was ended; `EPROTO` when this is not the inode's home, or the owner not on the requesting node.
     pub async fn serve(&self, from: NodeId, request: LockRequest) -> Result<LockReply> {
         match request {
             LockRequest::Test { inode, lock } => {
@@ -68,7 +66,7 @@ impl LockService {
             }
             LockRequest::Unlock { inode, owner, range } => {
                 self.check(inode, from, owner)?;
-                self.give_back(inode, owner, range)
+                self.unlock(inode, owner, range)
             }
             LockRequest::EndWait { inode, ticket, end } => {
                 self.check(inode, from, LockOwner { node: from, number: 0 })?;
@@ -90,7 +88,7 @@ impl LockService {
         }
     }
 
-    /// A node is gone, and with it its processes: what they had is free.
+    /// A node has failed, and its processes with it: releases their locks.
     pub fn peer_dead(&self, node: NodeId) {
         let inodes: Vec<InodeId> = {
             let mut state = self.state.lock();
@@ -100,8 +98,8 @@ impl LockService {
         for inode in inodes {
             self.change(inode, |file, _| {
                 let (gone, granted) = file.drop_node(node);
-                // Nobody hears it; but what serves the request must end.
-                let ended = |wake| (wake, Err(Fault::new(Errno::EHOSTDOWN, format!("{node} is gone"))));
+                // No client waits for it, but the serving task must end.
+                let ended = |wake| (wake, Err(Fault::new(Errno::EHOSTDOWN, format!("{node} has failed"))));
                 (granted, gone.into_iter().map(ended).collect())
             });
         }
@@ -111,7 +109,8 @@ impl LockService {
         if self.cluster.inode_home(inode) == self.node && owner.node == from {
             return Ok(());
         }
-        let problem = format!("{} was asked by {from} for a lock of {inode} for {}", self.node, owner.node);
+        let problem =
+            format!("{} got a lock request of {from} for {inode} and owner {}", self.node, owner.node);
         Err(Fault::new(Errno::EPROTO, problem))
     }
 
@@ -136,14 +135,14 @@ impl LockService {
         woken
     }
 
-    fn give_back(&self, inode: InodeId, owner: LockOwner, range: LockRange) -> Result<LockReply> {
+    fn unlock(&self, inode: InodeId, owner: LockOwner, range: LockRange) -> Result<LockReply> {
         let mut answer = Ok(LockReply::Done);
         self.change(inode, |file, _| {
-            if file.is_full() && file.is_parted(owner, range) {
+            if file.is_full() && file.splits(owner, range) {
                 answer = Err(too_many(inode));
                 return (Vec::new(), Vec::new());
             }
-            (file.give_back(owner, range), Vec::new())
+            (file.unlock(owner, range), Vec::new())
         });
         answer
     }
@@ -160,7 +159,7 @@ impl LockService {
         });
     }
 
-    /// Undoes a request that its sender has given up, and remembers it.
+    /// Undoes a request that its sender has cancelled, and remembers it.
     fn withdraw(&self, inode: InodeId, (owner, range): (LockOwner, LockRange), ticket: u64) {
         self.change(inode, |file, withdrawn| {
             let numbers = withdrawn.entry(owner.node).or_default();
@@ -169,12 +168,12 @@ impl LockService {
                 numbers.pop_front();
             }
             let (ended, mut granted) = file.end_wait(owner.node, ticket);
-            granted.extend(file.give_back(owner, range));
+            granted.extend(file.unlock(owner, range));
             (granted, ended.into_iter().map(|wake| (wake, Err(Errno::EINTR.into()))).collect())
         });
     }
 
-    /// Changes the locks of a file, then wakes those who have theirs, and those whose requests ended otherwise.
+    /// Changes the locks of a file, then wakes the requests that have their locks, and those that have ended otherwise.
     fn change(
         &self,
         inode: InodeId,
@@ -195,6 +194,8 @@ impl LockService {
 }
 
 fn too_many(inode: InodeId) -> Fault {
-    let problem = format!("{inode}: programs have {LOCKS_PER_FILE_MAX} locks of one file, or wait for them");
+    let problem = format!(
+        "{inode}: the limit of {LOCKS_PER_FILE_MAX} locks and blocked requests of one file is reached"
+    );
     Fault::new(Errno::ENOLCK, problem)
 }

@@ -1,6 +1,5 @@
-//! The locks that are held of one file: what POSIX says of taking, splitting, merging and giving back, and nothing
-//! of who waits. A lock that an owner takes replaces what it has of the same bytes, and joins with its neighbours of
-//! the same kind.
+//! The locks held of one file, by the rules of POSIX: a new lock of an owner replaces what it has of the same bytes, and merges with its
+//! neighbours of the same kind.
 
 use tameike_core::NodeId;
 use tameike_core::wire::lock::{FileLock, LockOwner, LockRange};
@@ -18,8 +17,8 @@ impl LockTable {
         self.0.len()
     }
 
-    /// Whether giving these bytes back leaves a lock on both sides of them.
-    pub(super) fn is_parted(&self, owner: LockOwner, range: LockRange) -> bool {
+    /// Whether unlocking these bytes leaves a lock on both sides of them.
+    pub(super) fn splits(&self, owner: LockOwner, range: LockRange) -> bool {
         let around = |held: &FileLock| held.range.start < range.start && held.range.last > range.last;
         self.0.iter().any(|held| held.owner == owner && around(held))
     }
@@ -29,14 +28,14 @@ impl LockTable {
         self.0.iter().any(|held| held.owner == owner)
     }
 
-    /// The locks that keep `lock` from being taken.
+    /// The locks that conflict with `lock`.
     pub(super) fn conflicts<'a>(&'a self, lock: &'a FileLock) -> impl Iterator<Item = &'a FileLock> {
         self.0.iter().filter(|held| held.excludes(lock))
     }
 
-    /// Takes a lock that nothing keeps from being taken.
+    /// Takes a lock without conflicts.
     pub(super) fn take(&mut self, mut lock: FileLock) {
-        self.give_back(lock.owner, lock.range);
+        self.unlock(lock.owner, lock.range);
         self.0.retain(|held| {
             let joins = held.owner == lock.owner && held.kind == lock.kind && touch(held.range, lock.range);
             if joins {
@@ -48,8 +47,8 @@ impl LockTable {
         self.0.push(lock);
     }
 
-    /// Gives back what the owner has of these bytes.
-    pub(super) fn give_back(&mut self, owner: LockOwner, range: LockRange) {
+    /// Unlocks these bytes of the owner.
+    pub(super) fn unlock(&mut self, owner: LockOwner, range: LockRange) {
         let mut parts = Vec::new();
         self.0.retain(|held| {
             let cut = held.owner == owner && held.range.overlaps(range);
@@ -64,7 +63,7 @@ impl LockTable {
         self.0.append(&mut parts);
     }
 
-    /// Gives back all that owners of a node have; whether that was anything.
+    /// Drops all locks of a node. Returns whether there were any.
     pub(super) fn drop_node(&mut self, node: NodeId) -> bool {
         let before = self.0.len();
         self.0.retain(|held| held.owner.node != node);
@@ -72,7 +71,7 @@ impl LockTable {
     }
 }
 
-/// Whether no byte lies between the ranges.
+/// Whether no byte is between the ranges.
 fn touch(one: LockRange, other: LockRange) -> bool {
     one.start <= other.last.saturating_add(1) && other.start <= one.last.saturating_add(1)
 }
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owners_locks_split_merge_and_change_their_kind() {
+    fn locks_of_one_owner_split_merge_and_change_kind() {
         let mut table = LockTable::default();
         table.take(lock(1, Exclusive, 10, 29));
         table.take(lock(1, Shared, 15, 19));
@@ -105,15 +104,15 @@ mod tests {
         assert_eq!(held(&table), [(1, Exclusive, 10, 29)], "an upgrade of the middle joins all");
         table.take(lock(1, Exclusive, 30, u64::MAX));
         assert_eq!(held(&table), [(1, Exclusive, 10, u64::MAX)], "neighbours join");
-        table.give_back(table.0[0].owner, LockRange { start: 0, last: 10 });
-        table.give_back(table.0[0].owner, LockRange { start: 50, last: u64::MAX });
+        table.unlock(table.0[0].owner, LockRange { start: 0, last: 10 });
+        table.unlock(table.0[0].owner, LockRange { start: 50, last: u64::MAX });
         assert_eq!(held(&table), [(1, Exclusive, 11, 49)]);
-        table.give_back(table.0[0].owner, LockRange::ALL);
+        table.unlock(table.0[0].owner, LockRange::ALL);
         assert!(table.is_empty());
     }
 
     #[test]
-    fn shared_locks_exclude_exclusive_ones_of_others_only() {
+    fn shared_locks_conflict_with_exclusive_locks_of_other_owners_only() {
         let mut table = LockTable::default();
         table.take(lock(1, Shared, 0, 9));
         table.take(lock(2, Shared, 5, 14));
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_nodes_locks_are_gone() {
+    fn locks_of_a_failed_node_are_dropped() {
         let mut table = LockTable::default();
         for number in 1..=3 {
             table.take(lock(number, Shared, 0, 9));
@@ -139,7 +138,7 @@ mod tests {
     const BYTES: u64 = 24;
 
     proptest! {
-        /// Against a table of what each owner has of each byte.
+        /// Compared with a table of the lock of each owner on each byte.
         #[test]
         fn agrees_with_locks_of_single_bytes(
             steps in prop::collection::vec((0..4_u64, 0..3_u8, 0..BYTES, 0..BYTES), 0..60),
@@ -152,7 +151,7 @@ mod tests {
                 let wanted = lock(number, kind, start, last);
                 let bytes = start as usize..=last as usize;
                 if action == 0 {
-                    table.give_back(wanted.owner, wanted.range);
+                    table.unlock(wanted.owner, wanted.range);
                     model[number as usize][bytes].fill(None);
                 } else {
                     let others = model.iter().enumerate().filter(|(other, _)| *other != number as usize);
@@ -165,7 +164,7 @@ mod tests {
                     }
                 }
                 for (number, own) in model.iter().enumerate() {
-                    // Runs of one kind are one lock each, and there is no other.
+                    // Each run of bytes with one kind is one lock, and there are no others.
                     let mut runs = Vec::new();
                     for (byte, kind) in own.iter().enumerate().filter_map(|(byte, kind)| Some((byte as u64, (*kind)?))) {
                         match runs.last_mut() {

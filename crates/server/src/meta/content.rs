@@ -1,4 +1,4 @@
-//! Sizes of files: what reaches beyond the inode record, to the homes of the file's units.
+//! Truncation, and the move of inline content to a unit: changes of files that reach the homes of their units.
 
 use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
 use futures_util::future::join_all;
@@ -23,9 +23,9 @@ impl MetaService {
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         if is_resize {
             let _guard = self.contents.hold(inode).await;
-            let applied = self.execute_with_room(inode, &record).await?;
+            let applied = self.execute_or_spill(inode, &record).await?;
             for &(inode, truncation) in &applied.truncations {
-                self.cut(inode, truncation).await?;
+                self.truncate_units(inode, truncation).await?;
             }
             return changed(self.parts.node, applied.outcome);
         }
@@ -44,7 +44,7 @@ impl MetaService {
         let applied = match self.execute(&record) {
             Err(fault) if fault.errno == Errno::EFBIG => {
                 let _guard = self.contents.hold(inode).await;
-                self.execute_with_room(inode, &record).await?
+                self.execute_or_spill(inode, &record).await?
             }
             other => other?,
         };
@@ -54,8 +54,8 @@ impl MetaService {
         }
     }
 
-    /// Executes a command that may outgrow inline content; the caller holds the content's lock.
-    async fn execute_with_room(&self, inode: InodeId, record: &LogCommand) -> Result<Applied> {
+    /// Executes a command that may outgrow inline content, which then moves to a unit. The caller holds the content's lock.
+    async fn execute_or_spill(&self, inode: InodeId, record: &LogCommand) -> Result<Applied> {
         match self.execute(record) {
             Err(fault) if fault.errno == Errno::EFBIG && self.is_inline(inode)? => {
                 self.spill_locked(inode).await?;
@@ -70,8 +70,7 @@ impl MetaService {
         Ok(record.is_some_and(|record| record.inline))
     }
 
-    /// The nodes that keep children of the directory take the time that a program gave it as that of their
-    /// last change: gathered times are the latest of all.
+    /// Sends an mtime that a program set to all nodes with entries of the directory, since readers take the latest time of all.
     async fn spread_dir_time(&self, dir: InodeId, changed: Timestamp) -> Result<()> {
         let cluster = &self.parts.cluster;
         let home = cluster.children_home(dir);
@@ -112,15 +111,15 @@ impl MetaService {
             match self.execute(&LogCommand::Spilled { inode, generation: record.generation }) {
                 Ok(_) if needs_unit => self.parts.ledger.sync(false).await?,
                 Ok(_) => (),
-                // Changed meanwhile: what was written is old.
+                // A concurrent write changed the content: write it again.
                 Err(fault) if fault.errno == Errno::EAGAIN => (),
                 Err(fault) => return Err(fault),
             }
         }
     }
 
-    /// Writes inline content to the unit, and makes it safe: an fsync may have returned while it was in the inode record,
-    /// which is about to forget it. The zeros after it cover what an attempt before may have left.
+    /// Writes inline content to the unit, durably: an earlier fsync may cover it, and the inode record is about to drop it. Zeros after it
+    /// overwrite the remains of an earlier attempt.
     async fn write_first_unit(&self, inode: InodeId, record: &InodeRecord, content: &[u8]) -> Result<()> {
         let unit = UnitId { inode, index: 0 };
         let mut frame = self.parts.pool.take().await;
@@ -134,9 +133,9 @@ impl MetaService {
         self.ask_unit(home, UnitRequest::Sync { inode, durable: true }, None).await
     }
 
-    /// Has all homes of a file's units cut them, and logs that they have. The promise tells how the first
-    /// attempt ended; nodes that cannot be reached are asked again until they have done it.
-    pub(super) fn cut(&self, inode: InodeId, truncation: Truncation) -> Promise<Result<()>> {
+    /// Truncates the units of a file on all their homes, then logs that. The promise returns the result of the first attempt; the task
+    /// retries unreachable nodes until they succeed.
+    pub(super) fn truncate_units(&self, inode: InodeId, truncation: Truncation) -> Promise<Result<()>> {
         let (resolver, first) = promise();
         let homes = self.parts.cluster.unit_homes(truncation.layout, inode);
         self.spawn(|service| async move {
@@ -145,10 +144,10 @@ impl MetaService {
             let mut pause = RETRY_TIME_MIN;
             loop {
                 let Some(this) = service.upgrade() else { return };
-                let left = this.try_cut(inode, truncation, homes).await;
+                let left = this.try_truncate(inode, truncation, homes).await;
                 let result = match left.first() {
                     None => this.execute(&LogCommand::Truncated { inode, truncation }).map(|_| ()),
-                    Some((_, fault)) => Err(not_everywhere_cut(inode, truncation, fault)),
+                    Some((_, fault)) => Err(truncation_pending(inode, truncation, fault)),
                 };
                 if let Some(resolver) = resolver.take() {
                     resolver.resolve(result);
@@ -168,9 +167,9 @@ impl MetaService {
         first
     }
 
-    /// The homes that could not do it, and why. What makes the cut necessary is safe before: after a crash
-    /// there must be no file that has its old size again but not its data.
-    async fn try_cut(
+    /// Returns the homes that failed, with their errors. Persists the new size first: after a crash, no file may have its old size without
+    /// its data.
+    async fn try_truncate(
         &self,
         inode: InodeId,
         truncation: Truncation,
@@ -179,23 +178,23 @@ impl MetaService {
         if let Err(fault) = self.parts.ledger.sync(false).await {
             return homes.into_iter().map(|home| (home, fault.clone())).collect();
         }
-        let cuts = homes.into_iter().map(|home| async move {
-            let cut = UnitRequest::Truncate { inode, size: truncation.size };
-            let cut = match self.ask_unit(home, cut, None).await {
-                // The record that asks for the cut goes: the cut must not be lost after it.
+        let truncations = homes.into_iter().map(|home| async move {
+            let truncate = UnitRequest::Truncate { inode, size: truncation.size };
+            let truncate = match self.ask_unit(home, truncate, None).await {
+                // The truncation must be persisted before its log record is removed.
                 Ok(()) => self.ask_unit(home, UnitRequest::Sync { inode, durable: false }, None).await,
                 failed => failed,
             };
-            cut.err().map(|fault| (home, fault))
+            truncate.err().map(|fault| (home, fault))
         });
-        join_all(cuts).await.into_iter().flatten().collect()
+        join_all(truncations).await.into_iter().flatten().collect()
     }
 }
 
-fn not_everywhere_cut(inode: InodeId, Truncation { size, .. }: Truncation, fault: &Fault) -> Fault {
+fn truncation_pending(inode: InodeId, Truncation { size, .. }: Truncation, fault: &Fault) -> Fault {
     fault.clone().context(format_args!(
-        "{inode} has its new size of {size} bytes, but old data is left on a node that cannot be reached; it \
-         will be cut when the node is back"
+        "{inode} has its new size of {size} bytes, but a node that cannot be reached still has old data; it \
+         will be truncated when the node is reachable"
     ))
 }
 

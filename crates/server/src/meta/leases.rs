@@ -1,11 +1,11 @@
-//! What nodes believe without asking again, and for how long.
+//! Leases on names, and the times for which directories may be cached.
 //!
-//! The name of a file is leased to one node at a time, which then answers look-ups of it by itself. When another
-//! node changes the file or its name, the holder is told before that node's call returns.
+//! The home leases the name of a file to one node at a time, which then answers lookups itself. If another node changes the file or
+//! its name, the home revokes the lease before that node's call returns.
 //!
-//! Directories are shown by the kernels of many nodes, which cannot all be told: each answer about one counts as
-//! seen for [`DIRECTORY_SIGHT`], and a call that changes a directory returns when what others saw has lapsed.
-//! Who asks after the change sees it at once, so that no call waits for longer than that.
+//! Many kernels cache directories, and the home cannot notify them all. Each reply about a directory may be cached for
+//! [`DIRECTORY_SIGHT`], and a change of it returns only after earlier replies to other nodes have expired. Replies after the change
+//! have the new state, so that no call waits longer than that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,146 +13,143 @@ use tameike_core::limits::{DIRECTORY_SIGHT, LEASES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::Step;
 use tameike_core::{InodeId, NodeId};
 
-/// How long nobody gets a lease that had to be taken away: files that several nodes change are asked for.
+/// How long the home grants no lease on a name after a revocation: several nodes change the file, so they ask the home.
 const CONTENTION: Duration = Duration::from_secs(1);
 
-enum Belief {
-    /// A node answers for the name of a file in this directory.
+enum Lease {
+    /// A node has the lease on the name of a file in this directory.
     Name { holder: NodeId, dir: InodeId },
-    /// Several nodes want the name. Who held it last may still believe in it.
-    Contended { untold: Option<NodeId> },
-    /// The kernel of this node shows the directory, or those of several nodes do.
+    /// Several nodes change the name. The last holder may still use its revoked lease.
+    Contended { pending: Option<NodeId> },
+    /// The kernel of this node caches the directory, or those of several nodes do.
     Directory { node: Option<NodeId> },
 }
 
 struct Record {
-    belief: Belief,
+    lease: Lease,
     until: Duration,
 }
 
-/// Somebody who believes what is not so any more.
+/// A stale lease or cached directory that a change must wait for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Untold {
-    /// Of which inode.
+pub(super) struct Revocation {
+    /// The changed inode.
     pub(super) inode: InodeId,
-    /// Whom to tell; there is nothing but to wait otherwise.
+    /// The node to notify; `None` if only waiting helps.
     pub(super) holder: Option<NodeId>,
-    /// When the belief ends by itself.
+    /// When it expires.
     pub(super) until: Duration,
 }
 
-/// The beliefs in names and inodes of one node. Times are of the monotonic clock.
+/// The leases and cached directories that this node tracks. Times are of the monotonic clock.
 #[derive(Default)]
 pub(super) struct Leases {
     records: BTreeMap<InodeId, Record>,
-    /// Each record at least once, by the time when it is to be looked at.
+    /// Queue of expirations; each record is in it at least once.
     order: VecDeque<(Duration, InodeId)>,
-    /// Until when directories may be seen that there was no room to record.
+    /// Expiration of all cached directories that did not fit the table.
     unrecorded_until: Duration,
 }
 
 impl Leases {
-    /// Lets `node` answer for the name of `inode` in `dir`, unless another node may, or there is no room.
+    /// Grants `node` the lease on the name of `inode` in `dir`, unless another node has it or the table is full.
     pub(super) fn grant(&mut self, inode: InodeId, dir: InodeId, node: NodeId, now: Duration) -> bool {
         self.purge(now);
         let until = now + NAME_LEASE;
-        let belief = Belief::Name { holder: node, dir };
+        let lease = Lease::Name { holder: node, dir };
         match self.records.get_mut(&inode) {
-            Some(Record { belief: Belief::Name { holder, .. }, until: old }) if *holder == node => {
+            Some(Record { lease: Lease::Name { holder, .. }, until: old }) if *holder == node => {
                 *old = until;
                 true
             }
             Some(record) if record.until > now => false,
             Some(record) => {
-                *record = Record { belief, until };
+                *record = Record { lease, until };
                 true
             }
-            None => self.insert(inode, Record { belief, until }),
+            None => self.insert(inode, Record { lease, until }),
         }
     }
 
-    /// Takes note that `node` is shown a directory.
-    pub(super) fn see(&mut self, dir: InodeId, node: NodeId, now: Duration) {
+    /// Records that `node` may cache a directory.
+    pub(super) fn cached(&mut self, dir: InodeId, node: NodeId, now: Duration) {
         self.purge(now);
         let until = now + DIRECTORY_SIGHT;
         if let Some(record) = self.records.get_mut(&dir) {
             let alone = record.until <= now
-                || matches!(record.belief, Belief::Directory { node: Some(one) } if one == node);
-            *record = Record { belief: Belief::Directory { node: alone.then_some(node) }, until };
-        } else if !self.insert(dir, Record { belief: Belief::Directory { node: Some(node) }, until }) {
+                || matches!(record.lease, Lease::Directory { node: Some(one) } if one == node);
+            *record = Record { lease: Lease::Directory { node: alone.then_some(node) }, until };
+        } else if !self.insert(dir, Record { lease: Lease::Directory { node: Some(node) }, until }) {
             self.unrecorded_until = until;
         }
     }
 
     fn insert(&mut self, inode: InodeId, record: Record) -> bool {
-        let has_room = self.records.len() < LEASES_MAX;
-        if has_room {
+        let fits = self.records.len() < LEASES_MAX;
+        if fits {
             self.order.push_back((record.until, inode));
             self.records.insert(inode, record);
         }
-        has_room
+        fits
     }
 
-    /// `by` (if known) has changed `inode`: who else believes what was.
+    /// Returns the stale lease or cached directory of other nodes after `by` (if known) changed `inode`.
     pub(super) fn changed(
         &mut self,
         inode: InodeId,
         is_dir: bool,
         by: Option<NodeId>,
         now: Duration,
-    ) -> Option<Untold> {
+    ) -> Option<Revocation> {
         let Some(record) = self.records.get_mut(&inode) else {
             let until = self.unrecorded_until;
-            return (is_dir && until > now).then_some(Untold { inode, holder: None, until });
+            return (is_dir && until > now).then_some(Revocation { inode, holder: None, until });
         };
         let until = record.until;
-        let holder = match record.belief {
+        let holder = match record.lease {
             _ if until <= now => return None,
-            Belief::Contended { untold: None } => return None,
-            Belief::Contended { untold: Some(holder) } | Belief::Name { holder, .. }
-                if by == Some(holder) =>
-            {
+            Lease::Contended { pending: None } => return None,
+            Lease::Contended { pending: Some(holder) } | Lease::Name { holder, .. } if by == Some(holder) => {
                 return None;
             }
-            Belief::Directory { node: Some(node) } if by == Some(node) => return None,
-            Belief::Directory { .. } => None,
-            Belief::Contended { untold } => untold,
-            Belief::Name { holder, .. } => {
+            Lease::Directory { node: Some(node) } if by == Some(node) => return None,
+            Lease::Directory { .. } => None,
+            Lease::Contended { pending } => pending,
+            Lease::Name { holder, .. } => {
                 let until = until.max(now + CONTENTION);
-                *record = Record { belief: Belief::Contended { untold: Some(holder) }, until };
+                *record = Record { lease: Lease::Contended { pending: Some(holder) }, until };
                 Some(holder)
             }
         };
-        Some(Untold { inode, holder, until })
+        Some(Revocation { inode, holder, until })
     }
 
-    /// A holder has been told that the inode has changed.
-    pub(super) fn told(&mut self, inode: InodeId, holder: NodeId, now: Duration) {
+    /// Records that a holder has acknowledged a revocation.
+    pub(super) fn revoked(&mut self, inode: InodeId, holder: NodeId, now: Duration) {
         if let Some(record) = self.records.get_mut(&inode)
-            && matches!(record.belief, Belief::Contended { untold: Some(untold) } if untold == holder)
+            && matches!(record.lease, Lease::Contended { pending: Some(pending) } if pending == holder)
         {
-            *record = Record { belief: Belief::Contended { untold: None }, until: now + CONTENTION };
+            *record = Record { lease: Lease::Contended { pending: None }, until: now + CONTENTION };
         }
     }
 
-    /// The entries of a directory move to other nodes: who answers for any of them.
-    pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Untold> {
-        let is_in = |record: &Record| matches!(record.belief, Belief::Name { dir: of, .. } if of == dir);
+    /// Revokes the leases on all names of a directory, whose entries move to other nodes.
+    pub(super) fn moved(&mut self, dir: InodeId, now: Duration) -> Vec<Revocation> {
+        let is_in = |record: &Record| matches!(record.lease, Lease::Name { dir: of, .. } if of == dir);
         let inodes = self.records.iter().filter(|(_, record)| is_in(record)).map(|(inode, _)| *inode);
         let inodes: Vec<_> = inodes.collect();
         inodes.into_iter().filter_map(|inode| self.changed(inode, false, None, now)).collect()
     }
 
-    /// A node is gone: it believes nothing any more.
+    /// Drops the leases of a failed node.
     pub(super) fn forget_node(&mut self, node: NodeId) {
-        self.records.retain(|_, record| match record.belief {
-            Belief::Name { holder, .. } => holder != node,
-            Belief::Directory { node: one } => one != Some(node),
-            Belief::Contended { untold } => untold != Some(node),
+        self.records.retain(|_, record| match record.lease {
+            Lease::Name { holder, .. } => holder != node,
+            Lease::Directory { node: one } => one != Some(node),
+            Lease::Contended { pending } => pending != Some(node),
         });
     }
 
-    /// Removes what has lapsed.
     fn purge(&mut self, now: Duration) {
         while let Some(&(_, inode)) = self.order.front().filter(|(until, _)| *until <= now) {
             self.order.pop_front();
@@ -164,7 +161,7 @@ impl Leases {
     }
 }
 
-/// Inodes whose names or links a step changes, and whether each is a directory.
+/// Returns the inodes whose names or links a step changes, and whether each is a directory.
 pub(super) fn touched(step: &Step) -> Vec<(InodeId, bool)> {
     let of = |target: &tameike_core::wire::meta::Target| {
         (target.inode, target.kind == tameike_core::FileKind::Directory)
@@ -173,7 +170,7 @@ pub(super) fn touched(step: &Step) -> Vec<(InodeId, bool)> {
         Step::AddLink { inode } | Step::DropLink { inode } => vec![(*inode, false)],
         Step::Detach { target, .. } => vec![of(target)],
         Step::Attach { target, replaces, .. } => std::iter::once(target).chain(replaces).map(of).collect(),
-        // Of a directory nobody is promised to see the times at once.
+        // The times of directories are not coherent.
         Step::Touch { target } if target.kind != tameike_core::FileKind::Directory => vec![of(target)],
         _ => Vec::new(),
     }
@@ -192,38 +189,38 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_name_is_held_by_one_node_which_is_told_of_changes_by_others() {
+    fn one_node_has_a_lease_which_changes_of_others_revoke() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
         assert!(!leases.grant(FILE, DIR, B, START));
         assert_eq!(leases.changed(FILE, false, Some(A), START), None);
-        let told = leases.changed(FILE, false, Some(B), START + MOMENT);
-        assert_eq!(told, Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
-        // Who changes it while the holder is being told waits as well; nobody holds what is contended.
-        assert_eq!(leases.changed(FILE, false, Some(C), START + MOMENT), told);
+        let revocation = leases.changed(FILE, false, Some(B), START + MOMENT);
+        assert_eq!(revocation, Some(Revocation { inode: FILE, holder: Some(A), until: START + NAME_LEASE }));
+        // Other changes during the revocation wait as well; a contended name is leased to no node.
+        assert_eq!(leases.changed(FILE, false, Some(C), START + MOMENT), revocation);
         assert_eq!(leases.changed(FILE, false, Some(A), START + MOMENT), None);
-        leases.told(FILE, B, START + 2 * MOMENT);
-        assert_eq!(leases.changed(FILE, false, Some(C), START + CONTENTION + 2 * MOMENT), told);
+        leases.revoked(FILE, B, START + 2 * MOMENT);
+        assert_eq!(leases.changed(FILE, false, Some(C), START + CONTENTION + 2 * MOMENT), revocation);
         assert!(!leases.grant(FILE, DIR, B, START + CONTENTION + 2 * MOMENT));
-        leases.told(FILE, A, START + 3 * MOMENT);
+        leases.revoked(FILE, A, START + 3 * MOMENT);
         assert_eq!(leases.changed(FILE, false, Some(C), START + 3 * MOMENT), None);
         assert!(!leases.grant(FILE, DIR, A, START + 3 * MOMENT));
         assert!(leases.grant(FILE, DIR, B, START + 3 * MOMENT + CONTENTION));
     }
 
     #[test]
-    fn who_cannot_be_told_is_waited_for() {
+    fn a_lease_that_cannot_be_revoked_must_expire() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
-        let untold = Some(Untold { inode: FILE, holder: Some(A), until: START + NAME_LEASE });
+        let pending = Some(Revocation { inode: FILE, holder: Some(A), until: START + NAME_LEASE });
         for time in [MOMENT, 2 * CONTENTION, NAME_LEASE - MOMENT] {
-            assert_eq!(leases.changed(FILE, false, Some(B), START + time), untold);
+            assert_eq!(leases.changed(FILE, false, Some(B), START + time), pending);
         }
         assert_eq!(leases.changed(FILE, false, Some(B), START + NAME_LEASE), None);
     }
 
     #[test]
-    fn a_lease_ends_by_itself_and_is_prolonged_by_its_holder() {
+    fn a_lease_expires_unless_its_holder_renews_it() {
         let mut leases = Leases::default();
         assert!(leases.grant(FILE, DIR, A, START));
         assert!(leases.grant(FILE, DIR, A, START + MOMENT));
@@ -233,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_a_directory_waits_for_what_others_saw() {
+    fn a_change_of_a_directory_waits_for_caches_of_other_nodes() {
         let mut leases = Leases::default();
-        leases.see(DIR, A, START);
+        leases.cached(DIR, A, START);
         assert_eq!(leases.changed(DIR, true, Some(A), START), None);
-        let wait = |until| Some(Untold { inode: DIR, holder: None, until });
+        let wait = |until| Some(Revocation { inode: DIR, holder: None, until });
         assert_eq!(leases.changed(DIR, true, Some(B), START), wait(START + DIRECTORY_SIGHT));
-        leases.see(DIR, B, START + MOMENT);
+        leases.cached(DIR, B, START + MOMENT);
         assert_eq!(
             leases.changed(DIR, true, Some(B), START + MOMENT),
             wait(START + MOMENT + DIRECTORY_SIGHT)
@@ -248,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_move_and_nodes_that_die_hold_nothing() {
+    fn moved_entries_and_failed_nodes_have_no_leases() {
         let mut leases = Leases::default();
         let other = InodeId(9);
         assert!(leases.grant(FILE, DIR, A, START) && leases.grant(other, InodeId(10), A, START));
@@ -258,15 +255,15 @@ mod tests {
     }
 
     #[test]
-    fn records_are_bounded_and_no_directory_is_forgotten() {
+    fn records_are_bounded_and_no_cached_directory_is_lost() {
         let mut leases = Leases::default();
         for inode in 0..LEASES_MAX as u64 {
             assert!(leases.grant(InodeId(100 + inode), DIR, A, START));
         }
         assert!(!leases.grant(FILE, DIR, A, START));
-        leases.see(DIR, A, START);
+        leases.cached(DIR, A, START);
         assert!(leases.changed(DIR, true, Some(A), START + MOMENT).is_some());
-        // What has lapsed makes room.
+        // Expired records free space.
         assert!(leases.grant(FILE, DIR, A, START + NAME_LEASE));
         assert_eq!(leases.records.len(), 1);
         assert_eq!(leases.order.len(), 1);

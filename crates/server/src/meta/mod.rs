@@ -1,29 +1,28 @@
-//! The metadata service of a node: names and inodes of the slots that the node serves.
+//! The metadata service of a node: names and inodes of the slots that the node owns.
 //!
-//! A request that concerns this node alone is answered without waiting: one logged change, or a read. What
-//! touches other nodes is planned (`plan`), then run as a logged operation (`operation`) that
-//! [`MetaService::recover`] completes after a crash. Commands on a name that is in the middle of an operation,
-//! or in a directory that goes wide, wait for it.
+//! A request that concerns only this node takes one logged change or one read. A change on several nodes is planned (`plan`) and
+//! executed as a logged operation (`operation`), which [`MetaService::recover`] completes after a crash. Requests for a name that a
+//! pending operation changes, or in a directory that is being sharded, wait for it.
 //!
-//! The service holds no file data: it tells the homes of units what to cut, and writes one unit when inline
-//! content outgrows the inode. It checks no permissions: the door does, from the attributes.
+//! The service stores no file data: it sends truncations to the homes of units, and writes one unit when inline content outgrows the
+//! inode. It does not check permissions; the frontend does, from the attributes.
 
-mod births;
+mod allocation;
 mod content;
 mod leases;
 mod operation;
 mod plan;
 mod query;
 mod recovery;
+mod revocation;
+mod sharding;
 mod single;
 mod state;
-mod tell;
 #[cfg(test)]
 mod tests;
-mod widen;
 
 use crate::holders::CacheTable;
-use births::Births;
+use allocation::InodeAllocator;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use state::State;
@@ -42,58 +41,57 @@ use tameike_store::meta::record::{Intent, Share, Truncation};
 use tameike_store::meta::{Applied, LogCommand, Outcome, apply, query as table};
 use tameike_store::{Ledger, RecordKind};
 
-/// How long a request waits for a name that is in the middle of an operation.
+/// How long a request waits for a name that a pending operation changes.
 const BUSY_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pauses between attempts to reach a node grow from the first to the second of these.
+/// Minimum pause between attempts to reach a node; it doubles up to `RETRY_TIME_MAX`.
 const RETRY_TIME_MIN: Duration = Duration::from_millis(50);
 const RETRY_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What the service is made of.
+/// The parts that the service needs.
 pub struct MetaParts {
-    /// Clock, randomness, tasks.
+    /// Clock, random numbers and tasks.
     pub runtime: Runtime,
     /// All nodes.
     pub cluster: Arc<Cluster>,
     /// This node's log and table.
     pub ledger: Arc<Ledger>,
-    /// To ask other agents; the agent owns it.
+    /// Calls to other agents. Weak, since the agent owns both.
     pub rpc: Weak<dyn Rpc>,
     /// This node.
     pub node: NodeId,
-    /// Frames to move inline content to units.
+    /// Frames for inline content that moves to a unit.
     pub pool: Pool,
     /// Owner and group of the roots of the views.
     pub owner: (u32, u32),
-    /// Who may have bytes of files in memory; the same as the cache service's.
+    /// Cache holders of files, shared with the cache service.
     pub holders: Arc<CacheTable>,
 }
 
 /// The metadata service of one node.
 pub struct MetaService {
     parts: MetaParts,
-    /// Itself, for tasks that outlive a request.
+    /// This service, for tasks that outlive a request.
     this: Weak<Self>,
     state: Mutex<State>,
-    /// Of this incarnation: numbers of operations and inodes begin here.
+    /// First number of operations and inodes of this incarnation.
     first: u64,
-    births: Births,
-    /// Inodes of each view on this node.
+    allocator: InodeAllocator,
     inodes: [AtomicU64; View::ALL.len()],
-    /// Held while the content of a file is moved or cut.
+    /// Held while the content of a file moves or is truncated.
     contents: Locks<InodeId>,
-    /// What [`Self::recover`] takes up: units to be cut, and inodes without names.
+    /// Pending truncations and unlinked inodes of earlier incarnations, for [`Self::recover`].
     unfinished: Mutex<Unfinished>,
 }
 
 type Unfinished = (Vec<(InodeId, Truncation)>, Vec<InodeId>);
 
 impl MetaService {
-    /// Starts the service on its ledger, which has replayed its log. Requests are served from now on;
-    /// [`Self::recover`] must run beside them once peers can be reached.
+    /// Starts the service on a ledger that has replayed its log. It can serve requests at once; [`Self::recover`] must run
+    /// concurrently as soon as peers are reachable.
     ///
     /// # Errors
-    /// When the ledger fails or holds damaged records.
+    /// The ledger fails or holds damaged records.
     pub async fn open(parts: MetaParts) -> Result<Arc<Self>> {
         let incarnation = Self::start(&parts)?;
         let first = u64::from(incarnation) << 32;
@@ -115,7 +113,7 @@ impl MetaService {
             this: this.clone(),
             state: Mutex::new(state),
             first,
-            births: Births::new(first),
+            allocator: InodeAllocator::new(first),
             inodes,
             contents: Locks::default(),
             unfinished: Mutex::new(unfinished),
@@ -136,16 +134,17 @@ impl MetaService {
         let command = LogCommand::Start { roots, share, uid, gid, now: parts.runtime.now() };
         match execute(&parts.ledger, &command)?.outcome {
             Outcome::Started { incarnation } => Ok(incarnation),
-            other => Err(Fault::io(format!("a start ended as {other:?}"))),
+            other => Err(Fault::io(format!("unexpected result of the start record: {other:?}"))),
         }
     }
 
-    /// Serves one request.
+    /// Serves a request.
     ///
     /// # Errors
-    /// The errno of POSIX for what was asked; `EPROTO` when this node does not keep what the request is about;
-    /// `EHOSTDOWN` when a node that takes part cannot be reached; `ETIMEDOUT` when a name stays in the middle
-    /// of an operation, which is completed once its nodes can be reached.
+    /// - The POSIX errno of the call.
+    /// - `EPROTO` if this node does not own the name or inode.
+    /// - `EHOSTDOWN` if a node of the operation cannot be reached.
+    /// - `ETIMEDOUT` if a pending operation blocks the name; it completes once its nodes are reachable.
     pub async fn serve(&self, from: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match request {
             MetaRequest::Lookup { entry, wide, view } => {
@@ -174,7 +173,7 @@ impl MetaService {
                 let (inode, access) = (command.changes(), command.changes_access());
                 let reply = self.command(command, from).await;
                 if let Some(inode) = inode {
-                    self.tell_of(inode, from, access, &reply).await;
+                    self.revoke_changed(inode, from, access, &reply).await;
                 }
                 reply
             }
@@ -217,7 +216,7 @@ impl MetaService {
         }
     }
 
-    /// Logs and applies a command. Commands that touch names or links run with the state locked.
+    /// Logs and applies a command. The caller locks the state for commands that change names or links.
     fn execute(&self, command: &LogCommand) -> Result<Applied> {
         let applied = execute(&self.parts.ledger, command)?;
         for (count, change) in self.inodes.iter().zip(applied.inodes) {
@@ -228,31 +227,29 @@ impl MetaService {
         Ok(applied)
     }
 
-    /// Number of inodes of a view that live on this node.
+    /// Returns the number of inodes of a view on this node.
     pub fn inodes(&self, view: View) -> u64 {
         self.inodes[view.index()].load(Ordering::Relaxed)
     }
 
-    /// Does what a change made necessary, apart from the request that made it.
+    /// Starts the tasks that a change requires: truncations of units, and sharding.
     fn follow(&self, applied: &Applied) {
         for &(inode, truncation) in &applied.truncations {
             if truncation.size == 0 {
                 self.parts.holders.removed(inode);
             }
-            drop(self.cut(inode, truncation));
+            drop(self.truncate_units(inode, truncation));
         }
         if let Some((dir, entries)) = applied.grown {
-            self.widen_if_crowded(dir, entries);
+            self.shard_if_crowded(dir, entries);
         }
     }
 
-    /// A task that outlives the request.
     fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce(Weak<Self>) -> F) {
         self.parts.runtime.spawn(task(self.this.clone()));
     }
 
-    /// Waits until no name of `names` is in the middle of an operation, then runs `change` before another
-    /// operation can begin.
+    /// Waits until no pending operation changes a name of `names`, then runs `change` with the state locked.
     async fn when_free<T>(
         &self,
         names: &[&EntryName],
@@ -279,8 +276,8 @@ impl MetaService {
 
     async fn wait(&self, busy: Promise<()>) -> Result<()> {
         self.parts.runtime.timeout(BUSY_TIME_LIMIT, busy).await.ok_or_else(|| {
-            let problem = "a name is in the middle of an operation whose nodes cannot all be reached; try again \
-                           when they are back";
+            let problem = "a pending operation on the name waits for nodes that cannot be reached; retry \
+                           when they are reachable";
             Fault::new(Errno::ETIMEDOUT, problem)
         })
     }
@@ -292,8 +289,8 @@ impl MetaService {
         Err(self.misrouted(format_args!("{inode}")))
     }
 
-    /// How wide `dir` is, if this node knows it to differ from the sender's belief.
-    fn width(&self, dir: InodeId, offset: Option<DirOffset>, wide: bool) -> Result<Option<bool>> {
+    /// Returns whether `dir` is sharded (`wide`), if this node knows that the sender is wrong about it.
+    fn correct_sharding(&self, dir: InodeId, offset: Option<DirOffset>, wide: bool) -> Result<Option<bool>> {
         let cluster = &self.parts.cluster;
         let is_home = cluster.children_home(dir) == self.parts.node;
         if is_home {
@@ -311,10 +308,13 @@ impl MetaService {
     }
 
     fn misrouted(&self, what: std::fmt::Arguments<'_>) -> Fault {
-        Fault::new(Errno::EPROTO, format!("{} was asked for {what}, which it does not keep", self.parts.node))
+        Fault::new(
+            Errno::EPROTO,
+            format!("{} got a request for {what}, which it does not own", self.parts.node),
+        )
     }
 
-    /// Asks the metadata service of a node, be it this one.
+    /// Sends a request to the metadata service of a node, which may be this one.
     fn ask(&self, node: NodeId, request: MetaRequest) -> BoxFuture<'_, Result<MetaReply>> {
         Box::pin(async move {
             if node == self.parts.node {
@@ -341,7 +341,7 @@ impl MetaService {
     }
 }
 
-/// Which inodes `node` is the home of; `None` when it has no device.
+/// Returns the share of inodes whose home is `node`; `None` if it has no device.
 fn share(cluster: &Cluster, node: NodeId) -> Option<Share> {
     let nodes = cluster.device_nodes();
     let place = nodes.iter().position(|&other| other == node)?;
@@ -354,5 +354,5 @@ fn execute(ledger: &Ledger, command: &LogCommand) -> Result<Applied> {
 }
 
 fn unexpected(node: NodeId, reply: &(impl std::fmt::Debug + ?Sized)) -> Fault {
-    Fault::new(Errno::EPROTO, format!("{node} answered a metadata request with {reply:?}"))
+    Fault::new(Errno::EPROTO, format!("{node} sent an unexpected reply to a metadata request: {reply:?}"))
 }

@@ -1,11 +1,14 @@
-//! Runs planned operations.
+//! Executes planned operations across nodes.
 //!
-//! The order of events makes every crash harmless. The intent is safe before the first step is asked for;
-//! each step is safe before it is answered; the decision is one logged change, safe before what follows from
-//! it is asked for. An operation without a decision is undone, one with a decision is carried through.
+//! The order of events makes every crash harmless:
+//! 1. The intent is persisted before the coordinator sends the first step.
+//! 2. Each node persists its step before it replies.
+//! 3. The decision is one logged change, persisted before the coordinator sends the steps that follow from it.
+//!
+//! Recovery undoes an operation without a decision, and completes one with a decision.
 
 use super::MetaService;
-use super::leases::Untold;
+use super::leases::Revocation;
 use super::plan::{Plan, Planned};
 use super::recovery::Settled;
 use super::single::is_busy;
@@ -16,24 +19,22 @@ use tameike_io::os::runtime::promise;
 use tameike_store::meta::LogCommand;
 use tameike_store::meta::record::{Decision, Intent, PlacedStep};
 
-/// Random pauses before an operation that met another one is planned anew grow up to the longer of these.
+/// Bounds of the random pause before an operation that met a conflict is planned again.
 const CONFLICT_TIME_MIN: Duration = Duration::from_millis(1);
 const CONFLICT_TIME_MAX: Duration = Duration::from_millis(100);
-/// How often an operation is planned anew before it is given up: several seconds of unbroken conflicts.
+/// Maximum number of attempts: several seconds of continuous conflicts.
 const CONFLICTS_MAX: u32 = 200;
 
-/// What became of an operation that was to be prepared.
 enum Prepared {
-    /// It is this node's to decide.
+    /// This node must decide the operation.
     Undecided,
-    /// The answer to its last step was lost, but it turned out well.
-    CarriedThrough,
+    /// The reply to the commit step was lost, but recovery found it applied and completed the operation.
+    Completed,
 }
 
-/// Why preparations ended.
 struct Unprepared {
     fault: Fault,
-    /// Whether some step was applied, or may have been.
+    /// A step was applied, or may have been.
     applied: bool,
 }
 
@@ -61,7 +62,7 @@ impl MetaService {
                 done => return done,
             }
         }
-        Err(Fault::new(Errno::EBUSY, "other operations on the same names went on for too long; try again"))
+        Err(Fault::new(Errno::EBUSY, "too many conflicts with other operations on the same names; retry"))
     }
 
     async fn conflict_pause(&self, pause: &mut Duration) {
@@ -75,7 +76,7 @@ impl MetaService {
     }
 
     async fn run(&self, plan: Plan, by: NodeId, now: Timestamp) -> Result<()> {
-        let plan = self.bring_home(plan);
+        let plan = self.move_to_decision(plan);
         let sequence = self.state.lock().begin();
         let before = plan.prepare.len() as u32;
         let placed = plan.redo.iter().zip(before + 1..);
@@ -87,10 +88,10 @@ impl MetaService {
             if decided.is_err() {
                 self.state.lock().ended(sequence);
             }
-            self.tell(decided?).await;
+            self.revoke(decided?).await;
             return Ok(());
         }
-        // A task of its own: what is begun is ended even if the caller stops waiting.
+        // A separate task: the operation ends even if the caller stops waiting.
         let (resolver, done) = promise();
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
@@ -110,19 +111,19 @@ impl MetaService {
         if !plan.prepare.is_empty() || plan.commit.is_some() {
             match self.prepare(sequence, plan, decision, by, now).await? {
                 Prepared::Undecided => (),
-                Prepared::CarriedThrough => return Ok(()),
+                Prepared::Completed => return Ok(()),
             }
         }
         let decided = self.decide(sequence, decision, plan.busy.as_ref(), Some(by), now);
         if decided.is_err() || !decision.redo.is_empty() {
             self.settle_or_later(sequence, Some(by)).await;
         }
-        self.tell(decided?).await;
+        self.revoke(decided?).await;
         Ok(())
     }
 
-    /// Steps on this node become part of the decision where that is as good.
-    fn bring_home(&self, mut plan: Plan) -> Plan {
+    /// Moves steps on this node into the decision where possible.
+    fn move_to_decision(&self, mut plan: Plan) -> Plan {
         let here = |node: &NodeId| *node == self.parts.node;
         if plan.commit.is_none() {
             let (home, away): (Vec<_>, Vec<_>) =
@@ -137,8 +138,7 @@ impl MetaService {
         plan
     }
 
-    /// Logs the intent and brings the operation to the point where this node can decide it. On an error
-    /// everything is undone, now or once the nodes that take part can be reached.
+    /// Logs the intent and executes all steps before the decision. On an error, undoes everything, now or once the nodes are reachable.
     async fn prepare(
         &self,
         sequence: u64,
@@ -160,9 +160,9 @@ impl MetaService {
             }
             Err(Unprepared { fault, applied: true }) => {
                 match self.settle_or_later(sequence, Some(by)).await {
-                    Some(Settled::CarriedThrough) => Ok(Prepared::CarriedThrough),
+                    Some(Settled::Completed) => Ok(Prepared::Completed),
                     Some(Settled::Undone) => Err(fault),
-                    None => Err(fault.context("it is not known whether the names were changed")),
+                    None => Err(fault.context("the names may have been changed or not")),
                 }
             }
         }
@@ -194,7 +194,7 @@ impl MetaService {
     ) -> Result<(), Unprepared> {
         let mut applied = false;
         let unprepared = |fault, applied| Unprepared { fault, applied };
-        self.push().await.map_err(|fault| unprepared(fault, false))?;
+        self.persist().await.map_err(|fault| unprepared(fault, false))?;
         for ((node, step), number) in plan.prepare.iter().zip(0..) {
             let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
             done.map_err(|fault| {
@@ -223,7 +223,7 @@ impl MetaService {
         busy: Option<&EntryName>,
         by: Option<NodeId>,
         now: Timestamp,
-    ) -> Result<Vec<Untold>> {
+    ) -> Result<Vec<Revocation>> {
         let mut state = self.state.lock();
         let mut others = decision.local.iter().filter(|step| !touches(step, busy));
         if others.any(|step| is_busy(&state, step)) {
@@ -236,12 +236,12 @@ impl MetaService {
         if decision.redo.is_empty() {
             state.ended(sequence);
         }
-        let untold = self.untold(&mut state, &decision.local, by);
+        let revocations = self.revocations(&mut state, &decision.local, by);
         let waiting = busy.map(|name| state.free(name)).unwrap_or_default();
         drop(state);
         waiting.into_iter().for_each(|waiting| waiting.resolve(()));
         self.follow(&applied);
-        Ok(untold)
+        Ok(revocations)
     }
 
     pub(super) fn end(&self, sequence: u64, busy: Option<&EntryName>) -> Result<()> {
@@ -254,8 +254,8 @@ impl MetaService {
         Ok(())
     }
 
-    /// Makes everything executed so far safe against the death of the agent.
-    pub(super) async fn push(&self) -> Result<()> {
+    /// Persists everything executed so far, so that it survives the agent.
+    pub(super) async fn persist(&self) -> Result<()> {
         let ended = self.state.lock().ended_operations();
         self.parts.ledger.sync(false).await?;
         self.state.lock().forget(&ended);
@@ -284,7 +284,7 @@ fn touches(step: &Step, name: Option<&EntryName>) -> bool {
     }
 }
 
-/// Whether the error says that the step was looked at and not applied. After any other it may have been.
+/// Returns true if the error proves that the node refused the step. After any other error it may have applied it.
 fn is_refusal(errno: Errno) -> bool {
     matches!(
         errno,

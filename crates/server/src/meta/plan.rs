@@ -1,7 +1,6 @@
-//! Plans of operations on names: from what the names say now to the steps that change them.
+//! Plans operations on names: reads the current entries, and computes the steps that change them.
 //!
-//! A plan changes nothing. Its steps check what it was made from; when that does not hold any more the
-//! operation is planned anew.
+//! A plan changes nothing. Its steps check the entries that it was computed from; if they have changed, the operation is planned again.
 
 use super::{MetaService, unexpected};
 use tameike_core::limits::DIRECTORY_DEPTH_MAX;
@@ -11,20 +10,20 @@ use tameike_core::wire::meta::{
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_store::meta::query as table;
 
-/// Steps of an operation, each with the node that applies it.
+/// The steps of an operation, each with the node that applies it.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Needed beforehand; can fail and can be undone.
+    /// Steps before the decision; they can fail and can be undone.
     pub(super) prepare: Vec<(NodeId, Step)>,
-    /// While the tree is locked: the first must not be the second, nor lie below it.
+    /// Checked while the tree is locked: the first directory must not be the second one, nor below it.
     pub(super) not_below: Vec<(InodeId, InodeId)>,
-    /// The step whose success decides the operation, when that is on another node.
+    /// The step whose success decides the operation, if that is on another node.
     pub(super) commit: Option<(NodeId, Step)>,
-    /// The decision on this node. After a successful `commit` it cannot fail.
+    /// The steps of the decision on this node. They cannot fail after a successful `commit`.
     pub(super) local: Vec<Step>,
-    /// What follows from the decision; cannot fail.
+    /// Steps after the decision; they cannot fail.
     pub(super) redo: Vec<(NodeId, Step)>,
-    /// The name on this node that nobody may touch until `local` is done.
+    /// The name on this node that is blocked until `local` is applied.
     pub(super) busy: Option<EntryName>,
 }
 
@@ -34,14 +33,14 @@ impl Plan {
     }
 }
 
-/// What is to be done about an operation.
+/// The result of planning.
 #[derive(Debug)]
 pub(super) enum Planned {
-    /// Nothing: it is as asked.
+    /// The operation has no effect.
     Nothing,
-    /// The sender is wrong about the directory.
+    /// The sender is wrong about whether the directory is sharded.
     Width(bool),
-    /// This.
+    /// The steps to execute.
     Steps(Box<Plan>),
 }
 
@@ -57,16 +56,18 @@ impl MetaService {
             NameOperation::Rename { from, .. } => from,
         };
         self.when_free(&[entry], |_| Ok(())).await?;
-        if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+        if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
             return Ok(Planned::Width(wide));
         }
-        let says = self.parts.ledger.read(|names| table::entry(names, entry))?;
+        let current = self.parts.ledger.read(|names| table::entry(names, entry))?;
         match operation {
-            NameOperation::Unlink { entry } => self.plan_unlink(entry, wide, says.ok_or(Errno::ENOENT)?),
-            NameOperation::Rmdir { entry } => self.plan_rmdir(entry, wide, says.ok_or(Errno::ENOENT)?).await,
-            NameOperation::Link { entry, target } => self.plan_link(entry, wide, *target, says),
+            NameOperation::Unlink { entry } => self.plan_unlink(entry, wide, current.ok_or(Errno::ENOENT)?),
+            NameOperation::Rmdir { entry } => {
+                self.plan_rmdir(entry, wide, current.ok_or(Errno::ENOENT)?).await
+            }
+            NameOperation::Link { entry, target } => self.plan_link(entry, wide, *target, current),
             NameOperation::Rename { from, to, mode } => {
-                self.plan_rename((from, wide, says.ok_or(Errno::ENOENT)?), to, *mode).await
+                self.plan_rename((from, wide, current.ok_or(Errno::ENOENT)?), to, *mode).await
             }
         }
     }
@@ -100,7 +101,7 @@ impl MetaService {
         }))
     }
 
-    /// Steps that close an empty directory on all nodes that keep children of it.
+    /// Returns the steps that seal an empty directory against new entries on all nodes that may have entries of it.
     async fn seals(&self, dir: InodeId) -> Result<Vec<(NodeId, Step)>> {
         let home = self.parts.cluster.children_home(dir);
         let DirStat { entries, wide, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
@@ -119,12 +120,12 @@ impl MetaService {
         entry: &EntryName,
         wide: bool,
         target: Target,
-        says: Option<Target>,
+        current: Option<Target>,
     ) -> Result<Planned> {
         if is_dir(target) {
             return Err(Errno::EPERM.into());
         }
-        if says.is_some() {
+        if current.is_some() {
             return Err(Errno::EEXIST.into());
         }
         if target.inode.pinned_node() != entry.dir.pinned_node() {
@@ -138,7 +139,7 @@ impl MetaService {
         }))
     }
 
-    /// What a name that may be anywhere says, with its node and the width of its directory.
+    /// Looks up a name on any node. Returns the node, whether the directory is sharded, and the target.
     async fn find(&self, entry: &EntryName) -> Result<(NodeId, bool, Option<Target>)> {
         let mut wide = false;
         loop {
@@ -196,13 +197,12 @@ impl MetaService {
         Ok(plan.found())
     }
 
-    /// What gets another name changes, as on other file systems. Mostly its inode is on this node, and the step
-    /// part of the decision.
+    /// Updates the ctime of renamed inodes, as other file systems do. Mostly the inode is on this node, and the step part of the decision.
     fn touch(&self, plan: &mut Plan, renamed: &[Target]) {
         plan.redo.extend(renamed.iter().map(|&target| (self.home(target.inode), Step::Touch { target })));
     }
 
-    /// Directories that get another parent: not one below themselves, and one at a time.
+    /// Adds the steps for directories that get another parent: it must not be below them, and only one move runs at a time.
     fn plan_moves(&self, plan: &mut Plan, moves: &[(Target, InodeId, InodeId)]) {
         let moves = moves.iter().filter(|(target, old, new)| is_dir(*target) && old != new);
         let moves: Vec<_> = moves.map(|(target, _, new)| (target.inode, *new)).collect();
@@ -220,7 +220,7 @@ impl MetaService {
         }
     }
 
-    /// `EINVAL` when `dir` is `ancestor` or lies below it. The tree is locked.
+    /// Fails with `EINVAL` if `dir` is `ancestor` or below it. The tree must be locked.
     pub(super) async fn check_not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
         for _ in 0..DIRECTORY_DEPTH_MAX {
             if dir == ancestor {

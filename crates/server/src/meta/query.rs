@@ -1,4 +1,4 @@
-//! Requests that read.
+//! Read requests: lookups, attributes, directories.
 
 use super::MetaService;
 use serde_bytes::ByteBuf;
@@ -9,7 +9,7 @@ use tameike_store::meta::query as table;
 use tameike_store::table::Table;
 
 impl MetaService {
-    /// `view` is the node whose view asks, if it is one.
+    /// Looks up a name. `view` is the node whose view sent the request, which may get a lease.
     pub(super) async fn lookup(
         &self,
         entry: &EntryName,
@@ -17,7 +17,7 @@ impl MetaService {
         view: Option<NodeId>,
     ) -> Result<MetaReply> {
         self.when_free(&[entry], |state| {
-            if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+            if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
                 return Ok(MetaReply::Width { wide });
             }
             let (target, node) = self.parts.ledger.read(|names| {
@@ -32,12 +32,12 @@ impl MetaService {
         .await
     }
 
-    /// `from` shows a directory, when it is one.
+    /// Returns attributes. If the inode is a directory, `from` may cache them for a while.
     pub(super) fn get_attr(&self, inode: InodeId, from: NodeId) -> Result<MetaReply> {
         let mut state = self.state.lock();
         let reply = self.get_inode(inode, false)?;
         if let MetaReply::Node(Node { attr: Attr { kind: FileKind::Directory, .. }, .. }) = reply {
-            state.leases.see(inode, from, self.parts.runtime.clock.monotonic());
+            state.leases.cached(inode, from, self.parts.runtime.clock.monotonic());
         }
         Ok(reply)
     }
@@ -68,7 +68,7 @@ impl MetaService {
         wide: bool,
     ) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
-        if let Some(wide) = self.width(dir, None, wide)? {
+        if let Some(wide) = self.correct_sharding(dir, None, wide)? {
             return Ok(MetaReply::Width { wide });
         }
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX) as usize;
@@ -99,12 +99,12 @@ impl MetaService {
         let mut node = node.ok_or(Errno::ESTALE)?;
         state.open(inode, opener);
         drop(state);
-        self.tell_holders(&mut node, opener.node);
+        self.add_holders(&mut node, opener.node);
         Ok(MetaReply::Node(node))
     }
 
-    /// Adds who may have bytes of a file's content in memory to what a node is told that opens it.
-    pub(super) fn tell_holders(&self, node: &mut Node, opener: NodeId) {
+    /// Adds the cache holders of a file to the reply to an open.
+    pub(super) fn add_holders(&self, node: &mut Node, opener: NodeId) {
         let attr = &node.attr;
         if attr.kind == FileKind::File && !attr.inline {
             node.holders = self.parts.holders.opened(attr.inode, attr.generation, opener);
@@ -124,12 +124,12 @@ impl MetaService {
     }
 }
 
-/// What to say of a name that is not there: whoever still believes in a directory that is gone looks it up anew.
+/// Returns the errno for a missing name: ESTALE in a removed directory, so that the client looks it up again.
 fn missing(names: &dyn Table, dir: InodeId) -> Result<Errno> {
     Ok(if table::is_removed(names, dir)? { Errno::ESTALE } else { Errno::ENOENT })
 }
 
-/// What this node has of an inode; its inline content when it is opened.
+/// Reads an inode, with its inline content if `opened`.
 pub(super) fn node(names: &dyn Table, inode: InodeId, opened: bool) -> Result<Option<Node>> {
     let Some(record) = table::inode(names, inode)? else { return Ok(None) };
     let content = if opened && record.inline { Some(table::content(names, inode)?.into()) } else { None };

@@ -1,7 +1,6 @@
-//! Brings operations to their end that a crash or a lost node cut off.
+//! Completes or undoes operations that a crash or an unreachable node interrupted.
 //!
-//! What is logged of an operation says what to do: undo what is not decided, carry through what is. Every step
-//! can be asked for again.
+//! The log decides: recovery undoes an operation without a decision, and completes one with a decision. Every step can be repeated.
 
 use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
 use futures_util::future::join_all;
@@ -11,17 +10,17 @@ use tameike_core::{NodeId, Result};
 use tameike_store::meta::query as table;
 use tameike_store::meta::record::{Intent, PlacedStep};
 
-/// How an operation ended.
+/// The final state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// It is done.
-    CarriedThrough,
-    /// It is as if it had never been.
+    /// It took effect.
+    Completed,
+    /// It had no effect.
     Undone,
 }
 
 impl MetaService {
-    /// Whether the step was applied and stands; else it never will be.
+    /// Undoes a step. Returns true if the step was applied and cannot be undone; otherwise it will never take effect.
     async fn undo(&self, node: NodeId, sequence: u64, number: u32) -> Result<bool> {
         let now = self.parts.runtime.now();
         match self.step(node, (sequence, number), Step::Undo { number }, None, now).await? {
@@ -30,7 +29,7 @@ impl MetaService {
         }
     }
 
-    /// Brings an operation to its end from what is logged of it.
+    /// Completes or undoes an operation, as its log records require.
     async fn settle(&self, sequence: u64, by: Option<NodeId>) -> Result<Settled> {
         match self.parts.ledger.read(|names| table::intent(names, sequence))? {
             None => {
@@ -45,16 +44,17 @@ impl MetaService {
                     self.end(sequence, busy.as_ref())?;
                     return Ok(Settled::Undone);
                 }
-                let untold = self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
+                let revocations =
+                    self.decide(sequence, &decision, busy.as_ref(), by, self.parts.runtime.now())?;
                 if !decision.redo.is_empty() {
                     self.redo(sequence, decision.redo, by).await?;
                 }
-                self.tell(untold).await;
+                self.revoke(revocations).await;
             }
             Some(Intent::Decided { redo }) => self.redo(sequence, redo, by).await?,
             Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
         }
-        Ok(Settled::CarriedThrough)
+        Ok(Settled::Completed)
     }
 
     async fn is_committed(&self, sequence: u64, commit: Option<(NodeId, u32)>) -> Result<bool> {
@@ -65,37 +65,37 @@ impl MetaService {
     }
 
     async fn redo(&self, sequence: u64, redo: Vec<PlacedStep>, by: Option<NodeId>) -> Result<()> {
-        self.push().await?;
+        self.persist().await?;
         for PlacedStep { node, number, step } in redo {
             self.step(node, (sequence, number), step, by, self.parts.runtime.now()).await?;
         }
         self.end(sequence, None)
     }
 
-    /// As [`Self::settle`], for a program of the node `by`; `None` when that must wait for nodes that cannot be reached.
+    /// As [`Self::settle`], for a process on node `by`. Returns `None` if a background task must retry until all nodes are reachable.
     pub(super) async fn settle_or_later(&self, sequence: u64, by: Option<NodeId>) -> Option<Settled> {
         match self.settle(sequence, by).await {
             Ok(settled) => Some(settled),
             Err(fault) => {
-                log::warn!("an operation on names will be completed later: {fault}");
+                log::warn!("an operation on names will be completed when its nodes are reachable: {fault}");
                 self.spawn(|service| settle_until_done(service, sequence));
                 None
             }
         }
     }
 
-    /// Completes what was under way when the agent died, and removes inodes that nobody can have open any
-    /// more. Ends when all is done: nodes that cannot be reached are asked again and again.
+    /// Completes the operations that were pending when the agent failed, and removes unlinked inodes that no process has open. Retries
+    /// unreachable nodes, and returns when everything is complete.
     pub async fn recover(&self) {
         let (truncations, orphans) = std::mem::take(&mut *self.unfinished.lock());
         for inode in orphans {
             self.forget_unless_open(inode);
         }
         for (inode, truncation) in truncations {
-            drop(self.cut(inode, truncation));
+            drop(self.truncate_units(inode, truncation));
         }
         let pending = self.parts.ledger.read(table::intents).unwrap_or_else(|fault| {
-            log::error!("cannot read which operations are to be completed: {fault}");
+            log::error!("cannot read the pending operations: {fault}");
             Vec::new()
         });
         let old = pending.into_iter().map(|(sequence, _)| sequence).filter(|&sequence| sequence < self.first);

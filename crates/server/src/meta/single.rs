@@ -1,6 +1,6 @@
-//! Changes that concern this node alone: one logged command each.
+//! Changes on this node only: one logged command each.
 
-use super::leases::Untold;
+use super::leases::Revocation;
 use super::query::node;
 use super::state::State;
 use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
@@ -9,8 +9,8 @@ use tameike_core::wire::meta::{Closed, Command, DirStat, MetaReply, Node, OpenId
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, Timestamp};
 use tameike_store::meta::{LogCommand, Outcome, query as table};
 
-/// Closed files that are looked through in one go.
-const LOOKED_THROUGH_MAX: usize = 1024;
+/// Closed files that one read of the table checks.
+const CLOSED_CHUNK: usize = 1024;
 
 impl MetaService {
     pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
@@ -18,15 +18,15 @@ impl MetaService {
             return Err(Errno::EINVAL.into());
         };
         let birth = match new.kind {
-            FileKind::Directory => self.births.of_directory(&self.parts.cluster, entry, *wide, from),
-            _ => self.births.next(),
+            FileKind::Directory => self.allocator.next_directory(&self.parts.cluster, entry, *wide, from),
+            _ => self.allocator.next(),
         };
         let (entry, opener, wide) = (entry.clone(), *opener, *wide);
         let record = LogCommand::Wire { command, birth, held: Vec::new() };
         let applied = self
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
-                if let Some(wide) = self.width(entry.dir, Some(entry.offset()), wide)? {
+                if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
                     return Ok((MetaReply::Width { wide }, None));
                 }
                 let applied = self.execute(&record)?;
@@ -54,7 +54,7 @@ impl MetaService {
         if let (MetaReply::Entry { node: Some(node), created: false, .. }, Some(opener)) =
             (&mut reply, opener)
         {
-            self.tell_holders(node, opener.node);
+            self.add_holders(node, opener.node);
         }
         if let Some(applied) = applied {
             self.follow(&applied);
@@ -62,15 +62,14 @@ impl MetaService {
         if let MetaReply::Entry { target: Target { kind: FileKind::Directory, .. }, created: true, .. } =
             reply
         {
-            self.births.made_directory(entry.dir, from);
-            // Other nodes will keep children of this directory: it must not be lost with this agent.
+            self.allocator.made_directory(entry.dir, from);
+            // Other nodes will store entries of this directory: it must survive this agent.
             self.parts.ledger.sync(false).await?;
         }
         Ok(reply)
     }
 
-    /// What this node knows of the children of a directory. That it keeps any without being their first home
-    /// says that the directory is wide.
+    /// Returns this node's part of a directory. If the node is not the home of the children, the directory is sharded.
     pub(super) fn children_stat(&self, dir: InodeId) -> Result<DirStat> {
         let children = self.parts.ledger.read(|names| table::directory(names, dir))?;
         let wide = self.parts.cluster.children_home(dir) != self.parts.node;
@@ -82,7 +81,7 @@ impl MetaService {
         Ok(MetaReply::Entry { target, node, created: false, dir: None, lease: false })
     }
 
-    /// A command on one inode that changes no names and no units.
+    /// Executes a command on one inode that changes neither names nor units.
     pub(super) fn change_inode(&self, command: Command) -> Result<MetaReply> {
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         match self.execute(&record)?.outcome {
@@ -116,12 +115,12 @@ impl MetaService {
             closed
         };
         self.forget_nameless(&closed);
-        self.tell(read?).await;
+        self.revoke(read?).await;
         Ok(MetaReply::Done)
     }
 
-    /// Takes note of reads of files that `node` has open; who must be told of them.
-    async fn read(&self, node: NodeId, reads: &[(Opener, Timestamp)]) -> Result<Vec<Untold>> {
+    /// Records access times of files that `node` has open. Returns the leases to revoke.
+    async fn read(&self, node: NodeId, reads: &[(Opener, Timestamp)]) -> Result<Vec<Revocation>> {
         self.parts.ledger.room().await?;
         let mut state = self.state.lock();
         let files =
@@ -144,9 +143,9 @@ impl MetaService {
         Ok(files.iter().filter_map(changed).collect())
     }
 
-    /// Removes those inodes that have no name, if nobody has them open. What loses its name while nobody has it open goes with that.
+    /// Removes the closed inodes that have no name and are not open. (A removal of the last name of a closed file removes its inode itself.)
     fn forget_nameless(&self, closed: &[InodeId]) {
-        closed.chunks(LOOKED_THROUGH_MAX).for_each(|closed| self.forget_nameless_of(closed));
+        closed.chunks(CLOSED_CHUNK).for_each(|closed| self.forget_nameless_of(closed));
     }
 
     fn forget_nameless_of(&self, closed: &[InodeId]) {
@@ -161,12 +160,12 @@ impl MetaService {
         });
         match nameless {
             Ok(nameless) => nameless.into_iter().for_each(|inode| self.forget_unless_open(inode)),
-            // Each by itself finds out, and tries again.
+            // Check them one by one, with retries.
             Err(_) => closed.iter().for_each(|&inode| self.forget_unless_open(inode)),
         }
     }
 
-    /// A node is gone: what it had open is closed.
+    /// Drops the opens and leases of a failed node.
     pub fn peer_dead(&self, node: NodeId) {
         let closed = {
             let mut state = self.state.lock();
@@ -176,11 +175,10 @@ impl MetaService {
         self.forget_nameless(&closed);
     }
 
-    /// Removes an inode that has no name, if nobody has it open: now, or as soon as it can be done. Who closed it does
-    /// not ask again.
+    /// Removes an inode without names that is not open; on an error, a background task retries, since the client does not repeat its close.
     pub(super) fn forget_unless_open(&self, inode: InodeId) {
         if let Err(fault) = self.try_forget(inode) {
-            log::warn!("cannot remove {inode}, which nobody has open any more, yet: {fault}");
+            log::warn!("cannot remove the unlinked {inode} yet: {fault}");
             self.spawn(|service| forget_until_done(service, inode));
         }
     }
@@ -195,14 +193,14 @@ impl MetaService {
         Ok(())
     }
 
-    /// A step of another node's operation, or of this node's own on itself. Safe before it is answered.
+    /// Executes a step of an operation that another node or this one coordinates. Persists it before the reply.
     pub(super) async fn foreign_step(&self, command: Command) -> Result<MetaReply> {
         let Command::Step { operation, step, by, .. } = &command else { return Err(Errno::EINVAL.into()) };
         self.check_step(step)?;
-        let (applied, untold) = {
+        let (applied, revocations) = {
             let mut state = self.state.lock();
             if is_busy(&state, step) {
-                return Err(Fault::new(Errno::EAGAIN, "the name is in the middle of another operation"));
+                return Err(Fault::new(Errno::EAGAIN, "another operation on the name is pending"));
             }
             let undone = match step {
                 Step::Undo { number } => {
@@ -214,10 +212,10 @@ impl MetaService {
             let steps: Vec<_> = undone.into_iter().chain([step.clone()]).collect();
             let (held, by) = (state.held(&steps), *by);
             let applied = self.execute(&LogCommand::Wire { command, birth: 0, held })?;
-            (applied, self.untold(&mut state, &steps, by))
+            (applied, self.revocations(&mut state, &steps, by))
         };
         self.follow(&applied);
-        self.tell(untold).await;
+        self.revoke(revocations).await;
         self.parts.ledger.sync(false).await?;
         match applied.outcome {
             Outcome::Done => Ok(MetaReply::Done),
@@ -232,24 +230,24 @@ impl MetaService {
                 self.check_inode(*inode)
             }
             Step::Touch { target } => self.check_inode(target.inode),
-            Step::Seal { dir, wide } => self.same_width(*dir, None, *wide),
+            Step::Seal { dir, wide } => self.check_sharding(*dir, None, *wide),
             Step::Attach { entry, wide, .. } | Step::Detach { entry, wide, .. } => {
-                self.same_width(entry.dir, Some(entry.offset()), *wide)
+                self.check_sharding(entry.dir, Some(entry.offset()), *wide)
             }
             Step::LockTree | Step::UnlockTree => self.check_inode(InodeId::ROOT),
             Step::NotBelow { .. } | Step::Receive { .. } | Step::Undo { .. } => Ok(()),
         }
     }
 
-    pub(super) fn same_width(
+    pub(super) fn check_sharding(
         &self,
         dir: InodeId,
         offset: Option<tameike_core::DirOffset>,
         wide: bool,
     ) -> Result<()> {
-        match self.width(dir, offset, wide)? {
+        match self.correct_sharding(dir, offset, wide)? {
             None => Ok(()),
-            Some(_) => Err(Fault::new(Errno::EAGAIN, "the directory has gone wide meanwhile")),
+            Some(_) => Err(Fault::new(Errno::EAGAIN, "the directory has been sharded meanwhile")),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! What the metadata service knows only while it runs: who has which inode open, which names are in the
-//! middle of an operation, and which operations are not ended.
+//! Volatile state of the metadata service: open inodes, names blocked by pending operations, and operations that have not ended.
 
 use super::leases::Leases;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,11 +6,11 @@ use tameike_core::wire::meta::{EntryName, OpenId, Opener, Step};
 use tameike_core::{Errno, Fault, InodeId, NodeId, Result, Timestamp};
 use tameike_io::os::runtime::{Promise, Resolver, promise};
 
-/// Who waits for something busy.
+/// The requests that wait for a busy name or directory.
 #[derive(Default)]
-struct Waiting(Vec<Resolver<()>>);
+struct WaitList(Vec<Resolver<()>>);
 
-impl Waiting {
+impl WaitList {
     fn join(&mut self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.0.push(resolver);
@@ -19,23 +18,21 @@ impl Waiting {
     }
 }
 
-/// State in memory. Changes to names are logged with this locked, so that what it says holds meanwhile.
+/// The state. The service logs changes to names with this locked, so that it cannot change meanwhile.
 #[derive(Default)]
 pub(super) struct State {
-    /// What is open, and how often each inode is.
+    /// All opens, and the number of opens of each inode.
     opens: BTreeMap<Opener, InodeId>,
     counts: BTreeMap<InodeId, u32>,
-    /// When a program last set the access time of an inode that is open: earlier reads do not count any more, though they
-    /// are told later.
+    /// When a program last set the access time of an open inode: earlier reads no longer count, even if their closes arrive later.
     access_times_set: BTreeMap<InodeId, Timestamp>,
-    /// Opens that their nodes have given up, as no answer came, and that may still be asked for by a message that is late:
-    /// few, as each stands for a call that ended with `EHOSTDOWN`. Forgotten with their node.
+    /// Opens that their nodes cancelled for want of a reply, and whose requests may still arrive. Few, as each belongs to a call that
+    /// failed with `EHOSTDOWN`. Dropped when their node fails.
     undone: BTreeSet<Opener>,
-    /// What nodes believe without asking.
     pub(super) leases: Leases,
-    busy_names: BTreeMap<EntryName, Waiting>,
-    busy_dirs: BTreeMap<InodeId, Waiting>,
-    /// Operations of this node, and whether their end is logged.
+    busy_names: BTreeMap<EntryName, WaitList>,
+    busy_dirs: BTreeMap<InodeId, WaitList>,
+    /// Operations that this node coordinates, and whether their end is logged.
     operations: BTreeMap<u64, bool>,
     next_operation: u64,
 }
@@ -45,10 +42,10 @@ impl State {
         Self { next_operation: first_operation, ..Self::default() }
     }
 
-    /// Fails when the node has given the open up: then nobody would close it.
+    /// Fails if the node has cancelled the open, since it would never close it.
     pub(super) fn check_opener(&mut self, opener: Opener) -> Result<()> {
         if self.undone.remove(&opener) {
-            return Err(Fault::new(Errno::ESTALE, "the open was given up before it was asked for"));
+            return Err(Fault::new(Errno::ESTALE, "the node cancelled the open before its request arrived"));
         }
         Ok(())
     }
@@ -59,13 +56,13 @@ impl State {
         }
     }
 
-    /// One open less; its inode, if nobody has that open any more. What is not open was closed before.
+    /// Removes an open. Returns its inode if that was the last open. An unknown open was closed before.
     pub(super) fn close(&mut self, opener: Opener) -> Option<InodeId> {
         let inode = self.opens.remove(&opener)?;
         self.leave(inode).then_some(inode)
     }
 
-    /// As [`Self::close`], of an open that may still be to come.
+    /// As [`Self::close`], for an open whose request may still arrive.
     pub(super) fn undo(&mut self, opener: Opener) -> Option<InodeId> {
         if !self.opens.contains_key(&opener) {
             self.undone.insert(opener);
@@ -73,7 +70,7 @@ impl State {
         self.close(opener)
     }
 
-    /// Drops all opens of a node; the inodes that nobody has open any more.
+    /// Removes all opens of a node. Returns the inodes that are no longer open.
     pub(super) fn close_all(&mut self, node: NodeId) -> Vec<InodeId> {
         let all = Opener { node, open: OpenId(0) }..=Opener { node, open: OpenId(u64::MAX) };
         self.undone.retain(|opener| opener.node != node);
@@ -81,7 +78,6 @@ impl State {
         opens.into_iter().filter_map(|opener| self.close(opener)).collect()
     }
 
-    /// Whether that was the last open of an inode.
     fn leave(&mut self, inode: InodeId) -> bool {
         let Some(count) = self.counts.get_mut(&inode) else { return true };
         *count -= 1;
@@ -97,7 +93,7 @@ impl State {
         self.counts.contains_key(&inode)
     }
 
-    /// A program sets the access time of an inode.
+    /// Records that a program sets the access time of an inode.
     pub(super) fn sets_access_time(&mut self, inode: InodeId, now: Timestamp) {
         if self.is_open(inode) {
             let last = self.access_times_set.entry(inode).or_insert(now);
@@ -105,13 +101,13 @@ impl State {
         }
     }
 
-    /// The inode of an open through which it was read at `time`, unless its access time was set since.
+    /// Returns the inode of an open that was read at `time`, unless its access time was set since.
     pub(super) fn read_through(&self, opener: Opener, time: Timestamp) -> Option<InodeId> {
         let inode = *self.opens.get(&opener)?;
         self.access_times_set.get(&inode).is_none_or(|set| *set < time).then_some(inode)
     }
 
-    /// Inodes that lose a link by these steps and are open.
+    /// Returns the open inodes that lose a link by these steps.
     pub(super) fn held<'a>(&self, steps: impl IntoIterator<Item = &'a Step>) -> Vec<InodeId> {
         let dropped = steps.into_iter().filter_map(|step| match step {
             Step::DropLink { inode } => Some(*inode),
@@ -128,23 +124,23 @@ impl State {
         self.busy_dirs.contains_key(&dir)
     }
 
-    /// Whether a name in the directory is in the middle of an operation.
+    /// Returns true if a pending operation blocks a name in the directory.
     pub(super) fn has_busy_name(&self, dir: InodeId) -> bool {
         let first = EntryName { dir, name: Vec::new() };
         self.busy_names.range(first..).next().is_some_and(|(name, _)| name.dir == dir)
     }
 
-    /// What to wait for before the name can be touched.
+    /// Returns a promise to wait for if the name is busy.
     pub(super) fn wait_name(&mut self, name: &EntryName) -> Option<Promise<()>> {
         if let Some(promise) = self.wait_dir(name.dir) {
             return Some(promise);
         }
-        self.busy_names.get_mut(name).map(Waiting::join)
+        self.busy_names.get_mut(name).map(WaitList::join)
     }
 
-    /// What to wait for before the directory's entries can be touched.
+    /// Returns a promise to wait for if the directory is busy.
     pub(super) fn wait_dir(&mut self, dir: InodeId) -> Option<Promise<()>> {
-        self.busy_dirs.get_mut(&dir).map(Waiting::join)
+        self.busy_dirs.get_mut(&dir).map(WaitList::join)
     }
 
     pub(super) fn make_busy(&mut self, name: EntryName) {
@@ -155,7 +151,7 @@ impl State {
         self.busy_dirs.entry(dir).or_default();
     }
 
-    /// Frees a name; who waited for it is to be woken once the state is unlocked.
+    /// Unblocks a name. Returns the waiting requests, which the caller wakes after unlocking the state.
     #[must_use]
     pub(super) fn free(&mut self, name: &EntryName) -> Vec<Resolver<()>> {
         self.busy_names.remove(name).unwrap_or_default().0
@@ -182,19 +178,19 @@ impl State {
         self.operations.insert(sequence, true);
     }
 
-    /// Operations whose end is logged, though it may not be safe yet.
+    /// Returns the operations whose end is logged, but may not be persisted yet.
     pub(super) fn ended_operations(&self) -> Vec<u64> {
         self.operations.iter().filter(|(_, ended)| **ended).map(|(sequence, _)| *sequence).collect()
     }
 
-    /// The ends of these operations are safe.
+    /// Drops operations whose ends are persisted.
     pub(super) fn forget(&mut self, sequences: &[u64]) {
         for sequence in sequences {
             self.operations.remove(sequence);
         }
     }
 
-    /// All operations before this one are ended for good.
+    /// Returns the first operation that may not have ended; the ends of all earlier ones are persisted.
     pub(super) fn finished(&self) -> u64 {
         self.operations.keys().next().copied().unwrap_or(self.next_operation)
     }
@@ -202,7 +198,7 @@ impl State {
 
 #[cfg(test)]
 impl State {
-    /// Panics when a name or an operation is in the middle of something.
+    /// Panics if a name, a directory or an operation is pending.
     pub(super) fn assert_idle(&self) {
         assert!(self.busy_names.is_empty(), "busy: {:?}", self.busy_names.keys());
         assert!(self.busy_dirs.is_empty(), "busy: {:?}", self.busy_dirs.keys());

@@ -1,4 +1,4 @@
-//! Bytes of cached files that the node's device gives back changed: the shared file system has the clean ones.
+//! Drops clean bytes of cached files that the device has damaged: the shared file system has them.
 
 use super::UnitService;
 use std::ops::Range;
@@ -7,32 +7,32 @@ use tameike_core::{Errno, Fault, Generation, Result, UnitId};
 use tameike_io::Frame;
 use tameike_store::extent::{Damaged, Held, Pieces};
 
-/// A file, by its path where that is known.
+/// The path of the file, where it is known.
 fn name(unit: UnitId, path: Option<&[u8]>) -> String {
     path.map_or_else(|| unit.inode.to_string(), |path| String::from_utf8_lossy(path).into_owned())
 }
 
-/// Bytes of the unit, as bytes of its file.
-fn in_words(unit: UnitId, ranges: &RangeSet) -> String {
+/// Ranges of the unit, as offsets in the file.
+fn shown_ranges(unit: UnitId, ranges: &RangeSet) -> String {
     let place = |at: u32| unit.start() + u64::from(at);
     let ranges = ranges.iter().map(|range| format!("{} to {}", place(range.start), place(range.end - 1)));
     ranges.collect::<Vec<_>>().join(", ")
 }
 
-/// What is told of a fault that is left when the clean bytes are dropped.
-fn told(unit: UnitId, path: Option<&[u8]>, lost: &RangeSet, fault: Fault) -> Fault {
+/// The error that remains when the damaged clean bytes are dropped.
+fn with_lost_ranges(unit: UnitId, path: Option<&[u8]>, lost: &RangeSet, fault: Fault) -> Fault {
     if lost.is_empty() {
         return fault;
     }
-    let (file, lost) = (name(unit, path), in_words(unit, lost));
+    let (file, lost) = (name(unit, path), shown_ranges(unit, lost));
     fault.context(format_args!(
-        "bytes {lost} of {file} are lost: the job has written them, and this node's device has changed them before \
+        "bytes {lost} of {file} are lost: the job has written them, and this node's device has damaged them before \
          they were flushed"
     ))
 }
 
 impl UnitService {
-    /// Reads what the node holds of `range`, as the store does; clean bytes without their checksums are not held.
+    /// Reads as the store does. Damaged clean bytes count as not held.
     pub(super) async fn read_held(
         &self,
         unit: UnitId,
@@ -48,11 +48,11 @@ impl UnitService {
         }
         let lost = self.drop_damaged(unit, path).await;
         let (frame, held) = extents.read(unit, range, frame, generation).await;
-        (frame, held.map_err(|fault| told(unit, path, &lost, fault)))
+        (frame, held.map_err(|fault| with_lost_ranges(unit, path, &lost, fault)))
     }
 
-    /// Writes as the store does. Part of a block goes beside what the unit holds of that block: clean bytes there that
-    /// do not have their checksums are dropped.
+    /// Writes as the store does. A write of a part of a block reads the rest of the block from the store: damaged clean bytes there are
+    /// dropped.
     pub(super) async fn write_held(
         &self,
         unit: UnitId,
@@ -66,11 +66,10 @@ impl UnitService {
         }
         let lost = self.drop_damaged(unit, None).await;
         let written = extents.write(unit, pieces.clone(), is_cached, generation).await;
-        written.map_err(|fault| told(unit, None, &lost, fault))
+        written.map_err(|fault| with_lost_ranges(unit, None, &lost, fault))
     }
 
-    /// Drops the clean bytes of a unit that do not have their checksums, unless the store cannot, or somebody has met them
-    /// before; the dirty ones among them are lost, and told.
+    /// Drops the damaged clean bytes of a unit. Returns the damaged dirty ranges, which are lost.
     async fn drop_damaged(&self, unit: UnitId, path: Option<&[u8]>) -> RangeSet {
         let Damaged { dropped, lost } = match self.parts.extents.drop_damaged(unit).await {
             Ok(damaged) => damaged,
@@ -83,7 +82,7 @@ impl UnitService {
             log::warn!(
                 "this node's device has changed bytes {} of {}, which the shared file system has: they are fetched \
                  again from there. Check the device",
-                in_words(unit, &dropped),
+                shown_ranges(unit, &dropped),
                 name(unit, path)
             );
         }

@@ -1,8 +1,7 @@
-//! BLAKE3 of files whose units are hashed on different nodes.
+//! BLAKE3 hashes of files whose units are hashed on different nodes.
 //!
-//! A unit is a whole number of BLAKE3 chunks and a power of two of them, so each full unit is a subtree of its
-//! file's hash tree: the chaining values of the units, merged pairwise as BLAKE3 splits its input, give the
-//! hash of the file as `b3sum` prints it (section 2.1 of the BLAKE3 paper).
+//! A unit is a power of two of BLAKE3 chunks, so each full unit is a subtree of the file's hash tree. The chaining values of the units,
+//! merged pairwise as BLAKE3 splits its input, give the hash of the file as `b3sum` prints it (section 2.1 of the BLAKE3 paper).
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use tameike_core::limits::UNIT_SIZE;
@@ -33,7 +32,7 @@ pub(crate) fn of_unit(index: u64, content: &[u8], size: u64) -> UnitDigest {
     UnitDigest { index, length: content.len() as u32, root, value }
 }
 
-/// Whether `digest` is one of a file of `size` bytes.
+/// Whether `digest` was made for a file of `size` bytes.
 pub(crate) fn fits(digest: &UnitDigest, size: u64) -> bool {
     digest.length == unit_length(size, digest.index) && digest.root == (size <= UNIT_SIZE as u64)
 }
@@ -44,34 +43,32 @@ pub(crate) fn size_when_made(digest: &UnitDigest) -> u64 {
     if digest.root { end } else { end.max(UNIT_SIZE as u64 + 1) }
 }
 
-/// The checksum of a file, taken from the digests of its units one after another: in memory is one chaining
-/// value per level of the hash tree, however large the file.
+/// The checksum of a file from the digests of its units, in order. It keeps one chaining value per level of the hash tree.
 pub(crate) struct Sum {
     size: u64,
-    /// Units that came in an unbroken row from the first one on.
+    /// Units without a gap from the first one.
     row: u64,
     /// Chaining values of the subtrees on the left of `last`, the largest first.
     left: Vec<ChainingValue>,
-    /// The last unit of the row: not merged before it is known whether it is the last of the file.
+    /// The last of these: merged once it is known whether it is the last of the file.
     last: Option<ChainingValue>,
-    /// Over index and digest of each unit that came.
+    /// Hashes index and digest of each unit.
     some: blake3::Hasher,
 }
 
 impl Sum {
-    /// Of a file of `size` bytes.
     pub(crate) fn new(size: u64) -> Self {
         Self { size, row: 0, left: Vec::new(), last: None, some: blake3::Hasher::new() }
     }
 
-    /// Adds the digest of a unit beyond all that came before.
+    /// Adds the digest of a unit behind all that were added.
     pub(crate) fn add(&mut self, unit: &UnitDigest) {
         self.some.update(&unit.index.to_le_bytes()).update(&unit.value);
         if unit.index != self.row || !fits(unit, self.size) {
             return;
         }
         if let Some(mut subtree) = self.last.replace(unit.value) {
-            // Subtrees of the same size become one, as a carry does in counting.
+            // Subtrees of the same size become one, as carries do in addition.
             for _ in 0..self.row.trailing_zeros() {
                 let Some(left) = self.left.pop() else { break };
                 subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
@@ -81,7 +78,7 @@ impl Sum {
         self.row += 1;
     }
 
-    /// The hash of the file as `b3sum` prints it, when all of its units came.
+    /// The hash of the file as `b3sum` prints it, if all units were added.
     pub(crate) fn whole(&self) -> Option<[u8; 32]> {
         if self.row != unit_count(self.size) {
             return None;
@@ -94,7 +91,7 @@ impl Sum {
         Some(*merge_subtrees_root(root, &right, Mode::Hash).as_bytes())
     }
 
-    /// A hash over the units that came: for a file of which some did not.
+    /// A hash over the added units, for a file with holes.
     pub(crate) fn some(&self) -> [u8; 32] {
         *self.some.finalize().as_bytes()
     }

@@ -1,19 +1,19 @@
-//! Ends of shared files that this node has flushed.
+//! The ends of shared files up to which this node has flushed.
 //!
-//! A mount may remember for a while that a file ends earlier than it does: then it has no bytes behind that end, as if they were not
-//! there. What this node itself has brought to the shared file system and synced must be there.
+//! A mount may show a stale size that is too small, as if the bytes behind it did not exist. Bytes that this node has flushed and synced
+//! must exist.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use tameike_core::{InodeId, Timestamp};
 
-/// Files of which the end is known; beyond that the oldest are forgotten.
+/// Files with a known end. Beyond this the oldest are dropped.
 const FILES_MAX: usize = 1 << 16;
 
-/// No mount remembers an end for longer: then the file was cut, whatever the clock says of whoever did so.
+/// No mount shows a stale size for longer than this many seconds: after it the file was truncated, whatever the clocks of hosts say.
 const REMEMBERED_SECONDS: i64 = 60;
 
-/// How far a file reaches at least, and when that was synced.
+/// A lower bound of a file's size, and when that was synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlushedEnd {
     pub(super) end: u64,
@@ -21,8 +21,8 @@ pub(super) struct FlushedEnd {
 }
 
 impl FlushedEnd {
-    /// Whether the file has been cut, if it still ends before, was last changed then, and it is `now`.
-    pub(super) fn is_cut(&self, changed: Timestamp, now: Timestamp) -> bool {
+    /// Whether the file was truncated, if it is shorter `now` and was last changed then.
+    pub(super) fn is_truncated(&self, changed: Timestamp, now: Timestamp) -> bool {
         changed > self.synced || now.seconds > self.synced.seconds + REMEMBERED_SECONDS
     }
 }
@@ -30,7 +30,7 @@ impl FlushedEnd {
 #[derive(Default)]
 struct Known {
     by_inode: BTreeMap<InodeId, FlushedEnd>,
-    /// In the order in which they came; also those that have gone since.
+    /// In the order of insertion; entries of files that were dropped since remain.
     order: VecDeque<InodeId>,
 }
 
@@ -39,7 +39,7 @@ struct Known {
 pub(super) struct FlushedEnds(Mutex<Known>);
 
 impl FlushedEnds {
-    /// Bytes up to `end` were synced.
+    /// Records that bytes up to `end` were synced.
     pub(super) fn raise(&self, inode: InodeId, end: u64, synced: Timestamp) {
         let mut known = self.0.lock();
         match known.by_inode.get_mut(&inode) {
@@ -55,7 +55,7 @@ impl FlushedEnds {
         }
     }
 
-    /// The file was cut to this size, or is gone.
+    /// Records a truncate to this size, or with 0 a removal.
     pub(super) fn lower(&self, inode: InodeId, size: u64) {
         let mut known = self.0.lock();
         if size == 0 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_follows_flushes_and_cuts() {
+    fn the_end_follows_flushes_and_truncates() {
         let ends = FlushedEnds::default();
         ends.lower(INODE, 5);
         assert_eq!(ends.of(INODE), None);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_files_are_known_and_no_more() {
+    fn the_number_of_known_files_is_bounded() {
         let ends = FlushedEnds::default();
         for number in 0..FILES_MAX as u64 + 10 {
             ends.raise(InodeId(number), 1, at(1));

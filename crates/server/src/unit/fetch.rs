@@ -1,5 +1,4 @@
-//! Bytes that the node does not hold come from a node that has them in memory, or from the shared file system: from there once,
-//! by whole units, and are kept.
+//! Fetches bytes that the node lacks: from the memory of a cache holder, or from the shared file system by whole units, which are kept.
 
 use super::UnitService;
 use super::gaps::Gaps;
@@ -17,9 +16,9 @@ use tameike_io::shared::{Access, Seek, SharedFile, open_same};
 use tameike_io::{Frame, Payload};
 
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
-/// In which a file's space is told, in bytes.
-const BLOCK_OF_STAT: u64 = 512;
-/// Holders that are asked before the shared file is read.
+/// Bytes per block of `st_blocks`.
+const STAT_BLOCK: u64 = 512;
+/// Cache holders that are asked before the shared file is read.
 const HOLDERS_TRIED_MAX: usize = 4;
 
 /// Whether holes of the shared file are read as zeros, and kept.
@@ -29,7 +28,8 @@ enum Holes {
     Skipped,
 }
 
-/// The parts of a gap in a unit that begins at `start` for which the file has data: all of it, where its file system does not tell.
+/// The parts of a gap of a unit, which begins at `start`, for which the file has data: all of it where the file system does not report
+/// holes.
 fn data_in(file: &dyn SharedFile, start: u64, gap: Range<u32>) -> Vec<Range<u32>> {
     let (mut parts, mut at, end) = (Vec::new(), start + u64::from(gap.start), start + u64::from(gap.end));
     while at < end {
@@ -48,7 +48,7 @@ fn data_in(file: &dyn SharedFile, start: u64, gap: Range<u32>) -> Vec<Range<u32>
     parts
 }
 
-/// The bytes `range` of a unit in `frame`, with those in `gaps` from `bytes`, which has all of the range.
+/// Fills the gaps in `range` of a unit in `frame` from `bytes`, which has all of the range.
 pub(super) fn filled(mut frame: Frame, range: Range<u32>, gaps: Vec<Range<u32>>, bytes: &[u8]) -> Payload {
     for gap in gaps {
         let part = (gap.start - range.start) as usize..(gap.end - range.start) as usize;
@@ -57,7 +57,7 @@ pub(super) fn filled(mut frame: Frame, range: Range<u32>, gaps: Vec<Range<u32>>,
     Payload::new(Arc::new(frame), range)
 }
 
-/// Bytes that this node did not hold and got.
+/// Counts of bytes that this node lacked and fetched.
 #[derive(Default)]
 pub(super) struct Loaded {
     shared: AtomicU64,
@@ -65,14 +65,14 @@ pub(super) struct Loaded {
 }
 
 impl UnitService {
-    /// Where what the node did not hold came from.
+    /// The source of those bytes.
     pub fn counters(&self) -> Vec<Counter> {
         let Loaded { shared, holders } = &self.loaded;
         let named = [(counters::LOADED_SHARED, shared), (counters::LOADED_HOLDERS, holders)];
         named.map(|(name, bytes)| Counter::new(name, bytes.load(Ordering::Relaxed))).into()
     }
 
-    /// Reads the unit from the shared file where it is not held, and gives the bytes `range`.
+    /// Reads the bytes `range` of a unit, after a read of the shared file for what is missing of the whole unit.
     pub(super) async fn fetch(
         &self,
         unit: UnitId,
@@ -95,8 +95,8 @@ impl UnitService {
         Ok(Payload::new(frame, range))
     }
 
-    /// Reads what of the unit has data and is not held here from the shared file, and keeps it, where there is room or can be made
-    /// by what was not used after `victims_until`. What it has read.
+    /// Reads the data of a unit that is not held here from the shared file, and keeps it if there is space, or units that were not used
+    /// after `victims_until` can be evicted. Returns the ranges that it read.
     pub(super) async fn fill(
         &self,
         unit: UnitId,
@@ -114,8 +114,8 @@ impl UnitService {
         Ok(kept.into_iter().collect())
     }
 
-    /// Bytes that one of these nodes has in memory, for who has opened this version. They are passed on and not kept: what this node
-    /// keeps must be true for all, and the file may have been cut or written since.
+    /// Asks cache holders of this generation for bytes. The bytes are passed on and not kept: kept bytes must be valid for all readers, and
+    /// the file may have been truncated or written since.
     pub(super) async fn read_holders(
         &self,
         unit: UnitId,
@@ -147,7 +147,7 @@ impl UnitService {
         None
     }
 
-    /// Keeps what was read of the shared file on the device, where it has room. Gives what was read.
+    /// Keeps bytes of the shared file on the device if it has space. Returns what was read.
     async fn keep(
         &self,
         unit: UnitId,
@@ -156,7 +156,7 @@ impl UnitService {
         victims_until: u64,
     ) -> (Arc<Frame>, Vec<Range<u32>>) {
         let frame = Arc::new(frame);
-        let _taker = self.takers.begin();
+        let _allocation = self.allocations.begin();
         for part in &parts {
             self.loaded.shared.fetch_add(part.len() as u64, Ordering::Relaxed);
             let bytes = Payload::new(frame.clone(), part.clone());
@@ -168,7 +168,7 @@ impl UnitService {
         (frame, parts)
     }
 
-    /// Reads `gaps` from the shared file into the frame, and gives the parts that the file has. Bytes are wanted up to `wanted`.
+    /// Reads `gaps` from the shared file into the frame, and returns the parts that the file has. The reader needs bytes up to `wanted`.
     async fn read_shared(
         &self,
         unit: UnitId,
@@ -192,7 +192,7 @@ impl UnitService {
                 Holes::Skipped => {
                     let stat = stat.map_or_else(|| file.stat(), Ok)?;
                     // A file with all of its blocks has no holes.
-                    let has_holes = stat.blocks * BLOCK_OF_STAT < stat.size;
+                    let has_holes = stat.blocks * STAT_BLOCK < stat.size;
                     let data = |gap| if has_holes { data_in(&*file, unit.start(), gap) } else { vec![gap] };
                     gaps.into_iter().flat_map(data).collect()
                 }

@@ -1,14 +1,13 @@
-//! Dirty bytes go to the shared file: exactly those, ascending, and clean only after fsync.
+//! Flushes dirty units to the shared file: exactly the dirty bytes, ascending. They become clean after an fsync.
 //!
-//! A flush is one round of all nodes that hold a file. They are clean only after the coordinator has heard that all of
-//! them succeeded, as who opens the file after the fsync of another one has failed is not told of it; and after the
-//! digests of what was written are in its journal, so that an answer that is lost leaves no unit with an old one.
+//! A flush is one round of all homes of a file. Its units become clean only after the coordinator has the successful replies of all homes,
+//! since a home that opens the file after the failed fsync of another gets no error; and after the digests of the written units are in the
+//! coordinator's journal, so that a lost reply leaves no unit with an old digest.
 //!
-//! A descriptor that writes also fsyncs: the kernel tells an error of write-back once to each descriptor that was
-//! open before. After a failed fsync its pages count as written, and a file system may have lost where they belong:
-//! ext4 then takes the same bytes again and leaves their extents marked as unwritten, or an indirect block that
-//! never reached the disk as it is, and the next fsync succeeds. So the next flush of such a file trusts nothing that
-//! is in memory: it drops the pages, frees the blocks of what it writes, and reads back after fsync.
+//! The descriptor that writes also syncs: the kernel reports a write-back error once to each descriptor that was open before. After a
+//! failed fsync the pages count as written, and a file system may have lost their extents: ext4 then takes the same bytes again, leaves
+//! their extents marked as unwritten or an indirect block unwritten, and the next fsync succeeds. So the next flush of such a file
+//! distrusts the page cache: it drops the pages, frees the blocks that it writes, and reads the bytes back after the fsync.
 
 use super::gaps::Gaps;
 use super::{UnitService, check_index, digest};
@@ -23,7 +22,7 @@ use tameike_io::Frame;
 use tameike_io::shared::{Access, Allocate, Changing, FileStat, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
-/// What a flush is asked for.
+/// The order to flush a file.
 pub(super) struct Order {
     pub(super) inode: InodeId,
     pub(super) path: Vec<u8>,
@@ -35,7 +34,7 @@ pub(super) struct Order {
     pub(super) ending: Option<Ending>,
 }
 
-/// What was flushed in one round, and is dirty until [`UnitService::mark_round_clean`].
+/// The units of a round, which are dirty until [`UnitService::mark_round_clean`].
 pub(super) struct Flushed {
     round: u64,
     units: Vec<DirtyUnit>,
@@ -49,7 +48,7 @@ impl UnitService {
         let extents = &self.parts.extents;
         let _only = self.flush_locks.hold(order.inode).await;
         self.flushed.lock().remove(&order.inode);
-        // One more than are flushed, to know whether any are left.
+        // One more than a flush takes shows whether any are left.
         let dirty = extents.dirty_units(order.inode, FLUSH_UNITS_MAX + 1)?;
         let (dirty_count, mut done) = (dirty.len(), Vec::new());
         let (mut written, mut end, mut digests, left) = (0, 0, Vec::new(), None);
@@ -68,7 +67,7 @@ impl UnitService {
                 break;
             }
             let (count, digest) = self.flush_unit(&file, &unit, &order).await?;
-            // As it goes on: of a large file people wait to see something.
+            // Counted per unit, so that progress shows within a large file.
             self.parts.activity.add_flushed(count);
             written += count;
             end = end.max(unit.unit.start() + u64::from(unit.ranges.end()));
@@ -91,7 +90,7 @@ impl UnitService {
         Ok(UnitReply::Flushed { written, end, digests, rest, left })
     }
 
-    /// What was flushed in this round is clean.
+    /// Marks the units of a round clean.
     pub(super) async fn mark_round_clean(&self, inode: InodeId, round: u64) -> Result<()> {
         let _only = self.flush_locks.hold(inode).await;
         let flushed = {
@@ -103,7 +102,7 @@ impl UnitService {
             return Err(Fault::new(
                 Errno::ESTALE,
                 format!(
-                    "{inode}: the agent knows of no such flush, as it was started again: the file stays dirty until the next"
+                    "{inode}: the agent was restarted and does not know this flush: the file stays dirty until the next one"
                 ),
             ));
         };
@@ -111,7 +110,7 @@ impl UnitService {
         for unit in &flushed.units {
             self.parts.extents.mark_clean(unit, flushed.generation).await?;
         }
-        // What is clean must not turn dirty again when the agent dies: others may change the file from now on.
+        // Clean units must not turn dirty again after a crash of the agent: other programs may change the file from now on.
         self.parts.extents.sync(false).await
     }
 
@@ -128,7 +127,7 @@ impl UnitService {
         self.parts.runtime.block(open).await
     }
 
-    /// Writes the dirty bytes of one unit, and digests what the shared file then holds there.
+    /// Writes the dirty bytes of one unit, and digests what the shared file then has of the unit.
     async fn flush_unit(
         &self,
         file: &Arc<dyn SharedFile>,
@@ -143,7 +142,8 @@ impl UnitService {
         let (frame, held) = self.read_held(dirty.unit, WHOLE, frame, order.generation, path).await;
         let held = held?.ranges;
         if let Some(lost) = dirty.ranges.iter().find(|range| !held.contains(range)) {
-            let message = format!("dirty bytes {lost:?} of unit {index} of {} are gone", order.inode);
+            let message =
+                format!("dirty bytes {lost:?} of unit {index} of {} are missing in the store", order.inode);
             return Err(Fault::new(Errno::EIO, message));
         }
         let (own_file, ranges) = (file.clone(), dirty.ranges.clone());
@@ -163,7 +163,7 @@ impl UnitService {
         Ok((count, self.digest((file.clone(), &order.path), dirty.unit, missing, size, frame).await?))
     }
 
-    /// Digest of a unit, of which the bytes `missing` in the frame are read from the shared file.
+    /// Digests a unit in a frame, after reading the `missing` bytes from the shared file.
     async fn digest(
         &self,
         file: (Arc<dyn SharedFile>, &[u8]),
@@ -179,13 +179,13 @@ impl UnitService {
         Ok(self.parts.runtime.block(digest).await)
     }
 
-    /// Makes sure that the shared file holds what was written, as far as this machine can be made to look.
+    /// Checks that the shared file has what was written, past the page cache of this host.
     async fn read_back(&self, order: &Order, written: &[UnitDigest]) -> Result<()> {
         for digest in written {
             let (path, size) = (order.path.clone(), digest::size_when_made(digest));
             if self.digests(order.inode, path, size, vec![digest.index]).await? != [*digest] {
                 return Err(Fault::io(format!(
-                    "fsync {}: it succeeded after one that had failed, but unit {} reads back differently",
+                    "fsync {}: it succeeded after a failed one, but unit {} reads back differently",
                     String::from_utf8_lossy(&order.path),
                     digest.index
                 )));
@@ -194,7 +194,7 @@ impl UnitService {
         Ok(())
     }
 
-    /// Digests of units as the shared file system has them, not as this machine's memory does.
+    /// Digests units as the shared file system has them, past the page cache of this host.
     pub(super) async fn digests(
         &self,
         inode: InodeId,
@@ -222,15 +222,15 @@ impl UnitService {
     }
 }
 
-/// Has the file system forget where it meant to keep these bytes of the unit at `start`, which are written next:
-/// new blocks get new records of their own. At the end of the file, the last block goes with all that it has.
+/// Frees the blocks of bytes of the unit at `start`, which are written next: so they get new extents. At the end of the file the last block
+/// is freed as well.
 fn free_blocks(file: &dyn SharedFile, start: u64, ranges: &RangeSet, size: u64) {
     for range in ranges.iter() {
         let from = start + u64::from(range.start);
         let to = start + u64::from(range.end);
         let to = if to >= size { start + UNIT_SIZE as u64 } else { to };
-        // The first call may fail for what an earlier write met. Of a file system that cannot free blocks nothing
-        // more can be asked: reading back tells.
+        // The first call may fail because of an earlier write error. If the file system cannot free blocks, reading back still detects a
+        // loss.
         let _ = (0..2).any(|_| file.allocate(Allocate::Punch, from, to - from).is_ok());
     }
 }

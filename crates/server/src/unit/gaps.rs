@@ -1,7 +1,7 @@
-//! Bytes of a unit are read from the shared file: those that the file has, and zeros behind its end and in its holes.
+//! Reads bytes of a unit from the shared file, with zeros behind its end and in its holes.
 //!
-//! Where this machine remembers that the file ends earlier than it does, it asks again. What this node has flushed there it does not
-//! take for gone: it waits until the bytes show, or fails.
+//! A mount may show a stale size that is too small: the read then revalidates the file. Bytes that this node has flushed must exist: the
+//! read waits until they show, or fails.
 
 use super::UnitService;
 use super::ends::FlushedEnd;
@@ -12,22 +12,22 @@ use tameike_core::{Errno, Fault, Result, UnitId};
 use tameike_io::Frame;
 use tameike_io::shared::SharedFile;
 
-/// Pauses after which bytes that this node has flushed are looked for again.
+/// Pauses before another read of bytes that this node has flushed and that do not show.
 const PAUSES_MS: [u64; 5] = [100, 200, 400, 800, 1600];
-/// The longest of them where the file was changed after the flush: it is likely to have been cut.
-const CUT_PAUSE_MS: u64 = 200;
+/// The longest of them for a file that was changed after the flush: it was probably truncated.
+const TRUNCATED_PAUSE_MS: u64 = 200;
 
-/// What is to be read of a unit.
+/// The gaps of a unit that are to be read.
 #[derive(Clone)]
 pub(super) struct Gaps {
     pub(super) unit: UnitId,
     pub(super) ranges: Vec<Range<u32>>,
-    /// Nobody waits for bytes of the unit from here on.
+    /// The reader needs no bytes of the unit from here on.
     pub(super) wanted: u32,
 }
 
 impl Gaps {
-    /// Reads into the frame what the file has, with zeros behind its end; the parts that it has.
+    /// Reads into the frame, with zeros behind the end of the file. Returns the parts that the file has.
     fn read(&self, file: &dyn SharedFile, frame: &mut Frame) -> Result<Vec<Range<u32>>> {
         let mut parts = Vec::with_capacity(self.ranges.len());
         for gap in &self.ranges {
@@ -41,15 +41,15 @@ impl Gaps {
         Ok(parts)
     }
 
-    /// Whether bytes before `end` are wanted and not among the parts that were read.
+    /// Whether the parts lack needed bytes before `end`.
     fn lack(&self, parts: &[Range<u32>], end: u64) -> bool {
         let until = end.saturating_sub(self.unit.start()).min(u64::from(self.wanted)) as u32;
         self.ranges.iter().zip(parts).any(|(gap, part)| part.end < gap.end.min(until))
     }
 }
 
-/// The bytes `gap` of a unit that begins at `start`, read into their place; zeros beyond the end of the file.
-/// Gives the end of what was read.
+/// Reads the bytes `gap` of a unit, which begins at `start`, to their offsets in the frame, with zeros behind the end of the file. Returns
+/// the end of the bytes that the file has.
 fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, frame: &mut [u8]) -> Result<u32> {
     let part = &mut frame[gap.start as usize..gap.end as usize];
     let count = file.read_at(part, start + u64::from(gap.start))?;
@@ -58,10 +58,10 @@ fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, frame: &mut [u8
 }
 
 impl UnitService {
-    /// Reads gaps of a unit from the shared file into their places, with zeros behind its end; the parts that the file has.
+    /// Reads gaps of a unit from the shared file, with zeros behind its end. Returns the parts that the file has.
     ///
     /// # Errors
-    /// `EIO` when bytes that this node has flushed do not show, and nothing says that the file was cut since.
+    /// `EIO` when bytes that this node has flushed do not show although the file was not truncated.
     pub(super) async fn read_gaps(
         &self,
         (file, path): (Arc<dyn SharedFile>, &[u8]),
@@ -81,23 +81,23 @@ impl UnitService {
             let Some(known) = known else { return Ok((frame, parts)) };
             let own_file = file.clone();
             let changed = self.parts.runtime.block(move || own_file.stat()).await?.ctime;
-            let is_cut = known.is_cut(changed, self.parts.runtime.now());
+            let is_truncated = known.is_truncated(changed, self.parts.runtime.now());
             match pause {
-                Some(pause) if !is_cut || pause <= CUT_PAUSE_MS => {
+                Some(pause) if !is_truncated || pause <= TRUNCATED_PAUSE_MS => {
                     self.parts.runtime.sleep(Duration::from_millis(pause)).await;
                 }
-                _ if is_cut => {
+                _ if is_truncated => {
                     self.flushed_ends.lower(inode, 0);
                     return Ok((frame, parts));
                 }
                 _ => break,
             }
         }
-        Err(not_shown(path, gaps.unit, self.flushed_ends.of(inode)))
+        Err(stale_mount(path, gaps.unit, self.flushed_ends.of(inode)))
     }
 }
 
-fn not_shown(path: &[u8], unit: UnitId, known: Option<FlushedEnd>) -> Fault {
+fn stale_mount(path: &[u8], unit: UnitId, known: Option<FlushedEnd>) -> Fault {
     let message = format!(
         "read unit {} of {}: this node has flushed bytes up to {}, and its mount of the shared file system shows fewer: see to the mount",
         unit.index,

@@ -1,7 +1,7 @@
-//! Units that are wanted before anybody reads them.
+//! Loads units before programs read them (`warm`).
 //!
-//! A node reads few of them at a time, whoever asks, and gives way to programs: while it has requests of theirs it reads one now and
-//! then. What one loading has loaded it does not push out again: what has no room is not even read, and is told.
+//! A node reads few units at a time for all loads together, and gives way to programs: while these have requests here it reads one unit now
+//! and then. Units of one load do not evict each other: a unit without space is not read, and the reply counts it.
 
 use super::{UnitService, check_index};
 use async_lock::Semaphore;
@@ -13,34 +13,34 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::unit::{LOAD_UNITS_MAX, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId, View};
 
-/// Units that are read at the same time for all loadings together.
-const LOADED_AT_ONCE: usize = 4;
-/// How long one read waits for programs to have no requests here.
-const GIVES_WAY: Duration = Duration::from_millis(100);
-/// Loadings of which is known when they began.
-const LOADINGS_MAX: usize = 8;
+/// Units that are read at a time for all loads together.
+const LOADED_PARALLEL: usize = 4;
+/// How long the load of one unit waits for the node to be quiet.
+const YIELD_TIME: Duration = Duration::from_millis(100);
+/// Loads whose beginnings are known.
+const LOADS_MAX: usize = 8;
 
-/// Loadings under way.
-pub(super) struct Loading {
+/// The running loads.
+pub(super) struct Loads {
     turns: Semaphore,
-    /// Those that began last, with the time of use of units until which these may go for them.
+    /// The latest loads, each with the time of use before which units may be evicted for it.
     begun: Mutex<VecDeque<(u64, u64)>>,
 }
 
-impl Default for Loading {
+impl Default for Loads {
     fn default() -> Self {
-        Self { turns: Semaphore::new(LOADED_AT_ONCE), begun: Mutex::default() }
+        Self { turns: Semaphore::new(LOADED_PARALLEL), begun: Mutex::default() }
     }
 }
 
-impl Loading {
-    /// Until when units were used that may go for this loading: it begins `now`, if it is not known.
+impl Loads {
+    /// The time of use before which units may be evicted for a load, which begins `now` if it is new.
     fn victims_until(&self, loading: u64, now: u64) -> u64 {
         let mut begun = self.begun.lock();
         if let Some((_, until)) = begun.iter().find(|(known, _)| *known == loading) {
             return *until;
         }
-        if begun.len() == LOADINGS_MAX {
+        if begun.len() == LOADS_MAX {
             begun.pop_front();
         }
         begun.push_back((loading, now));
@@ -48,7 +48,7 @@ impl Loading {
     }
 }
 
-/// What is wanted of a file.
+/// The file to load.
 pub(super) struct Order {
     pub(super) size: u64,
     pub(super) generation: Generation,
@@ -57,7 +57,7 @@ pub(super) struct Order {
 }
 
 impl UnitService {
-    /// Has this node hold units of a file.
+    /// Makes this node hold units of a file.
     pub(super) async fn load(&self, inode: InodeId, units: Vec<u64>, order: Order) -> Result<UnitReply> {
         if units.len() > LOAD_UNITS_MAX {
             return Err(Fault::new(Errno::EINVAL, format!("{} units are to be loaded at once", units.len())));
@@ -65,13 +65,13 @@ impl UnitService {
         let now = self.parts.extents.time_of_use();
         let until = self.loading.victims_until(order.loading, now);
         let loads = units.into_iter().map(|index| self.load_unit(UnitId { inode, index }, &order, until));
-        let sums = stream::iter(loads).buffer_unordered(LOADED_AT_ONCE);
+        let sums = stream::iter(loads).buffer_unordered(LOADED_PARALLEL);
         let add = |(held, left_out), one: (u64, u64)| async move { Ok((held + one.0, left_out + one.1)) };
         let (held, left_out) = sums.try_fold((0, 0), add).await?;
         Ok(UnitReply::Loaded { held, left_out })
     }
 
-    /// How many bytes of the unit are there then, or are of holes; and how many have no room.
+    /// Loads a unit. Returns the bytes of it that are held or in holes, and the bytes that have no space.
     async fn load_unit(&self, unit: UnitId, order: &Order, victims_until: u64) -> Result<(u64, u64)> {
         check_index(unit.index)?;
         let range = 0..order.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;
@@ -85,7 +85,7 @@ impl UnitService {
         if before == 0 {
             return Ok((length, 0));
         }
-        self.parts.runtime.timeout(GIVES_WAY, self.parts.activity.until_quiet()).await;
+        self.parts.runtime.timeout(YIELD_TIME, self.parts.activity.until_quiet()).await;
         if !extents.has_room(View::Cache, victims_until) {
             return Ok((length - before, before));
         }

@@ -1,19 +1,18 @@
-//! The unit service: bytes of units on the node where they lie.
+//! The unit service: stores the bytes of units on their home.
 //!
-//! Reads fill what the node does not hold: with zeros, or from the shared file system, each unit once however
-//! many ask. Writes to cached files are dirty until flushed. A flush writes exactly the dirty bytes, and bytes
-//! become clean only after the shared file system has confirmed an fsync, of every node that flushed the file at the
-//! same time. The service knows no names and no sizes of files: those come with the requests.
+//! Reads fill the gaps of a unit with zeros, or from the shared file system, where concurrent reads of a unit share one fetch. Writes to
+//! cached files are dirty until they are flushed. A flush writes exactly the dirty bytes. They become clean after the fsyncs of all nodes
+//! that flushed the file in the same round have succeeded. Requests carry the names and sizes of files: the service knows none.
 
 mod damaged;
 pub(crate) mod digest;
 mod ends;
 mod fetch;
 mod flush;
+mod freeing;
 mod gaps;
-mod kept;
 mod load;
-mod relief;
+mod open_files;
 mod save;
 
 use crate::cache::Activity;
@@ -31,52 +30,52 @@ use tameike_store::ExtentStore;
 use tameike_store::extent::Pieces;
 use tameike_store::locks::Locks;
 
-/// What the unit service works with.
+/// The environment of the unit service.
 pub struct UnitParts {
     /// Time and tasks.
     pub runtime: Runtime,
     /// The nodes of the job.
     pub cluster: Arc<Cluster>,
-    /// The bytes of this node.
+    /// The extents of this node.
     pub extents: Arc<ExtentStore>,
     /// The shared file system.
     pub shared: Arc<dyn SharedFs>,
-    /// Asks other agents.
+    /// Sends requests to other agents.
     pub rpc: Arc<dyn Rpc>,
-    /// Frames for answers to reads.
+    /// Frames for replies to reads.
     pub read_pool: Pool,
-    /// Frames for flushes, apart so that a flush never waits for readers or writers.
+    /// Frames for flushes: a pool of their own, so that a flush never waits for readers or writers.
     pub flush_pool: Pool,
-    /// Whether this node is busy; the same as the cache service's.
+    /// Whether programs wait for this node; the cache service has the same.
     pub activity: Arc<Activity>,
 }
 
-/// Answers [`UnitRequest`]s.
+/// Serves [`UnitRequest`]s.
 pub struct UnitService {
     parts: UnitParts,
-    /// Held alone while a file's bytes are dropped or become clean, shared while bytes of it are fetched: what
-    /// was read from the shared file before a cut must not be kept after it.
+    /// Exclusive while bytes of a file are dropped or become clean, shared while bytes are fetched: bytes that were read before a truncate
+    /// must not be kept after it.
     file_locks: Locks<InodeId>,
     /// One fetch of a unit at a time.
     unit_locks: Locks<UnitId>,
     /// One flush of a file at a time.
     flush_locks: Locks<InodeId>,
-    /// What was flushed in a round that is not yet known to be good.
+    /// Units that were flushed in a round whose success is not known yet.
     flushed: Mutex<BTreeMap<InodeId, flush::Flushed>>,
     flushed_ends: ends::FlushedEnds,
-    relief: async_lock::Mutex<()>,
-    takers: relief::Takers,
-    /// With holders that are asked before the shared file is read.
+    freeing: async_lock::Mutex<()>,
+    allocations: freeing::Allocations,
+    /// For cache holders that are asked before the shared file is read.
     patience: Patience,
-    loading: load::Loading,
+    loading: load::Loads,
     loaded: fetch::Loaded,
-    keeping: kept::Keeping,
+    open_files: open_files::OpenFiles,
 }
 
 impl UnitService {
     /// The service of one node.
     pub fn new(parts: UnitParts) -> Arc<Self> {
-        let keeping = kept::Keeping::new(&parts.cluster, parts.rpc.local());
+        let open_files = open_files::OpenFiles::new(&parts.cluster, parts.rpc.local());
         Arc::new(Self {
             patience: Patience::new(parts.runtime.clone(), HOLDER_PATIENCE),
             parts,
@@ -85,19 +84,19 @@ impl UnitService {
             flush_locks: Locks::default(),
             flushed: Mutex::default(),
             flushed_ends: ends::FlushedEnds::default(),
-            relief: async_lock::Mutex::new(()),
-            takers: relief::Takers::default(),
-            loading: load::Loading::default(),
+            freeing: async_lock::Mutex::new(()),
+            allocations: freeing::Allocations::default(),
+            loading: load::Loads::default(),
             loaded: fetch::Loaded::default(),
-            keeping,
+            open_files,
         })
     }
 
     /// Serves one request.
     ///
     /// # Errors
-    /// `EINVAL` for a malformed request, `ENOSPC` for a write without room in the store, and where the shared file system takes no more,
-    /// `ESTALE` when the file's path now belongs to another file or a round of flushes is not known here, and what disks and the shared file system say.
+    /// `EINVAL` for a malformed request; `ENOSPC` for a write when the store is full and the shared file system takes no more; `ESTALE`
+    /// when another file has the path now, or the round of flushes is not known; the errors of devices and of the shared file system.
     pub async fn serve(
         &self,
         request: UnitRequest,
@@ -109,11 +108,11 @@ impl UnitService {
                 let payload =
                     payload.ok_or_else(|| Fault::new(Errno::EINVAL, "a write came without its bytes"))?;
                 check_index(unit.index)?;
-                let _taker = self.takers.begin();
+                let _allocation = self.allocations.begin();
                 self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
                 UnitReply::Done
             }
-            UnitRequest::MakeRoom { attempt } => self.make_room(attempt).await.map(|()| UnitReply::Done)?,
+            UnitRequest::MakeRoom { attempt } => self.free_space(attempt).await.map(|()| UnitReply::Done)?,
             UnitRequest::Read { unit, offset, length, generation, backing } => {
                 check_index(unit.index)?;
                 let range = range_in_unit(offset, length)?;
@@ -125,17 +124,17 @@ impl UnitService {
                 UnitReply::Done
             }
             UnitRequest::Truncate { inode, size } => {
-                // Who waits for bytes behind that holds the file's lock.
+                // A read that waits for bytes behind the new end holds the file's lock.
                 self.flushed_ends.lower(inode, size);
-                // A flush that its coordinator has given up writes nothing of what is cut after this.
+                // A flush that its coordinator has abandoned must write nothing that is truncated after this.
                 let _only = self.flush_locks.hold(inode).await;
                 let _alone = self.file_locks.hold(inode).await;
                 self.flushed.lock().remove(&inode);
                 self.flushed_ends.lower(inode, size);
                 self.parts.extents.truncate(inode, size).await?;
                 if inode.is_cached() {
-                    // Dirty bytes that were cut must not come back when the agent dies: the coordinator
-                    // forgets the cut once it is done here.
+                    // Truncated dirty bytes must not come back after a crash of the agent: the coordinator forgets the truncate after this
+                    // reply.
                     self.parts.extents.sync(false).await?;
                 }
                 UnitReply::Done
@@ -189,7 +188,7 @@ impl UnitService {
         self.flushed.lock().remove(&inode);
         self.parts.extents.change_space(inode, change, bytes, step).await?;
         if inode.is_cached() {
-            // As after a cut.
+            // As after a truncate.
             self.parts.extents.sync(false).await?;
         }
         Ok(())
@@ -207,7 +206,7 @@ impl UnitService {
             Target::Frame(frame) => frame,
             Target::Any => self.parts.read_pool.take().await,
             Target::AnyOrPlace => {
-                // What is wrong with the unit is found, and seen to, by reading it.
+                // The read below finds and reports damage of the unit.
                 if let Ok(Some(place)) = self.parts.extents.place(unit, &range, generation).await {
                     return Ok(Carried::Place(place));
                 }
@@ -217,7 +216,7 @@ impl UnitService {
         self.read(unit, range, frame, generation, backing).await.map(Carried::Payload)
     }
 
-    /// Where units lie of which this node holds every byte. What is wrong with one is found by reading it.
+    /// Returns the extent locations of units that this node has completely. A read finds damage.
     async fn places(
         &self,
         inode: InodeId,
@@ -225,7 +224,7 @@ impl UnitService {
         generation: Generation,
     ) -> Result<Vec<Option<UnitPlace>>> {
         if units.len() > PLACES_MAX {
-            let why = format!("the places of {} units are asked for at once", units.len());
+            let why = format!("a request for the locations of {} units exceeds {PLACES_MAX}", units.len());
             return Err(Fault::new(Errno::EINVAL, why));
         }
         let mut places = Vec::with_capacity(units.len());
@@ -283,7 +282,7 @@ impl UnitService {
     }
 }
 
-/// The largest offset of a file bounds the index of a unit, so that its place can be computed.
+/// The largest file size bounds the index of a unit, so that its offset cannot overflow.
 fn check_index(index: u64) -> Result<()> {
     if index <= FILE_SIZE_MAX / UNIT_SIZE as u64 { Ok(()) } else { Err(Errno::EFBIG.into()) }
 }
@@ -292,7 +291,7 @@ fn check_bytes(start: u64, end: u64, step: u64) -> Result<()> {
     if start <= end && end <= FILE_SIZE_MAX && step > 0 {
         return Ok(());
     }
-    Err(Fault::new(Errno::EINVAL, format!("bytes {start} to {end} by {step} are none of a file")))
+    Err(Fault::new(Errno::EINVAL, format!("bytes {start} to {end} with step {step} are no range of a file")))
 }
 
 fn range_in_unit(offset: u32, length: u32) -> Result<Range<u32>> {

@@ -1,4 +1,4 @@
-//! What a node holds of a file that is gone from the shared directory, written to another one.
+//! Saves the units of a file that is gone from the shared directory to another directory.
 
 use super::UnitService;
 use std::ffi::OsStr;
@@ -29,7 +29,10 @@ impl UnitService {
             let (frame, held) = self.read_held(unit.unit, 0..UNIT_SIZE as u32, frame, generation, None).await;
             let held = held?.ranges;
             if let Some(lost) = unit.ranges.iter().find(|range| !held.contains(range)) {
-                let message = format!("dirty bytes {lost:?} of unit {} of {inode} are gone", unit.unit.index);
+                let message = format!(
+                    "dirty bytes {lost:?} of unit {} of {inode} are missing in the store",
+                    unit.unit.index
+                );
                 return Err(Fault::new(Errno::EIO, message));
             }
             written += u64::from(held.len());

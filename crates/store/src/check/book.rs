@@ -1,4 +1,4 @@
-//! What an examination finds, and the changes that would put it right.
+//! Findings of a check, and the changes that repair them.
 
 use crate::ledger::kv::Changes;
 use std::collections::BTreeSet;
@@ -6,19 +6,19 @@ use std::ops::Range;
 use std::path::PathBuf;
 use tameike_core::{InodeId, UnitId};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing is wrong: said so that nobody wonders.
+    /// Informational.
     Note,
-    /// Wrong, but derived from what is right: a repair loses nothing.
+    /// Derived data is wrong; a repair loses nothing.
     Wrong,
-    /// Something is lost; a repair cuts it aside, so that the rest can be used.
+    /// Data is lost; a repair removes its records, so that the rest is usable.
     Lost,
 }
 
 impl Severity {
-    /// One word, for programs.
+    /// One word, for scripts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -28,10 +28,10 @@ impl Severity {
     }
 }
 
-/// Parts of a store, in the order in which they stand on each other.
+/// Parts of a store, in order of their dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// What says that this is a store, and of which version.
+    /// The file `format`: identity and version of the store.
     Format,
     /// The key-value store.
     Table,
@@ -39,7 +39,7 @@ pub enum Part {
     Log,
     /// Names and inodes of the job-shared and node-local views.
     Names,
-    /// Units and their bytes.
+    /// Units and their data.
     Extents,
     /// The journal of the cache view.
     Journal,
@@ -48,7 +48,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// One word, for people and programs.
+    /// One word, for people and scripts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Format => "format",
@@ -62,72 +62,71 @@ impl Part {
     }
 }
 
-/// Bytes or names that are lost.
+/// Lost bytes or names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Of which file: its path where the store knows it.
+    /// Path of the file, if the store knows it.
     pub file: Option<String>,
-    /// Its number.
+    /// Inode number of the file.
     pub inode: Option<InodeId>,
-    /// Which bytes of it; none where it is not about bytes.
+    /// The lost bytes, if bytes are lost.
     pub bytes: Option<Range<u64>>,
-    /// Whether the cache view may have lost something.
+    /// Whether the loss may concern the cache view.
     pub cached: bool,
 }
 
 impl Loss {
-    /// Bytes of a file, or (`None`) the file.
+    /// The loss of bytes of a file, or of the whole file (`None`).
     pub fn of(inode: InodeId, file: Option<String>, bytes: Option<Range<u64>>) -> Self {
         Self { file, inode: Some(inode), bytes, cached: inode.is_cached() }
     }
 
-    /// Nobody knows what.
+    /// A loss of unknown extent.
     pub fn unknown() -> Self {
         Self { file: None, inode: None, bytes: None, cached: true }
     }
 
-    /// All that the store held.
     pub(super) fn everything() -> Self {
         Self::unknown()
     }
 }
 
-/// One thing that was found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
+    /// The part of the store.
     pub part: Part,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What, for a person.
+    /// Description for people.
     pub words: String,
-    /// What is lost; empty unless [`Severity::Lost`].
+    /// The losses; empty unless [`Severity::Lost`].
     pub lost: Vec<Loss>,
 }
 
-/// Something that a repair copies before it goes.
+/// Something that a repair saves in `lost+found` before it removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Aside {
     /// A record of the table.
     Record(Vec<u8>, Vec<u8>),
-    /// Bytes of the extents file (`device`, in bytes) at their place in a unit.
+    /// Bytes of the extents file (`device`, in bytes), and their offset in a unit.
     Bytes { unit: UnitId, start: u32, device: Range<u64> },
-    /// A file or directory of the node-local view, by its path in the store's directory.
+    /// A file or directory of the node-local view: its path in the store's directory.
     File(PathBuf),
 }
 
-/// A block that gets a place of its own: blocks of the extents file, from and to.
+/// A copy of one block of the extents file: source and target block.
 pub(crate) type Copy = (u64, u64);
 
-/// Takes down what is found.
+/// Collects findings and repairs.
 #[derive(Debug, Default)]
 pub struct Book {
     pub(super) findings: Vec<Finding>,
     pub(super) aside: Vec<Aside>,
     pub(super) copies: Vec<Copy>,
     changes: Changes,
-    /// Files whose units are cut aside in the next round.
-    condemned: BTreeSet<InodeId>,
+    /// Files whose units the next round removes.
+    units_to_remove: BTreeSet<InodeId>,
     repairs: bool,
 }
 
@@ -140,47 +139,47 @@ impl Book {
         self.repairs |= severity > Severity::Note;
     }
 
-    /// Nothing is wrong.
+    /// Adds an informational finding.
     pub fn note(&mut self, part: Part, words: impl Into<String>) {
         self.put(part, Severity::Note, words.into(), Vec::new());
     }
 
-    /// Derived records are wrong; the changes given afterwards put them right.
+    /// Adds a finding about wrong derived data; changes added with it repair the data.
     pub fn wrong(&mut self, part: Part, words: impl Into<String>) {
         self.put(part, Severity::Wrong, words.into(), Vec::new());
     }
 
-    /// Something is lost; the changes given afterwards cut it off from the rest.
+    /// Adds a finding about lost data; changes added with it remove its records.
     pub fn lost(&mut self, part: Part, words: impl Into<String>, lost: Vec<Loss>) {
         self.put(part, Severity::Lost, words.into(), lost);
     }
 
-    /// A repair sets this key.
+    /// Repair: sets a key.
     pub fn set(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.changes.insert(key, Some(value));
     }
 
-    /// A repair removes this key.
+    /// Repair: removes a key.
     pub fn remove(&mut self, key: Vec<u8>) {
         self.changes.insert(key, None);
     }
 
-    /// A repair removes this record, and keeps a copy of it aside.
+    /// Repair: removes a record, and saves it.
     pub fn remove_aside(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.aside.push(Aside::Record(key.clone(), value));
         self.remove(key);
     }
 
-    /// A repair removes all units of a file, and keeps their bytes aside.
+    /// Repair: removes all units of a file, and saves their bytes.
     pub fn remove_units(&mut self, inode: InodeId) {
-        self.condemned.insert(inode);
+        self.units_to_remove.insert(inode);
     }
 
-    pub(crate) fn is_condemned(&self, inode: InodeId) -> bool {
-        self.condemned.contains(&inode)
+    pub(crate) fn removes_units_of(&self, inode: InodeId) -> bool {
+        self.units_to_remove.contains(&inode)
     }
 
-    pub(crate) fn set_aside(&mut self, aside: Aside) {
+    pub(crate) fn save(&mut self, aside: Aside) {
         self.aside.push(aside);
     }
 
@@ -188,22 +187,21 @@ impl Book {
         self.copies.push(copy);
     }
 
-    /// The changes to make before the next round.
+    /// Takes the changes that must be made before the next round.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether a file waits for its units to be cut aside.
-    pub(super) fn waits(&mut self) -> bool {
-        !self.condemned.is_empty()
+    /// Returns true if units of a file are still to be removed.
+    pub(super) fn has_units_to_remove(&mut self) -> bool {
+        !self.units_to_remove.is_empty()
     }
 
-    /// They are.
-    pub(crate) fn acquit(&mut self) {
-        self.condemned.clear();
+    /// Forgets the files whose units were removed.
+    pub(crate) fn end_unit_removal(&mut self) {
+        self.units_to_remove.clear();
     }
 
-    /// Whether there is something to repair.
     pub(super) fn has_repairs(&self) -> bool {
         self.repairs
     }

@@ -1,4 +1,4 @@
-//! Whether a directory is a stopped node's store, and of which version.
+//! Identification of a directory as the store of a stopped node, with its version.
 
 use super::book::{Book, Part};
 use crate::directory::{FORMAT, FORMAT_NAME, TABLE, boot_id, read_damage};
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::disk::file::FileLock;
 
-/// What a start of the machine is called that nobody knows: never that of this one.
+/// Stands for an unknown boot id; differs from every real one.
 pub(super) const UNKNOWN_BOOT: &str = "unknown";
 
-/// A store that nobody else has open while this lives.
+/// A store that no other process can open until this is dropped.
 pub(super) struct Stopped {
     pub(super) dir: PathBuf,
-    /// Power may have been lost since it was last open.
+    /// The machine may have lost power since the store was last open.
     pub(super) after_power_loss: bool,
-    /// The file `format` is to be written anew.
+    /// The file `format` must be written again.
     pub(super) format_broken: bool,
-    /// Files to be made, empty.
+    /// Missing files that a repair creates empty.
     pub(super) absent: Vec<&'static str>,
     _lock: Option<FileLock>,
 }
@@ -30,10 +30,7 @@ impl Stopped {
         let lock = match FileLock::take_existing(&dir.join("lock")) {
             Ok(lock) => Some(lock),
             Err(fault) if fault.errno == Errno::ENOENT => {
-                book.wrong(
-                    Part::Format,
-                    "the file lock is not there: nothing keeps two agents from the store",
-                );
+                book.wrong(Part::Format, "the file lock is missing: two agents could open the store at once");
                 absent.push("lock");
                 None
             }
@@ -45,15 +42,14 @@ impl Stopped {
         };
         let (after_power_loss, format_broken) = read_format(dir, book)?;
         for line in read_damage(dir)? {
-            book.note(Part::Format, format!("known from before: {line}"));
+            book.note(Part::Format, format!("found earlier: {line}"));
         }
         Ok(Self { dir: dir.to_owned(), after_power_loss, format_broken, absent, _lock: lock })
     }
 }
 
 fn is_store(dir: &Path) -> Result<()> {
-    let status =
-        dir.metadata().map_err(|error| Fault::from_os(format!("look at {}", dir.display()), &error))?;
+    let status = dir.metadata().map_err(|error| Fault::from_os(format!("stat {}", dir.display()), &error))?;
     if !status.is_dir() {
         let why = format!("{} is not a directory; name the device directory of a node", dir.display());
         return Err(Fault::new(Errno::ENOTDIR, why));
@@ -75,11 +71,11 @@ fn is_store(dir: &Path) -> Result<()> {
             .to_owned(),
         false => format!("there are stores in it: {}", stores.join(", ")),
     };
-    let why = format!("{} is not the store of a node; {hint}", dir.display());
+    let why = format!("{} is not a node's store; {hint}", dir.display());
     Err(Fault::new(Errno::EINVAL, why))
 }
 
-/// Whether power may have been lost, and whether the file is to be written anew.
+/// Returns whether power may have been lost, and whether the file must be written again.
 fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
     let path = dir.join("format");
     let text = match std::fs::read(&path) {
@@ -87,8 +83,7 @@ fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             book.wrong(
                 Part::Format,
-                "the file format is not there: either the agent died before it had made the store, or somebody has \
-                 removed it",
+                "the file format is missing: the agent failed before it had created the store, or the file was removed",
             );
             return Ok((true, true));
         }
@@ -98,34 +93,37 @@ fn read_format(dir: &Path, book: &mut Book) -> Result<(bool, bool)> {
         Identity::Ours { boot_id: found } => {
             let restarted = found != boot_id()?;
             if restarted {
-                book.note(Part::Format, "the machine was started again since the store was last open");
+                book.note(Part::Format, "the machine was rebooted since the store was last open");
             }
             Ok((restarted, false))
         }
         Identity::OtherVersion { text } => Err(Fault::new(
             Errno::EINVAL,
             format!(
-                "{} says {text:?}, and this version of tameike reads {FORMAT:?}: check the store with the version \
-                 that made it",
+                "{} contains {text:?}, but this version of tameike reads {FORMAT:?}: check the store with the version \
+                 that created it",
                 path.display()
             ),
         )),
         Identity::Damaged => {
             let text = String::from_utf8_lossy(&text);
-            book.wrong(Part::Format, format!("the file format is damaged: it says {:?}", text.trim_end()));
+            book.wrong(
+                Part::Format,
+                format!("the file format is damaged: it contains {:?}", text.trim_end()),
+            );
             Ok((true, true))
         }
     }
 }
 
-/// What the file `format` says.
+/// Parsed content of the file `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Identity<'a> {
-    /// A store of this version, last opened in this start of the machine.
+    /// A store of this version, with the boot id of the last start.
     Ours { boot_id: &'a str },
-    /// A whole file of another version.
+    /// A valid file of another version.
     OtherVersion { text: &'a str },
-    /// Nothing that any version has written.
+    /// Text that no version writes.
     Damaged,
 }
 
@@ -141,7 +139,7 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// Whether the text is that of a whole file of another version.
+/// Returns true if the text is a valid file of another version.
 fn is_version(text: &str) -> bool {
     let number = text.strip_prefix(FORMAT_NAME).and_then(|rest| rest.split_once(' '));
     number.is_some_and(|(number, _)| number != "1" && number.parse::<u32>().is_ok())

@@ -1,5 +1,5 @@
-//! Files of the node-local view, which are files of the node's own disk: each is read to its end. More than that they can be
-//! read nobody knows of them: their file system keeps checksums, or none.
+//! Check of node-local files, which are plain files on the node's disk: reads each to its end. Their file system may or
+//! may not keep checksums.
 
 use super::Counts;
 use super::book::{Aside, Book, Loss, Part};
@@ -8,10 +8,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use tameike_core::Errno;
 
-/// Bytes read at once.
+/// Read size, in bytes.
 const PIECE: usize = 1 << 20;
 
-/// Reads a file to its end; its size.
+/// Reads a file to its end and returns its size.
 pub(super) type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<u64>;
 
 pub(super) fn read_file(path: &Path) -> io::Result<u64> {
@@ -24,10 +24,10 @@ pub(super) fn read_file(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Reads all files of the view below the store's directory.
-pub(super) fn examine(dir: &Path, read: ReadFile<'_>, counts: &mut Counts, book: &mut Book) {
+/// Reads all files of the node-local view.
+pub(super) fn check_files(dir: &Path, read: ReadFile<'_>, counts: &mut Counts, book: &mut Book) {
     let root = dir.join(LOCAL);
-    // A job may have had no need of the view.
+    // A job that did not use the view has no such directory.
     let mut left: Vec<_> = root.exists().then(|| root.clone()).into_iter().collect();
     while let Some(path) = left.pop() {
         let examined = path.read_dir().and_then(|entries| {
@@ -43,7 +43,7 @@ pub(super) fn examine(dir: &Path, read: ReadFile<'_>, counts: &mut Counts, book:
             Ok(())
         });
         if let Err(error) = examined {
-            tell(&root, &path, &error, book);
+            report(&root, &path, &error, book);
         }
     }
 }
@@ -54,23 +54,19 @@ fn examine_file(root: &Path, path: &Path, read: ReadFile<'_>, counts: &mut Count
             counts.local_files += 1;
             counts.local_bytes += size;
         }
-        Err(error) => tell(root, path, &error, book),
+        Err(error) => report(root, path, &error, book),
     }
 }
 
-/// What the disk cannot read is lost; what this user may not read is not examined.
-fn tell(root: &Path, path: &Path, error: &io::Error, book: &mut Book) {
+/// Reports an error: files that the disk cannot read are lost, files without read permission are skipped.
+fn report(root: &Path, path: &Path, error: &io::Error, book: &mut Book) {
     let below = path.strip_prefix(root).unwrap_or(path);
-    let called = format!("node-local:/{}", below.display());
+    let name = format!("node-local:/{}", below.display());
     if error.raw_os_error() != Some(Errno::EIO.0) {
-        return book.note(Part::Local, format!("{called} is not examined: {error}"));
+        return book.note(Part::Local, format!("{name} was skipped: {error}"));
     }
-    let loss = Loss { file: Some(called.clone()), inode: None, bytes: None, cached: false };
-    book.lost(
-        Part::Local,
-        format!("{called} cannot be read ({error}): it is lost, or a part of it"),
-        vec![loss],
-    );
+    let loss = Loss { file: Some(name.clone()), inode: None, bytes: None, cached: false };
+    book.lost(Part::Local, format!("{name} cannot be read ({error}): all or part of it is lost"), vec![loss]);
     let inside: PathBuf = Path::new(LOCAL).join(below);
-    book.set_aside(Aside::File(inside));
+    book.save(Aside::File(inside));
 }

@@ -1,13 +1,12 @@
-//! The examination of a stopped node's store: what is wrong in it, in plain words, and the repair of what can be
-//! repaired without guessing.
+//! Check and repair of a stopped node's store.
 //!
-//! Looking changes nothing, not even what opening the store would: the log is applied again in memory, over a table
-//! whose file is only read. A repair is first carried out in memory, too, until nothing more is found; so what is
-//! told is the same with and without it. Then bytes that are cut aside are copied to `lost+found`, what is lost is
-//! noted in `damage`, and one commit puts the table right ([`repair`]).
+//! - The check changes nothing: it replays the log in memory, over a table file that it only reads.
+//! - A repair runs in memory first, until a round finds nothing more, so the findings are the same with and without it.
+//! - Then the repair copies removed bytes to `lost+found`, lists losses in `damage`, and commits all changes to the
+//!   table at once (`repair`).
 //!
-//! It knows one node. What another node must say (whether a file elsewhere still exists, who has it open) is not
-//! examined. Memory: about 150 bytes per name, inode and run of blocks.
+//! The check sees one node. It cannot verify what other nodes know: whether a file elsewhere exists, or is open.
+//! Memory: about 150 bytes per name, inode and run of blocks.
 
 mod book;
 pub(crate) mod identity;
@@ -36,52 +35,52 @@ use tameike_io::os::owned;
 
 /// Memory for pages of the table, in bytes.
 const TABLE_CACHE_BYTES: usize = 16 << 20;
-/// Times that the records are gone through after repairs; each may show what the one before hid.
+/// Maximum number of rounds; the repairs of one may reveal findings that they hid.
 const ROUNDS_MAX: usize = 16;
 
-/// What other rooms keep in the store.
+/// Checks of records that other crates own.
 pub trait Rooms {
-    /// Applies a record of the log again that is not of extents.
+    /// Applies a log record that is not of extents.
     ///
     /// # Errors
-    /// When it is damaged.
+    /// `EIO` if it is damaged.
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()>;
-    /// Examines the journal of the cache view. `dirty` are the files of it with dirty bytes in the store.
+    /// Checks the journal of the cache view. `dirty` are its files with dirty bytes in the store.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// `EIO` if the table cannot be read.
     fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()>;
-    /// Where a file of the cache view is, relative to the shared directory, if the store knows.
+    /// Path of a file of the cache view, relative to the shared directory, if the store knows it.
     fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String>;
 }
 
 /// A file of the cache view with dirty bytes in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirty {
-    /// Which file.
+    /// The file.
     pub inode: InodeId,
-    /// How many bytes.
+    /// Number of dirty bytes.
     pub bytes: u64,
-    /// Whether the record of the file belongs on this node.
+    /// Whether this node coordinates the file.
     pub coordinated_here: bool,
 }
 
-/// What the examination met.
+/// Number of objects checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records of the log.
     pub log_records: u64,
     /// Inodes of the job-shared and node-local views.
     pub inodes: u64,
-    /// Names of them.
+    /// Names of these inodes.
     pub names: u64,
-    /// Units with bytes.
+    /// Units with data.
     pub units: u64,
-    /// Bytes whose checksums were compared.
+    /// Bytes whose checksums were verified.
     pub bytes: u64,
     /// Files of the cache view with dirty bytes here.
     pub dirty_files: u64,
-    /// Bytes that the shared file system does not have.
+    /// Number of dirty bytes.
     pub dirty_bytes: u64,
     /// Files of the node-local view that were read.
     pub local_files: u64,
@@ -89,33 +88,34 @@ pub struct Counts {
     pub local_bytes: u64,
 }
 
-/// What was found, and what became of it.
+/// Result of a check, and of its repair.
 #[derive(Debug)]
 pub struct Report {
-    /// In the order of the parts.
+    /// Findings, in the order of [`Part`].
     pub findings: Vec<Finding>,
-    /// What was met.
+    /// Number of objects checked.
     pub counts: Counts,
     /// Whether something was repaired.
     pub repaired: bool,
-    /// Where the repair has put what was cut aside, if there was something.
+    /// Directory of what the repair saved, if anything.
     pub lost_and_found: Option<PathBuf>,
 }
 
 impl Report {
-    /// The worst of what was found, if anything.
+    /// The highest severity, if there are findings.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// Examines the store in `dir`, and repairs it when `repair`. `progress` is told how many of how many bytes have been
-/// compared with their checksums.
+/// Checks the store in `dir`, and repairs it if `repair`. `progress` receives the number of bytes verified so far, and
+/// the total.
 ///
 /// # Errors
-/// `EINVAL` when the directory is no store, or one of another version; `EBUSY` when a process has it open; `EPERM` when it is to be repaired
-/// and another user has it or can write to it; what the
-/// disk says. After an error of a repair, nothing is lost that was there before: it can be repeated.
+/// - `EINVAL` if the directory is not a store, or one of another version
+/// - `EBUSY` if a process has it open
+/// - `EPERM` if a repair is requested and another user owns it or can write to it
+/// - those of the disk; a failed repair loses nothing and can be repeated
 pub fn check(
     dir: &Path,
     rooms: &dyn Rooms,
@@ -125,7 +125,7 @@ pub fn check(
     check_reading(dir, rooms, repair, progress, &local::read_file)
 }
 
-/// As [`check`], reading files of the node-local view by `read`.
+/// As [`check`], with `read` for files of the node-local view.
 fn check_reading(
     dir: &Path,
     rooms: &dyn Rooms,
@@ -136,52 +136,52 @@ fn check_reading(
     let mut book = Book::default();
     let stopped = Stopped::enter(dir, &mut book)?;
     if repair {
-        refuse_foreign(dir)?;
+        require_ownership(dir)?;
     }
-    let whole_table = open_table(dir, &mut book)?;
-    let kv: Arc<dyn Kv> = match &whole_table {
+    let intact_table = open_table(dir, &mut book)?;
+    let kv: Arc<dyn Kv> = match &intact_table {
         Some(kv) => kv.clone(),
         None => Arc::new(MemoryKv::default()),
     };
     let (logs, extents) = (read_logs(dir, &mut book)?, Extents::open(&dir.join(EXTENTS))?);
     let (ledger, mut counts) =
         examine(kv, logs, &extents, stopped.after_power_loss, rooms, progress, &mut book)?;
-    local::examine(dir, read, &mut counts, &mut book);
+    local::check_files(dir, read, &mut counts, &mut book);
     let needed = repair && book.has_repairs();
     let lost_and_found = match needed {
-        true => repair::carry_out(&stopped, whole_table.is_none(), ledger, &extents, &book)?,
+        true => repair::carry_out(&stopped, intact_table.is_none(), ledger, &extents, &book)?,
         false => None,
     };
     Ok(Report { findings: book.findings, counts, repaired: needed, lost_and_found })
 }
 
-/// Whoever else can write to a store may have put links in the place of files that a repair writes.
-fn refuse_foreign(dir: &Path) -> Result<()> {
+/// Fails if another user can write to the store, who may have put symbolic links where a repair writes.
+fn require_ownership(dir: &Path) -> Result<()> {
     match owned::is_own_dir(dir) {
         Err(fault) if fault.errno == Errno::EPERM && dir.is_dir() => {
-            Err(fault.context("a store is repaired by its owner, when nobody else can write to it"))
+            Err(fault.context("only the owner can repair a store, and only if no other user can write to it"))
         }
-        // What else is wrong with it is told as without a repair.
+        // The check reports other errors.
         _ => Ok(()),
     }
 }
 
-/// The media of a store that has stopped, wherever they are.
+/// The media of a stopped store, real or simulated.
 pub struct StoppedMedia {
-    /// The table's store.
+    /// The key-value store of the table.
     pub kv: Arc<dyn Kv>,
-    /// Content of the files of the log.
+    /// Contents of the log files.
     pub logs: [Vec<u8>; 2],
-    /// Where the bytes of units are.
+    /// The medium of the data.
     pub device: Box<dyn Device>,
     /// Its size in bytes.
     pub device_size: u64,
 }
 
-/// Examines a store as [`check`] does, when no power was lost since it was open.
+/// Checks a store as [`check`] does, without a power loss.
 ///
 /// # Errors
-/// When the table cannot be read.
+/// `EIO` if the table cannot be read.
 pub fn check_media(media: StoppedMedia, rooms: &dyn Rooms) -> Result<Report> {
     let mut book = Book::default();
     let extents = Extents::on(media.device, media.device_size);
@@ -189,7 +189,7 @@ pub fn check_media(media: StoppedMedia, rooms: &dyn Rooms) -> Result<Report> {
     Ok(Report { findings: book.findings, counts, repaired: false, lost_and_found: None })
 }
 
-/// Looks at everything, and takes down what is found.
+/// Checks all parts except node-local files.
 fn examine(
     kv: Arc<dyn Kv>,
     logs: [Vec<u8>; 2],
@@ -206,24 +206,23 @@ fn examine(
     Ok((ledger, counts))
 }
 
-/// The table, looked at without being changed; `None` when it cannot be used.
+/// Opens the table without changing its file; `None` if it is unusable.
 fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
     let path = dir.join("table");
     if !path.exists() {
         book.lost(
             Part::Table,
-            "the table is not there: every name, unit and journal record that was in it is lost",
+            "the table is missing: its names, units and journal records are lost",
             vec![Loss::everything()],
         );
         return Ok(None);
     }
-    match RedbKv::look_at(&path, TABLE_CACHE_BYTES) {
+    match RedbKv::open_copy_on_write(&path, TABLE_CACHE_BYTES) {
         Ok(kv) => Ok(Some(Arc::new(kv))),
         Err(fault) if fault.errno == Errno::EIO => {
-            let words = format!(
-                "the table is damaged ({fault}): every name, unit and journal record that was in it is lost"
-            );
-            book.lost(Part::Table, words, vec![Loss::everything()]);
+            let message =
+                format!("the table is damaged ({fault}): its names, units and journal records are lost");
+            book.lost(Part::Table, message, vec![Loss::everything()]);
             Ok(None)
         }
         Err(fault) => Err(fault),
@@ -237,7 +236,7 @@ fn read_logs(dir: &Path, book: &mut Book) -> Result<[Vec<u8>; 2]> {
         if !path.exists() {
             book.lost(
                 Part::Log,
-                format!("{name} is not there: the changes that were only in it are lost"),
+                format!("{name} is missing: the changes that only it had are lost"),
                 vec![Loss::unknown()],
             );
             continue;
@@ -248,7 +247,7 @@ fn read_logs(dir: &Path, book: &mut Book) -> Result<[Vec<u8>; 2]> {
     Ok(logs)
 }
 
-/// The table with the log applied to it, and the number of records in the log.
+/// Replays the log over the table; returns the result and the number of log records.
 fn examine_log(
     logs: [Vec<u8>; 2],
     after_power_loss: bool,
@@ -271,28 +270,28 @@ fn examine_log(
         book.note(
             Part::Log,
             format!(
-                "{} ends in {size} bytes that are no whole record (from byte {place} on): the agent died as it \
-                 wrote them; they were never acknowledged as safe, and are dropped",
+                    "{} ends in {size} bytes that are no whole record (from byte {place} on): the agent failed while it \
+                     wrote them; they were never acknowledged, and are dropped",
                 LOG_NAMES[number]
             ),
         );
     }
-    if let Some(sequence) = report.cut {
+    if let Some(sequence) = report.truncated_at {
         book.note(
             Part::Log,
             format!(
-                "the machine was started again since: records of the log from {sequence} on, whose data was never \
-                 safe, are dropped"
+                    "the machine was rebooted: the log is dropped from record {sequence} on, whose data never became \
+                     durable"
             ),
         );
     }
-    for words in report.lost {
-        book.lost(Part::Log, words, vec![Loss::unknown()]);
+    for message in report.lost {
+        book.lost(Part::Log, message, vec![Loss::unknown()]);
     }
     Ok((ledger, report.records))
 }
 
-/// Goes through the records as often as repairs of them show more.
+/// Checks the records in rounds, until the repairs of a round reveal nothing more.
 fn examine_records(
     ledger: &Inspection,
     rooms: &dyn Rooms,
@@ -322,12 +321,12 @@ fn examine_records(
         counts.dirty_files = found.dirty.len() as u64;
         counts.dirty_bytes = found.dirty.iter().map(|dirty| dirty.bytes).sum();
         let changes = book.take_changes();
-        if changes.is_empty() && !book.waits() {
+        if changes.is_empty() && !book.has_units_to_remove() {
             return Ok(());
         }
         ledger.change(changes);
     }
     Err(Fault::io(
-        "the records contradict each other however they are put right; the store cannot be repaired",
+        "the records still contradict each other after {ROUNDS_MAX} repairs; the store cannot be repaired",
     ))
 }

@@ -1,9 +1,14 @@
-//! Carrying a repair out.
+//! Execution of a repair, in this order:
 //!
-//! In this order: copies of what is cut aside are made safe in `lost+found`, where files that cannot be read go; what is lost is noted in `damage`;
-//! blocks that two units name are copied; a table that cannot be used is moved to `lost+found`; one commit makes all
-//! changes to the table, with those of the log; the log is emptied; the small files are put right. A repair that is
-//! cut off anywhere can be begun again: what it had not reached is found as before.
+//! 1. copy removed records and bytes to `lost+found`, and move unreadable files there; sync
+//! 2. list the losses in `damage`
+//! 3. copy blocks that two units name
+//! 4. move an unusable table to `lost+found`
+//! 5. commit all changes to the table, with those of the log, at once
+//! 6. empty the log
+//! 7. write `format` and missing files
+//!
+//! An interrupted repair can be repeated: a new check finds what it did not reach.
 
 use super::book::{Aside, Book, Finding, Severity};
 use super::identity::{Stopped, UNKNOWN_BOOT};
@@ -27,7 +32,7 @@ fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Fault {
     Fault::from_os(format!("{doing} {}", path.display()), error)
 }
 
-/// Makes the changes of an examination. Returns where things were put aside, if some were.
+/// Makes the changes of a check. Returns the directory of what it saved, if anything.
 pub(super) fn carry_out(
     stopped: &Stopped,
     replace_table: bool,
@@ -37,21 +42,22 @@ pub(super) fn carry_out(
 ) -> Result<Option<PathBuf>> {
     let dir = &stopped.dir;
     let lost: Vec<_> = book.findings.iter().filter(|finding| finding.severity == Severity::Lost).collect();
-    let needs_place = !lost.is_empty() || !book.aside.is_empty() || replace_table;
-    let place = needs_place.then(|| dir.join(ASIDE));
-    if let Some(place) = &place {
-        std::fs::create_dir_all(place).map_err(|error| failed("make the directory", place, &error))?;
-        owned::is_own_dir(place)?;
-        keep_copies(dir, place, extents, book)?;
-        list(place, &lost)?;
-        sync_directory(place)?;
+    let needs_directory = !lost.is_empty() || !book.aside.is_empty() || replace_table;
+    let lost_found = needs_directory.then(|| dir.join(ASIDE));
+    if let Some(lost_found) = &lost_found {
+        std::fs::create_dir_all(lost_found)
+            .map_err(|error| failed("create the directory", lost_found, &error))?;
+        owned::is_own_dir(lost_found)?;
+        keep_copies(dir, lost_found, extents, book)?;
+        list(lost_found, &lost)?;
+        sync_directory(lost_found)?;
     }
     let cached = lost.iter().filter(|finding| finding.lost.iter().any(|loss| loss.cached));
     write_damage(dir, &cached.map(|finding| finding.words.clone()).collect::<Vec<_>>())?;
     extents.copy_blocks(&dir.join(EXTENTS), &book.copies)?;
     let table = dir.join(TABLE);
-    if let (true, Some(place)) = (replace_table && table.exists(), &place) {
-        let aside = free_name(place, TABLE);
+    if let (true, Some(lost_found)) = (replace_table && table.exists(), &lost_found) {
+        let aside = free_name(lost_found, TABLE);
         std::fs::rename(&table, &aside).map_err(|error| failed("set aside", &table, &error))?;
     }
     sync_directory(dir)?;
@@ -66,24 +72,24 @@ pub(super) fn carry_out(
         Format { path: dir.join("format"), boot_id: UNKNOWN_BOOT.to_owned() }.write()?;
     }
     sync_directory(dir)?;
-    Ok(place)
+    Ok(lost_found)
 }
 
-/// A name in the directory that is not taken.
+/// A name in the directory that is free.
 fn free_name(dir: &Path, name: &str) -> PathBuf {
     let first = std::iter::once(dir.join(name));
     let more = (1..).map(|number| dir.join(format!("{name}.{number}")));
     first.chain(more).find(|path| !path.exists()).unwrap_or_else(|| dir.join(name))
 }
 
-fn keep_copies(dir: &Path, place: &Path, extents: &Extents, book: &Book) -> Result<()> {
+fn keep_copies(dir: &Path, lost_found: &Path, extents: &Extents, book: &Book) -> Result<()> {
     if book
         .findings
         .iter()
         .any(|finding| finding.part == super::Part::Log && finding.severity == Severity::Lost)
     {
         for name in LOG_NAMES.into_iter().filter(|name| dir.join(name).exists()) {
-            let (from, to) = (dir.join(name), free_name(place, name));
+            let (from, to) = (dir.join(name), free_name(lost_found, name));
             std::fs::copy(&from, &to).map_err(|error| failed("copy", &from, &error))?;
         }
     }
@@ -92,7 +98,7 @@ fn keep_copies(dir: &Path, place: &Path, extents: &Extents, book: &Book) -> Resu
         match aside {
             Aside::Record(key, value) => records.push_str(&format!("{} {}\n", hex(key), hex(value))),
             Aside::Bytes { unit, start, device } => {
-                let path = place.join(format!("{:016x}", unit.inode.0));
+                let path = lost_found.join(format!("{:016x}", unit.inode.0));
                 let Some(bytes) = extents.readable(device.clone()) else { continue };
                 let write = || {
                     let file = OpenOptions::new().create(true).write(true).truncate(false).open(&path)?;
@@ -103,18 +109,18 @@ fn keep_copies(dir: &Path, place: &Path, extents: &Extents, book: &Book) -> Resu
             }
             Aside::File(inside) => {
                 let (from, name) = (dir.join(inside), inside.to_string_lossy().replace('/', "-"));
-                std::fs::rename(&from, free_name(place, &name))
+                std::fs::rename(&from, free_name(lost_found, &name))
                     .map_err(|error| failed("set aside", &from, &error))?;
             }
         }
     }
-    if records.is_empty() { Ok(()) } else { append(&place.join("records"), &records) }
+    if records.is_empty() { Ok(()) } else { append(&lost_found.join("records"), &records) }
 }
 
-/// What is lost, as it is told.
-fn list(place: &Path, lost: &[&Finding]) -> Result<()> {
+/// Appends the losses to `lost.txt`.
+fn list(lost_found: &Path, lost: &[&Finding]) -> Result<()> {
     let lines: String = lost.iter().map(|finding| format!("{}\n", finding.words)).collect();
-    if lines.is_empty() { Ok(()) } else { append(&place.join("lost.txt"), &lines) }
+    if lines.is_empty() { Ok(()) } else { append(&lost_found.join("lost.txt"), &lines) }
 }
 
 fn append(path: &Path, text: &str) -> Result<()> {

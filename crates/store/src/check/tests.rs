@@ -9,13 +9,13 @@ use tameike_core::{Errno, UnitId};
 const DIRTY: UnitId = UnitId { inode: CACHED, index: 0 };
 const CLEAN: UnitId = UnitId { inode: CACHED, index: 2 };
 
-/// Place of the first block of the extents file that begins with `byte`.
+/// Offset of the first block of the extents file that begins with `byte`.
 fn block_of(bytes: &[u8], byte: u8) -> usize {
     bytes.chunks(4096).position(|block| block[0] == byte).expect("a block") * 4096
 }
 
 #[test]
-fn a_whole_store_is_called_whole() {
+fn an_intact_store_has_no_findings() {
     for moved in [false, true] {
         let bed = Bed::new(moved);
         assert_eq!(bed.found(), Vec::<String>::new(), "moved: {moved}");
@@ -27,7 +27,7 @@ fn a_whole_store_is_called_whole() {
 }
 
 #[test]
-fn a_log_that_ends_in_the_middle_of_a_record_is_no_damage() {
+fn a_torn_last_log_record_is_no_damage() {
     let bed = Bed::new(false);
     bed.edit("log.0", |log| log.extend_from_within(0..10));
     let report = bed.check(true);
@@ -37,20 +37,20 @@ fn a_log_that_ends_in_the_middle_of_a_record_is_no_damage() {
         "{words:?}"
     );
     assert!(!report.repaired);
-    bed.look(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
+    bed.reopen(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
 }
 
 #[test]
-fn a_record_broken_in_the_middle_of_the_log_is_told_and_the_others_are_kept() {
+fn a_damaged_log_record_is_reported_and_the_others_survive() {
     let bed = Bed::new(false);
     bed.edit("log.0", |log| {
-        // The record of the first write to the cache view: its bytes are the key of the unit.
+        // The record of the first write to the cache view begins with the key of the unit.
         let key = [&b"u"[..], &CACHED.0.to_be_bytes(), &0u64.to_be_bytes()].concat();
         let place = log.windows(key.len()).position(|bytes| bytes == key).expect("the record");
         log[place + 20] ^= 1;
     });
     assert_eq!(bed.found(), ["lost records 9 to 9 of the log are missing or broken"]);
-    bed.look(|store| {
+    bed.reopen(|store| {
         assert_eq!(bed.read(store, DIRTY), [None; 10_000]);
         assert_eq!(bed.read(store, CLEAN), [Some(5); 10_000]);
         assert_eq!(store.damage, ["records 9 to 9 of the log are missing or broken"]);
@@ -59,24 +59,27 @@ fn a_record_broken_in_the_middle_of_the_log_is_told_and_the_others_are_kept() {
 }
 
 #[test]
-fn a_last_record_that_is_broken_is_not_taken_for_one_that_was_cut_off() {
+fn a_damaged_last_log_record_differs_from_a_torn_one() {
     let bed = Bed::new(false);
     bed.edit("log.0", |log| {
         let last = log.len() - 1;
         log[last] ^= 1;
     });
     let Err(refused) = bed.open() else { panic!("a store with a broken record was opened") };
-    assert!(refused.message.contains("record 10 is missing or broken (all of it stands"), "{refused}");
+    assert!(
+        refused.to_string().contains("record 10 is missing or broken (the checksum at byte"),
+        "{refused}"
+    );
     let found = bed.found();
     assert!(
         matches!(found.as_slice(), [one] if one.contains("record 10, the last of the log, is broken")),
         "{found:?}"
     );
-    bed.look(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
+    bed.reopen(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
 }
 
 #[test]
-fn a_damaged_table_is_set_aside() {
+fn a_damaged_table_is_saved() {
     let bed = Bed::new(true);
     bed.edit("table", |table| {
         let place = table.windows(5).position(|bytes| bytes == b"hello").expect("the content");
@@ -85,27 +88,27 @@ fn a_damaged_table_is_set_aside() {
     let found = bed.found();
     assert!(matches!(found.as_slice(), [one] if one.starts_with("lost the table is damaged")), "{found:?}");
     assert!(bed.path("lost+found/table").is_file());
-    bed.look(|store| assert_eq!(store.damage.len(), 1));
+    bed.reopen(|store| assert_eq!(store.damage.len(), 1));
 }
 
 #[test]
-fn a_file_of_the_store_that_is_gone_is_missed() {
+fn missing_files_of_a_store_are_reported() {
     for (name, words) in [
-        ("table", "lost the table is not there"),
-        ("log.1", "lost log.1 is not there"),
-        ("lock", "wrong the file lock is not there"),
-        ("format", "wrong the file format is not there"),
+        ("table", "lost the table is missing"),
+        ("log.1", "lost log.1 is missing"),
+        ("lock", "wrong the file lock is missing"),
+        ("format", "wrong the file format is missing"),
     ] {
         let bed = Bed::new(true);
         std::fs::remove_file(bed.path(name)).unwrap();
         let found = bed.found();
         assert!(found.iter().any(|found| found.starts_with(words)), "{name}: {found:?}");
-        bed.look(|_| ());
+        bed.reopen(|_| ());
     }
 }
 
 #[test]
-fn lost_bytes_are_named_and_their_neighbours_kept() {
+fn lost_bytes_are_reported_and_their_neighbours_survive() {
     let bed = Bed::new(true);
     bed.edit("extents", |extents| {
         for byte in [9, 5, 7] {
@@ -121,24 +124,24 @@ fn lost_bytes_are_named_and_their_neighbours_kept() {
     ];
     assert_eq!(found.len(), starts.len(), "{found:?}");
     for (found, start) in found.iter().zip(starts) {
-        assert!(found.starts_with(start) && found.contains("do not have their checksums"), "{found}");
+        assert!(found.starts_with(start) && found.contains("do not match their checksums"), "{found}");
     }
     assert!(found[2].ends_with("clean bytes of out/result, which the shared file system has"), "{found:?}");
-    bed.look(|store| {
+    bed.reopen(|store| {
         for (unit, byte) in [(DIRTY, 9), (CLEAN, 5), (UnitId { inode: bed.data, index: 1 }, 7)] {
             let whole = |at: usize| if (4096..8192).contains(&at) { None } else { Some(byte) };
             assert_eq!(bed.read(store, unit), (0..10_000).map(whole).collect::<Vec<_>>());
         }
-        assert_eq!(store.damage, [found[1].strip_prefix("lost ").unwrap()], "the cache view's alone");
+        assert_eq!(store.damage, [found[1].strip_prefix("lost ").unwrap()], "only losses of the cache view");
     });
     let aside = std::fs::read(bed.path(&format!("lost+found/{:016x}", bed.data.0))).unwrap();
     assert_eq!((aside.len(), aside[1_052_672], aside[1_052_673]), (1_056_768, 7 ^ 1, 7));
-    let told = std::fs::read_to_string(bed.path("lost+found/lost.txt")).unwrap();
-    assert_eq!(told.lines().count(), 2);
+    let listed = std::fs::read_to_string(bed.path("lost+found/lost.txt")).unwrap();
+    assert_eq!(listed.lines().count(), 2);
 }
 
 #[test]
-fn a_cut_or_missing_extents_file_loses_what_lay_beyond() {
+fn a_truncated_or_missing_extents_file_loses_its_units() {
     let bed = Bed::new(true);
     bed.edit("extents", |extents| {
         let place = block_of(extents, 9);
@@ -146,38 +149,38 @@ fn a_cut_or_missing_extents_file_loses_what_lay_beyond() {
     });
     let found = bed.found();
     assert!(found.iter().any(|found| found.starts_with("lost bytes 0 to 9999 of out/result")), "{found:?}");
-    bed.look(|store| assert_eq!(bed.read(store, DIRTY), [None; 10_000]));
+    bed.reopen(|store| assert_eq!(bed.read(store, DIRTY), [None; 10_000]));
     let bed = Bed::new(true);
     std::fs::remove_file(bed.path("extents")).unwrap();
     assert_eq!(bed.found().len(), 3);
 }
 
 #[test]
-fn what_is_no_stopped_store_is_refused_in_words() {
+fn checks_of_running_stores_and_other_directories_fail() {
     let refused = |path: &std::path::Path| check(path, &Plain, true, &mut |_, _| {}).unwrap_err();
     let bed = Bed::new(false);
     let above = refused(bed.home.path().parent().unwrap());
     assert_eq!(above.errno, Errno::EINVAL);
     assert!(
-        above.message.contains(&bed.home.path().display().to_string()),
+        above.to_string().contains(&bed.home.path().display().to_string()),
         "it names the stores in it: {above}"
     );
-    assert!(refused(&bed.path("table")).message.contains("is not a directory"));
+    assert!(refused(&bed.path("table")).to_string().contains("is not a directory"));
     assert_eq!(refused(&bed.path("nothing")).errno, Errno::ENOENT);
     let store = bed.open().unwrap();
     let busy = refused(bed.home.path());
     assert_eq!(busy.errno, Errno::EBUSY);
-    assert!(busy.message.contains("end it first"), "{busy}");
+    assert!(busy.to_string().contains("end it first"), "{busy}");
     drop(store);
     std::fs::write(bed.path("format"), "tameike-store 2 x\n").unwrap();
-    assert!(refused(bed.home.path()).message.contains("with the version that made it"));
+    assert!(refused(bed.home.path()).to_string().contains("with the version that created it"));
     std::fs::write(bed.path("format"), "tameike-st\u{1}re 1 x\n").unwrap();
     assert!(bed.found().iter().any(|found| found.starts_with("wrong the file format is damaged")));
-    bed.look(|_| ());
+    bed.reopen(|_| ());
 }
 
 #[test]
-fn after_a_restart_of_the_machine_unsafe_records_are_dropped_and_that_is_no_damage() {
+fn records_that_were_not_durable_before_a_reboot_are_no_damage() {
     let bed = Bed::new(false);
     std::fs::write(bed.path("format"), "tameike-store 1 another-boot\n").unwrap();
     bed.edit("extents", |extents| {
@@ -186,12 +189,12 @@ fn after_a_restart_of_the_machine_unsafe_records_are_dropped_and_that_is_no_dama
     });
     let report = bed.check(true);
     let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
-    assert!(words.iter().any(|words| words.contains("records of the log from 10 on")), "{words:?}");
+    assert!(words.iter().any(|words| words.contains("dropped from record 10 on")), "{words:?}");
     assert!(!report.repaired);
-    bed.look(|store| assert_eq!(bed.read(store, CLEAN), [None; 10_000]));
+    bed.reopen(|store| assert_eq!(bed.read(store, CLEAN), [None; 10_000]));
 }
 
-/// Names the store for [`repairs_a_store_for_another_test`].
+/// Environment variable with the store of [`repairs_a_store_for_another_test`].
 const STORE: &str = "TAMEIKE_TEST_STORE";
 const BEGINS: &str = "the repair begins";
 
@@ -203,7 +206,7 @@ fn repairs_a_store_for_another_test() {
     check(std::path::Path::new(&dir), &Plain, true, &mut |_, _| {}).unwrap();
 }
 
-/// Repairs the store in a process that is killed after so many milliseconds; whether it had ended before.
+/// Repairs the store in a process that is killed after `delay_ms`. Returns true if it had exited before.
 fn killed_after(bed: &Bed, delay_ms: u32) -> bool {
     use std::io::BufRead;
     use std::process::{Command, Stdio};
@@ -226,7 +229,7 @@ fn killed_after(bed: &Bed, delay_ms: u32) -> bool {
 }
 
 #[test]
-fn a_repair_that_is_killed_and_begun_again_ends_well() {
+fn a_killed_repair_can_be_repeated() {
     let break_log = |bed: &Bed| {
         bed.edit("log.0", |log| {
             let middle = log.len() / 2;
@@ -259,7 +262,7 @@ fn a_repair_that_is_killed_and_begun_again_ends_well() {
             let ended = killed_after(&bed, delay_ms);
             let found = bed.found();
             assert!(!ended || found.is_empty(), "{found:?}");
-            bed.look(|store| assert!(!store.damage.is_empty(), "what is lost stays known"));
+            bed.reopen(|store| assert!(!store.damage.is_empty(), "losses stay listed"));
             if ended {
                 break;
             }
@@ -269,7 +272,7 @@ fn a_repair_that_is_killed_and_begun_again_ends_well() {
 }
 
 #[test]
-fn files_of_the_node_local_view_are_read_to_their_ends() {
+fn a_check_reads_node_local_files() {
     let bed = Bed::new(true);
     std::fs::create_dir_all(bed.path("local/deep/er")).unwrap();
     std::fs::write(bed.path("local/deep/er/one"), [1; 5000]).unwrap();
@@ -278,7 +281,7 @@ fn files_of_the_node_local_view_are_read_to_their_ends() {
     assert_eq!(bed.found(), Vec::<String>::new());
     let counts = bed.check(false).counts;
     assert_eq!((counts.local_files, counts.local_bytes), (2, 5007));
-    // One that the disk cannot read any more.
+    // A file that the disk cannot read.
     let read = |path: &std::path::Path| match path.ends_with("local/two") {
         true => Err(std::io::Error::from_raw_os_error(Errno::EIO.0)),
         false => super::local::read_file(path),
@@ -294,17 +297,17 @@ fn files_of_the_node_local_view_are_read_to_their_ends() {
         );
         assert_eq!((report.counts.local_files, report.counts.local_bytes), (1, 5000));
     }
-    assert!(check(false).findings.is_empty(), "it is out of the way");
+    assert!(check(false).findings.is_empty(), "the repair moved it");
     assert_eq!(std::fs::read(bed.path("lost+found/local-two")).unwrap(), [2; 7]);
-    bed.look(|store| assert_eq!(store.damage, Vec::<String>::new(), "the cache view has lost nothing"));
+    bed.reopen(|store| assert_eq!(store.damage, Vec::<String>::new(), "no loss of the cache view"));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 16))]
 
-    /// Whatever bytes change, what is said is said again by a repair, after which the store is whole and opens.
+    /// A check finds the same with and without repair; a repaired store has no findings, and opens.
     #[test]
-    fn any_damage_is_survived(
+    fn any_damage_can_be_repaired(
         moved in any::<bool>(),
         flips in prop::collection::vec((0usize..5, any::<prop::sample::Index>(), 1u8..=255), 1..4),
     ) {
@@ -312,7 +315,7 @@ proptest! {
         for (file, place, bits) in flips {
             let name = ["log.0", "log.1", "table", "extents", "format"][file];
             bed.edit(name, |bytes| {
-                // Of the extents only the used part.
+                // The used part of the extents.
                 let length = bytes.len().min(64 << 10);
                 if length > 0 {
                     let place = place.index(length);
@@ -321,11 +324,11 @@ proptest! {
             });
         }
         match bed.try_check(false) {
-            // Only a version that reads as another one stops a check.
-            Err(fault) => prop_assert!(fault.message.contains("with the version that made it"), "{}", fault),
+            // Damage that looks like another version stops a check.
+            Err(fault) => prop_assert!(fault.to_string().contains("with the version that created it"), "{}", fault),
             Ok(_) => {
                 bed.found();
-                bed.look(|_| ());
+                bed.reopen(|_| ());
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Free blocks of the device.
+//! Best-fit allocator of free blocks on the device.
 //!
-//! Best fit. Free blocks are *warm* while the file below has space for them, as far as is known, and *cold* when it
-//! has none; warm ones are used again first. Memory: about 100 bytes per run of free blocks.
+//! Free blocks are *warm* if the extents file is known to have space allocated for them, or *cold* if it has none. The
+//! allocator prefers warm ones. Memory: about 100 bytes per run of free blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Runs of free blocks, joined where they touch.
+/// Runs of free blocks; adjacent runs are merged.
 #[derive(Debug, Default)]
 pub(super) struct FreeMap {
     by_start: BTreeMap<u64, u64>,
@@ -33,7 +33,6 @@ impl FreeMap {
         self.total -= run.end - run.start;
     }
 
-    /// The run that has `block`.
     fn run_of(&self, block: u64) -> Option<Range<u64>> {
         let (&start, &end) = self.by_start.range(..=block).next_back()?;
         (block < end).then_some(start..end)
@@ -51,7 +50,7 @@ impl FreeMap {
         self.add_run(blocks);
     }
 
-    /// Takes exactly these blocks; false when not all of them are free.
+    /// Takes exactly these blocks. Returns false if not all of them are free.
     pub(super) fn carve(&mut self, blocks: &Range<u64>) -> bool {
         let Some(run) = self.run_of(blocks.start).filter(|run| blocks.end <= run.end) else { return false };
         self.remove_run(&run);
@@ -60,14 +59,12 @@ impl FreeMap {
         true
     }
 
-    /// Takes `count` blocks from the smallest run that has them.
     fn take(&mut self, count: u64) -> Option<Range<u64>> {
         let &(_, start) = self.by_length.range((count, 0)..).next()?;
         let blocks = start..start + count;
         self.carve(&blocks).then_some(blocks)
     }
 
-    /// Takes the largest run, or its first `limit` blocks.
     pub(super) fn take_largest(&mut self, limit: u64) -> Option<Range<u64>> {
         let &(length, start) = self.by_length.last()?;
         let blocks = start..start + length.min(limit);
@@ -79,15 +76,13 @@ impl FreeMap {
     }
 }
 
-/// Which free blocks may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     Any,
-    /// Those that have space: what is below has no more.
+    /// Only blocks with allocated space, for when the disk is full.
     Warm,
 }
 
-/// All free blocks.
 #[derive(Debug, Default)]
 pub(super) struct Allocator {
     pub(super) warm: FreeMap,
@@ -95,7 +90,7 @@ pub(super) struct Allocator {
 }
 
 impl Allocator {
-    /// `count` blocks, all free: cold when the file below is new, else warm, as what lies below them is not known.
+    /// `count` blocks, all free: cold in a new file, else warm, since their allocation is unknown.
     pub(super) fn new(count: u64, is_new: bool) -> Self {
         let mut allocator = Self::default();
         if is_new { &mut allocator.cold } else { &mut allocator.warm }.insert(0..count);
@@ -106,17 +101,17 @@ impl Allocator {
         self.warm.total() + self.cold.total()
     }
 
-    /// Takes just these blocks; whether they were free.
+    /// Takes exactly these blocks. Returns false if not all of them are free.
     pub(super) fn claim(&mut self, blocks: &Range<u64>) -> bool {
         self.warm.carve(blocks) || self.cold.carve(blocks)
     }
 
-    /// Takes `count` blocks: at `wish` if they are free there, else in one run, else in several. `None` when
-    /// there are not so many.
+    /// Takes `count` blocks: at `preferred` if they are free there, else in one run, else in several. Returns `None` if
+    /// fewer blocks are free.
     pub(super) fn allocate(
         &mut self,
         count: u64,
-        wish: Option<u64>,
+        preferred: Option<u64>,
         choice: Choice,
     ) -> Option<Vec<Range<u64>>> {
         let mut none = FreeMap::default();
@@ -125,7 +120,7 @@ impl Allocator {
         if warm.total() + cold.total() < count {
             return None;
         }
-        if let Some(start) = wish {
+        if let Some(start) = preferred {
             let blocks = start..start + count;
             if warm.carve(&blocks) || cold.carve(&blocks) {
                 return Some(vec![blocks]);
@@ -160,8 +155,8 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (1u64..20, prop::option::of(0u64..64), prop::bool::weighted(0.7)).prop_map(|(count, wish, any)| {
-                Step::Allocate(count, wish, if any { Choice::Any } else { Choice::Warm })
+            4 => (1u64..20, prop::option::of(0u64..64), prop::bool::weighted(0.7)).prop_map(|(count, preferred, any)| {
+                Step::Allocate(count, preferred, if any { Choice::Any } else { Choice::Warm })
             }),
             3 => any::<usize>().prop_map(Step::Free),
             1 => Just(Step::Chill),
@@ -170,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_block_is_given_twice_and_none_is_lost(
+        fn no_block_is_allocated_twice_or_lost(
             is_new in any::<bool>(), steps in prop::collection::vec(step(), 0..100),
         ) {
             let mut allocator = Allocator::new(64, is_new);
@@ -178,9 +173,9 @@ mod tests {
             let mut runs: Vec<Range<u64>> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Allocate(count, wish, choice) => {
+                    Step::Allocate(count, preferred, choice) => {
                         let (warm, cold) = (allocator.warm.total(), allocator.cold.total());
-                        let Some(taken) = allocator.allocate(count, wish, choice) else {
+                        let Some(taken) = allocator.allocate(count, preferred, choice) else {
                             let free = if choice == Choice::Any { warm + cold } else { warm };
                             prop_assert!(free < count);
                             continue;
@@ -207,7 +202,7 @@ mod tests {
                 prop_assert_eq!(allocator.free(), free);
                 for map in [&allocator.warm, &allocator.cold] {
                     let ends: Vec<_> = map.by_start.iter().collect();
-                    prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0), "runs that touch are joined");
+                    prop_assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0), "adjacent runs are merged");
                     prop_assert_eq!(map.by_start.len(), map.by_length.len());
                 }
             }
@@ -215,12 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_run_that_fits_is_taken() {
+    fn allocation_takes_the_smallest_fitting_run() {
         let mut allocator = Allocator::new(100, false);
         assert!(allocator.warm.carve(&(10..20)) && allocator.warm.carve(&(25..90)));
-        let mut only = |count, wish| match allocator.allocate(count, wish, Choice::Warm).as_deref() {
+        let mut only = |count, preferred| match allocator.allocate(count, preferred, Choice::Warm).as_deref()
+        {
             Some([run]) => run.clone(),
-            other => panic!("one run, not {other:?}"),
+            other => panic!("expected one run, got {other:?}"),
         };
         assert_eq!(only(5, None), 20..25);
         assert_eq!(only(10, Some(85)), 0..10);

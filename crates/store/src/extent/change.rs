@@ -1,4 +1,4 @@
-//! One change of one unit: blocks are taken and written, the record is logged, the old blocks are retired.
+//! One change of one unit: allocate and write blocks, log the record, retire the old blocks.
 
 use super::allocator::Choice;
 use super::reclaim::bytes_below;
@@ -14,28 +14,26 @@ use tameike_core::limits::{PIECES_MAX, UNIT_SIZE};
 use tameike_core::{Errno, Fault, Generation, Result, UnitId, View};
 use tameike_io::Payload;
 
-/// A unit in one owner's hands. Dropped without [`Change::commit`], it leaves the unit as it was.
+/// A locked unit under change. Dropped without [`Change::commit`], it leaves the unit unchanged.
 pub(super) struct Change<'a> {
     store: &'a ExtentStore,
     unit: UnitId,
     before: UnitRecord,
     record: UnitRecord,
-    /// Blocks taken, with the number of the unit's blocks for which they stand.
+    /// Allocated runs, with the number of the unit's blocks that they replace.
     taken: Vec<(Vec<Range<u64>>, u64)>,
     freed: Vec<Range<u64>>,
-    /// Blocks set aside.
-    set_aside: u64,
-    /// What was used after this time does not go for it.
+    reserved: u64,
+    /// Units used after this time are not evicted for this change.
     pub(super) victims_until: u64,
     _guard: Held<UnitId>,
 }
 
-/// Why a change did not get its blocks.
+/// The reason why a change did not get its blocks.
 pub(super) enum Refused {
-    /// Clean units could go, but all of them are in use, this one first: when it is let go, the whole change is
-    /// to be tried again.
+    /// All evictable units are locked, this one first: the caller waits for it, then retries the whole change.
     Busy(UnitId),
-    /// What else went wrong; `ENOSPC` when nothing could go.
+    /// Any other error; `ENOSPC` if nothing can be evicted.
     Fault(Fault),
 }
 
@@ -45,13 +43,13 @@ impl From<Fault> for Refused {
     }
 }
 
-/// What became of an attempt to let a clean unit go.
+/// Result of an attempt to evict a clean unit.
 #[derive(PartialEq, Eq)]
 enum Eviction {
     Done,
-    /// All of them are in use; this is the one that was used least recently.
+    /// All of them are locked; this is the least recently used one.
     Busy(UnitId),
-    /// There is none.
+    /// No unit can be evicted.
     Nothing,
 }
 
@@ -60,7 +58,6 @@ fn count(runs: &[Range<u64>]) -> u64 {
 }
 
 impl ExtentStore {
-    /// Takes the unit for a change.
     pub(super) async fn begin(&self, unit: UnitId) -> Result<Change<'_>> {
         let guard = self.locks.hold(unit).await;
         self.change(unit, guard)
@@ -76,20 +73,20 @@ impl ExtentStore {
             record,
             taken: Vec::new(),
             freed: Vec::new(),
-            set_aside: 0,
+            reserved: 0,
             victims_until: u64::MAX,
             _guard: guard,
         })
     }
 
-    /// Lets the clean unit go that was used least recently, of those that nobody uses, and not after `until`. `own` is the unit
-    /// for which room is made.
+    /// Evicts the least recently used clean unit that is not locked and was not used after `until`. `own` is the unit
+    /// that needs the space.
     fn evict(&self, own: UnitId, until: u64) -> Result<Eviction> {
-        /// Units looked at with the books locked.
+        /// Number of units examined per lock of the accounting.
         const BATCH: usize = 16;
         let (mut time, mut busy) = (0, None);
         loop {
-            let mut victims = self.books.lock().victims(time, BATCH);
+            let mut victims = self.accounting.lock().victims(time, BATCH);
             victims.retain(|(used, _)| *used <= until);
             let Some(&(last, _)) = victims.last() else {
                 return Ok(busy.map_or(Eviction::Nothing, Eviction::Busy));
@@ -111,21 +108,21 @@ impl ExtentStore {
         }
     }
 
-    /// Takes blocks for `unit`, after making room where that can be done.
+    /// Allocates blocks for `unit`, evicting clean units if necessary.
     async fn take(
         &self,
         (unit, victims_until): (UnitId, u64),
         count: u64,
         replaced: u64,
-        wish: Option<u64>,
+        preferred: Option<u64>,
         mut choice: Choice,
     ) -> Result<Vec<Range<u64>>, Refused> {
         let view = unit.inode.view();
         loop {
-            let taken = self.books.lock().take(view, count, replaced, wish, choice);
+            let taken = self.accounting.lock().take(view, count, replaced, preferred, choice);
             let shortage = match taken {
                 Ok(runs) => {
-                    self.schedule_stock();
+                    self.schedule_preallocation();
                     return Ok(runs);
                 }
                 Err(shortage) => shortage,
@@ -169,8 +166,8 @@ impl ExtentStore {
 }
 
 impl Change<'_> {
-    /// Cached files: drops clean bytes of an older generation. False when the unit is of a newer one.
-    pub(super) fn renew(&mut self, generation: Generation) -> bool {
+    /// Cached files: drops clean bytes of an older generation. Returns false if the unit has a newer one.
+    pub(super) fn set_generation(&mut self, generation: Generation) -> bool {
         if self.unit.inode.is_cached() && self.record.generation < generation {
             self.drop_clean();
             self.record.generation = generation;
@@ -194,16 +191,15 @@ impl Change<'_> {
         self.freed.extend(self.record.punch(range));
     }
 
-    /// Sets room aside for those of `blocks` that have none.
-    pub(super) fn set_aside(&mut self, blocks: &Range<u32>) -> Result<()> {
-        // What this change has given up counts as used until it is logged.
-        let given_up = self.before.space().saturating_sub(self.record.space());
+    pub(super) fn reserve(&mut self, blocks: &Range<u32>) -> Result<()> {
+        // Space that this change gives up counts as used until the change is logged.
+        let released = self.before.space().saturating_sub(self.record.space());
         let missing = self.record.unreserved(blocks);
-        let wanted = u64::from(missing.len()).saturating_sub(given_up);
+        let wanted = u64::from(missing.len()).saturating_sub(released);
         let view = self.unit.inode.view();
-        let set_aside = self.store.books.lock().set_aside(view, wanted);
-        set_aside.map_err(|shortage| self.store.full(view, shortage))?;
-        self.set_aside += wanted;
+        let reserved = self.store.accounting.lock().reserve_blocks(view, wanted);
+        reserved.map_err(|shortage| self.store.full(view, shortage))?;
+        self.reserved += wanted;
         missing.iter().for_each(|blocks| self.record.reserved.insert(blocks));
         Ok(())
     }
@@ -217,7 +213,7 @@ impl Change<'_> {
         self.record.held.gaps(range)
     }
 
-    /// Puts pieces in the place of what the unit has there.
+    /// Replaces the unit's bytes at the ranges of `pieces`.
     pub(super) async fn put(&mut self, pieces: &Pieces, dirty: bool) -> Result<(), Refused> {
         let (first, payload) = self.whole_blocks(pieces).await?;
         for blocks in pieces.blocks().iter() {
@@ -231,15 +227,14 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The content of the blocks of `pieces` as it is to be, in a payload with all bytes of the unit from the first one
-    /// told: what the unit holds stays in blocks that are filled in part only. A block begins where a device can begin
-    /// to read memory.
+    /// The new content of the blocks of `pieces`, in a payload from the first of these blocks on. Partly written blocks
+    /// keep the unit's other bytes. Blocks begin at addresses that direct I/O can use.
     async fn whole_blocks(&self, pieces: &Pieces) -> Result<(u32, Payload)> {
         let edges = pieces.edges();
         let blocks = pieces.blocks();
         let first = blocks.iter().next().map_or(0, |blocks| blocks.start * BLOCK);
-        let as_they_lie = pieces.in_one().filter(|payload| payload.start().is_multiple_of(BLOCK));
-        if let Some(payload) = as_they_lie.filter(|_| edges.is_empty()) {
+        let aligned = pieces.in_one().filter(|payload| payload.start().is_multiple_of(BLOCK));
+        if let Some(payload) = aligned.filter(|_| edges.is_empty()) {
             return Ok((first, payload.clone()));
         }
         let mut frame = self.store.scratch.take().await;
@@ -257,21 +252,22 @@ impl Change<'_> {
         Ok((first, Payload::new(Arc::new(frame), first..blocks.end() * BLOCK)))
     }
 
-    /// Writes the whole content of `blocks` to newly taken blocks: where the disk has no space for any, to such that have
-    /// some.
+    /// Writes the whole content of `blocks` to new blocks. If the disk has no space for them, it takes warm ones.
     async fn store_blocks(&mut self, blocks: &Range<u32>, payload: &Payload) -> Result<(), Refused> {
         let replaced = self.record.blocks_among(blocks) + self.record.reserved_among(blocks);
         let wanted = u64::from(blocks.end - blocks.start);
         let before = self.record.extents.iter().find(|extent| extent.blocks().end == blocks.start);
-        let wish = before.map(|extent| extent.device_blocks().end);
+        let preferred = before.map(|extent| extent.device_blocks().end);
         let mut choice = Choice::Any;
         let extents = loop {
             let runs =
-                self.store.take((self.unit, self.victims_until), wanted, replaced, wish, choice).await?;
+                self.store.take((self.unit, self.victims_until), wanted, replaced, preferred, choice).await?;
             self.taken.push((runs.clone(), replaced));
             match self.write_runs(&runs, blocks.start, payload).await {
                 Ok(extents) => break extents,
-                Err((written, fault)) if fault.errno == Errno::ENOSPC => self.untake_from(written).await?,
+                Err((written, fault)) if fault.errno == Errno::ENOSPC => {
+                    self.release_taken_from(written).await?
+                }
                 Err((_, fault)) => return Err(fault.into()),
             }
             choice = Choice::Warm;
@@ -281,8 +277,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Writes the payload to `runs`, as the unit's blocks from `first` on. A failure comes with the number of runs that are
-    /// written.
+    /// Writes the payload to `runs`, as the unit's blocks from `first` on. An error comes with the number of runs that
+    /// were written.
     async fn write_runs(
         &self,
         runs: &[Range<u64>],
@@ -304,24 +300,24 @@ impl Change<'_> {
         Ok(extents)
     }
 
-    /// Gives up what was taken last, of whose runs those from number `written` on lack space.
-    async fn untake_from(&mut self, written: usize) -> Result<()> {
-        let lacking = self.taken.last().map_or_else(Vec::new, |(runs, _)| runs[written..].to_vec());
-        for run in &lacking {
-            // A part of it may have got some.
+    /// Returns the last allocation; its runs from number `written` on lack space on the disk.
+    async fn release_taken_from(&mut self, written: usize) -> Result<()> {
+        let unwritten = self.taken.last().map_or_else(Vec::new, |(runs, _)| runs[written..].to_vec());
+        for run in &unwritten {
+            // The failed write may have allocated a part of it.
             self.store.disk.discard(bytes_below(run)).await?;
         }
         if let Some((mut runs, replaced)) = self.taken.pop() {
             runs.truncate(written);
-            self.store.books.lock().untake(self.unit.inode.view(), runs, lacking, replaced);
+            self.store.accounting.lock().release_taken(self.unit.inode.view(), runs, unwritten, replaced);
         }
         Ok(())
     }
 
-    /// Keeps the record small: a unit in too many pieces is rewritten as one.
-    pub(super) async fn tidy(&mut self) -> Result<()> {
+    /// Keeps the record small: rewrites a unit with too many extents as one.
+    pub(super) async fn defragment(&mut self) -> Result<()> {
         let cached = self.unit.inode.is_cached();
-        self.record.join_dirty(PIECES_MAX);
+        self.record.merge_dirty(PIECES_MAX);
         let scattered = self.record.extents.len() > PIECES_MAX;
         let ragged = !cached && self.record.held.count() > PIECES_MAX;
         if !scattered && !ragged {
@@ -341,18 +337,17 @@ impl Change<'_> {
         match self.store_blocks(&blocks, &payload).await {
             Ok(()) => {}
             Err(Refused::Fault(fault)) if fault.errno != Errno::ENOSPC => return Err(fault),
-            // The unit stays in pieces: worse to read, but whole.
+            // The unit stays fragmented: slower to read, but valid.
             Err(_) => return Ok(()),
         }
         if !cached {
-            // What it does not hold is zero to its readers, and now in fact.
+            // Readers see zeros in the gaps, and the blocks now contain zeros.
             let end = self.record.held.end();
             self.record.held.insert(blocks.start * BLOCK..end);
         }
         Ok(())
     }
 
-    /// Logs the change.
     pub(super) fn commit(mut self) -> Result<()> {
         if self.record == self.before || (self.record.is_empty() && self.before.is_empty()) {
             return Ok(());
@@ -364,22 +359,22 @@ impl Change<'_> {
         ledger.execute(RecordKind::Extents, &body, |table| record::apply(&body, table))?;
         let sequence = ledger.position();
         let view = self.unit.inode.view();
-        // What was counted as used on the way to this record, beyond what it uses.
+        // Blocks counted as used for this change, beyond what the new record uses.
         let taken = std::mem::take(&mut self.taken);
         let taken: u64 = taken.into_iter().map(|(runs, replaced)| count(&runs) - replaced).sum();
-        let counted = self.before.space() + taken + std::mem::take(&mut self.set_aside);
+        let counted = self.before.space() + taken + std::mem::take(&mut self.reserved);
         let surplus = counted - self.record.space();
         let freed = std::mem::take(&mut self.freed);
         {
-            let books = &mut *self.store.books.lock();
-            books.unuse(view, surplus);
-            books.retire(sequence, freed);
-            books.count_dirty(view, self.before.dirty.len(), self.record.dirty.len());
+            let accounting = &mut *self.store.accounting.lock();
+            accounting.subtract_used(view, surplus);
+            accounting.retire(sequence, freed);
+            accounting.count_dirty(view, self.before.dirty.len(), self.record.dirty.len());
             if self.unit.inode.is_cached() {
-                books.touch(self.unit, kept_clean(&self.record));
+                accounting.touch(self.unit, kept_clean(&self.record));
             }
         }
-        self.store.space_appeared.notify(usize::MAX);
+        self.store.space_freed.notify(usize::MAX);
         self.store.schedule_reclaim();
         Ok(())
     }
@@ -391,10 +386,10 @@ fn kept_clean(record: &UnitRecord) -> bool {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        let books = &mut *self.store.books.lock();
+        let accounting = &mut *self.store.accounting.lock();
         for (runs, replaced) in self.taken.drain(..) {
-            books.untake(self.unit.inode.view(), runs, Vec::new(), replaced);
+            accounting.release_taken(self.unit.inode.view(), runs, Vec::new(), replaced);
         }
-        books.unuse(self.unit.inode.view(), self.set_aside);
+        accounting.subtract_used(self.unit.inode.view(), self.reserved);
     }
 }

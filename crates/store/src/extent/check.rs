@@ -1,8 +1,13 @@
-//! The extent index and the bytes that it names, examined without being opened.
+//! Check of the extent index and of the data that it names, in a stopped store.
 //!
-//! Each record decodes, each block lies within the extents file and belongs to one unit, each block has its checksum,
-//! the marks of dirty units are those of the records, and no unit belongs to a file that is gone. What is free is
-//! whatever no record names: there is no second list that could say otherwise.
+//! The check verifies that
+//!
+//! - each record decodes
+//! - each block is within the extents file, belongs to one unit, and matches its checksum
+//! - the marks of dirty units match the records
+//! - the file of each unit exists
+//!
+//! Free blocks are those that no record names; no second list exists.
 
 mod damage;
 mod device;
@@ -20,12 +25,11 @@ use std::ops::Range;
 use tameike_core::limits::{FILE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::{Fault, InodeId, Result, UnitId};
 
-/// Tells how many of how many bytes are compared.
+/// Receives the number of bytes verified so far, and the total.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
-/// The path of a file, if this node knows it.
+/// Returns the path of a file, if this node knows it.
 pub(crate) type NameOf<'a> = &'a dyn Fn(InodeId) -> Option<String>;
 
-/// What an examination met.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) units: u64,
@@ -33,23 +37,21 @@ pub(crate) struct Found {
     pub(crate) dirty: Vec<Dirty>,
 }
 
-/// The index at work.
 struct Index<'a> {
     extents: &'a Extents,
     table: &'a dyn Table,
     names: &'a Names,
     name_of: NameOf<'a>,
-    /// Blocks of the device in the order of the index: first, number of blocks, whose.
+    /// Blocks of the device in the order of the index: first block, number of blocks, owner.
     owners: Vec<(u64, u64, UnitId)>,
-    /// Units whose records are changed in this round.
+    /// Units whose records this check changes.
     touched: BTreeSet<UnitId>,
     dirty: BTreeMap<InodeId, u64>,
     units: u64,
 }
 
 impl Extents {
-    /// Goes through the index. With `progress` all bytes are compared with their checksums, else only the records are
-    /// looked at.
+    /// Checks the index. With `progress` it verifies the checksums of all data, else only the records.
     pub(crate) fn examine(
         &self,
         table: &dyn Table,
@@ -81,7 +83,7 @@ impl Extents {
     }
 }
 
-/// The unit of a key, if a file can have it.
+/// Decodes the unit of a key; fails if it is beyond the largest file.
 fn unit_at(key: &[u8]) -> Result<UnitId> {
     let unit = unit_of(key)?;
     if unit.index > FILE_SIZE_MAX / UNIT_SIZE as u64 {
@@ -90,7 +92,7 @@ fn unit_at(key: &[u8]) -> Result<UnitId> {
     Ok(unit)
 }
 
-/// Puts a record in its place, with its mark.
+/// Stores a record with its mark.
 fn put(unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
     match record.held.is_empty() {
         true => book.remove(key(prefix::UNIT, unit)),
@@ -104,12 +106,11 @@ fn put(unit: UnitId, record: &UnitRecord, book: &mut Book) -> Result<()> {
 }
 
 impl Index<'_> {
-    /// How a file is called in words.
-    fn called(&self, inode: InodeId) -> String {
+    fn display_name(&self, inode: InodeId) -> String {
         (self.name_of)(inode).unwrap_or_else(|| format!("{inode} (its name is not known on this node)"))
     }
 
-    /// First pass: which units there are, and whose blocks they name.
+    /// First pass: decodes all records and collects the owners of blocks.
     fn read_records(&mut self, book: &mut Book) -> Result<()> {
         let mut leaks = BTreeMap::<InodeId, (u64, u64)>::new();
         for_each(self.table, prefix::UNIT, |key_bytes, value| {
@@ -134,7 +135,7 @@ impl Index<'_> {
                 *leak = (leak.0 + 1, leak.1 + record.block_count() * u64::from(BLOCK));
                 return self.drop_leak(unit, &record, book);
             }
-            if book.is_condemned(unit.inode) {
+            if book.removes_units_of(unit.inode) {
                 return self.drop_leak(unit, &record, book);
             }
             self.units += 1;
@@ -145,33 +146,32 @@ impl Index<'_> {
             self.owners.extend(blocks.map(|blocks| (blocks.start, blocks.end - blocks.start, unit)));
             Ok(())
         })?;
-        book.acquit();
+        book.end_unit_removal();
         for (inode, (units, bytes)) in leaks {
-            let words = format!(
-                "{bytes} bytes in {units} units belong to {inode}, which is gone: their space is leaked"
+            let message = format!(
+                "{bytes} bytes in {units} units belong to {inode}, which no longer exists: their space is leaked"
             );
-            book.wrong(Part::Extents, words);
+            book.wrong(Part::Extents, message);
         }
         Ok(())
     }
 
-    /// A record that cannot be right.
     fn drop_record(&mut self, unit: UnitId, value: &[u8], fault: &Fault, book: &mut Book) -> Result<()> {
         let mark = key(prefix::DIRTY, unit);
         let is_dirty = !unit.inode.is_cached() || self.table.get(&mark)?.is_some();
-        let called = self.called(unit.inode);
+        let name = self.display_name(unit.inode);
         if is_dirty {
             let bytes = unit.start()..unit.start() + UNIT_SIZE as u64;
-            let words = format!(
-                "{fault}: what it held of {called}, between bytes {} and {}, is lost",
+            let message = format!(
+                "{fault}: its data of {name}, within bytes {} to {}, is lost",
                 bytes.start,
                 bytes.end - 1
             );
             let loss = Loss::of(unit.inode, (self.name_of)(unit.inode), Some(bytes));
-            book.lost(Part::Extents, words, vec![loss]);
+            book.lost(Part::Extents, message, vec![loss]);
         } else {
-            let words = format!("{fault}: it held clean bytes of {called}, which the shared file system has");
-            book.wrong(Part::Extents, words);
+            let message = format!("{fault}: its bytes of {name} were clean, the shared file system has them");
+            book.wrong(Part::Extents, message);
         }
         book.remove_aside(key(prefix::UNIT, unit), value.to_vec());
         if unit.inode.is_cached() {
@@ -185,7 +185,7 @@ impl Index<'_> {
         for extent in &record.extents {
             let (start, blocks) = (bytes_of(&extent.blocks()).start, extent.device_blocks());
             let size = u64::from(BLOCK);
-            book.set_aside(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
+            book.save(Aside::Bytes { unit, start, device: blocks.start * size..blocks.end * size });
         }
         put(unit, &UnitRecord::default(), book)?;
         self.touched.insert(unit);
@@ -216,7 +216,7 @@ impl Index<'_> {
         gaps.into_iter().flatten().take_while(move |block| *block < blocks)
     }
 
-    /// Second pass: every block within the device, of one unit, with its checksum.
+    /// Second pass: verifies that every block is within the device, of one unit, and matches its checksum.
     fn compare(&mut self, progress: Progress<'_>, book: &mut Book) -> Result<u64> {
         let contested = self.contested();
         let mut free = self.free_blocks();
@@ -247,8 +247,14 @@ impl Index<'_> {
             progress(done, total);
             if !damage.is_none() {
                 self.touched.insert(unit);
-                damage.tell(unit, &record, &self.called(unit.inode), (self.name_of)(unit.inode), book);
-                damage.cut(unit, &mut record, &mut free, book)?;
+                damage.report(
+                    unit,
+                    &record,
+                    &self.display_name(unit.inode),
+                    (self.name_of)(unit.inode),
+                    book,
+                );
+                damage.repair(unit, &mut record, &mut free, book)?;
                 put(unit, &record, book)?;
             }
             Ok(())
@@ -256,7 +262,7 @@ impl Index<'_> {
         Ok(done)
     }
 
-    /// The marks of units with dirty bytes say the same as the records.
+    /// Verifies that the marks of units with dirty bytes match the records.
     fn examine_marks(&self, book: &mut Book) -> Result<()> {
         let mut wrong = 0;
         for_each(self.table, prefix::DIRTY, |mark, _| {
@@ -286,9 +292,10 @@ impl Index<'_> {
             Ok(())
         })?;
         if wrong > 0 {
-            let words =
-                format!("{wrong} marks of dirty units are missing or needless; they follow from the records");
-            book.wrong(Part::Extents, words);
+            let message = format!(
+                "{wrong} marks of dirty units are missing or stale; they can be derived from the records"
+            );
+            book.wrong(Part::Extents, message);
         }
         Ok(())
     }

@@ -1,26 +1,26 @@
-//! Units of cached files whose blocks have lost their checksums: the shared file system has the clean bytes.
+//! Damaged blocks of cached files: the store drops clean bytes, because the shared file system has them.
 
 use super::ExtentStore;
 use super::record::{BLOCK, UnitRecord, bytes_of, within};
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Result, UnitId};
 
-/// Bytes of a unit in blocks that do not have their checksums.
+/// Bytes of a unit in blocks whose checksums do not match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damaged {
-    /// Clean ones, which the unit does not hold any more.
+    /// Clean ones; the store has dropped them.
     pub dropped: RangeSet,
-    /// Dirty ones, which nobody else has.
+    /// Dirty ones; they are lost.
     pub lost: RangeSet,
 }
 
 impl ExtentStore {
-    /// Verifies a unit of a cached file, and drops the clean bytes of blocks that do not have their checksums.
+    /// Verifies a unit of a cached file, and drops the clean bytes of damaged blocks.
     ///
     /// # Errors
-    /// `EIO` when the disk or the store below fails.
+    /// `EIO` if the disk or the ledger fails.
     pub async fn drop_damaged(&self, unit: UnitId) -> Result<Damaged> {
-        self.apart(|store| async move {
+        self.run_detached(|store| async move {
             store.ledger.room().await?;
             let mut change = store.begin(unit).await?;
             let record = store.load(unit)?.unwrap_or_default();
@@ -38,7 +38,6 @@ impl ExtentStore {
         .await
     }
 
-    /// The bytes of all blocks that do not have their checksums.
     async fn damaged_bytes(&self, record: &UnitRecord) -> Result<RangeSet> {
         let mut bad = RangeSet::new();
         let mut frame = self.scratch.take().await;

@@ -1,7 +1,7 @@
-//! The index in the ledger: opening the store from it, and questions to it.
+//! The extent index in the ledger: opening a store from it, and queries.
 
 use super::record::{UnitRecord, key, unit_of};
-use super::space::Books;
+use super::space::SpaceAccounting;
 use super::{DirtyUnit, ExtentStore};
 use crate::ledger::Ledger;
 use crate::locks::Locks;
@@ -15,7 +15,6 @@ use tameike_core::{Fault, InodeId, Result, UnitId};
 use tameike_io::disk::{Disk, FreeClock};
 use tameike_io::{Pool, Runtime};
 
-/// Records taken from the table at once.
 const BATCH: usize = 128;
 
 /// The smallest key after all units of the file.
@@ -23,7 +22,7 @@ fn end_of(prefix: u8, inode: InodeId) -> Vec<u8> {
     key(prefix, UnitId { inode, index: u64::MAX })
 }
 
-/// The smallest key after `key`.
+/// The smallest key greater than `key`.
 fn after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
@@ -33,11 +32,11 @@ fn load(table: &dyn Table, unit: UnitId) -> Result<Option<UnitRecord>> {
 }
 
 impl ExtentStore {
-    /// Reads the index and rebuilds the map of free space. `scratch` has at least one frame; `capacity` is in
-    /// bytes, by [`tameike_core::View::index`].
+    /// Reads the index and rebuilds the map of free space. `scratch` has at least one frame; `capacity` is in bytes, by
+    /// [`tameike_core::View::index`].
     ///
     /// # Errors
-    /// `EIO` when the store below fails, or when the index names blocks twice or outside of the disk.
+    /// `EIO` if the ledger fails, or if the index names blocks twice or outside of the disk.
     pub async fn open(
         runtime: Runtime,
         ledger: Arc<Ledger>,
@@ -48,12 +47,11 @@ impl ExtentStore {
         Self::open_by(runtime, ledger, disk, scratch, capacity, &mut |_, fault| Err(fault))
     }
 
-    /// As [`ExtentStore::open`], but units whose records cannot be right are named in `damage` and stay in the
-    /// index: reading them is an error, as their blocks do not have their checksums. Nothing should be written
-    /// to such a store.
+    /// As [`ExtentStore::open`], but adds invalid records to `damage` and leaves them in the index; reads of their
+    /// units fail, because their blocks do not match their checksums. Callers should not write to such a store.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub async fn salvage(
         runtime: Runtime,
         ledger: Arc<Ledger>,
@@ -75,7 +73,7 @@ impl ExtentStore {
         capacity: [u64; 3],
         wrong: &mut dyn FnMut(&[u8], Fault) -> Result<()>,
     ) -> Result<Arc<Self>> {
-        let mut books = Books::new(disk.size() / BLOCK_SIZE as u64, disk.is_new(), capacity);
+        let mut accounting = SpaceAccounting::new(disk.size() / BLOCK_SIZE as u64, disk.is_new(), capacity);
         let mut version = 0;
         let mut start = vec![prefix::UNIT];
         loop {
@@ -90,15 +88,15 @@ impl ExtentStore {
                     }
                 };
                 for extent in &record.extents {
-                    if let Err(fault) = books.adopt(unit, &extent.device_blocks()) {
+                    if let Err(fault) = accounting.adopt(unit, &extent.device_blocks()) {
                         wrong(key, fault)?;
                     }
                 }
-                books.adopt_reserved(unit.inode.view(), record.reserved.len());
+                accounting.adopt_reserved(unit.inode.view(), record.reserved.len());
                 version = version.max(record.version());
                 if unit.inode.is_cached() {
-                    books.count_dirty(unit.inode.view(), 0, record.dirty.len());
-                    books.touch(unit, record.is_clean());
+                    accounting.count_dirty(unit.inode.view(), 0, record.dirty.len());
+                    accounting.touch(unit, record.is_clean());
                 }
             }
             match batch.last() {
@@ -107,7 +105,7 @@ impl ExtentStore {
             }
         }
         let clock = ledger.is_volatile().then(|| FreeClock::create(disk.size())).transpose();
-        let clock = clock.map_err(|error| Fault::from_os("making memory for a clock", &error))?;
+        let clock = clock.map_err(|error| Fault::from_os("create the shared memory of the clock", &error))?;
         let store = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             runtime,
@@ -115,10 +113,10 @@ impl ExtentStore {
             disk,
             scratch,
             locks: Locks::default(),
-            books: Mutex::new(books),
+            accounting: Mutex::new(accounting),
             clock,
             versions: AtomicU64::new(version + 1),
-            space_appeared: Event::new(),
+            space_freed: Event::new(),
             reclaiming: AtomicBool::new(false),
         });
         store.schedule_reclaim();
@@ -129,7 +127,7 @@ impl ExtentStore {
         self.ledger.read(|table| load(table, unit))
     }
 
-    /// Units of the file from index `from` on, and where to go on.
+    /// Units of the file from index `from` on, and the index of the next batch.
     pub(super) fn units_from(&self, inode: InodeId, from: u64) -> Result<(Vec<UnitId>, Option<u64>)> {
         let start = key(prefix::UNIT, UnitId { inode, index: from });
         let found = self.ledger.read(|table| table.scan(&start, &end_of(prefix::UNIT, inode), BATCH))?;
@@ -138,7 +136,7 @@ impl ExtentStore {
         Ok((units, more))
     }
 
-    /// All units from key `start` on, and where to go on.
+    /// All units from key `start` on, and the key of the next batch.
     pub(super) fn all_units_from(&self, start: &[u8]) -> Result<(Vec<UnitId>, Option<Vec<u8>>)> {
         let found = self.ledger.read(|table| table.scan(start, &[prefix::UNIT + 1], BATCH))?;
         let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
@@ -149,12 +147,12 @@ impl ExtentStore {
     /// The file's first units with dirty bytes, ascending, at most `limit`.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
         let mut dirty = Vec::new();
         let mut start = key(prefix::DIRTY, UnitId { inode, index: 0 });
         loop {
-            // In batches: others wait while the table is read.
+            // In batches: a read of the table delays other tasks.
             let batch = BATCH.min(limit - dirty.len());
             let marks = self.ledger.read(|table| {
                 let marks = table.scan(&start, &end_of(prefix::DIRTY, inode), batch)?;
@@ -173,10 +171,10 @@ impl ExtentStore {
         }
     }
 
-    /// Bytes of the file that are held, of at most `limit` units; whether there are more units.
+    /// Number of bytes that this node has of the file, in at most `limit` units, and whether there are more units.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub fn held_bytes(&self, inode: InodeId, limit: usize) -> Result<(u64, bool)> {
         let (mut bytes, mut count, mut next) = (0, 0, Some(0));
         while let Some(from) = next {
@@ -193,10 +191,10 @@ impl ExtentStore {
         Ok((bytes, false))
     }
 
-    /// Files after `after` with dirty bytes, ascending: the next few of them, none at the end.
+    /// The next few files after `after` with dirty bytes, ascending; empty at the end.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
         let mut inodes = Vec::with_capacity(BATCH);
         let mut start = end_of(prefix::DIRTY, after);

@@ -1,20 +1,22 @@
-//! Bytes of units, in extents of one disk.
+//! Extent store: data of units in blocks of one device, with checksums.
 //!
-//! The index, one record per unit, is in the ledger. Blocks are never changed in place: new bytes go to free
-//! blocks, then the record that names them is logged, then the blocks that they replace are retired. Every block
-//! has a checksum, verified whenever it is read. The map of free blocks is in memory, rebuilt from the index.
+//! - The index, one record per unit, is in the ledger.
+//! - Blocks never change in place: a write goes to free blocks, logs the record that names them, then retires the
+//!   blocks that they replace.
+//! - Every block has a checksum, and each read verifies it.
+//! - The map of free blocks is in memory, rebuilt from the index at start.
 //!
-//! What the unit of a job-shared or node-local file does not hold is zero to its readers; what the unit of a
-//! cached file does not hold is on the shared file system. This room only says which bytes are held.
+//! Bytes that a unit of a job-shared or node-local file lacks read as zero; those that a unit of a cached file lacks
+//! are on the shared file system. This module only reports which bytes it has.
 
 mod allocator;
 mod change;
 pub(crate) mod check;
 mod damaged;
+mod data;
 mod index;
+mod location;
 mod pieces;
-mod place;
-mod proof;
 mod read;
 mod reclaim;
 mod record;
@@ -28,7 +30,7 @@ use crate::locks::Locks;
 use change::Refused;
 use event_listener::Event;
 use parking_lot::Mutex;
-use space::Books;
+use space::SpaceAccounting;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use tameike_core::limits::UNIT_SIZE;
@@ -40,34 +42,34 @@ use tameike_io::os::runtime::promise;
 use tameike_io::{Payload, Pool, Runtime};
 
 pub use damaged::Damaged;
+pub use data::ExtentData;
 pub use pieces::Pieces;
-pub use proof::ExtentData;
 pub use read::Held;
 pub use record::apply;
 
-/// Dirty bytes of a unit as they were at one moment.
+/// The dirty bytes of a unit at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirtyUnit {
-    /// Which unit.
+    /// The unit.
     pub unit: UnitId,
     /// Its dirty bytes.
     pub ranges: RangeSet,
-    /// The moment: what is written later is dirty again, whatever [`ExtentStore::mark_clean`] says.
+    /// Version of the last write. Later writes stay dirty when [`ExtentStore::mark_clean`] gets this value.
     pub version: u64,
 }
 
-/// What a scrub found.
+/// Result of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubReport {
-    /// Units read.
+    /// Number of units read.
     pub units: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// Units that could not be read, each with what went wrong.
+    /// Units that could not be read, each with the error.
     pub damaged: Vec<(UnitId, String)>,
 }
 
-/// The units kept on one disk.
+/// The units on one device.
 pub struct ExtentStore {
     me: Weak<Self>,
     runtime: Runtime,
@@ -75,47 +77,43 @@ pub struct ExtentStore {
     disk: Arc<dyn Disk>,
     scratch: Pool,
     locks: Locks<UnitId>,
-    books: Mutex<Books>,
-    /// When blocks became free; where others may read them by themselves.
+    accounting: Mutex<SpaceAccounting>,
+    /// Times at which blocks became free; present if other processes read the device directly.
     clock: Option<FreeClock>,
     /// Counts writes; larger than every version in the index.
     versions: AtomicU64,
-    /// Bytes became clean, or blocks free.
-    space_appeared: Event,
+    /// Notified when bytes became clean, or blocks free.
+    space_freed: Event,
     reclaiming: AtomicBool,
 }
 
 fn check_range(offset: u32, length: usize) -> Result<()> {
     if offset as usize + length > UNIT_SIZE {
-        return Err(Fault::new(
-            Errno::EINVAL,
-            format!("{length} bytes at byte {offset} reach beyond the end of a unit"),
-        ));
+        return Err(Fault::new(Errno::EINVAL, format!("{length} bytes at byte {offset} exceed the unit")));
     }
     Ok(())
 }
 
 impl ExtentStore {
-    /// Runs `work` to its end even if the caller stops waiting: a write that is on its way to the disk keeps
-    /// its blocks and its lock.
-    async fn apart<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
+    /// Runs `work` in a separate task: if the caller is cancelled, a write in flight keeps its blocks and its lock.
+    async fn run_detached<T: Send + 'static, F>(&self, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let work = work(self.alive());
+        let work = work(self.strong());
         let (resolver, done) = promise();
         self.runtime.spawn(async move { resolver.resolve(work.await) });
         done.await
     }
 
-    fn alive(&self) -> Arc<Self> {
-        self.me.upgrade().expect("a store that is borrowed lives")
+    fn strong(&self) -> Arc<Self> {
+        self.me.upgrade().expect("the caller borrows a store in an Arc")
     }
 
-    /// Writes pieces of the unit: all of them or none. `dirty` marks bytes that the shared file system does not have.
+    /// Writes `pieces` of the unit, all or none. `dirty` marks bytes that the shared file system does not have.
     ///
     /// # Errors
-    /// `ENOSPC` when the view or the disk is full; clean units of the cache go first, least recently used.
+    /// `ENOSPC` if the view or the disk is full and no clean unit of the cache view can be evicted.
     pub async fn write(
         &self,
         unit: UnitId,
@@ -127,18 +125,18 @@ impl ExtentStore {
             return Ok(());
         }
         self.ledger.room().await?;
-        self.apart(|store| async move {
+        self.run_detached(|store| async move {
             loop {
                 let mut change = store.begin(unit).await?;
-                change.renew(generation);
+                change.set_generation(generation);
                 let refused = match change.put(&pieces, dirty).await {
                     Ok(()) => {
-                        change.tidy().await?;
+                        change.defragment().await?;
                         return change.commit();
                     }
                     Err(refused) => refused,
                 };
-                // Nobody waits for room with a unit in his hands: it may be the one that could go.
+                // Must not wait with the unit locked: another writer may need to evict it.
                 match refused {
                     Refused::Busy(other) => {
                         drop(change);
@@ -155,11 +153,11 @@ impl ExtentStore {
         .await
     }
 
-    /// Adds clean bytes where the unit holds none; never overwrites. Does nothing when there is no room, or when
-    /// the unit is of a newer generation. Clean units that were used after `victims_until` (see [`Self::time_of_use`]) do not go for it.
+    /// Adds clean bytes where the unit has none; never overwrites. Does nothing if space is short or the unit has a
+    /// newer generation. Clean units used after `victims_until` (see [`Self::time_of_use`]) are not evicted for it.
     ///
     /// # Errors
-    /// `EIO` when the disk fails.
+    /// `EIO` if the disk fails.
     pub async fn fill(
         &self,
         unit: UnitId,
@@ -170,10 +168,10 @@ impl ExtentStore {
     ) -> Result<()> {
         check_range(offset, payload.len())?;
         self.ledger.room().await?;
-        self.apart(|store| async move {
+        self.run_detached(|store| async move {
             let mut change = store.begin(unit).await?;
             change.victims_until = victims_until;
-            if !change.renew(generation) {
+            if !change.set_generation(generation) {
                 return Ok(());
             }
             for gap in change.gaps(offset..offset + payload.len() as u32) {
@@ -189,13 +187,13 @@ impl ExtentStore {
         .await
     }
 
-    /// Drops all bytes of the file at and after `size` and gives their space back.
+    /// Drops all bytes of the file at and after `size`, and frees their blocks.
     ///
     /// # Errors
-    /// `EIO` when the store below fails; some units may then be cut and others not.
+    /// `EIO` if the ledger fails; it may have truncated some units and not others.
     pub async fn truncate(&self, inode: InodeId, size: u64) -> Result<()> {
         let (first, keep) = (size / UNIT_SIZE as u64, (size % UNIT_SIZE as u64) as u32);
-        self.apart(|store| async move {
+        self.run_detached(|store| async move {
             let mut next = Some(first);
             while let Some(from) = next {
                 let (units, more) = store.units_from(inode, from)?;
@@ -212,14 +210,14 @@ impl ExtentStore {
         .await
     }
 
-    /// The bytes of `flushed` are on the shared file system: they are clean, unless they were written again
-    /// since. `generation` is that of the unit's clean bytes from now on.
+    /// Marks the bytes of `flushed` clean, because the shared file system has them; bytes written since stay dirty. The
+    /// unit's clean bytes then have `generation`.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub async fn mark_clean(&self, flushed: &DirtyUnit, generation: Generation) -> Result<()> {
         let flushed = flushed.clone();
-        self.apart(|store| async move {
+        self.run_detached(|store| async move {
             let mut change = store.begin(flushed.unit).await?;
             change.mark_clean(&flushed, generation);
             change.commit()
@@ -227,23 +225,24 @@ impl ExtentStore {
         .await
     }
 
-    /// The time of use that was given last: units that are used from now on have later ones.
+    /// The latest time of use; later uses of units have larger ones.
     pub fn time_of_use(&self) -> u64 {
-        self.books.lock().time()
+        self.accounting.lock().time()
     }
 
-    /// Whether a whole unit of the view may find room, as far as clean units can go that were not used after `victims_until`.
+    /// Returns true if the view has space for a whole unit, counting clean units not used after `victims_until` as
+    /// space.
     pub fn has_room(&self, view: View, victims_until: u64) -> bool {
         let blocks = (UNIT_SIZE / tameike_core::limits::BLOCK_SIZE) as u64;
-        self.books.lock().has_room_since(view, blocks, victims_until)
+        self.accounting.lock().has_room_since(view, blocks, victims_until)
     }
 
     /// Drops the file's clean bytes.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub async fn drop_clean(&self, inode: InodeId) -> Result<()> {
-        self.apart(|store| async move {
+        self.run_detached(|store| async move {
             let mut next = Some(0);
             while let Some(from) = next {
                 let (units, more) = store.units_from(inode, from)?;
@@ -263,33 +262,33 @@ impl ExtentStore {
         change.commit()
     }
 
-    /// Capacity, use and dirty bytes of a view. Inodes are not counted here: always 0.
+    /// Capacity, use and dirty bytes of a view. Does not count inodes: always 0.
     pub fn space(&self, view: View) -> Space {
-        self.books.lock().space(view)
+        self.accounting.lock().space(view)
     }
 
-    /// Waits until the view has room for one more unit, free or held by clean bytes.
+    /// Waits until the view has space for one more unit, free or evictable.
     pub async fn wait_for_space(&self, view: View) {
         loop {
-            let appeared = self.space_appeared.listen();
-            if self.books.lock().has_room(view) {
+            let freed = self.space_freed.listen();
+            if self.accounting.lock().has_room(view) {
                 return;
             }
-            appeared.await;
+            freed.await;
         }
     }
 
-    /// For other processes of this host to read the disk by, when it lies in memory; see [`Disk::memory`].
+    /// Shared memory of the disk, if it is in memory, for other processes of this host; see [`Disk::memory`].
     pub fn memory(&self) -> Option<DiskMemory> {
         let clock = self.clock.as_ref()?.memory().ok()?;
         Some(DiskMemory { bytes: self.disk.memory()?, clock })
     }
 
-    /// Makes all acknowledged writes safe against the death of the agent, or (`durable`) power loss. The ledger
-    /// makes bytes safe before the records that name them.
+    /// Makes all acknowledged writes persisted or (`durable`) durable. The ledger syncs data before the records that
+    /// name it.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Those of the disk.
     pub async fn sync(&self, durable: bool) -> Result<()> {
         self.ledger.sync(durable).await
     }

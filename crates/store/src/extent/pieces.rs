@@ -1,4 +1,4 @@
-//! Bytes, and where in a unit they go.
+//! Payloads with the byte ranges of a unit that they fill.
 
 use super::record::{BLOCK, blocks_of};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::Payload;
 
-/// Pieces of one unit: the payload has the bytes of the ranges, one after another.
+/// Byte ranges of one unit, with a payload that has their bytes one after another.
 #[derive(Clone)]
 pub struct Pieces {
     ranges: RangeSet,
@@ -15,49 +15,48 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// The bytes of `payload` as those of `ranges`.
+    /// Assigns the bytes of `payload` to `ranges`, in order.
     ///
     /// # Errors
-    /// `EINVAL` when these are not so many bytes of a unit.
+    /// `EINVAL` if the ranges are invalid or their total length differs from the payload's.
     pub fn new(ranges: RangeSet, payload: Payload) -> Result<Self> {
-        // In order first: the number of bytes is counted then without overflow.
+        // Checks the order first: only then can the length not overflow.
         if !ranges.is_in_order()
             || ranges.end() as usize > UNIT_SIZE
             || ranges.len() as usize != payload.len()
         {
             let message =
-                format!("{} bytes came for bytes of a unit that are not so many, or are none", payload.len());
+                format!("a payload of {} bytes does not match the byte ranges of a unit", payload.len());
             return Err(Fault::new(Errno::EINVAL, message));
         }
         Ok(Self { ranges, payload })
     }
 
-    /// The bytes of `payload` in one piece.
+    /// Assigns the bytes of `payload` to one range from `offset` on.
     ///
     /// # Errors
-    /// `EINVAL` when they reach beyond the end of a unit.
+    /// `EINVAL` if they exceed the unit.
     pub fn at(offset: u32, payload: Payload) -> Result<Self> {
         let end = u64::from(offset) + payload.len() as u64;
         let end = u32::try_from(end).map_err(|_| Errno::EINVAL)?;
         Self::new((offset..end).into(), payload)
     }
 
-    /// Where they go.
+    /// The byte ranges.
     pub fn ranges(&self) -> &RangeSet {
         &self.ranges
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The blocks that have bytes of them.
+    /// The blocks that have bytes of the ranges.
     pub(super) fn blocks(&self) -> RangeSet {
         self.ranges.iter().map(|range| blocks_of(&range)).collect()
     }
 
-    /// The blocks that they fill in part only, ascending.
+    /// The blocks that the ranges fill only in part, ascending.
     pub(super) fn edges(&self) -> Vec<u32> {
         let ends = |range: Range<u32>| {
             [range.start, range.end]
@@ -70,12 +69,11 @@ impl Pieces {
         edges
     }
 
-    /// Their bytes in one payload, if they lie in it as in the unit.
+    /// The payload, if it is one contiguous range.
     pub(super) fn in_one(&self) -> Option<&Payload> {
         (self.ranges.count() == 1).then_some(&self.payload)
     }
 
-    /// Copies them to their places in a unit.
     pub(super) fn copy_to(&self, unit: &mut [u8]) {
         let mut from = 0;
         for range in self.ranges.iter() {

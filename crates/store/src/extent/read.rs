@@ -1,4 +1,4 @@
-//! Reading units, and scrubbing them.
+//! Reads and scrubs of units.
 
 use super::record::{BLOCK, Extent, UnitRecord, blocks_of, bytes_of, within};
 use super::{ExtentStore, ScrubReport, check_range};
@@ -9,21 +9,20 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::{Fault, Generation, Result, UnitId};
 use tameike_io::{BlockSums, Frame};
 
-/// What a unit holds of the bytes that were to be read.
+/// The part of a requested range that a unit has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Which of them; they were read.
+    /// Byte ranges that were read.
     pub ranges: RangeSet,
-    /// The checksums of their blocks, if all were read and are whole blocks.
+    /// The checksums of their blocks, if the whole request was read and consists of whole blocks.
     pub sums: Option<BlockSums>,
 }
 
-/// The part of `blocks` that lies in the extent.
 fn overlap(extent: &Extent, blocks: &Range<u32>) -> Range<u32> {
     extent.first.max(blocks.start)..extent.blocks().end.min(blocks.end)
 }
 
-/// Runs of `blocks` whose bytes are all in `wanted`, and single blocks of which only some are.
+/// Splits `blocks` into runs whose bytes are all in `wanted`, and single blocks of which only some are.
 fn split(blocks: Range<u32>, wanted: &RangeSet) -> (Vec<Range<u32>>, Vec<u32>) {
     let (mut whole, mut partial): (Vec<Range<u32>>, Vec<u32>) = (Vec::new(), Vec::new());
     for block in blocks {
@@ -41,7 +40,7 @@ fn split(blocks: Range<u32>, wanted: &RangeSet) -> (Vec<Range<u32>>, Vec<u32>) {
 }
 
 impl ExtentStore {
-    /// Reads blocks of one extent into their places in the frame, and verifies them.
+    /// Reads blocks of one extent to their offsets in the frame, and verifies them.
     async fn read_extent(
         &self,
         unit: UnitId,
@@ -65,7 +64,7 @@ impl ExtentStore {
         (frame, result)
     }
 
-    /// Reads whole blocks, as they are on the device; zeros where the unit has no block.
+    /// Reads whole blocks from the device; blocks that the unit lacks are zero.
     pub(super) async fn read_blocks(
         &self,
         unit: UnitId,
@@ -90,11 +89,11 @@ impl ExtentStore {
         (frame, Ok(()))
     }
 
-    /// Reads what the unit holds of `range` into the same place of `frame`, and says what that is; other
-    /// bytes of the frame stay as they are. Cached units: clean bytes of an older generation are dropped first.
+    /// Reads the bytes of `range` that the unit has to the same offsets of `frame`, and returns which they are; other
+    /// bytes of the frame do not change. Cached units: drops clean bytes of an older generation first.
     ///
     /// # Errors
-    /// `EIO` when the disk fails, or when a checksum does not match; then the message names the unit.
+    /// `EIO` if the disk fails or a checksum does not match; then the message names the unit.
     pub async fn read(
         &self,
         unit: UnitId,
@@ -113,27 +112,28 @@ impl ExtentStore {
         let wanted = within(&record.held, &range);
         let (frame, result) = self.read_record(unit, &record, &range, &wanted, frame).await;
         if unit.inode.is_cached() {
-            self.books.lock().touch(unit, record.is_clean());
+            self.accounting.lock().touch(unit, record.is_clean());
         }
         drop(guard);
         let sums = record.whole_blocks(&range).map(|blocks| record.sums(&blocks));
         (frame, result.map(|()| Held { ranges: wanted, sums }))
     }
 
-    /// What a unit holds, without reading it; clean bytes of an older generation are dropped first. It counts as a use.
+    /// The byte ranges that a unit has, without reading them. Drops clean bytes of an older generation first. Counts as
+    /// a use.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub async fn held(&self, unit: UnitId, generation: Generation) -> Result<RangeSet> {
         let (_guard, record) = self.share(unit, generation).await?;
         let Some(record) = record else { return Ok(RangeSet::default()) };
         if unit.inode.is_cached() {
-            self.books.lock().touch(unit, record.is_clean());
+            self.accounting.lock().touch(unit, record.is_clean());
         }
         Ok(record.held)
     }
 
-    /// The record of a unit, which stays as it is meanwhile; without clean bytes of an older generation, if it is a cached one.
+    /// Locks a unit for reading and loads its record; drops clean bytes of an older generation of a cached unit first.
     pub(super) async fn share(
         &self,
         unit: UnitId,
@@ -148,21 +148,21 @@ impl ExtentStore {
             return Ok((guard, record));
         }
         drop(guard);
-        self.renew(unit, generation).await?;
+        self.set_generation(unit, generation).await?;
         let guard = self.locks.share(unit).await;
         Ok((guard, self.load(unit)?))
     }
 
-    async fn renew(&self, unit: UnitId, generation: Generation) -> Result<()> {
-        self.apart(|store| async move {
+    async fn set_generation(&self, unit: UnitId, generation: Generation) -> Result<()> {
+        self.run_detached(|store| async move {
             let mut change = store.begin(unit).await?;
-            change.renew(generation);
+            change.set_generation(generation);
             change.commit()
         })
         .await
     }
 
-    /// Whole blocks go straight into the frame; of others, the wanted bytes are copied.
+    /// Reads whole blocks directly into the frame, and copies the wanted bytes of others.
     async fn read_record(
         &self,
         unit: UnitId,
@@ -204,7 +204,7 @@ impl ExtentStore {
     /// Reads every unit and verifies its checksums.
     ///
     /// # Errors
-    /// `EIO` when the index cannot be read; damaged units are in the report.
+    /// `EIO` if the index is unreadable; the report lists damaged units.
     pub async fn scrub(&self) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
         let mut next = Some(vec![prefix::UNIT]);

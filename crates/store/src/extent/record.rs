@@ -1,7 +1,7 @@
-//! The index record of a unit: which bytes it holds, which of them are dirty, and where they lie.
+//! The index record of a unit: the bytes that it has, the dirty ones, and their extents.
 //!
-//! A unit is 256 blocks. Each block that holds a byte lies in one block of the device; bytes of it that the
-//! unit does not hold are of no meaning. Blocks are never changed in place. Key and value in the table:
+//! A unit is 256 blocks. Each block with a valid byte is stored in one block of the device; its other bytes are
+//! undefined. Blocks never change in place. Key and value in the table:
 //!
 //! ```text
 //! key    | 'u' | inode u64 | unit u64 |             big-endian, so that keys sort by file and unit
@@ -9,7 +9,7 @@
 //! dirty  | 'y' | inode u64 | unit u64 | -> empty    present while the unit has dirty bytes
 //! ```
 //!
-//! A record of the log is key and value of the unit; without a value, the unit is removed.
+//! A log record is the key and value of the unit; without a value, it removes the unit.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -27,17 +27,15 @@ pub(super) use log::{key, log_body, split_body, unit_of};
 pub(super) const BLOCK: u32 = BLOCK_SIZE as u32;
 const SUM_SIZE: usize = 4;
 const DIRTY_FLAG: u8 = 1;
-/// No device has so many blocks.
+/// Sanity limit for block numbers of a device.
 const DEVICE_BLOCKS_MAX: u64 = 1 << 51;
 
-/// A run of blocks of the unit in a run of blocks of the device.
+/// A run of blocks of the unit, stored in a run of blocks of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Extent {
-    /// First block in the unit.
     pub(super) first: u32,
-    /// First block on the device.
     pub(super) device: u64,
-    /// When it was written, among all writes of the store.
+    /// Position among all writes of the store.
     pub(super) version: u64,
     /// CRC-32C of each block, little-endian.
     #[serde(with = "serde_bytes")]
@@ -54,17 +52,14 @@ impl Extent {
         (self.sums.len() / SUM_SIZE) as u32
     }
 
-    /// Its blocks in the unit.
     pub(super) fn blocks(&self) -> Range<u32> {
         self.first..self.first + self.count()
     }
 
-    /// Its blocks on the device.
     pub(super) fn device_blocks(&self) -> Range<u64> {
         self.device..self.device + u64::from(self.count())
     }
 
-    /// The part of it in `blocks` of the unit.
     pub(super) fn part(&self, blocks: Range<u32>) -> Option<Self> {
         let (start, end) = (blocks.start.max(self.first), blocks.end.min(self.blocks().end));
         (start < end).then(|| {
@@ -78,8 +73,8 @@ impl Extent {
         })
     }
 
-    /// Its blocks in the unit that do not match their checksums in `bytes`, the content of all of its blocks or, where
-    /// the device ends before them, less.
+    /// Blocks of the unit whose checksums do not match `bytes`: the content of all its blocks, shorter if the device
+    /// ends before them.
     pub(super) fn bad_blocks(&self, bytes: &[u8]) -> Vec<u32> {
         let mut blocks = bytes.chunks_exact(BLOCK_SIZE);
         let sums = self.blocks().zip(self.sums.chunks(SUM_SIZE));
@@ -89,8 +84,8 @@ impl Extent {
             .collect()
     }
 
-    /// The parts of it in `blocks` of the unit, verified against `bytes`, the content of exactly these blocks:
-    /// the first block of the device that does not match, if any.
+    /// Verifies `bytes`, the content of exactly `blocks` of the unit. Returns the first block of the device that does
+    /// not match, if any.
     pub(super) fn mismatch(&self, blocks: &Range<u32>, bytes: &[u8]) -> Option<u64> {
         let skip = (blocks.start - self.first) as usize;
         let sums = self.sums[skip * SUM_SIZE..].chunks(SUM_SIZE);
@@ -100,22 +95,20 @@ impl Extent {
     }
 }
 
-/// What a unit holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnitRecord {
-    /// Cached files: version of the file to which the clean bytes belong.
+    /// Cached files: generation of the clean bytes.
     pub(super) generation: Generation,
-    /// Bytes that it holds.
+    /// Bytes that the unit has.
     pub(super) held: RangeSet,
-    /// Of them, bytes that the shared file system does not have.
+    /// The dirty ones of them.
     pub(super) dirty: RangeSet,
-    /// Where they lie; ascending by block.
+    /// Their extents, ascending by block.
     pub(super) extents: Vec<Extent>,
-    /// Blocks of the unit without an extent for which room is set aside.
+    /// Blocks of the unit without an extent for which space is reserved.
     pub(super) reserved: RangeSet,
 }
 
-/// Bytes of blocks.
 pub(super) fn bytes_of(blocks: &Range<u32>) -> Range<u32> {
     blocks.start * BLOCK..blocks.end * BLOCK
 }
@@ -125,7 +118,6 @@ pub(super) fn blocks_of(bytes: &Range<u32>) -> Range<u32> {
     bytes.start / BLOCK..bytes.end.div_ceil(BLOCK)
 }
 
-/// The bytes of `set` within `range`.
 pub(super) fn within(set: &RangeSet, range: &Range<u32>) -> RangeSet {
     set.iter()
         .map(|held| held.start.max(range.start)..held.end.min(range.end))
@@ -143,38 +135,37 @@ impl UnitRecord {
         self.extents.iter().map(|extent| u64::from(extent.count())).sum()
     }
 
-    /// Number of blocks that it counts as used: those it has, and those set aside.
+    /// Number of blocks that count as used: stored and reserved.
     pub(super) fn space(&self) -> u64 {
         self.block_count() + u64::from(self.reserved.len())
     }
 
-    /// Whether there is nothing to remember of the unit.
+    /// Returns true if the record can be dropped.
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.reserved.is_empty()
     }
 
-    /// Those of `blocks` that it neither has nor has set aside.
+    /// Those of `blocks` that are neither stored nor reserved.
     pub(super) fn unreserved(&self, blocks: &Range<u32>) -> RangeSet {
         let mut missing: RangeSet = self.reserved.gaps(blocks.clone()).into_iter().collect();
         self.extents.iter().for_each(|extent| missing.remove(extent.blocks()));
         missing
     }
 
-    /// Number of blocks set aside among `blocks`.
     pub(super) fn reserved_among(&self, blocks: &Range<u32>) -> u64 {
         u64::from(within(&self.reserved, blocks).len())
     }
 
-    /// Drops the bytes of a range, and what is set aside for blocks that lie in it; returns what was on the device.
+    /// Drops the bytes of a range, and the reservations of whole blocks in it; returns the freed device blocks.
     pub(super) fn punch(&mut self, range: &Range<u32>) -> Vec<Range<u64>> {
         self.held.remove(range.clone());
         self.dirty.remove(range.clone());
         let whole = range.start.div_ceil(BLOCK)..range.end / BLOCK;
         self.reserved.remove(whole.start..whole.end.max(whole.start));
-        self.release_unheld()
+        self.drop_unused_blocks()
     }
 
-    /// Number of blocks it has among `blocks`.
+    /// Number of stored blocks among `blocks`.
     pub(super) fn blocks_among(&self, blocks: &Range<u32>) -> u64 {
         let count = |extent: &Extent| {
             extent.blocks().end.min(blocks.end).saturating_sub(extent.first.max(blocks.start))
@@ -182,7 +173,7 @@ impl UnitRecord {
         self.extents.iter().map(|extent| u64::from(count(extent))).sum()
     }
 
-    /// The checksums of `blocks`, of which it has every one.
+    /// The checksums of `blocks`; the unit must have all of them.
     pub(super) fn sums(&self, blocks: &Range<u32>) -> BlockSums {
         let parts = self.extents.iter().filter_map(|extent| extent.part(blocks.clone()));
         BlockSums::from_bytes(parts.flat_map(|part| part.sums))
@@ -196,7 +187,7 @@ impl UnitRecord {
         self.held.len() > self.dirty.len()
     }
 
-    /// Puts new extents in the place of `blocks`; returns what the old ones had on the device.
+    /// Replaces `blocks` by new extents; returns the freed device blocks.
     pub(super) fn replace(&mut self, blocks: &Range<u32>, new: Vec<Extent>) -> Vec<Range<u64>> {
         let mut freed = Vec::new();
         let mut kept = Vec::with_capacity(self.extents.len() + new.len() + 1);
@@ -221,7 +212,7 @@ impl UnitRecord {
         freed
     }
 
-    /// One block of the unit lies elsewhere on the device.
+    /// Changes the device block of one block of the unit.
     pub(super) fn move_block(&mut self, block: u32, device: u64) {
         let blocks = block..block + 1;
         if let Some(moved) = self.extents.iter().find_map(|extent| extent.part(blocks.clone())) {
@@ -229,13 +220,13 @@ impl UnitRecord {
         }
     }
 
-    /// Whether a value of the table says that the unit has dirty bytes.
+    /// Returns true if the flags of an encoded record say that the unit has dirty bytes.
     pub(super) fn is_marked_dirty(value: &[u8]) -> bool {
         value.first() == Some(&DIRTY_FLAG)
     }
 
-    /// Gives up blocks without a held byte; returns what they had on the device.
-    pub(super) fn release_unheld(&mut self) -> Vec<Range<u64>> {
+    /// Drops blocks without a valid byte; returns the freed device blocks.
+    pub(super) fn drop_unused_blocks(&mut self) -> Vec<Range<u64>> {
         let mut freed = Vec::new();
         let needed: RangeSet = self.held.iter().map(|held| blocks_of(&held)).collect();
         for blocks in needed.gaps(0..BLOCKS_PER_UNIT as u32) {
@@ -244,18 +235,16 @@ impl UnitRecord {
         freed
     }
 
-    /// Drops the clean bytes.
     pub(super) fn drop_clean(&mut self) -> Vec<Range<u64>> {
         self.held = self.dirty.clone();
-        self.release_unheld()
+        self.drop_unused_blocks()
     }
 
-    /// Drops the bytes at and after `size`.
     pub(super) fn truncate(&mut self, size: u32) -> Vec<Range<u64>> {
         self.held.remove(size..UNIT_SIZE as u32);
         self.dirty.remove(size..UNIT_SIZE as u32);
         self.reserved.remove(size.div_ceil(BLOCK)..BLOCKS_PER_UNIT as u32);
-        self.release_unheld()
+        self.drop_unused_blocks()
     }
 
     /// Makes `flushed` clean, except in blocks written after `version`.
@@ -265,8 +254,8 @@ impl UnitRecord {
         }
     }
 
-    /// Takes clean bytes between dirty ones as dirty too when there are more than `limit` ranges.
-    pub(super) fn join_dirty(&mut self, limit: usize) {
+    /// If there are more than `limit` dirty ranges, marks the clean bytes between them dirty, too.
+    pub(super) fn merge_dirty(&mut self, limit: usize) {
         if self.dirty.count() > limit {
             for gap in self.dirty.gaps(0..self.dirty.end()) {
                 if gap.start > 0 && self.held.contains(&gap) {
@@ -289,7 +278,7 @@ impl UnitRecord {
                 (extent.first as usize) < BLOCKS_PER_UNIT && extent.blocks().end as usize <= BLOCKS_PER_UNIT;
             let on_device = extent.device < DEVICE_BLOCKS_MAX;
             if extent.sums.is_empty() || extent.sums.len() % SUM_SIZE != 0 || !in_unit || !on_device {
-                return Err("an extent is out of shape");
+                return Err("an extent is malformed");
             }
             if extent.first < blocks.end() {
                 return Err("its extents are not in order");
@@ -304,7 +293,7 @@ impl UnitRecord {
             || self.reserved.end() as usize > BLOCKS_PER_UNIT
             || !self.reserved.iter().all(free)
         {
-            return Err("it has set room aside for blocks that it has");
+            return Err("it reserves space for blocks that have an extent");
         }
         Ok(())
     }
@@ -312,13 +301,13 @@ impl UnitRecord {
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let flags = if self.is_clean() { 0 } else { DIRTY_FLAG };
         postcard::to_extend(self, vec![flags])
-            .map_err(|error| Fault::io(format!("encode a unit record: {error}")))
+            .map_err(|error| Fault::io(format!("encode an index record: {error}")))
     }
 
-    /// Takes a value of the table apart.
+    /// Decodes a value of the table.
     ///
     /// # Errors
-    /// `EIO` with the unit's name when it is damaged.
+    /// `EIO` with the unit's name if it is damaged.
     pub(super) fn decode(unit: UnitId, value: &[u8]) -> Result<Self> {
         let damaged = |why: &str| {
             Fault::io(format!("the index record of unit {} of {} is damaged: {why}", unit.index, unit.inode))
@@ -327,7 +316,7 @@ impl UnitRecord {
         let (record, rest): (Self, _) =
             postcard::take_from_bytes(rest).map_err(|error| damaged(&error.to_string()))?;
         if !rest.is_empty() || (flags == DIRTY_FLAG) == record.is_clean() {
-            return Err(damaged("it does not end where it should, or its flags are wrong"));
+            return Err(damaged("it has trailing bytes or wrong flags"));
         }
         record.check().map_err(damaged)?;
         Ok(record)
@@ -340,7 +329,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(record) = UnitRecord::decode(unit, bytes) else { return };
     let again = record.encode().and_then(|bytes| UnitRecord::decode(unit, &bytes));
     assert_eq!(again.as_ref(), Ok(&record));
-    // What is decoded can be worked with.
+    // Operations on a decoded record must not fail.
     let mut changed = record.clone();
     changed.replace(&(3..70), Vec::new());
     changed.held.remove(3 * BLOCK..70 * BLOCK);
@@ -360,7 +349,7 @@ mod tests {
     use tameike_core::InodeId;
 
     #[test]
-    fn the_bytes_of_a_unit_record_stay_as_they_are() {
+    fn the_unit_record_format_is_stable() {
         let unit = UnitId { inode: InodeId(0x8000_0000_0000_0102), index: 3 };
         let record = UnitRecord {
             generation: Generation(9),

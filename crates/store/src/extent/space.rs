@@ -1,8 +1,8 @@
-//! What is free, what is used by whom, and what may go.
+//! Space accounting of one device: free, used, retired and evictable blocks.
 //!
-//! Freed blocks rest in quarantine until the log's record that freed them is confirmed to be safe: after a crash
-//! the table may still name them. Clean units of the cache are known with the time of their last use, at about 120 bytes of
-//! memory per unit.
+//! Freed blocks stay in quarantine until the log record that freed them is known to be durable: after a crash the table
+//! may still name them. Clean units of the cache view are tracked by time of last use, at about 120 bytes of memory per
+//! unit.
 
 use super::allocator::{Allocator, Choice};
 use super::record::BLOCK;
@@ -13,21 +13,21 @@ use tameike_core::limits::BLOCKS_PER_UNIT;
 use tameike_core::wire::admin::Space;
 use tameike_core::{Fault, Result, UnitId, View};
 
-/// Free blocks whose space is kept at rest, to be used again soon: 16 MiB.
+/// Warm free blocks kept at rest for reuse: 16 MiB.
 const WARM_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
-/// Free blocks that have space while blocks are taken, if need be by setting it aside: 64 MiB.
-const STOCK_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
-/// Time after which space is asked for again that was refused.
-const STOCK_RETRY_TIME: Duration = Duration::from_secs(1);
+/// Warm free blocks kept while writes allocate, by preallocation if necessary: 64 MiB.
+const WARM_BLOCKS_ACTIVE: u64 = (64 << 20) / BLOCK as u64;
+/// Pause after a failed preallocation.
+const PREALLOCATION_RETRY_TIME: Duration = Duration::from_secs(1);
 
-/// Why blocks cannot be had.
+/// The reason why an allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
     /// The view is at its capacity.
     View,
     /// The device has no free blocks.
     Device,
-    /// What is below the device has no space, nor have the free blocks.
+    /// The disk below the device is full, and no warm block is free.
     Below,
 }
 
@@ -54,20 +54,19 @@ impl Recency {
     }
 }
 
-/// The books of one disk.
-pub(super) struct Books {
+pub(super) struct SpaceAccounting {
     allocator: Allocator,
     /// Freed blocks with the sequence number of the record that freed them, ascending.
     quarantine: VecDeque<(u64, Range<u64>)>,
     quarantined: u64,
-    /// Blocks that are neither free nor used while their space is given back.
+    /// Number of blocks whose space is being discarded; they are neither free nor used.
     discarding: u64,
-    /// The same while space is set aside for them.
-    stocking: u64,
-    /// A stock was asked for since the last [`Self::reserve`].
+    /// The same for blocks whose space is being preallocated.
+    preallocating: u64,
+    /// A writer wanted warm blocks since the last [`Self::warm_target`].
     active: bool,
-    /// Until then none is asked for: the last one was refused.
-    refused_until: Duration,
+    /// Time until which no preallocation is tried, because the last one failed.
+    no_preallocation_until: Duration,
     capacity: [u64; 3],
     /// Blocks in the index or being written, by view.
     used: [u64; 3],
@@ -75,17 +74,17 @@ pub(super) struct Books {
     clean: Recency,
 }
 
-impl Books {
-    /// Of a device that is all free. Where it `is_new`, none of it has space.
+impl SpaceAccounting {
+    /// Of a device whose blocks are all free: cold if it `is_new`, else warm.
     pub(super) fn new(blocks: u64, is_new: bool, capacity: [u64; 3]) -> Self {
         Self {
             allocator: Allocator::new(blocks, is_new),
             quarantine: VecDeque::new(),
             quarantined: 0,
             discarding: 0,
-            stocking: 0,
+            preallocating: 0,
             active: false,
-            refused_until: Duration::ZERO,
+            no_preallocation_until: Duration::ZERO,
             capacity,
             used: [0; 3],
             dirty_bytes: [0; 3],
@@ -93,11 +92,11 @@ impl Books {
         }
     }
 
-    /// Takes blocks that the index names.
+    /// Counts blocks that the index names as used.
     pub(super) fn adopt(&mut self, unit: UnitId, blocks: &Range<u64>) -> Result<()> {
         if !self.allocator.claim(blocks) {
             return Err(Fault::io(format!(
-                "the index is damaged: unit {} of {} names blocks {} to {} of the extents file, which lie outside \
+                "the index is damaged: unit {} of {} names blocks {} to {} of the extents file, which are outside \
                  of it or belong to another unit",
                 unit.index, unit.inode, blocks.start, blocks.end
             )));
@@ -106,18 +105,18 @@ impl Books {
         Ok(())
     }
 
-    /// Takes over what the index says is set aside.
+    /// Counts blocks that the index reserves as used.
     pub(super) fn adopt_reserved(&mut self, view: View, count: u32) {
         self.used[view.index()] += u64::from(count);
     }
 
-    /// Takes `count` blocks for a unit, in whose index they replace `replaced` blocks.
+    /// Allocates `count` blocks for a unit, whose index record then drops `replaced` blocks.
     pub(super) fn take(
         &mut self,
         view: View,
         count: u64,
         replaced: u64,
-        wish: Option<u64>,
+        preferred: Option<u64>,
         choice: Choice,
     ) -> Result<Vec<Range<u64>>, Shortage> {
         let used = self.used[view.index()] + count - replaced;
@@ -125,13 +124,13 @@ impl Books {
             return Err(Shortage::View);
         }
         let shortage = if choice == Choice::Any { Shortage::Device } else { Shortage::Below };
-        let runs = self.allocator.allocate(count, wish, choice).ok_or(shortage)?;
+        let runs = self.allocator.allocate(count, preferred, choice).ok_or(shortage)?;
         self.used[view.index()] = used;
         Ok(runs)
     }
 
-    /// Counts `count` blocks as used for which nothing is written yet; [`Self::unuse`] undoes it.
-    pub(super) fn set_aside(&mut self, view: View, count: u64) -> Result<(), Shortage> {
+    /// Counts `count` blocks without data as used; [`Self::subtract_used`] undoes it.
+    pub(super) fn reserve_blocks(&mut self, view: View, count: u64) -> Result<(), Shortage> {
         if count > self.left(view) {
             return Err(Shortage::View);
         }
@@ -139,30 +138,30 @@ impl Books {
         Ok(())
     }
 
-    /// Blocks that the view may still use.
+    /// Number of blocks that the view may still use.
     pub(super) fn left(&self, view: View) -> u64 {
         (self.capacity[view.index()] / u64::from(BLOCK)).saturating_sub(self.used[view.index()])
     }
 
-    /// Undoes [`Self::take`]: `lacking` of the blocks have no space.
-    pub(super) fn untake(
+    /// Undoes [`Self::take`]; the blocks of `unwritten` have no space on the disk.
+    pub(super) fn release_taken(
         &mut self,
         view: View,
         runs: Vec<Range<u64>>,
-        lacking: Vec<Range<u64>>,
+        unwritten: Vec<Range<u64>>,
         replaced: u64,
     ) {
-        for run in runs.iter().chain(&lacking) {
+        for run in runs.iter().chain(&unwritten) {
             self.used[view.index()] -= run.end - run.start;
         }
         runs.into_iter().for_each(|run| self.allocator.warm.insert(run));
-        lacking.into_iter().for_each(|run| self.allocator.cold.insert(run));
+        unwritten.into_iter().for_each(|run| self.allocator.cold.insert(run));
         self.used[view.index()] += replaced;
     }
 
-    /// Blocks that the index names no more, since the record `sequence`. Not yet taken off what is used.
+    /// Puts blocks that record `sequence` dropped from the index into quarantine. They still count as used.
     pub(super) fn retire(&mut self, sequence: u64, runs: Vec<Range<u64>>) {
-        // Two changes may come in the other order than their records: a later number is always right too.
+        // Two changes may arrive in the other order than their records; a later number is always correct.
         let sequence = self.quarantine.back().map_or(sequence, |(last, _)| sequence.max(*last));
         for run in runs {
             self.quarantined += run.end - run.start;
@@ -170,16 +169,16 @@ impl Books {
         }
     }
 
-    /// Takes `count` blocks off what the view uses.
-    pub(super) fn unuse(&mut self, view: View, count: u64) {
+    /// Subtracts `count` blocks from what the view uses.
+    pub(super) fn subtract_used(&mut self, view: View, count: u64) {
         self.used[view.index()] -= count;
     }
 
-    /// Frees the blocks whose records are confirmed, each run after it was told.
-    pub(super) fn release(&mut self, confirmed: u64, tell: impl Fn(&Range<u64>)) {
-        let safe = self.quarantine.partition_point(|(sequence, _)| *sequence <= confirmed);
-        for (_, run) in self.quarantine.drain(..safe) {
-            tell(&run);
+    /// Frees the blocks whose records are confirmed. Calls `before_free` for each run first.
+    pub(super) fn release(&mut self, confirmed: u64, before_free: impl Fn(&Range<u64>)) {
+        let confirmed_end = self.quarantine.partition_point(|(sequence, _)| *sequence <= confirmed);
+        for (_, run) in self.quarantine.drain(..confirmed_end) {
+            before_free(&run);
             self.quarantined -= run.end - run.start;
             self.allocator.warm.insert(run);
         }
@@ -189,55 +188,54 @@ impl Books {
         self.quarantined
     }
 
-    /// Blocks that come back to the free ones by themselves.
+    /// Number of blocks that will become free without a change of a unit.
     pub(super) fn returning(&self) -> u64 {
-        self.quarantined + self.discarding + self.stocking
+        self.quarantined + self.discarding + self.preallocating
     }
 
-    /// Takes a run of warm free blocks to give their space back, as long as more than `reserve` are warm.
-    pub(super) fn begin_discard(&mut self, reserve: u64, limit: u64) -> Option<Range<u64>> {
-        let run =
-            (self.allocator.warm.total() > reserve).then(|| self.allocator.warm.take_largest(limit))??;
+    /// Takes a run of warm free blocks for a discard, while more than `keep` are warm.
+    pub(super) fn begin_discard(&mut self, keep: u64, limit: u64) -> Option<Range<u64>> {
+        let run = (self.allocator.warm.total() > keep).then(|| self.allocator.warm.take_largest(limit))??;
         self.discarding += run.end - run.start;
         Some(run)
     }
 
-    /// The run's space is given back, or (`!done`) could not be.
+    /// Ends a discard: it succeeded, or (`!done`) failed.
     pub(super) fn end_discard(&mut self, run: Range<u64>, done: bool) {
         self.discarding -= run.end - run.start;
         if done { self.allocator.cold.insert(run) } else { self.allocator.warm.insert(run) }
     }
 
-    /// Warm free blocks whose space is not given back: few, unless a stock was asked for since this was last called.
-    pub(super) fn reserve(&mut self) -> u64 {
-        if std::mem::take(&mut self.active) { STOCK_BLOCKS } else { WARM_BLOCKS }
+    /// Number of warm free blocks that are not discarded: few, unless a writer wanted warm blocks since the last call.
+    pub(super) fn warm_target(&mut self) -> u64 {
+        if std::mem::take(&mut self.active) { WARM_BLOCKS_ACTIVE } else { WARM_BLOCKS }
     }
 
-    /// Takes a run of cold free blocks to set space aside for them, when warm ones run short: no more than the views may
-    /// still use. None for a while after it was refused.
-    pub(super) fn begin_stock(&mut self, now: Duration) -> Option<Range<u64>> {
+    /// Takes a run of cold free blocks for preallocation if warm ones run short, at most what the views may still use.
+    /// Returns `None` for a while after a failure.
+    pub(super) fn begin_preallocation(&mut self, now: Duration) -> Option<Range<u64>> {
         self.active = true;
-        if now < self.refused_until {
+        if now < self.no_preallocation_until {
             return None;
         }
-        let stock = STOCK_BLOCKS.min(View::ALL.iter().map(|view| self.left(*view)).sum());
-        let warm = self.allocator.warm.total() + self.stocking;
-        let run = (warm < stock / 2).then(|| self.allocator.cold.take_largest(stock - warm))??;
-        self.stocking += run.end - run.start;
+        let target = WARM_BLOCKS_ACTIVE.min(View::ALL.iter().map(|view| self.left(*view)).sum());
+        let warm = self.allocator.warm.total() + self.preallocating;
+        let run = (warm < target / 2).then(|| self.allocator.cold.take_largest(target - warm))??;
+        self.preallocating += run.end - run.start;
         Some(run)
     }
 
-    /// The run has space.
-    pub(super) fn end_stock(&mut self, run: Range<u64>) {
-        self.stocking -= run.end - run.start;
+    /// Ends a preallocation that succeeded.
+    pub(super) fn end_preallocation(&mut self, run: Range<u64>) {
+        self.preallocating -= run.end - run.start;
         self.allocator.warm.insert(run);
     }
 
-    /// The run was to have space, and has none.
-    pub(super) fn refuse_stock(&mut self, run: Range<u64>, now: Duration) {
-        self.stocking -= run.end - run.start;
+    /// Ends a preallocation that failed.
+    pub(super) fn fail_preallocation(&mut self, run: Range<u64>, now: Duration) {
+        self.preallocating -= run.end - run.start;
         self.allocator.cold.insert(run);
-        self.refused_until = now + STOCK_RETRY_TIME;
+        self.no_preallocation_until = now + PREALLOCATION_RETRY_TIME;
     }
 
     #[cfg(test)]
@@ -245,40 +243,39 @@ impl Books {
         self.allocator.free()
     }
 
-    /// Whether more blocks are warm than are kept so at rest.
+    /// Returns true if more blocks are warm than are kept at rest.
     pub(super) fn has_surplus(&self) -> bool {
         self.allocator.warm.total() > WARM_BLOCKS
     }
 
-    /// The unit's dirty bytes were `before` and are `after`.
     pub(super) fn count_dirty(&mut self, view: View, before: u32, after: u32) {
         let dirty = &mut self.dirty_bytes[view.index()];
         *dirty = *dirty + u64::from(after) - u64::from(before);
     }
 
-    /// The unit was used, and is all clean or not.
+    /// Records a use of the unit. Only wholly clean units are evictable.
     pub(super) fn touch(&mut self, unit: UnitId, clean: bool) {
         if clean { self.clean.touch(unit) } else { self.clean.remove(unit) }
     }
 
-    /// The last time of use that was given.
     pub(super) fn time(&self) -> u64 {
         self.clean.clock
     }
 
-    /// Whether so many blocks have room in the view, or would have after clean units went that were not used since `time`.
+    /// Returns true if the view has space for so many blocks, or would have after evictions of clean units not used
+    /// since `time`.
     pub(super) fn has_room_since(&self, view: View, blocks: u64, time: u64) -> bool {
         let oldest = self.clean.by_time.first_key_value();
         oldest.is_some_and(|(used, _)| *used <= time)
             || (self.left(view) >= blocks && self.allocator.free() + self.returning() >= blocks)
     }
 
-    /// Clean units used after `time`, the least recently used first, each with the time.
+    /// Clean units used after `time`, least recently used first, each with its time.
     pub(super) fn victims(&self, time: u64, limit: usize) -> Vec<(u64, UnitId)> {
         self.clean.by_time.range(time + 1..).map(|(&time, &unit)| (time, unit)).take(limit).collect()
     }
 
-    /// Whether one more unit has room in the view, or would have after clean units went.
+    /// Returns true if the view has space for one more unit, free or evictable.
     pub(super) fn has_room(&self, view: View) -> bool {
         let unit = (BLOCKS_PER_UNIT as u64).min(self.capacity[view.index()] / u64::from(BLOCK));
         let evictable = !self.clean.by_unit.is_empty();

@@ -1,8 +1,8 @@
-//! Space of files that have holes: setting it aside, giving it back, and finding what is there.
+//! Sparse files: reservation of space, hole punching, and search for data and holes.
 //!
-//! Room that is set aside counts as used by the view, but names no blocks of the device: nothing is ever written in
-//! place, so that a later write takes other blocks anyway. There are enough of them, since the device has more than
-//! all views may use. What the units of cached files lack is on the shared file system, where their space is, too.
+//! Reserved space counts as used by the view, but names no blocks of the device: blocks never change in place, so a
+//! later write allocates blocks anyway. The device has more blocks than all views may use. Cached files need no
+//! reservation, because their space is on the shared file system.
 
 use super::ExtentStore;
 use super::record::{BLOCK, UnitRecord, blocks_of};
@@ -14,30 +14,29 @@ use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{InodeId, Result, UnitId};
 
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Units looked at for one question: others wait meanwhile.
-const LOOKED_AT_MAX: usize = 1024;
+/// Number of units examined per search, which delays other tasks.
+const EXAMINED_MAX: usize = 1024;
 
-/// The units of a file from byte `start` on: that of `start`, and each `step`th after it.
+/// Indexes of the unit that has `bytes.start`, and of each `step`th unit after it.
 fn units(bytes: &Range<u64>, step: u64) -> impl Iterator<Item = u64> + use<> {
     (bytes.start / UNIT..bytes.end.div_ceil(UNIT)).step_by(usize::try_from(step.max(1)).unwrap_or(usize::MAX))
 }
 
-/// The part of the bytes that lies in a unit.
 fn part(bytes: &Range<u64>, unit: UnitId) -> Range<u32> {
     let within = |place: u64| place.clamp(unit.start(), unit.start() + UNIT) - unit.start();
     within(bytes.start) as u32..within(bytes.end) as u32
 }
 
-/// What counts as data: of a cached file, what the shared file system does not have.
+/// The ranges that count as data: dirty bytes of a cached file, valid bytes of others.
 fn data_of(unit: UnitId, record: UnitRecord) -> RangeSet {
     if unit.inode.is_cached() { record.dirty } else { record.held }
 }
 
 impl ExtentStore {
-    /// Changes the space of these bytes of the file, in the unit of the first of them and each `step`th after it.
+    /// Reserves or punches `bytes` of the file, in the unit of the first of them and each `step`th after it.
     ///
     /// # Errors
-    /// `ENOSPC` when the view has no room to set aside; what is known not to fit changes nothing.
+    /// `ENOSPC` if the view lacks space for the reservation. If that is known in advance, nothing changes.
     pub async fn change_space(
         &self,
         inode: InodeId,
@@ -45,10 +44,10 @@ impl ExtentStore {
         bytes: Range<u64>,
         step: u64,
     ) -> Result<()> {
-        self.apart(|store| async move {
-            let sets_aside = change != SpaceChange::Punch && !inode.is_cached();
-            if sets_aside {
-                store.check_room(inode, &bytes, step)?;
+        self.run_detached(|store| async move {
+            let reserves = change != SpaceChange::Punch && !inode.is_cached();
+            if reserves {
+                store.check_capacity(inode, &bytes, step)?;
                 for index in units(&bytes, step) {
                     store.change_unit(UnitId { inode, index }, change, &bytes).await?;
                 }
@@ -78,16 +77,16 @@ impl ExtentStore {
             held.punch(&range);
         }
         if change != SpaceChange::Punch {
-            held.set_aside(&blocks_of(&range))?;
+            held.reserve(&blocks_of(&range))?;
         }
         held.commit()
     }
 
-    /// Fails when what is to be set aside is more than the view has left. Ends early, so that it takes no longer
-    /// than there is room, however much is asked for.
-    fn check_room(&self, inode: InodeId, bytes: &Range<u64>, step: u64) -> Result<()> {
+    /// Fails if the reservation exceeds what the view has left. Stops there, so that its time does not grow with the
+    /// request.
+    fn check_capacity(&self, inode: InodeId, bytes: &Range<u64>, step: u64) -> Result<()> {
         let view = inode.view();
-        let left = self.books.lock().left(view);
+        let left = self.accounting.lock().left(view);
         let mut wanted = 0;
         for index in units(bytes, step) {
             let unit = UnitId { inode, index };
@@ -101,11 +100,11 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// The first byte of its kind at or after `start`, in the unit of `start` and each `step`th after it; else how
-    /// far was looked, which is the first byte of one of these units, or `u64::MAX`.
+    /// Finds the first byte of data or hole at or after `start`, in the unit of `start` and each `step`th after it. If
+    /// the search finds none, it returns as error how far it got: the first byte of one of these units, or `u64::MAX`.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub fn seek(
         &self,
         inode: InodeId,
@@ -120,10 +119,10 @@ impl ExtentStore {
     }
 
     fn seek_data(&self, inode: InodeId, start: u64) -> Result<std::result::Result<u64, u64>> {
-        let (mut next, mut looked_at) = (start / UNIT, 0);
+        let (mut next, mut examined) = (start / UNIT, 0);
         loop {
             let (units, more) = self.units_from(inode, next)?;
-            looked_at += units.len();
+            examined += units.len();
             for unit in units {
                 let first = part(&(start..u64::MAX), unit).start;
                 let data = data_of(unit, self.load(unit)?.unwrap_or_default());
@@ -133,7 +132,7 @@ impl ExtentStore {
             }
             match more {
                 None => return Ok(Err(u64::MAX)),
-                Some(index) if looked_at >= LOOKED_AT_MAX => return Ok(Err(index * UNIT)),
+                Some(index) if examined >= EXAMINED_MAX => return Ok(Err(index * UNIT)),
                 Some(index) => next = index,
             }
         }
@@ -141,7 +140,7 @@ impl ExtentStore {
 
     fn seek_hole(&self, inode: InodeId, start: u64, step: u64) -> Result<std::result::Result<u64, u64>> {
         let mut all = units(&(start..u64::MAX), step);
-        for index in all.by_ref().take(LOOKED_AT_MAX) {
+        for index in all.by_ref().take(EXAMINED_MAX) {
             let unit = UnitId { inode, index };
             let rest = part(&(start..u64::MAX), unit);
             let data = self.load(unit)?.map_or_else(RangeSet::new, |record| data_of(unit, record));
@@ -152,10 +151,10 @@ impl ExtentStore {
         Ok(Err(all.next().map_or(u64::MAX, |index| index * UNIT)))
     }
 
-    /// Space that the file takes on this node, in bytes; of a cached file, that of its dirty bytes.
+    /// Space of the file on this node, in bytes; of a cached file, that of its dirty bytes.
     ///
     /// # Errors
-    /// `EIO` when the store below fails.
+    /// `EIO` if the ledger fails.
     pub fn usage(&self, inode: InodeId) -> Result<u64> {
         let of_dirty =
             |dirty: &RangeSet| dirty.iter().map(|range| blocks_of(&range)).collect::<RangeSet>().len();

@@ -13,11 +13,11 @@ use tameike_io::{BlockSums, Frame, Slab};
 
 mod full;
 mod model;
-mod room;
+mod space;
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// The media of one node, and a machine on which the store runs.
+/// The media of one node, and the simulated machine of the store.
 pub(super) struct World {
     pub(super) machine: Simulation,
     pub(super) disk: MemoryDisk,
@@ -28,7 +28,7 @@ pub(super) struct World {
     scratch: Pool,
     capacity: [u64; 3],
     pub(super) volatile: bool,
-    /// Where the disk lies on a file system that can be full.
+    /// A full file system below the disk, in some tests.
     crowded: Option<Crowded>,
 }
 
@@ -73,7 +73,7 @@ impl World {
     }
 
     pub(super) fn open(&self) -> Arc<ExtentStore> {
-        self.try_open(false).expect("the media are whole")
+        self.try_open(false).expect("the media are intact")
     }
 
     pub(super) fn lose_power(&self) {
@@ -85,7 +85,7 @@ impl World {
         self.pool.try_take().expect("tests use few frames")
     }
 
-    /// At the start of a frame, or at a place where no device reads memory.
+    /// Bytes in a frame: at its start, or at an address that is not aligned for direct I/O.
     pub(super) fn payload(&self, bytes: &[u8]) -> Payload {
         let mut frame = self.frame();
         let start = 7 * self.machine.draw(2) as usize;
@@ -103,7 +103,7 @@ impl World {
         self.machine.run(store.fill(unit, offset, self.payload(bytes), Generation(1), u64::MAX)).unwrap();
     }
 
-    /// The bytes of the range, `None` where the unit holds none.
+    /// The bytes of the range; `None` for bytes that the unit lacks.
     pub(super) fn read(
         &self,
         store: &ExtentStore,
@@ -120,15 +120,15 @@ impl World {
             .then(|| BlockSums::of(&frame[range.start as usize..range.end as usize]));
         assert_eq!(sums, expected, "the checksums of {range:?}");
         let place = self.machine.run(store.place(unit, &range, Generation(generation)))?;
-        let placed = place.map(|place| (self.at(store, &place.runs), place.digest));
+        let located = place.map(|place| (self.at(store, &place.runs), place.digest));
         let read =
             expected.map(|sums| (frame[range.start as usize..range.end as usize].to_vec(), sums.digest()));
-        assert!(placed == read, "the place of {range:?} of {unit:?}");
+        assert!(located == read, "the extent location of {range:?} of {unit:?}");
         let untouched =
             |gap: Range<u32>| frame[gap.start as usize..gap.end as usize].iter().all(|byte| *byte == 0xEE);
         assert!(
             held.gaps(0..range.end).into_iter().all(untouched),
-            "bytes that are not held are not touched"
+            "a read changes no byte of the frame that the unit lacks"
         );
         let mut bytes = vec![None; range.len()];
         for place in held.iter().flatten() {
@@ -137,7 +137,6 @@ impl World {
         Ok(bytes)
     }
 
-    /// What the disk has there.
     pub(super) fn at(&self, store: &ExtentStore, runs: &[Run]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for run in runs {
@@ -153,18 +152,19 @@ impl World {
         assert!(self.read(store, unit, 0..bytes.len() as u32, 1).unwrap() == expected, "{unit:?} is whole");
     }
 
-    /// Lets everything retired become free, and checks that no block is lost.
-    pub(super) fn settle(&self, store: &ExtentStore) {
+    /// Waits until all retired blocks are free, and checks that no block is lost.
+    pub(super) fn rest_and_check(&self, store: &ExtentStore) {
         self.machine.run(store.sync(true)).unwrap();
         self.machine.rest(Duration::from_secs(60));
-        let books = store.books.lock();
-        assert_eq!(books.returning(), 0);
-        let used: u64 = View::ALL.into_iter().map(|view| books.space(view).used / BLOCK_SIZE as u64).sum();
-        // What is set aside counts as used, and has no blocks.
+        let accounting = store.accounting.lock();
+        assert_eq!(accounting.returning(), 0);
+        let used: u64 =
+            View::ALL.into_iter().map(|view| accounting.space(view).used / BLOCK_SIZE as u64).sum();
+        // Reserved space counts as used, but has no blocks.
         let units = store.all_units_from(&[prefix::UNIT]).unwrap().0;
         let record = |unit| store.load(unit).unwrap().unwrap_or_default();
-        let set_aside: u64 = units.into_iter().map(|unit| u64::from(record(unit).reserved.len())).sum();
-        assert_eq!(books.free() + used - set_aside, self.disk.size() / BLOCK_SIZE as u64);
+        let reserved: u64 = units.into_iter().map(|unit| u64::from(record(unit).reserved.len())).sum();
+        assert_eq!(accounting.free() + used - reserved, self.disk.size() / BLOCK_SIZE as u64);
         assert!(store.locks.is_idle());
     }
 }
@@ -184,7 +184,7 @@ fn pattern(seed: u8, size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_whole_unit_is_one_extent_and_comes_back() {
+fn a_whole_unit_is_one_extent_and_survives_a_crash() {
     let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
     let store = world.open();
     let bytes = pattern(3, UNIT_SIZE - 8);
@@ -199,7 +199,7 @@ fn a_whole_unit_is_one_extent_and_comes_back() {
 }
 
 #[test]
-fn small_appends_join_in_their_blocks() {
+fn small_appends_share_blocks() {
     let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
     let store = world.open();
     let bytes = pattern(9, 100 * 300);
@@ -209,11 +209,11 @@ fn small_appends_join_in_their_blocks() {
     world.whole(&store, shared(0), &bytes);
     assert!(store.load(shared(0)).unwrap().unwrap().extents.len() <= 8, "one per block at most");
     assert_eq!(store.space(View::JobShared).used, 8 * 4096);
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
 #[test]
-fn a_unit_in_too_many_pieces_is_rewritten_as_one() {
+fn a_fragmented_unit_is_rewritten_as_one_extent() {
     let world = World::new(1, 8 << 20, [0, 8 * MIB, 8 * MIB]);
     let store = world.open();
     for unit in [shared(0), cached(1, 0)] {
@@ -230,15 +230,15 @@ fn a_unit_in_too_many_pieces_is_rewritten_as_one() {
     assert_eq!(
         store.dirty_units(cached(1, 0).inode, usize::MAX).unwrap()[0].ranges.len(),
         2000,
-        "only what was written"
+        "only written bytes are dirty"
     );
     assert!(store.load(shared(0)).unwrap().unwrap().held.count() <= 65);
     assert_eq!(world.read(&store, shared(0), 995_010 - 100..995_010 - 90, 1).unwrap(), vec![Some(0); 10]);
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
 #[test]
-fn a_place_is_right_until_its_blocks_are_used_again_and_clock_and_digest_tell() {
+fn clock_and_digest_reveal_a_stale_extent_location() {
     const SIZE: usize = UNIT_SIZE / 2;
     let mut world = World::new(1, 4 << 20, [0, 3 * MIB, 0]);
     world.volatile = true;
@@ -251,14 +251,14 @@ fn a_place_is_right_until_its_blocks_are_used_again_and_clock_and_digest_tell() 
     assert_eq!(runs.len(), 1);
     let is_as_of = |time| tameike_io::disk::is_as_of(&clock, runs.iter().copied(), time);
     assert!(is_as_of(time));
-    // Nobody who writes waits for those who were told, and what they were told stays until the log is safe.
+    // Writers do not wait for readers of a location; its blocks stay until the new record is durable.
     world.write(&store, shared(0), 0, &pattern(2, SIZE)).unwrap();
     assert!(world.at(&store, &runs) == old && is_as_of(time));
-    world.settle(&store);
-    assert!(!is_as_of(time), "from now on they may be used again");
+    world.rest_and_check(&store);
+    assert!(!is_as_of(time), "freed blocks may be reused");
     let is_used_again = (3..40).any(|round| {
         world.write(&store, shared(u64::from(round % 4)), 0, &pattern(round, SIZE)).unwrap();
-        world.settle(&store);
+        world.rest_and_check(&store);
         let found = world.at(&store, &runs);
         assert_eq!(BlockSums::of(&found).digest() == digest, found == old);
         found != old
@@ -269,14 +269,14 @@ fn a_place_is_right_until_its_blocks_are_used_again_and_clock_and_digest_tell() 
 }
 
 #[test]
-fn a_unit_that_is_held_whole_has_a_place_with_all_checksums() {
+fn a_complete_unit_has_an_extent_location_with_all_checksums() {
     let world = World::new(1, 16 << 20, [0, 12 * MIB, 0]);
     let store = world.open();
     let mut content = pattern(1, UNIT_SIZE);
     let (most, rest) = (UNIT_SIZE - 8, UNIT_SIZE - 4096);
     let place = || world.machine.run(store.unit_place(shared(0), Generation(0))).unwrap();
     world.write(&store, shared(0), 0, &content[..most]).unwrap();
-    assert_eq!(place(), None, "its last block is not whole");
+    assert_eq!(place(), None, "its last block is incomplete");
     world.write(&store, shared(0), rest as u32, &content[rest..]).unwrap();
     content[20_000..90_000].fill(9);
     world.write(&store, shared(0), 20_000, &[9; 70_000]).unwrap();
@@ -295,7 +295,7 @@ fn a_unit_that_is_held_whole_has_a_place_with_all_checksums() {
 }
 
 #[test]
-fn what_is_not_whole_blocks_or_not_all_held_has_no_place() {
+fn incomplete_ranges_have_no_extent_location() {
     let world = World::new(1, 8 << 20, [0, 8 * MIB, 8 * MIB]);
     let store = world.open();
     for (first, seed) in [(0, 1), (8192, 2), (4096, 3), (20_480, 4)] {
@@ -315,7 +315,7 @@ fn what_is_not_whole_blocks_or_not_all_held_has_no_place() {
 }
 
 #[test]
-fn a_damaged_block_is_an_error_that_names_the_unit() {
+fn a_read_of_a_damaged_block_fails_and_names_the_unit() {
     let world = World::new(1, 8 << 20, [0, 8 * MIB, 0]);
     let store = world.open();
     world.write(&store, shared(0), 0, &pattern(1, 20_000)).unwrap();
@@ -324,15 +324,15 @@ fn a_damaged_block_is_an_error_that_names_the_unit() {
     world.disk.damage(place as usize + 4096 + 5);
     let fault = world.read(&store, shared(1), 0..20_000, 0).unwrap_err();
     assert_eq!(fault.errno, Errno::EIO);
-    assert!(fault.message.contains("unit 1 of inode"), "{fault}");
-    assert!(world.read(&store, shared(1), 0..4096, 0).is_ok(), "other blocks can be read");
+    assert!(fault.to_string().contains("unit 1 of inode"), "{fault}");
+    assert!(world.read(&store, shared(1), 0..4096, 0).is_ok(), "other blocks are readable");
     let report = world.machine.run(store.scrub()).unwrap();
     assert_eq!((report.units, report.bytes), (2, 40960));
     assert_eq!(report.damaged.iter().map(|(unit, _)| *unit).collect::<Vec<_>>(), [shared(1)]);
 }
 
 #[test]
-fn space_comes_back_on_truncate_and_delete() {
+fn truncate_and_delete_free_space() {
     let world = World::new(1, 32 << 20, [0, 32 * MIB, 0]);
     let store = world.open();
     for index in 0..30 {
@@ -344,13 +344,13 @@ fn space_comes_back_on_truncate_and_delete() {
     assert_eq!(world.read(&store, shared(1), 4998..5002, 0).unwrap()[2..], [None, None]);
     world.machine.run(store.truncate(shared(0).inode, 0)).unwrap();
     assert_eq!(store.space(View::JobShared).used, 0);
-    world.settle(&store);
-    assert!(!store.books.lock().has_surplus(), "all but 16 MiB went back to the disk");
+    world.rest_and_check(&store);
+    assert!(!store.accounting.lock().has_surplus(), "all but 16 MiB is discarded");
     assert!(store.load(shared(0)).unwrap().is_none());
 }
 
 #[test]
-fn a_view_at_its_capacity_refuses_and_others_do_not() {
+fn a_full_view_refuses_writes_and_other_views_do_not() {
     let world = World::new(1, 16 << 20, [MIB, 2 * MIB, 0]);
     let store = world.open();
     let bytes = pattern(1, UNIT_SIZE - 8);
@@ -358,15 +358,15 @@ fn a_view_at_its_capacity_refuses_and_others_do_not() {
     world.write(&store, shared(1), 0, &bytes).unwrap();
     let fault = world.write(&store, shared(2), 0, &[1]).unwrap_err();
     assert_eq!(fault.errno, Errno::ENOSPC);
-    assert!(fault.message.contains("view shared, 2097152 of 2097152 bytes"), "{fault}");
+    assert!(fault.to_string().contains("view shared, 2097152 of 2097152 bytes"), "{fault}");
     world.write(&store, shared(1), 0, &bytes).expect("overwriting needs no more");
     let local = UnitId { inode: InodeId::pinned(tameike_core::NodeId(0), 9), index: 0 };
     world.write(&store, local, 0, &bytes).unwrap();
-    world.settle(&store);
+    world.rest_and_check(&store);
 }
 
 #[test]
-fn a_full_disk_waits_for_retired_blocks() {
+fn a_writer_on_a_full_disk_waits_for_retired_blocks() {
     let world = World::new(1, 2 << 20, [0, 100 * MIB, 0]);
     let store = world.open();
     for round in 0..20 {
@@ -375,12 +375,12 @@ fn a_full_disk_waits_for_retired_blocks() {
     world.write(&store, shared(1), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
     let fault = world.write(&store, shared(2), 0, &[1]).unwrap_err();
     assert_eq!(fault.errno, Errno::ENOSPC);
-    assert!(fault.message.contains("extents file"), "{fault}");
-    world.settle(&store);
+    assert!(fault.to_string().contains("extents file"), "{fault}");
+    world.rest_and_check(&store);
 }
 
 #[test]
-fn clean_units_make_room_least_recently_used_first_and_dirty_ones_never() {
+fn clean_units_are_evicted_least_recently_used_first_and_dirty_ones_never() {
     let world = World::new(1, 16 << 20, [0, 0, 3 * MIB]);
     let store = world.open();
     let bytes = pattern(1, UNIT_SIZE - 8);
@@ -395,7 +395,11 @@ fn clean_units_make_room_least_recently_used_first_and_dirty_ones_never() {
     world.write(&store, cached(5, 0), 0, &bytes).unwrap();
     assert_eq!(world.write(&store, cached(6, 0), 0, &bytes).unwrap_err().errno, Errno::ENOSPC);
     world.fill(&store, cached(7, 0), 0, &bytes);
-    assert_eq!(world.read(&store, cached(7, 0), 0..1, 1).unwrap(), [None], "no room, no error");
+    assert_eq!(
+        world.read(&store, cached(7, 0), 0..1, 1).unwrap(),
+        [None],
+        "a fill without space is no error"
+    );
     for file in 3..=5 {
         world.whole(&store, cached(file, 0), &bytes);
     }
@@ -403,7 +407,7 @@ fn clean_units_make_room_least_recently_used_first_and_dirty_ones_never() {
 }
 
 #[test]
-fn a_writer_waits_until_the_flush_has_made_room() {
+fn a_writer_waits_until_a_flush_frees_space() {
     let world = World::new(1, 16 << 20, [0, 0, MIB]);
     let store = world.open();
     let bytes = pattern(1, UNIT_SIZE - 8);
@@ -425,7 +429,7 @@ fn a_writer_waits_until_the_flush_has_made_room() {
 }
 
 #[test]
-fn what_was_written_during_a_flush_stays_dirty() {
+fn bytes_written_during_a_flush_stay_dirty() {
     let world = World::new(1, 16 << 20, [0, 0, 8 * MIB]);
     let store = world.open();
     let unit = cached(1, 0);
@@ -444,7 +448,7 @@ fn what_was_written_during_a_flush_stays_dirty() {
 }
 
 #[test]
-fn an_index_that_names_blocks_twice_is_refused() {
+fn an_index_that_names_blocks_twice_fails_to_open() {
     let world = World::new(1, 4 << 20, [0, 8 * MIB, 0]);
     let store = world.open();
     world.write(&store, shared(0), 0, &[1; 100]).unwrap();
@@ -457,21 +461,21 @@ fn an_index_that_names_blocks_twice_is_refused() {
         world.machine.run(store.ledger.sync(false)).unwrap();
         match world.try_open(false) {
             Ok(_) => assert!(fits),
-            Err(fault) => assert!(!fits && fault.message.contains("unit 1 of inode"), "{fault}"),
+            Err(fault) => assert!(!fits && fault.to_string().contains("unit 1 of inode"), "{fault}"),
         }
-        // The copy that was just opened has emptied the log of this one.
+        // Opening the second store emptied the log of this one.
         world.machine.run(store.ledger.checkpoint()).unwrap();
     }
 }
 
 #[test]
-fn damaged_index_records_are_refused_by_name() {
+fn decoding_a_damaged_index_record_fails_and_names_the_unit() {
     let unit = shared(3);
     let record = record::UnitRecord::default();
     let whole = record.encode().unwrap();
     assert!(record::UnitRecord::decode(unit, &whole).is_ok());
     for damaged in [&[][..], &[1, 2, 3], &whole[1..], &[whole.as_slice(), &[0]].concat()] {
         let fault = record::UnitRecord::decode(unit, damaged).unwrap_err();
-        assert!(fault.message.contains("unit 3 of inode"), "{fault}");
+        assert!(fault.to_string().contains("unit 3 of inode"), "{fault}");
     }
 }

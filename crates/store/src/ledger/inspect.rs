@@ -1,6 +1,6 @@
-//! A ledger looked at without being opened: what its log says, and the table that opening it would give.
+//! Read-only inspection of a ledger: the state of its log, and the table that opening it would give.
 //!
-//! Nothing on the media changes before [`Inspection::into_changes`] is committed by who asked for it.
+//! The media do not change until the caller commits [`Inspection::into_changes`].
 
 use super::RecordKind;
 use super::kv::applied_entry;
@@ -11,36 +11,33 @@ use crate::table::Table;
 use std::sync::Arc;
 use tameike_core::Result;
 
-/// What stands in the log.
 #[derive(Debug, Default)]
 pub(crate) struct LogReport {
-    /// Whole records.
     pub(crate) records: u64,
-    /// Files that end in bytes which are no record: number, place, how many.
+    /// Files that end in bytes that are no record: number of the file, offset, number of bytes.
     pub(crate) torn: Vec<(usize, usize, usize)>,
-    /// What is missing or broken in the middle, in plain words.
+    /// Descriptions of missing or broken records in the middle.
     pub(crate) lost: Vec<String>,
-    /// After a loss of power: the first record whose data was never safe; it and all later ones are dropped.
-    pub(crate) cut: Option<u64>,
+    /// After a power loss, the first record whose data never became durable; recovery drops it and all later ones.
+    pub(crate) truncated_at: Option<u64>,
 }
 
-/// The table that a ledger would have.
+/// The table that the ledger would have once opened.
 pub(crate) struct Inspection {
     replayed: Replay,
     last: u64,
 }
 
-/// What applies records again.
 pub(crate) type Apply<'a> = &'a mut dyn FnMut(RecordKind, &[u8], &mut dyn Table) -> Result<()>;
-/// What says whether the bytes are there that a record names.
+/// Returns true if the bytes that a record names are intact.
 pub(crate) type Holds<'a> = &'a mut dyn FnMut(RecordKind, &[u8]) -> Result<bool>;
 
 impl Inspection {
-    /// Reads the files of the log over what the table's store has. After a loss of power (`holds`), records that
-    /// nobody knew to be safe are believed as far as their bytes are there.
+    /// Replays the log files over the table in `kv`. After a power loss (`holds` is given), it accepts records that no
+    /// mark calls durable only if their bytes are intact.
     ///
     /// # Errors
-    /// When the table cannot be read.
+    /// `EIO` if the table cannot be read.
     pub(crate) fn new(
         kv: Arc<dyn Kv>,
         logs: [Vec<u8>; 2],
@@ -68,7 +65,7 @@ impl Inspection {
                 && record.sequence > durable
                 && !holds(record.kind, body)?
             {
-                report.cut = Some(record.sequence);
+                report.truncated_at = Some(record.sequence);
                 break;
             }
             if let Err(fault) = replayed.apply(|table| apply(record.kind, body, table)) {
@@ -79,17 +76,15 @@ impl Inspection {
         Ok((Self { replayed, last }, report))
     }
 
-    /// The table.
     pub(crate) fn table(&self) -> impl Table {
         self.replayed.table()
     }
 
-    /// Makes changes to it.
     pub(crate) fn change(&self, changes: Changes) {
         self.replayed.merge(changes);
     }
 
-    /// All that the table's store lacks. Once it is committed, the log says nothing more.
+    /// All changes that the key-value store lacks. Once they are committed, the log is obsolete.
     pub(crate) fn into_changes(self) -> Changes {
         let mut changes = self.replayed.changes();
         changes.extend([applied_entry(self.last)]);

@@ -1,4 +1,4 @@
-//! The key-value store below the ledger.
+//! Interface of the key-value store below the ledger, and one in memory.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ pub(super) fn applied_entry(sequence: u64) -> (Vec<u8>, Option<Vec<u8>>) {
     (APPLIED_KEY.to_vec(), Some(sequence.to_le_bytes().to_vec()))
 }
 
-/// An ordered map on a disk. Calls block.
+/// An ordered map on a disk. Calls block the thread.
 pub trait Kv: Send + Sync {
-    /// The map as of its last commit. It costs no read of the disk, and is to be dropped soon: what was removed
-    /// since takes space until then, and a store that must open its file again waits for it.
+    /// The map as of its last commit, without a read of the disk. Drop it soon: entries removed since keep their space
+    /// until then, and a store that must reopen its file waits for it.
     fn snapshot(&self) -> Arc<dyn Snapshot>;
-    /// Makes all `changes`, atomically and safe against power loss.
+    /// Makes all `changes` durable, atomically.
     ///
     /// # Errors
-    /// What the disk says; then either all changes are made or none.
+    /// Those of the disk; then either all changes are made or none.
     fn commit(&self, changes: &Changes) -> Result<()>;
     /// Size on the disk, in bytes.
     ///
@@ -35,7 +35,7 @@ pub trait Kv: Send + Sync {
     fn size_bytes(&self) -> Result<u64>;
 }
 
-/// The content of a [`Kv`] at one moment: later commits do not change it. Calls block.
+/// The content of a [`Kv`] at one moment: later commits do not change it. Calls block the thread.
 pub trait Snapshot: Send + Sync {
     /// The value of a key.
     ///
@@ -59,7 +59,7 @@ pub struct MemoryKv {
 }
 
 impl MemoryKv {
-    /// An empty store whose commits fail with `faults`.
+    /// Creates an empty store whose commits fail as `faults` says.
     pub fn new(faults: Faults) -> Self {
         Self { map: Arc::default(), faults }
     }
@@ -97,7 +97,7 @@ impl Kv for MemoryKv {
                 None => map.remove(key),
             };
         }
-        // A torn commit is one that was made, but whose answer is lost.
+        // A torn commit is one that happened but whose reply is lost.
         if fate == Fate::Torn { Err(Fault::io("injected failure")) } else { Ok(()) }
     }
 

@@ -1,19 +1,17 @@
-//! The ledger: a log of changes and the table that they make.
+//! Write-ahead log of metadata changes, with the key-value table that they produce.
 //!
-//! A change is a record. It is applied to the table and appended to the log; replaying the log gives the same
-//! table. The table is a key-value store under an overlay of the changes since the last checkpoint. A
-//! checkpoint freezes the overlay, turns to the other of two log files, moves the frozen changes into the
-//! key-value store in one atomic commit together with the sequence number of the last of them, and empties the
-//! old log file. At every instant, store and log files together hold every record that was made safe.
-//!
-//! Bytes that records name lie elsewhere, behind [`Data`]. They are made safe against power loss before the
-//! records that name them count as safe; records beyond are believed after a power loss only if their bytes
-//! prove to be there.
-//!
-//! Changes run one after another. Readers see the table of one moment, and neither wait for a change nor make
-//! one wait, however long the store below takes to answer: the overlay keeps what it said at that moment until
-//! they are done. The lock on the ledger's state is held for steps in memory only.
+//! - A change is a record. The ledger applies it to the table and appends it to the log; replay gives the same table.
+//! - The table is a key-value store under an overlay of the changes since the last checkpoint.
+//! - A checkpoint freezes the overlay and switches to the other of two log files. It commits the frozen changes and the
+//!   sequence number of the last of them to the key-value store in one atomic commit, then empties the old log file. At
+//!   every instant, store and log files together hold every persisted record.
+//! - Records may name bytes elsewhere, behind [`Data`]. The ledger syncs those bytes before it counts the records as
+//!   durable. After a power loss, recovery accepts records beyond the durable ones only if their bytes are intact.
+//! - Changes run one after another. A reader sees the table of one moment and neither waits for changes nor delays
+//!   them, however long the store below takes: the overlay keeps old versions until the reader is done. The lock on the
+//!   ledger's state is held for steps in memory only.
 
+mod copy_on_write;
 pub(crate) mod inspect;
 pub mod kv;
 mod overlay;
@@ -23,7 +21,6 @@ pub mod redb;
 #[cfg(test)]
 mod tests;
 mod transaction;
-mod untouched;
 mod writer;
 
 use crate::table::Table;
@@ -39,13 +36,13 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::Runtime;
 use tameike_io::disk::AppendFile;
 use tameike_io::os::runtime::promise;
-use transaction::{Moment, Transaction};
+use transaction::{ReadView, Transaction};
 use writer::Writer;
 
-/// Names of the two files of the log in the directory of a store.
+/// Names of the two log files in the directory of a store.
 pub(crate) const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
-/// To whom a record belongs: the first byte of its content.
+/// The component that owns a record: the first byte of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -63,43 +60,43 @@ impl RecordKind {
     }
 }
 
-/// The bytes that records name.
+/// The bytes outside the ledger that records name.
 pub trait Data: Send + Sync {
-    /// Makes them safe against power loss, as far as records executed before this call name them.
+    /// Makes them durable, as far as records executed before this call name them.
     fn settle(&self) -> BoxFuture<'static, Result<()>>;
-    /// Whether the bytes that this record names are there. Asked after a power loss.
+    /// Returns true if the bytes that this record names are intact. Recovery asks after a power loss.
     fn holds(&self, kind: RecordKind, body: Vec<u8>) -> BoxFuture<'static, Result<bool>>;
 }
 
-/// What a ledger is kept on.
+/// The files and stores that a ledger uses.
 pub struct Media {
     /// The files of the log.
     pub logs: [Arc<dyn AppendFile>; 2],
-    /// The table's store.
+    /// The key-value store of the table.
     pub kv: Arc<dyn Kv>,
-    /// What the records name.
+    /// The bytes that the records name.
     pub data: Arc<dyn Data>,
 }
 
-/// How a ledger works.
+/// Options of a ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerOptions {
-    /// Changes kept in memory, and size of the log, beyond which a checkpoint begins, in bytes.
+    /// Bytes of changes in memory, or of records in the log, at which a checkpoint begins.
     pub checkpoint_bytes: usize,
-    /// The media forget all at power loss (they are memory), so that a sync against it is never of use.
+    /// The media are memory and lose everything at power loss, so that a sync is never of use.
     pub volatile: bool,
     /// The machine may have lost power since the media were last used.
     pub after_power_loss: bool,
 }
 
 impl LedgerOptions {
-    /// Size of a file of the log at which changes wait for a checkpoint, unless checkpoints are stuck; in bytes.
+    /// Size of a log file, in bytes, at which changes wait for a checkpoint, unless checkpoints fail.
     pub fn log_bytes_max(&self) -> usize {
         2 * self.checkpoint_bytes
     }
 }
 
-/// Log buffer beyond which it is written without being asked, in bytes.
+/// Size of the log buffer, in bytes, at which the ledger writes it without a sync call.
 const PENDING_SIZE_MAX: usize = 4 << 20;
 
 /// The log and the table of one store.
@@ -108,44 +105,45 @@ pub struct Ledger {
     runtime: Runtime,
     options: LedgerOptions,
     kv: Arc<dyn Kv>,
-    /// Held by the one change that is being made, also while it reads the store; taken before `state`.
-    turn: Mutex<()>,
+    /// Serializes changes, including their reads of the store; taken before `state`.
+    change_lock: Mutex<()>,
     state: RwLock<State>,
     readers: Readers,
     writer: Arc<AsyncMutex<Writer>>,
-    /// Held by whoever moves changes into the store.
+    /// Serializes checkpoints.
     checkpointing: Arc<AsyncMutex<()>>,
-    /// A task is at a checkpoint or about to begin one; a task is about to write the log.
+    /// By kind of task, checkpoint and log write: one is scheduled or running.
     scheduled: [AtomicBool; 2],
-    /// Last record safe against power loss with its data, or against death of the agent on volatile media.
+    /// Last record that is durable with its data; on volatile media, the last persisted one.
     durable: AtomicU64,
-    /// Last record of which recovery will know that.
+    /// Last record that the log itself marks as durable, so that recovery knows.
     confirmed: AtomicU64,
-    room: Event,
+    space: Event,
 }
 
 struct State {
     active: Arc<Overlay>,
     frozen: Option<Arc<Overlay>>,
-    /// Records not yet handed to the log file, encoded.
+    /// Encoded records that are not yet in the log file.
     pending: Vec<u8>,
     /// Size of the records and marks since the last freeze.
     logged_bytes: usize,
     /// Sequence number of the last executed record.
     last: u64,
-    /// Why nothing can be executed any more.
+    /// The fault that stops all further changes.
     broken: Option<Fault>,
-    /// Why the last checkpoint failed.
+    /// The fault of the last checkpoint.
     stalled: Option<Fault>,
 }
 
 impl Ledger {
-    /// Runs `change`. On `Ok` its changes to the table are kept and (`kind`, `body`) goes to the log's buffer; a
-    /// change that put and deleted nothing is not logged. On `Err` every change to the table is undone.
+    /// Runs `change`. On `Ok` the ledger keeps its changes to the table and appends (`kind`, `body`) to the log's
+    /// buffer; it does not log a change that put and deleted nothing. On `Err` it undoes every change to the table.
     ///
     /// # Errors
-    /// Those of `change`; `EIO` when the log has failed, and what stops the checkpoints when they are stuck and
-    /// their changes take too much memory.
+    /// - those of `change`
+    /// - `EIO` if the log has failed
+    /// - the fault of the last checkpoint, if checkpoints fail and their changes take too much memory
     pub fn execute<T>(
         &self,
         kind: RecordKind,
@@ -153,10 +151,13 @@ impl Ledger {
         change: impl FnOnce(&mut dyn Table) -> Result<T>,
     ) -> Result<T> {
         if body.len() > record::BODY_SIZE_MAX {
-            return Err(Fault::new(Errno::EINVAL, format!("a record of {} bytes is too large", body.len())));
+            return Err(Fault::new(
+                Errno::EINVAL,
+                format!("a log record of {} bytes is too large", body.len()),
+            ));
         }
-        let turn = self.turn.lock();
-        let moment = {
+        let change_lock = self.change_lock.lock();
+        let view = {
             let state = self.state.read();
             if let Some(fault) = &state.broken {
                 return Err(fault.clone());
@@ -164,11 +165,12 @@ impl Ledger {
             if let (true, Some(fault)) = (self.is_crowded(&state), &state.stalled) {
                 return Err(fault.clone());
             }
-            self.moment(&state)
+            self.read_view(&state)
         };
-        let mut table = Transaction::new(moment);
+        let mut table = Transaction::new(view);
         let answer = change(&mut table)?;
-        // Whoever opens the store's file again waits for the snapshot, and others with the state locked for him.
+        // Must drop the snapshot before `state` is locked: reopening the store's file waits for all snapshots while
+        // others wait for the lock.
         let changes = table.into_changes();
         if changes.is_empty() {
             return Ok(answer);
@@ -183,7 +185,7 @@ impl Ledger {
             let overlay_full = state.active.read().bytes() >= limit || state.logged_bytes >= limit;
             (overlay_full, state.pending.len() >= PENDING_SIZE_MAX)
         };
-        drop(turn);
+        drop(change_lock);
         if overlay_full {
             self.schedule_checkpoint();
         } else if log_full {
@@ -192,22 +194,22 @@ impl Ledger {
         Ok(answer)
     }
 
-    /// Runs `query` on the table as it is now. Changes that are made meanwhile are not seen, and do not wait.
-    /// The query must not use the ledger itself.
+    /// Runs `query` on the table as it is now. The query does not see later changes and does not delay them. It must
+    /// not use the ledger itself.
     ///
     /// # Errors
     /// Those of `query`.
     pub fn read<T>(&self, query: impl FnOnce(&dyn Table) -> Result<T>) -> Result<T> {
-        let (moment, _reader) = {
+        let (view, _reader) = {
             let state = self.state.read();
-            (self.moment(&state), self.readers.begin(state.last))
+            (self.read_view(&state), self.readers.begin(state.last))
         };
-        query(&Transaction::new(moment))
+        query(&Transaction::new(view))
     }
 
-    /// The table as it is now. Frozen changes may be in the store already: they say the same.
-    fn moment(&self, state: &State) -> Moment {
-        Moment {
+    /// The table as it is now. The store may already contain the frozen changes; the result is the same.
+    fn read_view(&self, state: &State) -> ReadView {
+        ReadView {
             active: state.active.clone(),
             frozen: state.frozen.clone(),
             stored: self.kv.snapshot(),
@@ -219,20 +221,20 @@ impl Ledger {
         state.active.read().bytes() >= 2 * self.options.checkpoint_bytes
     }
 
-    /// Whether the next checkpoint is to come before the next change, for the log's sake. While checkpoints are stuck it is
-    /// up to the disk how far the log may grow.
+    /// Returns true if changes must wait for a checkpoint because of the size of the log. While checkpoints fail, only
+    /// the disk limits the log.
     fn is_log_full(&self, state: &State) -> bool {
         state.logged_bytes >= self.options.log_bytes_max() && state.stalled.is_none()
     }
 
-    /// Waits while the changes since the last checkpoint take more memory than they may, or more of the log. Whoever
-    /// executes many records waits here before each.
+    /// Waits while the changes since the last checkpoint exceed their memory or the log its size. Callers with many
+    /// records wait here before each.
     ///
     /// # Errors
-    /// What stops the checkpoints, when they are stuck.
+    /// The fault of the last checkpoint, if checkpoints fail.
     pub async fn room(&self) -> Result<()> {
         loop {
-            let listener = self.room.listen();
+            let listener = self.space.listen();
             {
                 let state = self.state.read();
                 if !self.is_crowded(&state) && !self.is_log_full(&state) {
@@ -247,12 +249,12 @@ impl Ledger {
         }
     }
 
-    /// Makes all executed records safe against the death of the agent (`durable == false`), or against power
-    /// loss with the data they name (`durable == true`). Concurrent callers share one write and one sync.
+    /// Makes all executed records persisted (`durable == false`) or, with the data they name, durable (`durable ==
+    /// true`). Concurrent callers share one write and one sync.
     ///
     /// # Errors
-    /// What the disk says. A failed write is tried again at the next call; after a failed sync nobody knows what
-    /// the device holds, and the ledger refuses all further changes.
+    /// Those of the disk. The next call retries a failed write. After a failed sync the content of the device is
+    /// unknown, and the ledger refuses all further changes.
     pub async fn sync(&self, durable: bool) -> Result<()> {
         let durable = durable || self.options.volatile;
         let target = self.position();
@@ -263,8 +265,8 @@ impl Ledger {
         if writer.covers(target, durable) {
             return Ok(());
         }
-        let ledger = self.alive();
-        // A task of its own: the write goes on even if this caller stops waiting.
+        let ledger = self.strong();
+        // In a separate task, the write continues even if this caller is cancelled.
         let (resolver, written) = promise();
         self.runtime.spawn(async move {
             let result = writer.flush(&ledger, durable).await;
@@ -274,9 +276,9 @@ impl Ledger {
         written.await
     }
 
-    /// Makes all executed records safe as [`Ledger::sync`] does, and notes in the log that they are. Returns the
-    /// number of the last one: whatever happens, no state before it comes back, so that bytes which only older
-    /// records name may be overwritten.
+    /// Makes all executed records durable as [`Ledger::sync`] does, and appends a mark that says so to the log. Returns
+    /// the number of the last one: recovery never restores an earlier state, so bytes that only older records name may
+    /// be overwritten.
     ///
     /// # Errors
     /// As [`Ledger::sync`].
@@ -288,7 +290,7 @@ impl Ledger {
         let target = self.position();
         let mut writer = self.writer.lock_arc().await;
         if self.confirmed.load(Ordering::Acquire) < target {
-            let ledger = self.alive();
+            let ledger = self.strong();
             let (resolver, written) = promise();
             self.runtime.spawn(async move {
                 let result = writer.confirm(&ledger).await;
@@ -300,21 +302,21 @@ impl Ledger {
         Ok(self.confirmed())
     }
 
-    /// Number of the last record that recovery knows to be safe, without making more so.
+    /// Number of the last record that recovery knows to be durable. Syncs nothing.
     pub fn confirmed(&self) -> u64 {
         if self.options.volatile { &self.durable } else { &self.confirmed }.load(Ordering::Acquire)
     }
 
-    fn alive(&self) -> Arc<Self> {
-        self.me.upgrade().expect("a ledger that is borrowed lives")
+    fn strong(&self) -> Arc<Self> {
+        self.me.upgrade().expect("the caller borrows a ledger in an Arc")
     }
 
-    /// Whether the media forget all at power loss, so that to confirm costs no more than a write.
+    /// Returns true if the media lose everything at power loss, so that a confirm costs no more than a write.
     pub fn is_volatile(&self) -> bool {
         self.options.volatile
     }
 
-    /// Whether records that were executed may be gone: the machine may have lost power before the ledger was opened.
+    /// Returns true if executed records may be missing: the machine may have lost power before the ledger was opened.
     pub fn may_lack_records(&self) -> bool {
         self.options.after_power_loss
     }
@@ -327,10 +329,10 @@ impl Ledger {
     /// Moves all changes into the key-value store and empties the log.
     ///
     /// # Errors
-    /// What the disk says; then everything is still in the log, and a later checkpoint may succeed.
+    /// Those of the disk. The log then still has all records, and a later checkpoint may succeed.
     pub async fn checkpoint(&self) -> Result<()> {
         let guard = self.checkpointing.lock_arc().await;
-        let ledger = self.alive();
+        let ledger = self.strong();
         let (resolver, done) = promise();
         self.runtime.spawn(async move {
             let result = ledger.run_checkpoint().await;
@@ -340,7 +342,7 @@ impl Ledger {
         done.await
     }
 
-    /// Size of the table's store, in bytes.
+    /// Size of the key-value store, in bytes.
     ///
     /// # Errors
     /// `EIO` when the disk fails.

@@ -1,26 +1,24 @@
-//! Changes in memory, readable as they were at any moment at which somebody still reads.
+//! Multi-version overlay: changes in memory, with the old versions that active readers still need.
 
 use super::kv::Changes;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-/// What a change weighs beside its key and value: nodes of the map and headers of the vectors, in bytes.
+/// Bytes of memory per change beside its key and value: nodes of the map and headers of the vectors.
 const ENTRY_OVERHEAD: usize = 64;
 
-/// A value, or a removal.
 type Change = Option<Vec<u8>>;
 
 fn weight(key: &[u8], change: Option<&Change>) -> usize {
     key.len() + change.and_then(Option::as_ref).map_or(0, Vec::len) + ENTRY_OVERHEAD
 }
 
-/// Moments at which somebody reads: sequence numbers of the last record that the reader sees, with the number
-/// of readers.
+/// Active readers: by sequence number of the last record that they see, their count.
 #[derive(Default)]
 pub(super) struct Readers(Mutex<BTreeMap<u64, usize>>);
 
-/// A reader, until dropped.
+/// Registration of a reader, until dropped.
 pub(super) struct Reader<'a> {
     readers: &'a Readers,
     sequence: u64,
@@ -49,23 +47,23 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// Changes, and what they replaced as long as somebody reads who must not see them yet.
+/// Changes, with the versions they replaced while a reader must not see them yet.
 #[derive(Default)]
 pub(super) struct Overlay(RwLock<Versions>);
 
 #[derive(Default)]
 pub(super) struct Versions {
     changes: Changes,
-    /// By key: what the overlay said of it before the record of that number (`None`: nothing), ascending.
+    /// By key, ascending: number of a record, and the change before that record (`None`: none).
     replaced: BTreeMap<Vec<u8>, VecDeque<(u64, Option<Change>)>>,
-    /// The keys of `replaced` by record.
+    /// The keys of `replaced` in order of records.
     order: VecDeque<(u64, Vec<u8>)>,
-    /// What both weigh in memory.
+    /// Memory of both, in bytes.
     bytes: usize,
 }
 
 impl Overlay {
-    /// Puts the changes of record `sequence` over these.
+    /// Merges the changes of record `sequence` over these.
     pub(super) fn merge(&self, newer: Changes, sequence: u64, readers: &Readers) {
         let versions = &mut *self.0.write();
         let earliest = readers.earliest();
@@ -92,7 +90,7 @@ impl Overlay {
 }
 
 impl Versions {
-    /// Forgets what only readers before `earliest` would ask for.
+    /// Drops versions that only readers before `earliest` need.
     fn forget(&mut self, earliest: u64) {
         while self.order.front().is_some_and(|(sequence, _)| *sequence <= earliest) {
             let Some((_, key)) = self.order.pop_front() else { return };
@@ -107,7 +105,7 @@ impl Versions {
         }
     }
 
-    /// What the overlay said of the key after record `sequence`; `now` is what it says at last.
+    /// The change of the key as of record `sequence`; `now` is the latest one.
     fn as_of<'a>(&'a self, key: &[u8], now: Option<&'a Change>, sequence: u64) -> Option<&'a Change> {
         let later = |history: &'a VecDeque<(u64, Option<Change>)>| {
             history.get(history.partition_point(|(record, _)| *record <= sequence))
@@ -118,12 +116,12 @@ impl Versions {
         }
     }
 
-    /// What it said of a key after record `sequence`, if anything.
+    /// The change of the key as of record `sequence`, if any.
     pub(super) fn get(&self, key: &[u8], sequence: u64) -> Option<&Change> {
         self.as_of(key, self.changes.get(key), sequence)
     }
 
-    /// What it said after record `sequence` of the keys from `start` (included) to `end` (excluded).
+    /// Changes as of record `sequence` of the keys from `start` (included) to `end` (excluded).
     pub(super) fn range<'a>(
         &'a self,
         start: &'a [u8],
@@ -135,12 +133,10 @@ impl Versions {
         self.changes.range::<[u8], _>(bounds).filter_map(seen)
     }
 
-    /// All changes as they are now.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// What the overlay takes of memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -154,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_overlay_is_what_it_was_as_long_as_somebody_reads(
+        fn an_overlay_keeps_the_versions_of_active_readers(
             steps in prop::collection::vec((changes(), prop::option::of(0usize..6), any::<bool>()), 0..24),
         ) {
             let (overlay, readers) = (Overlay::default(), Readers::default());

@@ -1,4 +1,4 @@
-//! Records as they lie in the log, and what to make of a log after a crash.
+//! Format of log records, and parsing of a log after a crash.
 //!
 //! ```text
 //!  0        4        8                  16     17
@@ -7,20 +7,19 @@
 //! +--------+--------+------------------+------+----------------+
 //! ```
 //!
-//! Numbers are little-endian. `length` is that of the body; the checksum covers all other bytes. Sequence
-//! numbers count records by one, across both files of the log. A record of kind 0, without a body, is a *mark*:
-//! it has the sequence number of the last record that is known to be safe against power loss.
+//! Numbers are little-endian. `length` is that of the body; the checksum covers all other bytes. Sequence numbers rise
+//! by one, across both log files. A record of kind 0, without a body, is a *mark*: its sequence number is that of the
+//! last record known to be durable.
 
 use super::RecordKind;
 use std::ops::Range;
 use tameike_io::Crc32c;
 
 pub(super) const HEADER_SIZE: usize = 17;
-/// Longest body, in bytes.
+/// Largest body, in bytes.
 pub(super) const BODY_SIZE_MAX: usize = 16 << 20;
 const MARK: u8 = 0;
 
-/// A record's place in a file of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) sequence: u64,
@@ -53,7 +52,7 @@ pub(super) fn push_record(log: &mut Vec<u8>, sequence: u64, kind: RecordKind, bo
     push(log, sequence, kind as u8, body);
 }
 
-/// Appends a mark.
+/// Appends a mark: records up to `durable` are durable.
 pub(super) fn push_mark(log: &mut Vec<u8>, durable: u64) {
     push(log, durable, MARK, &[]);
 }
@@ -63,7 +62,7 @@ enum Frame {
     Mark { durable: u64, end: usize },
 }
 
-/// The frame at `start`, if a whole one with a right checksum stands there.
+/// The frame at `start`, if it is whole and its checksum matches.
 fn frame_at(log: &[u8], start: usize) -> Option<Frame> {
     let header = log.get(start..start.checked_add(HEADER_SIZE)?)?;
     let (length, rest) = header.split_first_chunk::<4>()?;
@@ -85,8 +84,8 @@ fn frame_at(log: &[u8], start: usize) -> Option<Frame> {
     })
 }
 
-/// The number of a record that stands at `start` in its whole length, but not with its checksum. One that was cut
-/// off while it was written is shorter than it says.
+/// The number of a record at `start` that has its full length but a wrong checksum. A torn write leaves a record that
+/// is shorter than its header says.
 pub(super) fn broken_at(log: &[u8], start: usize) -> Option<u64> {
     let header = log.get(start..start.checked_add(HEADER_SIZE)?)?;
     let size = u32::from_le_bytes(*header.first_chunk()?) as usize;
@@ -96,21 +95,20 @@ pub(super) fn broken_at(log: &[u8], start: usize) -> Option<u64> {
     (whole && frame_at(log, start).is_none()).then_some(sequence)
 }
 
-/// One file of the log, taken apart.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// Records from the file's start up to the first place where none stands.
+    /// Consecutive records from the file's start up to the first gap.
     pub(super) records: Vec<Record>,
     /// End of the last of them and of the marks after it, in bytes.
     pub(super) end: usize,
-    /// The last record known to be safe against power loss, by the file's marks; 0 for none.
+    /// The last durable record according to the file's marks; 0 for none.
     pub(super) durable: u64,
-    /// Place and number of the last whole record beyond `end`, if there is one: then the bytes between are
-    /// damaged, or were lost with the power while later ones were not.
+    /// Offset and number of the last whole record beyond `end`, if any. The bytes between are damaged, or a power loss
+    /// dropped them but not later ones.
     pub(super) beyond: Option<(usize, u64)>,
 }
 
-/// Takes a file of the log apart. Never fails: what is wrong shows in [`Contents`].
+/// Parses a log file. Never fails: damage shows in [`Contents`].
 pub(super) fn parse(log: &[u8]) -> Contents {
     let mut contents = Contents::default();
     let mut last = None;
@@ -130,12 +128,11 @@ pub(super) fn parse(log: &[u8]) -> Contents {
             }
         }
     }
-    look_beyond(log, last.unwrap_or(0), &mut contents);
+    scan_beyond(log, last.unwrap_or(0), &mut contents);
     contents
 }
 
-/// Takes a damaged file of the log apart: all whole records in it, whatever stands between them. Nothing counts as
-/// being beyond.
+/// Parses a damaged log file: collects all whole records, whatever lies between them. `beyond` stays empty.
 pub(super) fn parse_damaged(log: &[u8]) -> Contents {
     let mut contents = Contents::default();
     let (mut place, mut last) = (0, 0);
@@ -158,9 +155,9 @@ pub(super) fn parse_damaged(log: &[u8]) -> Contents {
     contents
 }
 
-/// Looks for whole records after the first bad place, byte by byte. Old records of an earlier use of the file
-/// have lower numbers and do not count.
-fn look_beyond(log: &[u8], last: u64, contents: &mut Contents) {
+/// Searches for whole records after the first damage, byte by byte. Records of an earlier use of the file have lower
+/// numbers and do not count.
+fn scan_beyond(log: &[u8], last: u64, contents: &mut Contents) {
     let mut place = contents.end + 1;
     while place + HEADER_SIZE <= log.len() {
         match frame_at(log, place) {
@@ -193,7 +190,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     sound(bytes, &parse(bytes));
     sound(bytes, &parse_damaged(bytes));
     broken_at(bytes, 0);
-    // Chance never finds a checksum: a log of records with these bytes, one bit of it turned, cut somewhere.
+    // Random bytes never match a checksum: build a log of records with these bytes, flip a bit, truncate it.
     let [place, bit, cut, bodies @ ..] = bytes else { return };
     let (mut log, mut ends) = (Vec::new(), vec![0]);
     for (sequence, body) in (1..).zip(bodies.chunks(9)) {
@@ -228,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_log_stay_as_they_are() {
+    fn the_log_format_is_stable() {
         let golden = concat!(
             "0400000064e0e564070000000000000001626f6479",
             "00000000fe6b3b7b070000000000000000",
@@ -239,19 +236,19 @@ mod tests {
     }
 
     #[test]
-    fn a_log_cut_anywhere_gives_its_whole_records() {
+    fn a_truncated_log_gives_its_whole_records() {
         let log = sample();
         assert_eq!(parse(&log).records.len(), 2);
         for cut in 0..log.len() {
             let contents = parse(&log[..cut]);
             let expected = usize::from(cut >= 21);
-            assert_eq!((contents.records.len(), contents.beyond), (expected, None), "cut at {cut}");
+            assert_eq!((contents.records.len(), contents.beyond), (expected, None), "truncated at {cut}");
             assert!(contents.end <= cut);
         }
     }
 
     #[test]
-    fn every_damaged_byte_is_noticed() {
+    fn every_damaged_byte_is_detected() {
         let log = sample();
         for place in 0..21 {
             let mut damaged = log.clone();
@@ -272,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn remains_of_an_earlier_use_of_the_file_do_not_count() {
+    fn records_of_an_earlier_use_of_the_file_do_not_count() {
         let mut log = Vec::new();
         push_record(&mut log, 20, RecordKind::Names, b"new");
         push_record(&mut log, 3, RecordKind::Names, b"old");

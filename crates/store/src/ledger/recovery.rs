@@ -1,9 +1,9 @@
-//! Opening a ledger: what the log has beyond the store is applied again.
+//! Opening a ledger: replay of the log records that the key-value store lacks.
 
 use super::kv::{APPLIED_KEY, Changes, Kv, applied_entry};
 use super::overlay::{Overlay, Readers};
 use super::record::{self, Contents, Record};
-use super::transaction::{Moment, Transaction};
+use super::transaction::{ReadView, Transaction};
 use super::writer::Writer;
 use super::{Ledger, LedgerOptions, Media, RecordKind, State};
 use crate::table::Table;
@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use tameike_core::{Fault, Result};
 use tameike_io::Runtime;
 
-/// Both files of the log with what is in them, the older one first.
+/// Both log files with their contents, the older one first.
 pub(super) struct Log {
     /// Number, bytes and contents of each.
     pub(super) files: Vec<(usize, Vec<u8>, Contents)>,
@@ -39,16 +39,17 @@ impl Log {
         Ok(Self::new([first.read_all().await?, second.read_all().await?], parse))
     }
 
-    /// The last record known to be safe.
+    /// The last record known to be durable.
     pub(super) fn durable(&self) -> u64 {
         self.files.iter().map(|(_, _, contents)| contents.durable).max().unwrap_or(0)
     }
 
-    /// The records to apply, in order, each with the file it is in.
+    /// The records to replay, in order, each with the bytes of its file.
     ///
-    /// A file that ends in the middle of a record was being written when the agent died: what is cut off was
-    /// never safe. Whole records beyond damage mean that safe ones were damaged, unless power was lost: then
-    /// later writes may have reached the device and earlier ones not, but none of those was safe.
+    /// - A file that ends inside a record was being written when the agent failed: that record was not persisted.
+    /// - Whole records beyond damage mean that persisted records are damaged.
+    /// - After a power loss they do not: later writes may have reached the device before earlier ones, and none of
+    ///   those was durable.
     pub(super) fn tail(&self, applied: u64, after_power_loss: bool) -> Result<Vec<(&[u8], &Record)>> {
         let durable = self.durable();
         let mut last = applied;
@@ -56,7 +57,7 @@ impl Log {
         for (_, bytes, contents) in &self.files {
             for record in contents.records.iter().filter(|record| record.sequence > applied) {
                 if record.sequence != last + 1 {
-                    return Err(damage(last + 1, "a later record stands in the other file"));
+                    return Err(damage(last + 1, "a later record is in the other file"));
                 }
                 tail.push((bytes.as_slice(), record));
                 last = record.sequence;
@@ -65,26 +66,24 @@ impl Log {
                 && sequence > last
                 && !after_power_loss
             {
-                let why = format!("record {sequence} stands whole beyond it, at byte {place}");
+                let why = format!("record {sequence} is whole, at byte {place}");
                 return Err(damage(last + 1, &why));
             }
         }
         if last < durable {
-            return Err(damage(last + 1, &format!("records up to {durable} were safe")));
+            return Err(damage(last + 1, &format!("records up to {durable} were durable")));
         }
         match self.broken_last(last) {
             Some((number, place)) if !after_power_loss => {
-                let why =
-                    format!("all of it stands at byte {place} of log.{number}, but not with its checksum");
+                let why = format!("the checksum at byte {place} of log.{number} does not match");
                 Err(damage(last + 1, &why))
             }
             _ => Ok(tail),
         }
     }
 
-    /// The file and the place of the record after the last whole one, if it stands there in its whole length, but not with
-    /// its checksum. An agent that dies while it writes leaves no such record, but one that is shorter than it says; a loss
-    /// of power may.
+    /// File and offset of the record after the last whole one, if it has its full length but a wrong checksum. An agent
+    /// that fails during a write leaves a shorter record instead; a power loss may leave such a one.
     fn broken_last(&self, last: u64) -> Option<(usize, usize)> {
         self.files.iter().find_map(|(number, bytes, contents)| {
             let sequence = record::broken_at(bytes, contents.end)?;
@@ -92,14 +91,13 @@ impl Log {
         })
     }
 
-    /// What stands at the ends of the files and is no record, with nothing whole behind it: number of the file, place, how
-    /// many bytes.
+    /// Trailing bytes of files that are no record, with no whole record behind them: number of the file, offset, count.
     pub(super) fn torn(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let torn = self.files.iter().filter(|(_, bytes, contents)| bytes.len() > contents.end);
         torn.map(|(number, bytes, contents)| (*number, contents.end, bytes.len() - contents.end))
     }
 
-    /// All whole records to apply, in order, and what is missing among them.
+    /// All whole records to replay, in order; adds to `damage` which are missing.
     pub(super) fn salvaged_tail(
         &self,
         applied: u64,
@@ -131,7 +129,7 @@ impl Log {
         tail
     }
 
-    /// Empties the files, the newer one first: what is left after a crash in between still fits the store.
+    /// Empties the files, the newer one first: after a crash in between, the rest still fits the store.
     async fn clear(self, media: &Media) -> Result<()> {
         for (number, ..) in self.files.into_iter().rev() {
             media.logs[number].truncate(0).await?;
@@ -152,14 +150,14 @@ fn damage(sequence: u64, why: &str) -> Fault {
     ))
 }
 
-/// The last record in the store.
+/// The last record in the key-value store.
 pub(super) fn applied(kv: &dyn Kv) -> Result<u64> {
     let Some(bytes) = kv.snapshot().get(APPLIED_KEY)? else { return Ok(0) };
     let wrong = |_| Fault::io("the table's record number is not 8 bytes long");
     Ok(u64::from_le_bytes(bytes.try_into().map_err(wrong)?))
 }
 
-/// Records of the log, applied again over the store.
+/// Replay of log records over the key-value store.
 pub(super) struct Replay {
     kv: Arc<dyn Kv>,
     made: Arc<Overlay>,
@@ -170,11 +168,10 @@ impl Replay {
         Self { kv, made: Arc::default() }
     }
 
-    /// The table with all that was applied.
     pub(super) fn table(&self) -> Transaction {
-        let moment =
-            Moment { active: self.made.clone(), frozen: None, stored: self.kv.snapshot(), sequence: 0 };
-        Transaction::new(moment)
+        let view =
+            ReadView { active: self.made.clone(), frozen: None, stored: self.kv.snapshot(), sequence: 0 };
+        Transaction::new(view)
     }
 
     pub(super) fn apply(&self, change: impl FnOnce(&mut dyn Table) -> Result<()>) -> Result<()> {
@@ -194,10 +191,10 @@ impl Replay {
 }
 
 impl Ledger {
-    /// Opens a ledger and applies again what the log has beyond the store: `replay` gets each record in order.
+    /// Opens a ledger: `replay` gets each log record that the key-value store lacks, in order.
     ///
     /// # Errors
-    /// Those of the media and of `replay`, and `EIO` with the place when records in the middle are damaged.
+    /// Those of the media and of `replay`; `EIO` with the position if records in the middle are damaged.
     pub async fn open(
         runtime: Runtime,
         media: Media,
@@ -208,37 +205,35 @@ impl Ledger {
         let log = Log::read(&media, record::parse).await?;
         let tail = log.tail(applied, options.after_power_loss)?;
         for (number, place, size) in log.torn() {
-            log::info!(
-                "log.{number} ends in {size} bytes that are no whole record, from byte {place} on: dropped"
-            );
+            log::info!("log.{number}: dropped {size} bytes at byte {place} that are no whole record");
         }
         let durable = log.durable();
         let mut last = applied;
-        let applied_again = Replay::new(media.kv.clone());
+        let replayed = Replay::new(media.kv.clone());
         for (bytes, record) in tail {
             let body = &bytes[record.body.clone()];
             let doubtful = options.after_power_loss && record.sequence > durable;
             if doubtful && !media.data.holds(record.kind, body.to_vec()).await? {
                 log::warn!(
-                    "the log is cut at record {}, whose data was lost with the power",
+                    "dropped the log from record {} on: a power loss destroyed its data",
                     record.sequence
                 );
                 break;
             }
-            applied_again
+            replayed
                 .apply(|table| replay(record.kind, body, table))
-                .map_err(|fault| fault.context(format_args!("apply record {} again", record.sequence)))?;
+                .map_err(|fault| fault.context(format_args!("replay record {}", record.sequence)))?;
             last = record.sequence;
         }
         if last > applied {
-            Self::commit(&runtime, &media, applied_again.changes(), last).await?;
+            Self::commit(&runtime, &media, replayed.changes(), last).await?;
         }
         log.clear(&media).await?;
         Ok(Self::new(runtime, media, options, last))
     }
 
-    /// Opens a ledger as far as it can be read: applies all whole records of the log, and says in `damage` what
-    /// is missing. `note` is told before the log is emptied.
+    /// Opens a damaged ledger: applies all whole records of the log and adds to `damage` what is missing. Calls `note`
+    /// before it empties the log.
     ///
     /// # Errors
     /// Those of the media.
@@ -253,23 +248,23 @@ impl Ledger {
         let applied = applied(&*media.kv)?;
         let log = Log::read(&media, record::parse_damaged).await?;
         let mut last = applied;
-        let applied_again = Replay::new(media.kv.clone());
+        let replayed = Replay::new(media.kv.clone());
         for (bytes, record) in log.salvaged_tail(applied, options.after_power_loss, damage) {
             let body = &bytes[record.body.clone()];
-            if let Err(fault) = applied_again.apply(|table| replay(record.kind, body, table)) {
+            if let Err(fault) = replayed.apply(|table| replay(record.kind, body, table)) {
                 damage.push(format!("record {} cannot be applied: {fault}", record.sequence));
             }
             last = record.sequence;
         }
         note(damage)?;
         if last > applied {
-            Self::commit(&runtime, &media, applied_again.changes(), last).await?;
+            Self::commit(&runtime, &media, replayed.changes(), last).await?;
         }
         log.clear(&media).await?;
         Ok(Self::new(runtime, media, options, last))
     }
 
-    /// Moves what was applied again into the store.
+    /// Commits the replayed changes to the key-value store.
     async fn commit(runtime: &Runtime, media: &Media, mut changes: Changes, last: u64) -> Result<()> {
         media.data.settle().await?;
         changes.extend([applied_entry(last)]);
@@ -292,7 +287,7 @@ impl Ledger {
             runtime,
             options,
             kv: media.kv,
-            turn: Mutex::new(()),
+            change_lock: Mutex::new(()),
             state: RwLock::new(state),
             readers: Readers::default(),
             writer: Arc::new(AsyncMutex::new(Writer::new(media.logs, media.data, last))),
@@ -300,7 +295,7 @@ impl Ledger {
             scheduled: Default::default(),
             durable: AtomicU64::new(last),
             confirmed: AtomicU64::new(last),
-            room: Event::new(),
+            space: Event::new(),
         })
     }
 }

@@ -1,11 +1,10 @@
-//! The key-value store on one file, by redb.
+//! The key-value store in one file, based on redb (`docs/decisions/0002-redb-and-postcard-for-metadata.md`).
 //!
-//! Why redb: `docs/decisions/0002-redb-as-metadata-store.md`. After an error of the disk redb refuses all further work,
-//! reading too, until the file is opened again; that is done here, so that a full disk stops changes only as
-//! long as it is full.
+//! After a disk error, redb refuses all further calls, reads included, until the file is reopened. This module reopens
+//! it, so that a full disk stops changes only while it is full.
 
+use super::copy_on_write::CopyOnWrite;
 use super::kv::{Changes, Kv, Snapshot};
-use super::untouched::Untouched;
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::cell::Cell;
@@ -21,23 +20,23 @@ const TABLE: TableDefinition<'static, Bytes, Bytes> = TableDefinition::new("ledg
 
 /// A key-value store in one file.
 pub struct RedbKv {
-    /// `None` while the file cannot be opened again.
+    /// `None` if the file could not be reopened.
     state: RwLock<Option<Open>>,
     opener: Opener,
     path: PathBuf,
     cache_bytes: usize,
-    /// Space that is set aside for the file to grow by, in bytes.
+    /// Space preallocated beyond the file's size, in bytes.
     spare_bytes: u64,
 }
 
 struct Open {
-    /// The table as of the last commit: opening it for each read would cost more than the read.
+    /// The table as of the last commit, kept because opening it for each read would cost more than the read.
     snapshot: Arc<Committed>,
     database: Database,
     snapshots: Arc<Snapshots>,
 }
 
-/// Snapshots of one opening of the file: while any is left, the library keeps the file open.
+/// Counts the snapshots of one opening of the file: redb keeps the file open while any is left.
 #[derive(Default)]
 struct Snapshots {
     count: Mutex<usize>,
@@ -71,7 +70,7 @@ impl Drop for Counted {
     }
 }
 
-/// The table as of one commit. Fields are dropped in this order: the table first, then it no longer counts.
+/// The table as of one commit. Field order matters: the table drops before the count falls.
 struct Committed {
     table: ReadOnlyTable<Bytes, Bytes>,
     _counted: Counted,
@@ -98,7 +97,7 @@ impl Snapshot for Committed {
     }
 }
 
-/// The table while its file cannot be opened.
+/// Stands for the table while its file cannot be opened.
 struct Closed(PathBuf);
 
 impl Closed {
@@ -119,13 +118,13 @@ impl Snapshot for Closed {
 impl Open {
     fn new(opener: &Opener, path: &Path, cache_bytes: usize) -> Result<Self, redb::Error> {
         let database = opener(Builder::new().set_cache_size(cache_bytes))?;
-        // A file that has the table is not written: a full disk can still be read.
-        let table = match look(&database) {
+        // Creates the table only if it is missing, so that a store on a full disk can still be read.
+        let table = match read_table(&database) {
             Err(redb::Error::TableDoesNotExist(_)) => {
                 let write = begin_write(&database)?;
                 write.open_table(TABLE)?;
                 write.commit()?;
-                look(&database)?
+                read_table(&database)?
             }
             found => found?,
         };
@@ -145,18 +144,18 @@ impl Open {
             }
         }
         write.commit()?;
-        look(&self.database)
+        read_table(&self.database)
     }
 }
 
-/// A write whose commit is safe against power loss and needs no scan of the file after a crash.
+/// Begins a write whose commit is durable and needs no scan of the file after a crash.
 fn begin_write(database: &Database) -> Result<redb::WriteTransaction, redb::Error> {
     let mut write = database.begin_write()?;
     write.set_quick_repair(true);
     Ok(write)
 }
 
-fn look(database: &Database) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error> {
+fn read_table(database: &Database) -> Result<ReadOnlyTable<Bytes, Bytes>, redb::Error> {
     Ok(database.begin_read()?.open_table(TABLE)?)
 }
 
@@ -164,7 +163,7 @@ fn fault(doing: &str, path: &Path, error: impl Into<redb::Error>) -> Fault {
     let doing = format!("{doing} the table {}", path.display());
     match error.into() {
         redb::Error::Io(error) => Fault::from_os(doing, &error),
-        // No damage: a process that was killed holds it until its last descriptor is closed.
+        // Not damage: a killed process holds the file until the kernel has closed its last descriptor.
         redb::Error::DatabaseAlreadyOpen => {
             Fault::new(Errno::EBUSY, format!("{doing}: a process has it open"))
         }
@@ -177,52 +176,52 @@ fn check_integrity(database: &mut Database, path: &Path) -> Result<()> {
     if whole { Ok(()) } else { Err(Fault::io(format!("the table {} is damaged", path.display()))) }
 }
 
-/// Done once a panic of a thread that is hushed says nothing.
-static HUSHING: Once = Once::new();
+/// Installs the panic hook that prints nothing for silenced threads.
+static SILENCE_HOOK: Once = Once::new();
 
 thread_local! {
-    static IS_HUSHED: Cell<bool> = const { Cell::new(false) };
+    static IS_SILENCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a check of a file that may be damaged: the library gives up such files with a panic at some places.
-fn quietly<T>(path: &Path, check: impl FnOnce() -> Result<T>) -> Result<T> {
-    // Its words would only frighten: ours say the same. Those of other threads are told.
-    HUSHING.call_once(|| {
+/// Runs a check of a file that may be damaged, because redb panics on some damage.
+fn catch_panics<T>(path: &Path, check: impl FnOnce() -> Result<T>) -> Result<T> {
+    // The fault below replaces the message of the panic. Panics of other threads still print.
+    SILENCE_HOOK.call_once(|| {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !IS_HUSHED.get() {
+            if !IS_SILENCED.get() {
                 hook(info);
             }
         }));
     });
-    IS_HUSHED.set(true);
+    IS_SILENCED.set(true);
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
-    IS_HUSHED.set(false);
+    IS_SILENCED.set(false);
     checked.unwrap_or_else(|_| Err(Fault::io(format!("the table {} is damaged", path.display()))))
 }
 
 impl RedbKv {
-    /// Opens the file, or makes it. `cache_bytes` bounds the memory for its pages. The file has space for `spare_bytes`
-    /// more than its size, so that a full disk does not stop the next commit.
+    /// Opens or creates the file. `cache_bytes` bounds the memory for its pages. The file has `spare_bytes`
+    /// preallocated beyond its size, so that a full disk does not stop the next commit.
     ///
     /// # Errors
-    /// What the system says, and `EIO` for a file that is no such store.
+    /// Those of the system; `EIO` if the file is not such a store.
     pub fn open(path: &Path, cache_bytes: usize, spare_bytes: u64) -> Result<Self> {
         let file = path.to_owned();
         let opener: Opener = Box::new(move |builder| builder.create(&file));
         let kv = Self { spare_bytes, ..Self::with_opener(path, cache_bytes, opener)? };
-        kv.prepare_room();
+        kv.preallocate();
         Ok(kv)
     }
 
     fn with_opener(path: &Path, cache_bytes: usize, opener: Opener) -> Result<Self> {
         let kv =
             Self { state: RwLock::new(None), opener, path: path.to_owned(), cache_bytes, spare_bytes: 0 };
-        kv.open_again()?;
+        kv.reopen()?;
         Ok(kv)
     }
 
-    fn prepare_room(&self) {
+    fn preallocate(&self) {
         if self.spare_bytes > 0
             && let Err(fault) = spare_room(&self.path, self.spare_bytes)
         {
@@ -230,28 +229,28 @@ impl RedbKv {
         }
     }
 
-    /// Reads the whole file and compares its checksums; a file that is not there is whole.
+    /// Reads the whole file and verifies its checksums. A missing file is valid.
     ///
     /// # Errors
-    /// `EIO` when it is damaged, `EBUSY` when a process has it open.
+    /// `EIO` if it is damaged, `EBUSY` if a process has it open.
     pub fn verify(path: &Path) -> Result<()> {
         if !path.exists() {
             return Ok(());
         }
-        quietly(path, || {
+        catch_panics(path, || {
             let mut database = Database::builder().open(path).map_err(|error| fault("open", path, error))?;
             check_integrity(&mut database, path)
         })
     }
 
-    /// Checks the file as [`RedbKv::verify`] does and gives what it holds, without changing the file: what is
-    /// committed stays in memory.
+    /// Verifies the file as [`RedbKv::verify`] does and opens its content without changing the file: commits stay in
+    /// memory.
     ///
     /// # Errors
     /// As [`RedbKv::verify`].
-    pub(crate) fn look_at(path: &Path, cache_bytes: usize) -> Result<Self> {
-        let file = Untouched::open(path).map_err(|error| fault("open", path, redb::Error::Io(error)))?;
-        quietly(path, || {
+    pub(crate) fn open_copy_on_write(path: &Path, cache_bytes: usize) -> Result<Self> {
+        let file = CopyOnWrite::open(path).map_err(|error| fault("open", path, redb::Error::Io(error)))?;
+        catch_panics(path, || {
             let mut database = Database::builder()
                 .create_with_backend(file.clone())
                 .map_err(|error| fault("open", path, error))?;
@@ -266,9 +265,9 @@ impl RedbKv {
         fault(doing, &self.path, error)
     }
 
-    fn open_again(&self) -> Result<()> {
+    fn reopen(&self) -> Result<()> {
         let state = &mut *self.state.write();
-        // The old one first, with all who still read it: it holds a lock on the file.
+        // Must close the old one with all its snapshots first: it holds a lock on the file.
         if let Some(Open { snapshot, database, snapshots }) = state.take() {
             drop((snapshot, database));
             snapshots.wait_until_gone();
@@ -289,21 +288,21 @@ impl Kv for RedbKv {
 
     fn commit(&self, changes: &Changes) -> Result<()> {
         if self.state.read().is_none() {
-            self.open_again()?;
+            self.reopen()?;
         }
-        // Others read while this goes on.
+        // The shared lock lets readers continue during the commit.
         let committed = self.state.read().as_ref().map(|open| open.commit(changes));
         match committed {
             Some(Ok(table)) => {
                 if let Some(open) = &mut *self.state.write() {
                     open.snapshot = open.snapshots.take(table, &self.path);
                 }
-                self.prepare_room();
+                self.preallocate();
                 Ok(())
             }
             Some(Err(error)) => {
                 let fault = self.fault("change", error);
-                if let Err(fault) = self.open_again() {
+                if let Err(fault) = self.reopen() {
                     log::error!("{fault}");
                 }
                 Err(fault)
@@ -314,7 +313,7 @@ impl Kv for RedbKv {
 
     fn size_bytes(&self) -> Result<u64> {
         let status = std::fs::metadata(&self.path)
-            .map_err(|error| Fault::from_os(format!("look at {}", self.path.display()), &error))?;
+            .map_err(|error| Fault::from_os(format!("stat {}", self.path.display()), &error))?;
         Ok(status.len())
     }
 }
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_what_memory_keeps() {
+    fn a_file_and_memory_give_the_same_content() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
         let model = MemoryKv::default();
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_space_to_grow_by() {
+    fn the_file_has_preallocated_space() {
         use std::os::unix::fs::MetadataExt;
         const SPARE: u64 = 1 << 20;
         let directory = tempfile::tempdir().unwrap();
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_stays_as_it_was_when_more_is_committed() {
+    fn later_commits_do_not_change_a_snapshot() {
         let directory = tempfile::tempdir().unwrap();
         let kv = RedbKv::open(&directory.path().join("table"), 1 << 20, 0).unwrap();
         kv.commit(&changes(2)).unwrap();
@@ -390,15 +389,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_table_is_refused_by_name() {
+    fn opening_another_kind_of_file_fails_with_its_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
         std::fs::write(&path, [7; 10_000]).unwrap();
         let fault = RedbKv::open(&path, 1 << 20, 0).err().unwrap();
-        assert!(fault.message.contains("table"), "{fault}");
+        assert!(fault.to_string().contains("table"), "{fault}");
     }
 
-    /// A file in memory on a disk that can be full: what was written before can be written again.
+    /// A file in memory on a disk that can be full: pages written before can be written again.
     #[derive(Clone, Debug, Default)]
     struct Full {
         bytes: Arc<Mutex<Vec<u8>>>,
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_stops_changes_as_long_as_it_is_full() {
+    fn changes_fail_only_while_the_disk_is_full() {
         let disk = Full::default();
         let file = disk.clone();
         let opener: Opener = Box::new(move |builder| builder.create_with_backend(file.clone()));
@@ -446,7 +445,7 @@ mod tests {
             *disk.full.lock() = true;
             assert_eq!(kv.commit(&changes(round)).unwrap_err().errno, Errno::EIO);
             for (key, value) in changes(round / 10) {
-                assert_eq!(kv.snapshot().get(&key).unwrap(), value, "reading goes on");
+                assert_eq!(kv.snapshot().get(&key).unwrap(), value, "reads still work");
             }
             *disk.full.lock() = false;
             kv.commit(&changes(round)).unwrap();
@@ -456,9 +455,8 @@ mod tests {
         }
     }
 
-    /// It was set aside as damaged.
     #[test]
-    fn a_table_that_a_process_has_open_is_busy_and_not_damaged() {
+    fn a_table_that_is_open_elsewhere_is_busy_and_not_damaged() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
         let kv = RedbKv::open(&path, 1 << 20, 0).expect("open");

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use tameike_io::disk::memory::{Faults, MemoryLog};
 use tameike_io::os::simulated::Simulation;
 
-/// Data of which everything is there up to a record body, and nothing from that body on.
+/// Data that is intact, except for the record with body `lost`.
 #[derive(Clone, Default)]
-struct Promises {
+struct TestData {
     lost: Option<Vec<u8>>,
 }
 
-impl Data for Promises {
+impl Data for TestData {
     fn settle(&self) -> BoxFuture<'static, Result<()>> {
         ready(Ok(())).boxed()
     }
@@ -30,7 +30,7 @@ struct World {
     logs: [MemoryLog; 2],
     kv: MemoryKv,
     faults: Faults,
-    data: Promises,
+    data: TestData,
     checkpoint_bytes: usize,
 }
 
@@ -46,7 +46,7 @@ impl World {
             logs,
             kv,
             faults,
-            data: Promises::default(),
+            data: TestData::default(),
             checkpoint_bytes,
         }
     }
@@ -70,11 +70,11 @@ impl World {
     }
 
     fn open(&self) -> Arc<Ledger> {
-        self.try_open(false).expect("the media are whole")
+        self.try_open(false).expect("the media are intact")
     }
 }
 
-/// A record body is pairs of key byte and value byte; value 0 deletes.
+/// Applies a record: its body is pairs of key byte and value byte; value 0 deletes.
 fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
     for pair in body.chunks(2) {
         let key = vec![b'k', pair[0]];
@@ -113,11 +113,11 @@ fn a_failed_change_leaves_nothing() {
     assert_eq!(refused.unwrap_err().errno, Errno::ENOENT);
     assert_eq!(contents(&ledger), Map::from([(vec![b'k', 1], vec![1])]));
     ledger.execute(RecordKind::Names, b"x", |table| table.get(b"k2")).unwrap();
-    assert_eq!(ledger.position(), 1, "what changes nothing is not logged");
+    assert_eq!(ledger.position(), 1, "a change without effect is not logged");
 }
 
 #[test]
-fn synced_changes_survive_death_and_others_may_not() {
+fn synced_changes_survive_a_crash_and_others_may_not() {
     let world = World::new(1, 1 << 20);
     let ledger = world.open();
     execute(&ledger, &[1, 1]).unwrap();
@@ -130,10 +130,10 @@ fn synced_changes_survive_death_and_others_may_not() {
     assert_eq!(ledger.position(), 1);
 }
 
-/// Changes of the same keys take ever more of the log, and no more memory: nobody who made them waited, and the log grew
-/// beyond the space that is set aside for it.
+/// Regression: changes of the same keys grow the log but not the overlay; no caller waited, and the log outgrew its
+/// preallocated space.
 #[test]
-fn the_log_grows_no_further_than_it_may() {
+fn callers_wait_before_the_log_exceeds_its_limit() {
     const CHECKPOINT_BYTES: usize = 10_000;
     let world = World::new(1, CHECKPOINT_BYTES);
     let ledger = world.open();
@@ -143,7 +143,7 @@ fn the_log_grows_no_further_than_it_may() {
         for round in 0..2000 {
             ledger.room().await.unwrap();
             execute(&ledger, &body).unwrap();
-            // Nothing else runs meanwhile, unless the writer waits.
+            // The simulation runs other tasks only while this one waits.
             if round % 500 == 499 {
                 ledger.confirm().await.unwrap();
                 largest = world.logs.iter().map(|log| log.content().len()).fold(largest, usize::max);
@@ -172,7 +172,7 @@ fn a_checkpoint_empties_the_log_and_keeps_the_table() {
 }
 
 #[test]
-fn a_full_overlay_begins_a_checkpoint_by_itself_and_callers_wait_for_it() {
+fn a_full_overlay_starts_a_checkpoint_that_callers_wait_for() {
     let world = World::new(1, 2000);
     let ledger = world.open();
     let mut model = Map::new();
@@ -200,12 +200,12 @@ fn stuck_checkpoints_refuse_changes_and_recover() {
             break;
         }
     }
-    assert!(refused.expect("memory is bounded").message.contains("injected"));
+    assert!(refused.expect("memory is bounded").to_string().contains("injected"));
     assert!(world.machine.run(ledger.room()).is_err());
 }
 
 #[test]
-fn a_failed_append_is_tried_again() {
+fn a_failed_append_is_retried() {
     let world = World::new(1, 1 << 20);
     let ledger = world.open();
     execute(&ledger, &[1, 1]).unwrap();
@@ -219,7 +219,7 @@ fn a_failed_append_is_tried_again() {
 }
 
 #[test]
-fn after_a_failed_sync_nothing_more_is_promised() {
+fn the_ledger_refuses_changes_after_a_failed_sync() {
     let world = World::new(1, 1 << 20);
     let ledger = world.open();
     execute(&ledger, &[1, 1]).unwrap();
@@ -227,11 +227,11 @@ fn after_a_failed_sync_nothing_more_is_promised() {
     assert!(world.machine.run(ledger.sync(true)).is_err());
     world.faults.none();
     assert!(world.machine.run(ledger.sync(true)).is_err());
-    assert!(execute(&ledger, &[2, 2]).unwrap_err().message.contains("no more changes"));
-    assert_eq!(contents(&ledger).len(), 1, "reads go on");
+    assert!(execute(&ledger, &[2, 2]).unwrap_err().to_string().contains("no more changes"));
+    assert_eq!(contents(&ledger).len(), 1, "reads still work");
 }
 
-/// A ledger with three records in its log, the first two of them known to be safe.
+/// A ledger with three records in its log, the first two of them durable.
 fn three_records() -> World {
     let world = World::new(1, 1 << 20);
     let ledger = world.open();
@@ -243,7 +243,7 @@ fn three_records() -> World {
 }
 
 #[test]
-fn a_torn_tail_is_cut() {
+fn recovery_drops_a_torn_last_record() {
     let world = three_records();
     world.logs[0].edit(|log| log.truncate(log.len() - 1));
     let ledger = world.open();
@@ -254,18 +254,18 @@ fn a_torn_tail_is_cut() {
 }
 
 #[test]
-fn damage_before_whole_records_is_an_error_that_says_so() {
+fn damage_before_whole_records_is_reported_as_an_error() {
     let world = three_records();
     world.logs[0].edit(|log| log[20] ^= 1);
     for after_power_loss in [false, true] {
-        let fault = world.try_open(after_power_loss).err().expect("damage is not taken for a crash");
+        let fault = world.try_open(after_power_loss).err().expect("damage differs from a torn write");
         assert_eq!(fault.errno, Errno::EIO);
-        assert!(fault.message.contains("record 2 is missing or broken"), "{fault}");
+        assert!(fault.to_string().contains("record 2 is missing or broken"), "{fault}");
     }
 }
 
 #[test]
-fn what_power_loss_took_before_it_was_safe_is_no_damage() {
+fn records_lost_before_they_were_durable_are_no_damage() {
     let world = World::new(1, 1 << 20);
     let ledger = world.open();
     for round in 1..=3 {
@@ -282,7 +282,7 @@ fn what_power_loss_took_before_it_was_safe_is_no_damage() {
 }
 
 #[test]
-fn records_whose_data_was_lost_with_the_power_end_the_log() {
+fn recovery_drops_records_whose_data_a_power_loss_destroyed() {
     let mut world = World::new(1, 1 << 20);
     let ledger = world.open();
     for round in 1..=3 {
@@ -299,7 +299,7 @@ enum Step {
     Execute(Vec<u8>),
     Sync(bool),
     Checkpoint,
-    Death,
+    Crash,
     PowerLoss,
 }
 
@@ -309,45 +309,45 @@ fn step() -> impl Strategy<Value = Step> {
         8 => body.prop_map(|pairs| Step::Execute(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect())),
         3 => any::<bool>().prop_map(Step::Sync),
         1 => Just(Step::Checkpoint),
-        1 => Just(Step::Death),
+        1 => Just(Step::Crash),
         1 => Just(Step::PowerLoss),
     ]
 }
 
-/// What the ledger may hold after a crash: the table after each record, and how many records are promised.
+/// States that are allowed after a crash: the table after each record, and how many records must survive.
 struct History {
     tables: Vec<Map>,
-    survives_death: usize,
+    survives_crash: usize,
     survives_power_loss: usize,
 }
 
 impl History {
     fn check(&mut self, ledger: &Ledger, power_loss: bool) {
         let position = ledger.position() as usize;
-        let promised = if power_loss { self.survives_power_loss } else { self.survives_death };
-        assert!(position >= promised, "{promised} records were promised, {position} are there");
+        let synced = if power_loss { self.survives_power_loss } else { self.survives_crash };
+        assert!(position >= synced, "{synced} records must survive, {position} did");
         assert_eq!(&contents(ledger), &self.tables[position]);
         self.tables.truncate(position + 1);
-        (self.survives_death, self.survives_power_loss) = (position, position);
+        (self.survives_crash, self.survives_power_loss) = (position, position);
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn nothing_promised_is_lost_at_any_instant(
+    fn a_crash_at_any_instant_loses_no_synced_record(
         seed in any::<u64>(),
         steps in prop::collection::vec(step(), 1..80),
-        deaths in prop::collection::vec(0u64..40, 0..6),
+        crashes in prop::collection::vec(0u64..40, 0..6),
     ) {
         let world = World::new(seed, 600);
-        let mut deaths = deaths.into_iter();
-        let arm = |deaths: &mut std::vec::IntoIter<u64>| {
-            if let Some(calls) = deaths.next() { world.faults.after(calls) }
+        let mut crashes = crashes.into_iter();
+        let arm = |crashes: &mut std::vec::IntoIter<u64>| {
+            if let Some(calls) = crashes.next() { world.faults.after(calls) }
         };
-        let mut history = History { tables: vec![Map::new()], survives_death: 0, survives_power_loss: 0 };
+        let mut history = History { tables: vec![Map::new()], survives_crash: 0, survives_power_loss: 0 };
         let mut ledger = world.open();
-        arm(&mut deaths);
+        arm(&mut crashes);
         for step in steps {
             let mut crash = None;
             match step {
@@ -364,7 +364,7 @@ proptest! {
                 Step::Sync(durable) => {
                     let position = ledger.position() as usize;
                     if world.machine.run(ledger.sync(durable)).is_ok() {
-                        history.survives_death = position;
+                        history.survives_crash = position;
                         if durable { history.survives_power_loss = position }
                     } else {
                         crash = Some(seed & 1 == 0);
@@ -373,7 +373,7 @@ proptest! {
                 Step::Checkpoint => {
                     if world.machine.run(ledger.checkpoint()).is_err() { crash = Some(seed & 2 == 0) }
                 }
-                Step::Death => crash = Some(false),
+                Step::Crash => crash = Some(false),
                 Step::PowerLoss => crash = Some(true),
             }
             if let Some(power_loss) = crash {
@@ -382,14 +382,14 @@ proptest! {
                 if power_loss {
                     world.logs.iter().for_each(|log| log.lose_power(|| world.machine.draw(2) == 0));
                 }
-                // The second life may die while it opens.
+                // Recovery may crash as well.
                 if world.try_open(power_loss).is_err() {
                     world.machine.kill();
                 }
                 world.faults.none();
-                ledger = world.try_open(power_loss).expect("a crash is no damage");
+                ledger = world.try_open(power_loss).expect("recovery after a crash");
                 history.check(&ledger, power_loss);
-                arm(&mut deaths);
+                arm(&mut crashes);
             }
         }
         prop_assert_eq!(&contents(&ledger), history.tables.last().expect("never empty"));

@@ -1,7 +1,7 @@
-//! The table at one moment, and one change in the making over it.
+//! The table at one moment, and a change under construction over it.
 //!
-//! No lock is held while the store below is read: it may wait for a disk. The overlays are locked for a look
-//! at memory only.
+//! No lock is held while the key-value store is read, since it may wait for a disk. Reads lock the overlays only for
+//! steps in memory.
 
 use super::kv::{Changes, Snapshot};
 use super::overlay::Overlay;
@@ -12,32 +12,32 @@ use std::sync::Arc;
 use tameike_core::Result;
 
 /// The table as it was after record `sequence`.
-pub(super) struct Moment {
+pub(super) struct ReadView {
     pub(super) active: Arc<Overlay>,
     pub(super) frozen: Option<Arc<Overlay>>,
     pub(super) stored: Arc<dyn Snapshot>,
     pub(super) sequence: u64,
 }
 
-impl Moment {
-    /// Newest first.
+impl ReadView {
+    /// The overlays, newest first.
     fn overlays(&self) -> impl Iterator<Item = &Overlay> {
         std::iter::once(&*self.active).chain(self.frozen.as_deref())
     }
 }
 
-/// Changes over the table of a moment.
+/// Changes over a view of the table.
 pub(super) struct Transaction {
     changes: Changes,
-    below: Moment,
+    below: ReadView,
 }
 
 impl Transaction {
-    pub(super) fn new(below: Moment) -> Self {
+    pub(super) fn new(below: ReadView) -> Self {
         Self { changes: Changes::new(), below }
     }
 
-    /// The changes; the moment is let go.
+    /// The changes; drops the view below.
     pub(super) fn into_changes(self) -> Changes {
         self.changes
     }
@@ -62,7 +62,7 @@ impl Table for Transaction {
         while found.len() < limit && start.as_slice() < end {
             let wanted = limit - found.len();
             let stored = self.below.stored.scan(&start, end, wanted)?;
-            // What the store did not give lies at or beyond `bound`.
+            // Keys that the store did not return are at or beyond `bound`.
             let bound = match stored.last() {
                 Some((key, _)) if stored.len() == wanted => successor(key),
                 _ => end.to_vec(),
@@ -91,7 +91,7 @@ impl Table for Transaction {
     }
 }
 
-/// The smallest key after `key`.
+/// The smallest key greater than `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
@@ -106,7 +106,7 @@ fn layer<'a>(changes: impl Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)> +
     changes.peekable()
 }
 
-/// Ascending keys of several layers, newest first, and of the store.
+/// Merge of the ascending keys of several layers, newest first, and of the key-value store.
 struct Merge<'a> {
     layers: Vec<Layer<'a>>,
     stored: Peekable<std::vec::IntoIter<(Vec<u8>, Vec<u8>)>>,
@@ -162,7 +162,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn layers_look_like_one_map(
+        fn layers_read_like_one_map(
             bottom in changes(), frozen in changes(), active in changes(), own in changes(),
             start in prop::collection::vec(0u8..4, 0..3), end in prop::collection::vec(0u8..5, 0..3),
             limit in 0usize..12,
@@ -174,7 +174,7 @@ pub(super) mod tests {
                 model.insert(key.clone(), value.clone());
             }
             model.retain(|_, value| value.is_some());
-            let mut table = Transaction::new(Moment {
+            let mut table = Transaction::new(ReadView {
                 active: overlay(active),
                 frozen: Some(overlay(frozen)),
                 stored: kv.snapshot(),

@@ -1,4 +1,4 @@
-//! From the log's buffer to its files, and from the overlay into the key-value store.
+//! Writer of the log, and checkpoints of the overlay into the key-value store.
 
 use super::kv::{Changes, applied_entry};
 use super::{Data, Ledger, State, record};
@@ -12,19 +12,18 @@ const CHECKPOINT: usize = 0;
 const FLUSH: usize = 1;
 const RETRY_TIME: Duration = Duration::from_secs(1);
 
-/// The end of the log. One task at a time has it.
+/// Writer of the log's end, used by one task at a time.
 pub(super) struct Writer {
     logs: [Arc<dyn AppendFile>; 2],
     data: Arc<dyn Data>,
-    /// The file that is appended to; the other is empty, or its records are on their way into the store.
+    /// Index of the file that is appended to; the other is empty, or a checkpoint is moving its records into the store.
     current: usize,
-    /// Size of the current file, in bytes.
     size: u64,
     /// An append failed: the file may be longer than `size`.
     torn: bool,
-    /// Taken from the buffer, not yet in the file.
+    /// Encoded records taken from the buffer and not yet in the file.
     unwritten: Vec<u8>,
-    /// Last records taken from the buffer, in the file, safe against power loss, and said by a mark to be so.
+    /// Last record taken from the buffer, appended, durable, and marked as durable in the log.
     taken: u64,
     appended: u64,
     durable: u64,
@@ -34,7 +33,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// The writer of two empty files, when all records up to `last` are in the store.
+    /// A writer of two empty files; the store has all records up to `last`.
     pub(super) fn new(logs: [Arc<dyn AppendFile>; 2], data: Arc<dyn Data>, last: u64) -> Self {
         Self {
             logs,
@@ -64,7 +63,7 @@ impl Writer {
         self.taken = state.last;
     }
 
-    /// Writes the buffer, and makes the file safe when `durable`.
+    /// Writes the buffer, and syncs the file if `durable`.
     pub(super) async fn flush(&mut self, ledger: &Ledger, durable: bool) -> Result<()> {
         {
             let state = &mut *ledger.state.write();
@@ -91,7 +90,7 @@ impl Writer {
         if durable && self.durable < self.appended {
             let data = self.data.clone();
             data.settle().await.map_err(|fault| ledger.give_up(fault))?;
-            self.make_safe(ledger).await?;
+            self.sync_log(ledger).await?;
             self.durable = self.appended;
             ledger.durable.store(self.durable, Ordering::Release);
             ledger.confirmed.fetch_max(self.marked, Ordering::AcqRel);
@@ -117,18 +116,18 @@ impl Writer {
         Ok(())
     }
 
-    async fn make_safe(&self, ledger: &Ledger) -> Result<()> {
+    async fn sync_log(&self, ledger: &Ledger) -> Result<()> {
         self.logs[self.current].sync().await.map_err(|fault| ledger.give_up(fault))
     }
 
-    /// Makes everything safe, and the log say so.
+    /// Makes everything durable, and appends a mark that says so.
     pub(super) async fn confirm(&mut self, ledger: &Ledger) -> Result<()> {
         self.flush(ledger, true).await?;
         if self.marked < self.durable {
             let mut mark = Vec::new();
             self.push_mark(ledger, &mut mark);
             self.append(mark).await?;
-            self.make_safe(ledger).await?;
+            self.sync_log(ledger).await?;
             self.marked = self.durable;
         }
         ledger.confirmed.fetch_max(self.durable, Ordering::AcqRel);
@@ -137,9 +136,9 @@ impl Writer {
 }
 
 impl Ledger {
-    /// After a failed sync nobody knows what the device holds.
+    /// Refuses all further changes: after a failed sync the content of the device is unknown.
     fn give_up(&self, fault: Fault) -> Fault {
-        let fault = fault.context("the log can no longer be made safe, and takes no more changes");
+        let fault = fault.context("the log cannot be synced any more; the store accepts no more changes");
         log::error!("{fault}");
         self.state.write().broken = Some(fault.clone());
         fault
@@ -149,40 +148,40 @@ impl Ledger {
         if self.scheduled[FLUSH].swap(true, Ordering::AcqRel) {
             return;
         }
-        let ledger = self.alive();
+        let ledger = self.strong();
         self.runtime.spawn(async move {
             let result = ledger.sync(false).await;
             ledger.scheduled[FLUSH].store(false, Ordering::Release);
             if let Err(fault) = result {
-                log::warn!("cannot write the log yet: {fault}");
+                log::warn!("cannot write the log, will retry: {fault}");
             }
         });
     }
 
-    /// Begins a checkpoint apart, and repeats it until it succeeds.
+    /// Starts a task that retries the checkpoint until it succeeds.
     pub(super) fn schedule_checkpoint(&self) {
         if self.scheduled[CHECKPOINT].swap(true, Ordering::AcqRel) {
             return;
         }
-        let ledger = self.alive();
+        let ledger = self.strong();
         self.runtime.spawn(async move {
             while let Err(fault) = ledger.checkpoint().await {
-                log::error!("cannot move changes from the log into the table, trying again: {fault}");
+                log::error!("checkpoint of the log into the table failed, retrying: {fault}");
                 if ledger.state.read().broken.is_some() {
                     break;
                 }
                 ledger.runtime.sleep(RETRY_TIME).await;
             }
             ledger.scheduled[CHECKPOINT].store(false, Ordering::Release);
-            ledger.room.notify(usize::MAX);
+            ledger.space.notify(usize::MAX);
         });
     }
 
-    /// One attempt. Only one runs at a time.
+    /// One attempt. Callers serialize the attempts.
     pub(super) async fn run_checkpoint(&self) -> Result<()> {
         let result = self.move_changes().await;
         self.state.write().stalled = result.as_ref().err().cloned();
-        self.room.notify(usize::MAX);
+        self.space.notify(usize::MAX);
         result
     }
 
@@ -194,13 +193,14 @@ impl Ledger {
         self.finish_frozen().await
     }
 
-    /// Freezes the overlay and turns to the other log file; false when there is nothing to freeze.
+    /// Freezes the overlay and switches to the other log file. Returns false if there is nothing to freeze.
     async fn freeze(&self) -> Result<bool> {
         let mut writer = self.writer.lock().await;
-        // Most of the way first, so that little remains to be done while the overlay is between two states.
+        // Writes most of the buffer first, so that little remains to write while the overlay is frozen but the log not
+        // switched.
         writer.flush(self, true).await?;
         let (last, logged_bytes) = {
-            let _turn = self.turn.lock();
+            let _lock = self.change_lock.lock();
             let state = &mut *self.state.write();
             if state.active.read().changes().is_empty() {
                 return Ok(false);
@@ -212,7 +212,7 @@ impl Ledger {
             state.frozen = Some(std::mem::take(&mut state.active));
             (state.last, logged_bytes)
         };
-        // Records of the other file must never survive a power loss that these do not.
+        // Records of the other file must never survive a power loss that loses these.
         if let Err(fault) = writer.write(self, true).await {
             self.unfreeze(logged_bytes);
             return Err(fault);
@@ -224,9 +224,9 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The frozen changes, of so many bytes in the log, are the active ones again, with what came after them on top.
+    /// Makes the frozen changes (`logged_bytes` of them in the log) active again, with newer ones on top.
     pub(super) fn unfreeze(&self, logged_bytes: usize) {
-        let _turn = self.turn.lock();
+        let _lock = self.change_lock.lock();
         let state = &mut *self.state.write();
         state.logged_bytes += logged_bytes;
         if let Some(frozen) = state.frozen.take() {

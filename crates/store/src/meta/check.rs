@@ -1,11 +1,14 @@
-//! Names and inodes of one node, examined: what it alone can know to be wrong.
+//! Check of the names and inodes of one node, as far as the node alone can judge.
 //!
-//! Each record decodes and is on the node where it belongs; an entry whose inode is kept here has one, of its kind;
-//! counts of directories are those of the entries here; links are at least the names here, and exactly these where no
-//! other node can have names of the inode; directories have one name and hang on a root; what hangs on an inode has one. Operations that are half done, inodes kept
-//! for who had them open, and units to be cut are told: the next start of the node brings them to their end.
+//! - Each record decodes, and belongs on the node.
+//! - An entry whose inode is kept here has one, of the same kind.
+//! - The counts of a directory match its entries here.
+//! - The link count of an inode is at least its names here, and equal if no other node can have names of it.
+//! - A directory has one name and is below a root.
+//! - Contents and extended attributes have an inode.
 //!
-//! Who has a file open is known in memory only: after the end of an agent nobody has.
+//! Pending operations, orphans and truncations are noted; the next start of the node completes them. Open files are
+//! known in memory only: after the end of an agent none is open.
 
 mod pending;
 mod rules;
@@ -21,33 +24,32 @@ use tameike_core::wire::meta::Target;
 use tameike_core::{DirOffset, FileKind, InodeId, Result, View};
 use tree::Place;
 
-/// Directories above a file that its path names.
+/// Maximum number of parent directories in a path of a message.
 const PATH_NAMES_MAX: usize = 64;
 
-/// What the other rules need of an inode.
+/// An inode, as the rules need it.
 #[derive(Clone, Debug)]
 struct Known {
     record: InodeRecord,
-    /// Entries on this node.
+    /// Number of entries on this node.
     names: u32,
 }
 
-/// The names and inodes of the node.
 pub(crate) struct Names {
     share: Option<Share>,
     inodes: BTreeMap<InodeId, Known>,
     entries: u64,
     /// Entries and directories among them, by directory.
     children: BTreeMap<InodeId, (u64, u64)>,
-    /// Names of directories.
+    /// Entries of directories.
     places: BTreeMap<InodeId, Vec<Place>>,
     truncated: BTreeSet<InodeId>,
     orphans: BTreeSet<InodeId>,
-    /// Operations are under way, here or by others: links may be ahead of names.
+    /// An operation is pending on this or another node: link counts may be ahead of names.
     busy: bool,
 }
 
-/// Decodes a record; one that cannot be is cut aside and told as lost.
+/// Decodes a record; reports a damaged one as lost and removes it.
 fn decode_or_lose<T: DeserializeOwned>(
     what: &str,
     inode: Option<InodeId>,
@@ -57,16 +59,16 @@ fn decode_or_lose<T: DeserializeOwned>(
     match record::decode(key, value) {
         Ok(record) => Some(record),
         Err(fault) => {
-            let called = inode.map(|inode| format!(" of {inode}")).unwrap_or_default();
+            let name = inode.map(|inode| format!(" of {inode}")).unwrap_or_default();
             let loss = Loss { file: None, inode, bytes: None, cached: false };
-            book.lost(Part::Names, format!("{what}{called} is lost: {fault}"), vec![loss]);
+            book.lost(Part::Names, format!("{what}{name} is lost: {fault}"), vec![loss]);
             book.remove_aside(key.to_vec(), value.to_vec());
             None
         }
     }
 }
 
-/// The inode of a key that has nothing else; any other key is cut aside.
+/// Decodes a key that consists of an inode number; removes the record of any other key.
 fn only_inode(what: &str, key: &[u8], value: &[u8], book: &mut Book) -> Option<InodeId> {
     let inode = key::number(key).filter(|_| key.len() == 9).map(InodeId);
     if inode.is_none() {
@@ -82,7 +84,7 @@ fn lose_key(what: &str, key: &[u8], value: &[u8], book: &mut Book) {
 }
 
 impl Names {
-    /// Goes through all records of the metadata shard.
+    /// Checks all records of the metadata shard.
     pub(crate) fn examine(table: &dyn Table, book: &mut Book) -> Result<Self> {
         let mut names = Self {
             share: None,
@@ -106,33 +108,32 @@ impl Names {
         Ok(names)
     }
 
-    /// Whether the record of the inode, if it exists, is on this node.
+    /// Returns true if the inode record, if it exists, is on this node.
     pub(crate) fn keeps(&self, inode: InodeId) -> bool {
         self.share.is_some_and(|share| share.keeps(inode))
     }
 
-    /// Whether all names of the inode are on this node.
-    fn is_alone(&self, inode: InodeId) -> bool {
+    /// Returns true if all names of the inode are on this node.
+    fn has_all_names(&self, inode: InodeId) -> bool {
         let alone = self.share.is_some_and(|share| share.count == 1) || inode.pinned_node().is_some();
         alone && !self.busy && self.keeps(inode)
     }
 
-    /// Whether the file may have units: as far as this node knows it exists, or they are still to be cut.
+    /// Returns true if the file may have units: it exists as far as this node knows, or is being truncated.
     pub(crate) fn expects_units(&self, inode: InodeId) -> bool {
         !self.keeps(inode) || self.inodes.contains_key(&inode) || self.truncated.contains(&inode)
     }
 
-    /// Numbers of inodes and of names.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.inodes.len() as u64, self.entries)
     }
 
-    /// The path of a file in its view, from as far up as this node knows it. Reads all entries.
+    /// The path of a file in its view, from the topmost directory that this node knows. Reads all entries.
     pub(crate) fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String> {
         let mut above = BTreeMap::new();
         let read = for_each(table, prefix::ENTRY, |key, value| {
             if let (Some(dir), Some((_, name)), Ok(Target { inode, .. })) =
-                (key::number(key), key::place_and_name(key), record::decode::<Target>(key, value))
+                (key::number(key), key::offset_and_name(key), record::decode::<Target>(key, value))
             {
                 above.insert(inode, (InodeId(dir), String::from_utf8_lossy(name).into_owned()));
             }
@@ -174,7 +175,7 @@ impl Names {
             if self.share.is_some() && !self.keeps(inode) {
                 book.wrong(
                     Part::Names,
-                    format!("{inode} is on the wrong node: nobody would look for it here"),
+                    format!("{inode} is on the wrong node, where no lookup would find it"),
                 );
                 book.remove_aside(key.to_vec(), value.to_vec());
                 return Ok(());
@@ -184,20 +185,20 @@ impl Names {
             Ok(())
         })?;
         if let Some(shard) = shard.filter(|shard| shard.incarnation < newest) {
-            let words = format!(
-                "the node counts {} starts, and has inodes of start {newest}: numbers would be given out twice",
+            let message = format!(
+                "the node counts {} starts, but has inodes of start {newest}: inode numbers could be allocated twice",
                 shard.incarnation
             );
-            book.wrong(Part::Names, words);
-            let mended = ShardRecord { incarnation: newest, ..shard };
-            book.set(key::shard(), tameike_core::wire::codec::encode(&mended)?);
+            book.wrong(Part::Names, message);
+            let repaired = ShardRecord { incarnation: newest, ..shard };
+            book.set(key::shard(), tameike_core::wire::codec::encode(&repaired)?);
         }
         Ok(())
     }
 
     fn read_entries(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
         for_each(table, prefix::ENTRY, |key, value| {
-            let (Some(dir), Some((place, name))) = (key::number(key).map(InodeId), key::place_and_name(key))
+            let (Some(dir), Some((place, name))) = (key::number(key).map(InodeId), key::offset_and_name(key))
             else {
                 lose_key("a name", key, value, book);
                 return Ok(());
@@ -211,9 +212,9 @@ impl Names {
                 lose_key(&what, key, value, book);
                 return Ok(());
             }
-            if let Some(why) = self.misfit(dir, target) {
+            if let Some(why) = self.invalid_reason(dir, target) {
                 let loss = Loss::of(target.inode, Some(shown), None);
-                book.lost(Part::Names, format!("{what} leads nowhere: {why}"), vec![loss]);
+                book.lost(Part::Names, format!("{what} is dangling: {why}"), vec![loss]);
                 book.remove_aside(key.to_vec(), value.to_vec());
                 return Ok(());
             }
@@ -231,20 +232,20 @@ impl Names {
         })
     }
 
-    /// Why a name cannot stand.
-    fn misfit(&self, dir: InodeId, target: Target) -> Option<String> {
+    /// The reason why an entry is invalid.
+    fn invalid_reason(&self, dir: InodeId, target: Target) -> Option<String> {
         if self.keeps(dir) {
             match self.inodes.get(&dir) {
-                None => return Some(format!("its directory {dir} is not there")),
+                None => return Some(format!("its directory {dir} does not exist")),
                 Some(known) if known.record.kind != FileKind::Directory => {
-                    return Some(format!("{dir} is no directory"));
+                    return Some(format!("{dir} is not a directory"));
                 }
                 Some(_) => {}
             }
         }
         if self.keeps(target.inode) {
             match self.inodes.get(&target.inode) {
-                None => return Some(format!("{} is not there", target.inode)),
+                None => return Some(format!("{} does not exist", target.inode)),
                 Some(known) if known.record.kind != target.kind => {
                     return Some(format!("{} is of another kind", target.inode));
                 }

@@ -1,4 +1,4 @@
-//! Content of files: sizes and generations, and the bytes of small files, which live beside their inode.
+//! Content of files: sizes, generations, and the inline content of small files.
 
 use super::record::{self, InodeRecord, Truncation};
 use super::{Outcome, Shard, key, query};
@@ -88,8 +88,8 @@ impl Shard<'_> {
         Ok(Outcome::Reserved { offset, attr: record.attr(inode) })
     }
 
-    /// Cuts or extends inline content. Without content a file needs none to be larger than inline files are, unless
-    /// a unit may hold what an attempt to spill has left.
+    /// Truncates or extends inline content. A file without content may become larger than inline files can be, unless a
+    /// failed spill may have left a unit.
     pub(super) fn resize_inline(
         &mut self,
         inode: InodeId,
@@ -111,7 +111,7 @@ impl Shard<'_> {
         Ok(())
     }
 
-    /// Notes that the file's units are to be cut when it goes, until it has spilled.
+    /// Records that the file's units must be truncated with it, until the spill has succeeded.
     pub(super) fn spilling(&mut self, inode: InodeId) -> Result<Outcome> {
         let record = self.file(inode)?;
         if record.inline {

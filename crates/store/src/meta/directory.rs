@@ -8,7 +8,7 @@ use tameike_core::{
     DirOffset, Errno, Fault, FileKind, Generation, InodeId, Layout, OperationId, Result, Timestamp, name,
 };
 
-/// Number of the inode born with an entry: in the entry's slot, or pinned as its directory is.
+/// Number of the inode that is created with an entry: in the entry's slot, or pinned if its directory is.
 #[must_use]
 pub fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
     match entry.dir.pinned_node() {
@@ -18,9 +18,9 @@ pub fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
     }
 }
 
-/// Takes entries that say `target` out of the counts.
-fn uncount(children: &mut DirectoryRecord, entries: u64, target: Target) -> Result<()> {
-    let wrong = || Fault::io("the counts of a directory are smaller than what it has");
+/// Subtracts entries with this `target` from the counts.
+fn subtract_counts(children: &mut DirectoryRecord, entries: u64, target: Target) -> Result<()> {
+    let wrong = || Fault::io("the counts of a directory are smaller than its number of entries");
     children.entries = children.entries.checked_sub(entries).ok_or_else(wrong)?;
     let subdirs = u64::from(target.kind == FileKind::Directory);
     children.subdirs = children.subdirs.checked_sub(subdirs).ok_or_else(wrong)?;
@@ -28,13 +28,13 @@ fn uncount(children: &mut DirectoryRecord, entries: u64, target: Target) -> Resu
 }
 
 impl Shard<'_> {
-    /// The node's record of `dir`, or the record that it would get.
+    /// The node's record of `dir`, or a new one.
     fn children(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
         let fresh = DirectoryRecord { wide, ..DirectoryRecord::default() };
         Ok(query::directory(self.table, dir)?.unwrap_or(fresh))
     }
 
-    /// The same, for one that is to get entries or to be closed. `ENOENT` when the directory was removed.
+    /// As [`Self::children`], for a directory that gets entries or is sealed. `ENOENT` if it was removed.
     fn children_to_change(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
         match query::directory(self.table, dir)? {
             Some(children) => Ok(children),
@@ -43,7 +43,7 @@ impl Shard<'_> {
         }
     }
 
-    /// A directory has lost its name. What closed it here goes: the inode says from now on that it is gone.
+    /// Drops the sealed record of a directory that lost its name; its inode now says that it is removed.
     pub(super) fn forget_children(&mut self, dir: InodeId) -> Result<()> {
         if query::directory(self.table, dir)?.is_some_and(|children| children.sealed.is_some()) {
             self.table.delete(key::directory(dir));
@@ -121,7 +121,7 @@ impl Shard<'_> {
         Ok(record)
     }
 
-    /// Makes a name say `target` in place of `replaces`.
+    /// Sets the target of a name, which must have been `replaces`.
     pub(super) fn attach(
         &mut self,
         entry: &EntryName,
@@ -141,7 +141,7 @@ impl Shard<'_> {
             return Err(Errno::EAGAIN.into());
         }
         match replaces {
-            Some(old) => uncount(&mut children, 0, old)?,
+            Some(old) => subtract_counts(&mut children, 0, old)?,
             None => {
                 children.entries += 1;
                 self.grown = Some((entry.dir, children.entries));
@@ -153,7 +153,7 @@ impl Shard<'_> {
         self.put_children(entry.dir, &children)
     }
 
-    /// Removes a name that says `target`.
+    /// Removes a name whose target must be `target`.
     pub(super) fn detach(
         &mut self,
         entry: &EntryName,
@@ -165,13 +165,13 @@ impl Shard<'_> {
         if children.wide != wide || query::entry(self.table, entry)? != Some(target) {
             return Err(Errno::EAGAIN.into());
         }
-        uncount(&mut children, 1, target)?;
+        subtract_counts(&mut children, 1, target)?;
         children.changed = children.changed.max(now);
         self.table.delete(key::entry(entry));
         self.put_children(entry.dir, &children)
     }
 
-    /// Closes an empty directory for new entries. `EAGAIN` when another operation has closed it.
+    /// Seals an empty directory against new entries. `EAGAIN` if another operation has sealed it.
     pub(super) fn seal(&mut self, dir: InodeId, wide: bool, operation: OperationId) -> Result<()> {
         let mut children = self.children_to_change(dir, wide)?;
         if children.wide != wide || children.sealed.is_some() {
@@ -204,7 +204,7 @@ impl Shard<'_> {
         Ok(Outcome::Done)
     }
 
-    /// Takes entries that moved here when their directory went wide.
+    /// Adds entries that moved here because their directory is being sharded.
     pub(super) fn receive(&mut self, dir: InodeId, entries: &[(serde_bytes::ByteBuf, Target)]) -> Result<()> {
         let mut children = self.children(dir, true)?;
         for (name, target) in entries {
@@ -219,7 +219,7 @@ impl Shard<'_> {
         self.put_children(dir, &children)
     }
 
-    /// The directory is wide: only the entries of this node's slots stay here.
+    /// Marks the directory as sharded, and drops entries whose slots belong to other nodes.
     pub(super) fn widened(&mut self, dir: InodeId, place: u16, count: u16) -> Result<()> {
         let mut children = self.children(dir, true)?;
         children.wide = true;
@@ -228,7 +228,7 @@ impl Shard<'_> {
             if entry.offset.slot().0 % count.max(1) == place {
                 continue;
             }
-            uncount(&mut children, 1, entry.target)?;
+            subtract_counts(&mut children, 1, entry.target)?;
             self.table.delete(key::entry(&EntryName { dir, name: entry.name }));
         }
         self.put_children(dir, &children)

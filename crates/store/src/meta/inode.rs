@@ -44,7 +44,7 @@ impl Shard<'_> {
         Ok(Outcome::Changed { attr: record.attr(inode) })
     }
 
-    /// Cuts a file, or extends it with zeros. `EFBIG` when its content is inline and would no longer fit.
+    /// Truncates a file, or extends it with zeros. `EFBIG` if inline content would no longer fit.
     fn resize(&mut self, inode: InodeId, record: &mut InodeRecord, size: u64) -> Result<()> {
         match record.kind {
             FileKind::File => (),
@@ -57,8 +57,8 @@ impl Shard<'_> {
         if record.inline {
             self.resize_inline(inode, record, size)?;
         } else if size < record.size || (size == record.size && record.sparse) {
-            // Space may be set aside behind the end.
-            self.cut_units(inode, Truncation { layout: record.layout, size })?;
+            // Space may be reserved beyond the end.
+            self.truncate_units(inode, Truncation { layout: record.layout, size })?;
         }
         record.sparse = size > 0 && (record.sparse || (size > record.size && !record.inline));
         record.size = size;
@@ -66,23 +66,23 @@ impl Shard<'_> {
         Ok(())
     }
 
-    /// Notes that the homes of the file's units must cut them. A smaller cut that is still due stays.
-    pub(super) fn cut_units(&mut self, inode: InodeId, truncation: Truncation) -> Result<()> {
+    /// Records that the homes of the file's units must truncate them. A pending truncation to a smaller size stays.
+    pub(super) fn truncate_units(&mut self, inode: InodeId, truncation: Truncation) -> Result<()> {
         self.truncations.push((inode, truncation));
-        let due = query::truncation(self.table, inode)?;
-        let size = due.map_or(truncation.size, |due| due.size.min(truncation.size));
+        let pending = query::truncation(self.table, inode)?;
+        let size = pending.map_or(truncation.size, |pending| pending.size.min(truncation.size));
         record::put(self.table, key::truncation(inode), &Truncation { size, ..truncation })
     }
 
     pub(super) fn truncated(&mut self, inode: InodeId, truncation: Truncation) -> Result<Outcome> {
-        let due = query::truncation(self.table, inode)?;
-        if due == Some(truncation) {
+        let pending = query::truncation(self.table, inode)?;
+        if pending == Some(truncation) {
             self.table.delete(key::truncation(inode));
         }
         Ok(Outcome::Done)
     }
 
-    /// Takes note of reads where they count. What is gone meanwhile needs no times.
+    /// Updates access times where relatime requires it. Skips removed files.
     pub(super) fn accessed(&mut self, files: &[(InodeId, Timestamp)]) -> Result<Outcome> {
         for &(inode, time) in files {
             match query::inode(self.table, inode)? {
@@ -108,7 +108,7 @@ impl Shard<'_> {
         self.put_inode(inode, &record)
     }
 
-    /// Takes a link. Never fails for what the inode is: an operation that got here is decided.
+    /// Drops a link. Never fails because of the inode's state: the operation is already decided.
     pub(super) fn drop_link(&mut self, inode: InodeId, now: Timestamp) -> Result<()> {
         let Some(mut record) = query::inode(self.table, inode)? else { return Ok(()) };
         record.links = record.links.saturating_sub(1);
@@ -140,7 +140,7 @@ impl Shard<'_> {
         }
         let has_units = !record.inline || query::truncation(self.table, inode)?.is_some();
         if record.kind == FileKind::File && has_units {
-            self.cut_units(inode, Truncation { layout: record.layout, size: 0 })?;
+            self.truncate_units(inode, Truncation { layout: record.layout, size: 0 })?;
         }
         self.table.delete(key::content(inode));
         self.table.delete(key::orphan(inode));
@@ -155,14 +155,14 @@ impl Shard<'_> {
         self.put_inode(dir, &record)
     }
 
-    /// Takes note of a change of attributes. Never fails for what the inode is, as [`Self::drop_link`].
+    /// Updates the change time. Never fails because of the inode's state, as [`Self::drop_link`].
     pub(super) fn touch(&mut self, inode: InodeId, now: Timestamp) -> Result<()> {
         let Some(mut record) = query::inode(self.table, inode)? else { return Ok(()) };
         record.ctime = record.ctime.max(now);
         self.put_inode(inode, &record)
     }
 
-    /// `EINVAL` when `dir` is `ancestor` or lies below it.
+    /// Fails with `EINVAL` if `dir` is `ancestor` or below it.
     pub(super) fn not_below(&self, mut dir: InodeId, ancestor: InodeId) -> Result<()> {
         for _ in 0..DIRECTORY_DEPTH_MAX {
             if dir == ancestor {
@@ -178,8 +178,8 @@ impl Shard<'_> {
     }
 }
 
-/// Who gets a program gets no privileges of its former owner, as in Linux: set-user-id goes, and set-group-id
-/// where it means that (without group execution it once meant mandatory locking).
+/// Clears privileges when the owner changes, as Linux does: set-user-id, and set-group-id unless the file lacks group
+/// execution (it then meant mandatory locking).
 fn clear_privileges(record: &mut InodeRecord) {
     if record.kind == FileKind::Directory {
         return;
@@ -194,7 +194,7 @@ fn set_layout(record: &mut InodeRecord, layout: Layout) -> Result<()> {
     if record.kind != FileKind::Directory {
         return Err(Fault::new(
             Errno::ENOTDIR,
-            "the layout of a file is fixed at its birth; set it on its directory and make the file anew",
+            "the layout of a file is fixed when it is created; set it on the directory and create the file again",
         ));
     }
     record.layout = layout;

@@ -1,4 +1,4 @@
-//! Keys of the metadata shard's records; the layout of each stands at its prefix in [`crate::table::prefix`].
+//! Keys of the metadata shard's records; [`crate::table::prefix`] describes each.
 
 use crate::table::prefix;
 use tameike_core::wire::meta::EntryName;
@@ -11,7 +11,7 @@ fn numbered(prefix: u8, number: u64) -> Vec<u8> {
     key
 }
 
-/// The end of a range of all keys that begin with `start`.
+/// The end of the range of all keys that begin with `start`.
 fn after(mut start: Vec<u8>) -> Vec<u8> {
     while let Some(last) = start.pop() {
         if last < u8::MAX {
@@ -54,12 +54,12 @@ pub(super) fn intent(sequence: u64) -> Vec<u8> {
     numbered(prefix::INTENT, sequence)
 }
 
-/// All records of one prefix.
+/// The range of all records of one prefix.
 pub(super) fn all(prefix: u8) -> (Vec<u8>, Vec<u8>) {
     (vec![prefix], vec![prefix + 1])
 }
 
-/// The number in a key made of a prefix and a number.
+/// The number in a key that consists of a prefix and a number.
 pub(super) fn number(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?))
 }
@@ -81,7 +81,7 @@ pub(super) fn entry(entry: &EntryName) -> Vec<u8> {
     key
 }
 
-/// Sorts before every entry of `dir` at `offset` and after every one before it.
+/// Sorts before every entry of `dir` at `offset`, and after every entry at a smaller offset.
 pub(super) fn entries_from(dir: InodeId, offset: DirOffset) -> Vec<u8> {
     let mut key = numbered(prefix::ENTRY, dir.0);
     key.extend_from_slice(&offset.0.to_be_bytes());
@@ -92,8 +92,8 @@ pub(super) fn entries_end(dir: InodeId) -> Vec<u8> {
     after(numbered(prefix::ENTRY, dir.0))
 }
 
-/// Place and name in the key of an entry.
-pub(super) fn place_and_name(key: &[u8]) -> Option<(DirOffset, &[u8])> {
+/// Offset and name in the key of an entry.
+pub(super) fn offset_and_name(key: &[u8]) -> Option<(DirOffset, &[u8])> {
     let offset = u64::from_be_bytes(key.get(9..17)?.try_into().ok()?);
     Some((DirOffset(offset), &key[17..]))
 }
@@ -104,7 +104,7 @@ pub(super) fn step(operation: OperationId, number: u32) -> Vec<u8> {
     key
 }
 
-/// Where the steps of a coordinator's operations from number `sequence` on begin.
+/// Start of the steps of a coordinator's operations from number `sequence` on.
 pub(super) fn first_step(coordinator: NodeId, sequence: u64) -> Vec<u8> {
     let mut key = vec![prefix::STEP];
     key.extend_from_slice(&coordinator.0.to_be_bytes());

@@ -1,12 +1,11 @@
-//! The metadata shard of a node: a deterministic state machine over a [`Table`].
+//! Metadata shard of a node: a deterministic state machine of names and inodes over a [`Table`].
 //!
-//! A [`LogCommand`] holds everything that could differ between two runs (times, numbers given out, which
-//! inodes are open), so that [`apply`] on equal tables gives equal tables, byte for byte. The caller logs what
-//! was applied and undoes the table's changes when [`apply`] fails (`Ledger::execute` does both), so that an
-//! error changes nothing.
+//! A [`LogCommand`] contains everything that could differ between two runs (times, inode counters, open inodes), so
+//! that [`apply`] on equal tables gives equal tables, byte for byte. `Ledger::execute` logs a command that succeeded,
+//! and undoes the changes of one that failed.
 //!
-//! This room does no I/O and never waits. It knows one node's part of the name space: which node a record
-//! belongs to, who has an inode open and which names are in the middle of an operation is the service's care.
+//! This module does no I/O and never waits. It knows one node's part of the name space. The metadata service knows the
+//! home of each record, the open inodes, and the names that pending operations change.
 
 pub(crate) mod check;
 mod content;
@@ -34,11 +33,11 @@ use tameike_core::{
 /// A record of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogCommand {
-    /// The service starts: a new incarnation. Roots that do not exist yet are made.
+    /// The service starts: a new incarnation. Creates missing roots.
     Start {
         /// Roots that this node keeps.
         roots: Vec<InodeId>,
-        /// Which inodes it is the home of; `None` without a device.
+        /// The inodes whose home this node is; `None` without a device.
         share: Option<Share>,
         /// Owner of new roots.
         uid: u32,
@@ -47,100 +46,100 @@ pub enum LogCommand {
         /// Time of the start.
         now: Timestamp,
     },
-    /// A command of the wire.
+    /// A command that arrived as a message.
     Wire {
         /// The command.
         command: Command,
-        /// Counter of the inode that the command may make.
+        /// Counter for the inode number if the command creates one.
         birth: u64,
-        /// Inodes of the command that are open: without links they stay until [`LogCommand::Forget`].
+        /// Open inodes of the command: without links they stay until [`LogCommand::Forget`].
         held: Vec<InodeId>,
     },
-    /// An operation over several nodes begins.
+    /// An operation across nodes begins.
     Begin {
         /// Its sequence number.
         sequence: u64,
-        /// What to do about it after a crash.
+        /// Its plan, for recovery after a crash.
         intent: Intent,
     },
-    /// An operation is decided. It is also ended, when nothing remains to be done elsewhere.
+    /// An operation is decided. It also ends, if no step on another node remains.
     Decide {
         /// The operation.
         operation: OperationId,
-        /// What is done.
+        /// The steps that follow.
         decision: Decision,
         /// As in [`LogCommand::Wire`].
         held: Vec<InodeId>,
         /// Time of the request.
         now: Timestamp,
     },
-    /// An operation is ended.
+    /// An operation ends.
     End {
         /// Its sequence number.
         sequence: u64,
     },
-    /// All entries of a directory that goes wide are at their new homes.
+    /// All entries of a directory that is being sharded are at their new homes.
     Widened {
-        /// Sequence number of the operation, which is ended.
+        /// Sequence number of the operation, which ends.
         sequence: u64,
         /// The directory.
         dir: InodeId,
-        /// Place of this node among the burst-buffer nodes.
+        /// Index of this node among the burst-buffer nodes.
         place: u16,
         /// Number of burst-buffer nodes.
         count: u16,
     },
-    /// The inline content is in a unit now, if it still has this generation (`EAGAIN` otherwise).
+    /// A unit has the inline content now, if the generation is still this one (else `EAGAIN`).
     Spilled {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// Version of the content that was written to the unit.
+        /// Generation of the content that was written to the unit.
         generation: Generation,
     },
-    /// All homes have cut a file's units.
+    /// All homes have truncated a file's units.
     Truncated {
-        /// Which file.
+        /// The file.
         inode: InodeId,
-        /// What they have done.
+        /// The truncation that they did.
         truncation: Truncation,
     },
-    /// Nobody has this inode open any more: it is removed if it has no links.
+    /// No process has this inode open any more: it is removed if it has no links.
     Forget {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// The inline content is about to be written to a unit: from now on there may be one, though the file is inline.
+    /// The inline content is about to be written to a unit: from now on the file may have a unit although it is inline.
     Spilling {
-        /// Which file.
+        /// The file.
         inode: InodeId,
     },
     /// Files were read at these times.
     Accessed {
-        /// Which files, and when.
+        /// The files with their times.
         files: Vec<(InodeId, Timestamp)>,
     },
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What it says.
+    /// Success without a value.
     Done,
-    /// Started.
+    /// The service has started.
     Started {
         /// Number of this start.
         incarnation: u16,
     },
-    /// Made an inode and its name.
+    /// Created an inode and its entry.
     Created {
         /// The inode.
         target: Target,
         /// Its attributes.
         attr: Attr,
     },
-    /// The name to be created exists.
+    /// The entry to be created exists.
     Found {
-        /// What it says.
+        /// Its target.
         target: Target,
     },
     /// Changed an inode.
@@ -148,42 +147,42 @@ pub enum Outcome {
         /// Its attributes.
         attr: Attr,
     },
-    /// Set bytes aside.
+    /// Reserved bytes for an append.
     Reserved {
-        /// Where they begin.
+        /// Offset of the first one.
         offset: u64,
         /// Attributes of the file.
         attr: Attr,
     },
-    /// Nothing done: the directory is not as wide as the sender believes.
+    /// No effect: the directory is sharded and the sender assumes that it is not, or vice versa.
     Width {
-        /// What it is.
+        /// Whether it is sharded.
         wide: bool,
     },
-    /// A step was taken back if possible.
+    /// A step was undone, unless it cannot be.
     Settled {
-        /// Whether it was applied and stands.
+        /// Whether it was applied and remains.
         applied: bool,
     },
 }
 
-/// What a command did, and what the service now has to do.
+/// Result of a command, with the work that follows for the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// What the command did.
+    /// Result of the command.
     pub outcome: Outcome,
-    /// Files whose units must be cut; logged in the same change.
+    /// Files whose units must be truncated; logged in the same change.
     pub truncations: Vec<(InodeId, Truncation)>,
-    /// A directory that got an entry, and how many it has on this node now.
+    /// A directory that got an entry, and its number of entries on this node.
     pub grown: Option<(InodeId, u64)>,
-    /// Inodes made less inodes removed, by view.
+    /// Inodes created minus inodes removed, by view.
     pub inodes: [i64; View::ALL.len()],
 }
 
-/// Applies `command`. On an error the table may be changed in part: the caller undoes the changes.
+/// Applies `command`. After an error the table may be partly changed: the caller undoes the changes.
 ///
 /// # Errors
-/// The errno of POSIX for what the command asks; `EIO` when a record is damaged.
+/// The POSIX errno of the request; `EIO` if a record is damaged.
 pub fn apply(table: &mut dyn Table, command: &LogCommand) -> Result<Applied> {
     let inodes = Default::default();
     let mut shard = Shard { table, held: &[], truncations: Vec::new(), grown: None, inodes };
@@ -192,15 +191,15 @@ pub fn apply(table: &mut dyn Table, command: &LogCommand) -> Result<Applied> {
     Ok(Applied { outcome, truncations, grown, inodes })
 }
 
-/// Applies a record of the log again.
+/// Applies a log record during replay.
 ///
 /// # Errors
-/// As [`apply`]; and `EBADMSG` when `body` is not a record of this room.
+/// Those of [`apply`]; `EBADMSG` if `body` does not decode.
 pub fn replay(table: &mut dyn Table, body: &[u8]) -> Result<()> {
     apply(table, &codec::decode(body)?).map(|_| ())
 }
 
-/// One command at work.
+/// State of one command.
 struct Shard<'a> {
     table: &'a mut dyn Table,
     held: &'a [InodeId],

@@ -1,4 +1,4 @@
-//! Operations over several nodes: what their coordinator logs, and the steps it asks of other nodes.
+//! Operations across nodes: the log commands of their coordinator, and the steps on other nodes.
 //!
 //! ```text
 //! coordinator   Begin ---------------------------------> Decide ----------------> End
@@ -6,9 +6,9 @@
 //! other nodes     +--> Step 0, Step 1, ... commit step ----+  +--> Step n, ...
 //! ```
 //!
-//! An operation without steps elsewhere is a `Decide` alone: one atomic change. A step's result is kept under
-//! its operation and number until the coordinator says that the operation is ended, so that a step is applied
-//! once however often it is asked for.
+//! An operation without steps on other nodes is a single `Decide`: one atomic change. A node keeps the result of a
+//! step, by operation and number, until the coordinator reports that the operation has ended; so a step is applied once
+//! however often the request arrives.
 
 use super::record::{self, Decision, Intent, StepRecord};
 use super::{Outcome, Shard, key, query};
@@ -18,13 +18,13 @@ use tameike_core::{Errno, Fault, OperationId, Result, Timestamp};
 impl Shard<'_> {
     pub(super) fn begin(&mut self, sequence: u64, intent: &Intent) -> Result<Outcome> {
         if let Intent::Open { busy: Some(entry), decision, .. } = intent {
-            let now_says = query::entry(self.table, entry)?;
+            let current = query::entry(self.table, entry)?;
             let replaced = decision.local.iter().find_map(|step| match step {
                 Step::Detach { entry: name, target, .. } if name == entry => Some(Some(*target)),
                 Step::Attach { entry: name, replaces, .. } if name == entry => Some(*replaces),
                 _ => None,
             });
-            if replaced != Some(now_says) {
+            if replaced != Some(current) {
                 return Err(Errno::EAGAIN.into());
             }
         }
@@ -56,7 +56,7 @@ impl Shard<'_> {
         Ok(Outcome::Done)
     }
 
-    /// A step of an operation that another node coordinates.
+    /// Applies a step of an operation that another node coordinates.
     pub(super) fn foreign_step(
         &mut self,
         operation: OperationId,
@@ -72,7 +72,7 @@ impl Shard<'_> {
         match record::get(self.table, &key::step(operation, number))? {
             None => (),
             Some(StepRecord::Undone) => {
-                return Err(Fault::new(Errno::EAGAIN, "the step was taken back before it arrived"));
+                return Err(Fault::new(Errno::EAGAIN, "the step was undone before it arrived"));
             }
             Some(_) => return Ok(Outcome::Done),
         }
@@ -91,12 +91,12 @@ impl Shard<'_> {
     fn forget_steps(&mut self, operation: OperationId, finished: u64) -> Result<()> {
         let known: u64 = record::get(self.table, &key::finished(operation.node))?.unwrap_or_default();
         if operation.sequence < known {
-            return Err(Fault::new(Errno::ESTALE, "a step of an operation that is ended came late"));
+            return Err(Fault::new(Errno::ESTALE, "a step arrived after its operation had ended"));
         }
         if finished <= known {
             return Ok(());
         }
-        // Not from the first on: the results before `known` are gone, and each scan would go through all removals.
+        // Starts at `known`: earlier results are gone, and a scan from the first one would pass all their removals.
         let [start, end] = [known, finished].map(|sequence| key::first_step(operation.node, sequence));
         for (key, _) in self.table.scan(&start, &end, usize::MAX)? {
             self.table.delete(key);

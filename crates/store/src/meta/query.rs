@@ -1,4 +1,4 @@
-//! Questions to the metadata shard that change nothing.
+//! Read-only queries of the metadata shard.
 
 use super::key;
 use super::record::{self, DirectoryRecord, InodeRecord, Intent, ShardRecord, StepRecord, Truncation};
@@ -6,20 +6,20 @@ use crate::table::{Table, prefix};
 use tameike_core::wire::meta::{DirEntry, EntryName, Target};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result, View};
 
-/// An inode's record.
+/// The record of an inode.
 ///
 /// # Errors
-/// `EIO` when the record is damaged or the store below fails; so for all questions.
+/// `EIO` if the record is damaged or the ledger fails, as for all queries.
 pub fn inode(table: &dyn Table, inode: InodeId) -> Result<Option<InodeRecord>> {
     record::get(table, &key::inode(inode))
 }
 
-/// What a name says.
+/// The target of a name.
 pub fn entry(table: &dyn Table, entry: &EntryName) -> Result<Option<Target>> {
     record::get(table, &key::entry(entry))
 }
 
-/// What this node knows of a directory's children.
+/// The node's record of a directory's children.
 pub fn directory(table: &dyn Table, dir: InodeId) -> Result<Option<DirectoryRecord>> {
     record::get(table, &key::directory(dir))
 }
@@ -32,7 +32,7 @@ pub fn content(table: &dyn Table, inode: InodeId) -> Result<Vec<u8>> {
 /// Target of a symbolic link.
 ///
 /// # Errors
-/// `ENOENT`, or `EINVAL` when the inode is none.
+/// `ENOENT`, or `EINVAL` if the inode is not a symbolic link.
 pub fn symlink(table: &dyn Table, link: InodeId) -> Result<Vec<u8>> {
     match inode(table, link)? {
         Some(record) if record.kind == FileKind::Symlink => content(table, link),
@@ -44,7 +44,7 @@ pub fn symlink(table: &dyn Table, link: InodeId) -> Result<Vec<u8>> {
 /// Value of an extended attribute.
 ///
 /// # Errors
-/// `ENODATA` when the inode has none of this name.
+/// `ENODATA` if the inode has none of this name.
 pub fn xattr(table: &dyn Table, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
     table.get(&key::xattr(inode, name))?.ok_or(Errno::ENODATA.into())
 }
@@ -56,8 +56,8 @@ pub fn xattr_names(table: &dyn Table, inode: InodeId) -> Result<Vec<Vec<u8>>> {
     Ok(names.into_iter().map(|(key, _)| key[start.len()..].to_vec()).collect())
 }
 
-/// Entries of `dir` on this node after `after`, ascending, about `limit` of them, and whether these are the
-/// last. Entries of one offset are never parted.
+/// Entries of `dir` on this node after `after`, ascending, about `limit` of them, and whether these are the last.
+/// Entries of one offset stay together.
 pub fn entries(
     table: &dyn Table,
     dir: InodeId,
@@ -70,12 +70,12 @@ pub fn entries(
     if found.len() <= limit {
         return Ok((found, true));
     }
-    let parted = found[limit].offset;
-    if found[0].offset == parted {
-        let next = key::entries_from(dir, DirOffset(parted.0 + 1));
+    let split_offset = found[limit].offset;
+    if found[0].offset == split_offset {
+        let next = key::entries_from(dir, DirOffset(split_offset.0 + 1));
         found = read_entries(table, &start, &next, usize::MAX)?;
     } else {
-        found.retain(|entry| entry.offset != parted);
+        found.retain(|entry| entry.offset != split_offset);
     }
     Ok((found, false))
 }
@@ -85,14 +85,14 @@ fn read_entries(table: &dyn Table, start: &[u8], end: &[u8], limit: usize) -> Re
     found
         .into_iter()
         .map(|(key, value)| {
-            let (offset, name) = key::place_and_name(&key)
+            let (offset, name) = key::offset_and_name(&key)
                 .ok_or_else(|| Fault::io("the key of a directory entry is damaged"))?;
             Ok(DirEntry { offset, name: name.to_vec(), target: record::decode(&key, &value)? })
         })
         .collect()
 }
 
-/// Operations that are not ended, by sequence number.
+/// Pending operations, by sequence number.
 pub fn intents(table: &dyn Table) -> Result<Vec<(u64, Intent)>> {
     numbered(table, prefix::INTENT)?
         .into_iter()
@@ -100,12 +100,12 @@ pub fn intents(table: &dyn Table) -> Result<Vec<(u64, Intent)>> {
         .collect()
 }
 
-/// One operation that is not ended.
+/// A pending operation.
 pub fn intent(table: &dyn Table, sequence: u64) -> Result<Option<Intent>> {
     record::get(table, &key::intent(sequence))
 }
 
-/// The inode that step `number` of an operation gave a link which can be taken back.
+/// The inode to which step `number` of an operation added a link that can be undone.
 pub fn added_link(table: &dyn Table, operation: OperationId, number: u32) -> Result<Option<InodeId>> {
     Ok(match record::get(table, &key::step(operation, number))? {
         Some(StepRecord::LinkAdded(inode)) => Some(inode),
@@ -113,20 +113,20 @@ pub fn added_link(table: &dyn Table, operation: OperationId, number: u32) -> Res
     })
 }
 
-/// What is to be cut of a file's units: now, or of an inline file when it goes.
+/// Pending truncation of a file's units; of an inline file, one for when it is removed.
 pub fn truncation(table: &dyn Table, inode: InodeId) -> Result<Option<Truncation>> {
     record::get(table, &key::truncation(inode))
 }
 
-/// Files whose units are to be cut now.
+/// Files whose units must be truncated now.
 pub fn truncations(table: &dyn Table) -> Result<Vec<(InodeId, Truncation)>> {
-    let mut due = Vec::new();
+    let mut pending = Vec::new();
     for (number, value) in numbered(table, prefix::TRUNCATION)? {
         if inode(table, InodeId(number))?.is_none_or(|record| !record.inline) {
-            due.push((InodeId(number), record::decode(&[prefix::TRUNCATION], &value)?));
+            pending.push((InodeId(number), record::decode(&[prefix::TRUNCATION], &value)?));
         }
     }
-    Ok(due)
+    Ok(pending)
 }
 
 /// Inodes without links that were open.
@@ -134,14 +134,14 @@ pub fn orphans(table: &dyn Table) -> Result<Vec<InodeId>> {
     Ok(numbered(table, prefix::ORPHAN)?.into_iter().map(|(inode, _)| InodeId(inode)).collect())
 }
 
-/// Inodes at once while they are counted.
-const COUNTED_AT_ONCE: usize = 1024;
+/// Number of inodes read at once by [`count_inodes`].
+const COUNT_BATCH: usize = 1024;
 
 /// Number of inodes of each view.
 pub fn count_inodes(table: &dyn Table) -> Result<[u64; View::ALL.len()]> {
     let (mut counts, (mut start, end)) = ([0; View::ALL.len()], key::all(prefix::INODE));
     loop {
-        let found = table.scan(&start, &end, COUNTED_AT_ONCE)?;
+        let found = table.scan(&start, &end, COUNT_BATCH)?;
         for (key, _) in &found {
             let number =
                 key::number(key).ok_or_else(|| Fault::io("the key of an inode's record is damaged"))?;
@@ -165,8 +165,8 @@ fn numbered(table: &dyn Table, prefix: u8) -> Result<Vec<(u64, Vec<u8>)>> {
         .collect()
 }
 
-/// Whether this node knows of a directory whose children it has no record of that it was removed. One that never
-/// had an entry here has none either: then only the home of its inode knows.
+/// Returns true if this node knows that a directory without a record of children here was removed. A directory that
+/// never had an entry here has no record either; then only the home of its inode knows.
 pub(super) fn is_gone(table: &dyn Table, dir: InodeId) -> Result<bool> {
     if let Some(record) = inode(table, dir)? {
         return Ok(record.links == 0);
@@ -175,10 +175,10 @@ pub(super) fn is_gone(table: &dyn Table, dir: InodeId) -> Result<bool> {
     Ok(shard.and_then(|shard| shard.share).is_some_and(|share| share.keeps(dir)))
 }
 
-/// Whether this node knows that the directory was removed, or is being removed.
+/// Returns true if this node knows that the directory was removed or is being removed.
 ///
 /// # Errors
-/// When the table fails or the record is damaged.
+/// `EIO` if the table fails or the record is damaged.
 pub fn is_removed(table: &dyn Table, dir: InodeId) -> Result<bool> {
     match directory(table, dir)? {
         Some(children) => Ok(children.sealed.is_some()),

@@ -10,19 +10,19 @@ use tameike_core::{
     Attr, Errno, Fault, FileKind, Generation, InodeId, Layout, NodeId, OperationId, Result, Timestamp,
 };
 
-/// Which inodes a node is the home of (`core::placement`).
+/// The inodes whose home a node is (`core::placement`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// The node.
     pub node: NodeId,
-    /// Its place among the burst-buffer nodes.
+    /// Its index among the burst-buffer nodes.
     pub place: u16,
     /// Number of burst-buffer nodes.
     pub count: u16,
 }
 
 impl Share {
-    /// Whether the inode's record is on this node, if the inode exists.
+    /// Returns true if the node is the home of the inode.
     pub fn keeps(self, inode: InodeId) -> bool {
         inode.pinned_node().map_or(inode.slot().0 % self.count.max(1) == self.place, |node| node == self.node)
     }
@@ -31,9 +31,9 @@ impl Share {
 /// State of the shard itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRecord {
-    /// How often the service has started; the high bits of all numbers it gives out.
+    /// Number of starts of the service: the high bits of all inode counters that it allocates.
     pub incarnation: u16,
-    /// Which inodes it is the home of; `None` without a device: of none.
+    /// The inodes whose home this node is; `None` without a device: none.
     pub share: Option<Share>,
 }
 
@@ -56,19 +56,19 @@ pub struct InodeRecord {
     pub size: u64,
     /// Last access.
     pub atime: Timestamp,
-    /// Last change of content (of a directory: as a program set it, else of its birth).
+    /// Last change of content (of a directory: as set by a program, else its creation).
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
     /// Version of the content.
     pub generation: Generation,
-    /// Where the data lies; of a directory, where that of its children does.
+    /// Layout of the data; of a directory, that of its new children.
     pub layout: Layout,
     /// Whether the content is in [`crate::table::prefix::CONTENT`]; such a file has no units.
     pub inline: bool,
-    /// Whether the file may have holes, or space set aside: then only the homes of its units know what it takes.
+    /// Whether the file may have holes or reserved space, so that only the homes of its units know its use.
     pub sparse: bool,
-    /// The directory that a directory is in; of anything else the directory of its birth.
+    /// Parent of a directory; of other inodes the directory in which they were created.
     pub parent: InodeId,
 }
 
@@ -76,12 +76,12 @@ impl InodeRecord {
     /// Size that a directory shows, in bytes.
     const DIRECTORY_SIZE: u64 = 4096;
 
-    /// Whether a read counts is told by these.
+    /// The times that decide whether a read updates the access time.
     pub fn times(&self) -> Times {
         Times { access: self.atime, change: self.mtime.max(self.ctime) }
     }
 
-    /// The attributes. Links of a directory count the two it has without subdirectories.
+    /// The attributes. The link count of a directory is 2: it lacks the subdirectories.
     pub fn attr(&self, inode: InodeId) -> Attr {
         let (nlink, size) = match self.kind {
             FileKind::Directory => (if self.links == 0 { 0 } else { 2 }, Self::DIRECTORY_SIZE),
@@ -115,108 +115,107 @@ impl InodeRecord {
     }
 }
 
-/// What a node knows of a directory's children. A directory without a record has none and is narrow.
+/// A node's record of a directory's children. A directory without one has no entries and is not sharded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryRecord {
     /// Number of entries on this node.
     pub entries: u64,
-    /// How many of them are directories.
+    /// Number of directories among them.
     pub subdirs: u64,
     /// Last change of an entry.
     pub changed: Timestamp,
-    /// Whether the entries are spread over all burst-buffer nodes.
+    /// Whether the directory is sharded over all burst-buffer nodes.
     pub wide: bool,
-    /// The operation that removes the directory, or has removed it: no new entries ever. At the home of the
-    /// directory's inode the record goes with the inode, whose absence says the same. On other nodes it stays,
-    /// since a node that has not heard of the removal may still ask.
+    /// The operation that removes or has removed the directory: it gets no new entries. At the home of the directory's
+    /// inode the record goes with the inode, whose absence means the same. Other nodes keep it, since a node that does
+    /// not know of the removal may still send requests.
     pub sealed: Option<OperationId>,
 }
 
 impl DirectoryRecord {
-    /// What the node says of the directory.
+    /// The directory's state in messages.
     pub fn stat(&self) -> DirStat {
         DirStat { entries: self.entries, subdirs: self.subdirs, changed: self.changed, wide: self.wide }
     }
 }
 
-/// Units to be cut at `size` on all homes of the file: logged with what made it necessary, removed when all
-/// homes have done it.
+/// A truncation of units at `size` on all homes of the file: logged with its cause, removed when all homes have done
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truncation {
-    /// Where the units lie.
+    /// Layout of the units.
     pub layout: Layout,
     /// Size of the file, in bytes.
     pub size: u64,
 }
 
-/// A step with the node that applies it and its number in the operation.
+/// A step with its node and its number in the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedStep {
-    /// Where.
+    /// The node that applies it.
     pub node: NodeId,
     /// Its number.
     pub number: u32,
-    /// What.
+    /// The step.
     pub step: Step,
 }
 
-/// An operation over several nodes, as its coordinator remembers it until it is ended.
+/// The coordinator's record of an operation across nodes, until it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Intent {
-    /// Not decided: `prepared` steps may have been applied. After a crash: if `commit` names a step and that
-    /// step was applied, the operation is decided by `decision`; else everything is undone.
+    /// Undecided: `prepared` steps may have been applied. After a crash, the coordinator completes the operation by
+    /// `decision` if the step `commit` was applied, else it undoes everything.
     Open {
-        /// Steps that the operation needs beforehand and that can be undone.
+        /// Preparing steps, which can be undone.
         prepared: Vec<(NodeId, u32)>,
         /// The step whose success decides the operation.
         commit: Option<(NodeId, u32)>,
-        /// What follows from it.
+        /// Steps after the decision.
         decision: Decision,
-        /// A name on this node that nobody may touch meanwhile.
+        /// A name on this node that no other operation may change meanwhile.
         busy: Option<EntryName>,
     },
     /// Decided: these steps remain; they cannot fail.
     Decided {
-        /// In this order.
+        /// In order.
         redo: Vec<PlacedStep>,
     },
-    /// A directory goes wide: its entries are copied to their new homes, then it is decided.
+    /// A directory is being sharded: its entries are copied to their new homes before the decision.
     Widen {
         /// The directory.
         dir: InodeId,
     },
 }
 
-/// What is done once an operation is decided.
+/// The steps after an operation is decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Steps on the coordinator, all at once.
+    /// Steps on the coordinator, in one change.
     pub local: Vec<Step>,
-    /// Steps elsewhere afterwards, in this order.
+    /// Steps on other nodes afterwards, in order.
     pub redo: Vec<PlacedStep>,
 }
 
 /// An applied step of another node's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepRecord {
-    /// Applied for good.
+    /// Applied and final.
     Applied,
-    /// Applied; taken back by dropping a link of this inode.
+    /// Applied; undo drops a link of this inode.
     LinkAdded(InodeId),
-    /// Applied; taken back by opening this directory.
+    /// Applied; undo unseals this directory.
     Sealed(InodeId),
-    /// Applied; taken back by giving back the lock on the tree.
+    /// Applied; undo releases the lock of the tree.
     TreeLocked,
-    /// Taken back, or never to be applied.
+    /// Undone, or never to be applied.
     Undone,
 }
 
-/// Reads the record at `key`.
 pub(super) fn get<T: DeserializeOwned>(table: &dyn Table, key: &[u8]) -> Result<Option<T>> {
     table.get(key)?.map(|value| decode(key, &value)).transpose()
 }
 
-/// Decodes the record that stood at `key`.
+/// Decodes the record of `key`.
 pub(super) fn decode<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T> {
     codec::decode(value).map_err(|fault| {
         let kind = key.first().map_or('?', |&byte| char::from(byte));
@@ -224,7 +223,6 @@ pub(super) fn decode<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T>
     })
 }
 
-/// Writes the record at `key`.
 pub(super) fn put<T: Serialize>(table: &mut dyn Table, key: Vec<u8>, record: &T) -> Result<()> {
     table.put(key, codec::encode(record)?);
     Ok(())

@@ -26,7 +26,7 @@ impl Table for Map {
     }
 }
 
-/// The node is the home of the root's slot and of nothing else that the tests name.
+/// The node is the home of the root's slot only.
 const SHARE: Share = Share { node: NodeId(0), place: 0, count: 4096 };
 
 impl Map {
@@ -39,7 +39,7 @@ impl Map {
         map
     }
 
-    /// As the ledger: an error leaves the table as it was.
+    /// Undoes a failed command, as the ledger does.
     fn run(&mut self, command: &LogCommand) -> Result<Applied> {
         let mut changed = self.clone();
         let applied = apply(&mut changed, command)?;
@@ -65,7 +65,7 @@ impl Map {
     }
 
     fn record(&self, inode: InodeId) -> InodeRecord {
-        query::inode(self, inode).unwrap().expect("the inode is there")
+        query::inode(self, inode).unwrap().expect("the inode exists")
     }
 }
 
@@ -84,7 +84,7 @@ fn create(name: &str, kind: FileKind) -> Command {
 }
 
 #[test]
-fn starts_are_counted_and_roots_kept() {
+fn each_start_is_counted_and_keeps_existing_roots() {
     let mut map = Map::started();
     let root = map.record(InodeId::ROOT);
     let start =
@@ -94,7 +94,7 @@ fn starts_are_counted_and_roots_kept() {
 }
 
 #[test]
-fn an_inode_is_born_in_the_slot_of_its_entry() {
+fn an_inode_is_created_in_the_slot_of_its_entry() {
     let mut map = Map::started();
     let inode = map.create("file");
     assert_eq!(inode.slot(), InodeId::ROOT.children_slot());
@@ -112,7 +112,7 @@ fn an_inode_is_born_in_the_slot_of_its_entry() {
 }
 
 #[test]
-fn bad_new_inodes_are_refused() {
+fn invalid_new_inodes_are_refused() {
     let mut map = Map::started();
     let with = |change: fn(&mut NewInode)| {
         let mut command = create("file", FileKind::File);
@@ -144,7 +144,7 @@ fn bad_new_inodes_are_refused() {
 }
 
 #[test]
-fn a_step_is_applied_once_until_its_operation_is_ended() {
+fn a_step_is_applied_once_until_its_operation_ends() {
     let mut map = Map::started();
     let inode = map.create("file");
     for _ in 0..3 {
@@ -166,7 +166,7 @@ fn a_step_is_applied_once_until_its_operation_is_ended() {
     assert_eq!(map.record(inode).links, 1);
 }
 
-/// A table that counts the removals which its scans pass, as a ledger keeps each until its next checkpoint.
+/// A table that counts the removals that its scans pass: a ledger keeps each removal until its next checkpoint.
 #[derive(Default)]
 struct Removals {
     map: Map,
@@ -193,10 +193,9 @@ impl Table for Removals {
     }
 }
 
-/// Each step once went through the removals of the results of all operations before: ten thousand removals of directories of another
-/// node's took longer each.
+/// Regression: each step scanned the removed results of all earlier operations, so that steps became slower.
 #[test]
-fn a_step_costs_the_same_however_many_operations_have_ended() {
+fn the_cost_of_a_step_does_not_grow_with_ended_operations() {
     let mut map = Map::started();
     let inode = map.create("file");
     let mut table = Removals { map, ..Removals::default() };
@@ -215,7 +214,7 @@ fn a_step_costs_the_same_however_many_operations_have_ended() {
 }
 
 #[test]
-fn a_step_that_was_undone_before_it_came_is_refused() {
+fn a_step_undone_before_its_arrival_is_refused() {
     let mut map = Map::started();
     let inode = map.create("file");
     assert_eq!(map.step(10, 1, 0, Step::Undo { number: 0 }), Ok(Outcome::Settled { applied: false }));
@@ -228,7 +227,7 @@ fn a_step_that_was_undone_before_it_came_is_refused() {
 }
 
 #[test]
-fn sizes_stay_within_what_files_can_have() {
+fn sizes_are_limited() {
     let mut map = Map::started();
     let inode = map.create("file");
     let size = |size| AttrChange { size: Some(size), ..AttrChange::default() };
@@ -244,7 +243,7 @@ fn sizes_stay_within_what_files_can_have() {
 }
 
 #[test]
-fn a_smaller_cut_that_is_due_is_not_forgotten_for_a_larger_one() {
+fn a_pending_smaller_truncation_survives_a_larger_one() {
     let mut map = Map::started();
     let inode = map.create("file");
     let mut set = |command| map.run(&LogCommand::Wire { command, birth: 0, held: Vec::new() }).unwrap();
@@ -265,17 +264,17 @@ fn a_smaller_cut_that_is_due_is_not_forgotten_for_a_larger_one() {
     assert_eq!(query::truncations(&map), Ok(Vec::new()));
 }
 
-/// A disk failed between the write of the unit and the record `Spilled`. When the file was removed, still inline, the
-/// unit stayed for good; and a file that was emptied and grew again would have shown what was in it.
+/// Regression: if the disk failed between the write of the unit and the record `Spilled`, removal of the inline file
+/// leaked the unit; a file truncated to 0 and extended would have shown its old bytes.
 #[test]
-fn a_unit_that_a_failed_spill_has_left_goes_with_the_file() {
+fn removal_of_a_file_truncates_the_unit_of_a_failed_spill() {
     let mut map = Map::started();
     let inode = map.create("file");
     let size = |size| AttrChange { size: Some(size), ..AttrChange::default() };
     let data = b"old".to_vec();
     map.wire(Command::WriteInline { inode, offset: 0, data, now: at(2) }).unwrap();
     map.run(&LogCommand::Spilling { inode }).unwrap();
-    assert_eq!(query::truncations(&map), Ok(Vec::new()), "it is cut with the file, or spills again");
+    assert_eq!(query::truncations(&map), Ok(Vec::new()), "truncated with the file, or spilled again");
     let before = map.clone();
     let cut = Truncation { layout: Layout::Striped, size: 0 };
     map.step(10, 0, 0, Step::DropLink { inode }).unwrap();
@@ -289,9 +288,9 @@ fn a_unit_that_a_failed_spill_has_left_goes_with_the_file() {
     assert_eq!(query::truncation(&map, inode), Ok(None));
 }
 
-/// Entries with the same offset cannot be made; they are put into the table.
+/// Hash collisions of offsets are too rare to create: the test puts such entries into the table.
 #[test]
-fn entries_of_one_offset_are_never_parted() {
+fn entries_of_one_offset_are_listed_together() {
     let mut map = Map::started();
     let target = Target { inode: InodeId::ROOT, kind: FileKind::File };
     for (offset, names) in [(20, 1), (30, 3), (40, 2)] {
@@ -305,7 +304,7 @@ fn entries_of_one_offset_are_never_parted() {
         let (mut after, mut offsets, mut end) = (DirOffset::START, Vec::new(), false);
         while !end {
             let (entries, is_end) = query::entries(&map, InodeId::ROOT, after, limit).unwrap();
-            assert!(is_end || !entries.is_empty(), "every answer goes on");
+            assert!(is_end || !entries.is_empty(), "every page makes progress");
             after = entries.last().map_or(after, |entry| entry.offset);
             offsets.extend(entries.into_iter().map(|entry| entry.offset.0));
             end = is_end;
@@ -418,8 +417,7 @@ fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever comes, nothing panics, and the commands that succeeded make the same table again from the
-    /// bytes that were logged.
+    /// No command panics, and replay of the logged commands gives the same table.
     #[test]
     fn replay_gives_the_same_table(log in any_log()) {
         let (mut map, mut replayed) = (Map::started(), Map::started());
@@ -449,9 +447,9 @@ proptest! {
     }
 }
 
-/// Records of the log and values of the table, as they lie on devices.
+/// Golden bytes of log records and of table values.
 #[test]
-fn the_bytes_of_log_commands_stay_as_they_are() {
+fn the_format_of_log_commands_is_stable() {
     let now = Timestamp { seconds: -2, nanoseconds: 300 };
     let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
     let name = EntryName { dir: InodeId(1), name: b"ab".to_vec() };
@@ -507,7 +505,7 @@ fn the_bytes_of_log_commands_stay_as_they_are() {
 }
 
 #[test]
-fn the_bytes_of_records_stay_as_they_are() {
+fn the_format_of_records_is_stable() {
     let now = Timestamp { seconds: -2, nanoseconds: 300 };
     let (inode, operation) = (InodeId(0x1_0203), OperationId { node: NodeId(200), sequence: 129 });
     let steps = [
@@ -536,15 +534,15 @@ fn hex(record: &impl Serialize) -> String {
     codec::encode(record).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The record of a removed directory stayed for the life of the job wherever it was.
+/// Regression: every node kept the record of a removed directory for the whole job.
 #[test]
-fn what_closed_a_directory_goes_with_its_inode() {
+fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     let mut map = Map::started();
-    // Its children are kept here whatever its number; so is its inode when all is on one node.
+    // With `SHARE`, this node keeps the entries of the directory; on a single node also its inode.
     let share = Some(Share { count: 1, ..SHARE });
     map.run(&LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 2, now: at(1) }).unwrap();
     let Ok(Outcome::Created { target, .. }) = map.wire(create("dir", FileKind::Directory)) else {
-        panic!("a directory was to be made")
+        panic!("expected a new directory")
     };
     let dir = target.inode;
     let below = EntryName { dir, name: b"file".to_vec() };
@@ -555,7 +553,7 @@ fn what_closed_a_directory_goes_with_its_inode() {
     map.step(2, 0, 0, Step::Seal { dir, wide: false }).unwrap();
     assert!(query::is_removed(&map, dir).unwrap(), "it is being removed");
     map.step(2, 1, 0, Step::Detach { entry: entry("dir"), wide: false, target }).unwrap();
-    // Somebody has it open: the inode stays for a while.
+    // A process has it open: the inode stays for a while.
     let step = Step::DropLink { inode: dir };
     let operation = OperationId { node: NodeId(9), sequence: 2 };
     let command = Command::Step { operation, number: 2, step, by: None, finished: 0, now: at(5) };
@@ -591,9 +589,9 @@ fn what_closed_a_directory_goes_with_its_inode() {
     }
 }
 
-/// On nodes that are not the home of its inode the record stays: this is what it takes.
+/// Nodes other than the inode's home keep the record; the test bounds its size.
 #[test]
-fn what_is_left_of_a_directory_on_other_nodes_is_small() {
+fn the_record_of_a_removed_directory_on_other_nodes_is_small() {
     let mut map = Map::started();
     let dir = InodeId::in_slot(tameike_core::Slot(7), 1 << 40);
     let operation = OperationId { node: NodeId(4095), sequence: 1 << 40 };
@@ -607,7 +605,7 @@ fn what_is_left_of_a_directory_on_other_nodes_is_small() {
     };
     map.wire(seal).unwrap();
     map.step(1, 0, u64::MAX, Step::DropLink { inode: dir }).unwrap();
-    let seal_record = query::directory(&map, dir).unwrap().expect("only the home of the inode knows more");
+    let seal_record = query::directory(&map, dir).unwrap().expect("the record stays on other nodes");
     assert_eq!(seal_record.sealed, Some(operation));
     let key = key::directory(dir);
     assert!(key.len() + map.0[&key].len() <= 48, "{} bytes", key.len() + map.0[&key].len());

@@ -1,7 +1,7 @@
-//! What agents take from a program that computes on a processor of its own.
+//! Measures the noise that agents cause on a processor that runs a computing program.
 //!
-//! Windows without a job, with an idle one, and with one that is read and written take turns. This program, the
-//! agents and the ranks keep to the first processor, unless told otherwise; the compute process has the last.
+//! Windows without a job, with an idle job and with a busy job alternate. This program, the agents and the ranks are pinned to
+//! the first processor unless `--anywhere` is given; the compute process has the last one.
 
 mod figures;
 mod quantum;
@@ -24,10 +24,10 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Written and read again and again beside the compute process.
+/// The sizes of the load that is repeated while the compute process runs.
 const LOAD: Sizes = Sizes { size_bytes: 64 << 20, ..Sizes::USUAL };
 
-/// What there is beside the compute process.
+/// What runs beside the compute process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Beside {
@@ -36,7 +36,7 @@ enum Beside {
     BusyJob,
 }
 
-/// All that is kept.
+/// The results.
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,
@@ -44,11 +44,10 @@ struct Report {
     shortest_ns: u32,
     is_quiet: bool,
     noise: Vec<(Beside, Noise)>,
-    /// Of each window alone, in their order.
+    /// The noise of each window.
     windows: Vec<(Beside, Noise)>,
 }
 
-/// Measures, and writes the report.
 pub fn run(options: &NoiseOptions) -> Outcome<()> {
     let step = Duration::from_secs(options.limit_s);
     let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
@@ -56,8 +55,8 @@ pub fn run(options: &NoiseOptions) -> Outcome<()> {
     if first == last {
         return Err("noise needs two processors: one for agents, one to compute on".to_owned());
     }
-    // Before it is kept to one processor, and sees no other any more.
-    let machine = Machine::look()?;
+    // Before this process is pinned, after which it sees one processor only.
+    let machine = Machine::inspect()?;
     if !options.anywhere {
         // Ranks, and the job with its agents, inherit this.
         servers::pin_self(first)?;
@@ -88,7 +87,7 @@ fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome
     Ok(windows)
 }
 
-/// One window; `busy` is read and written until it is over.
+/// Measures one window. Repeats the load on `busy` meanwhile.
 fn window(
     options: &NoiseOptions,
     processor: usize,
@@ -98,7 +97,7 @@ fn window(
     let compute = Compute::start(processor, options.seconds)?;
     let mut turn = 0;
     if let Some(target) = busy {
-        while !compute.has_spoken()? {
+        while !compute.has_output()? {
             let plan = LOAD.plan(Workload::Sequential, options.nodes, 1, turn)?;
             coordinator::run(&plan, &target.place, limits)?;
             turn += 1;
@@ -107,7 +106,7 @@ fn window(
     compute.finish(limits)
 }
 
-/// The compute process; it ends with this value.
+/// The compute process, killed on drop.
 struct Compute(Child);
 
 impl Compute {
@@ -119,24 +118,24 @@ impl Compute {
         child.map(Self).context(|| "start the compute process")
     }
 
-    /// Whether it is through: it speaks once, and then more than a pipe holds, so it ends only when it is heard.
-    fn has_spoken(&self) -> Outcome<bool> {
+    /// True if it has begun to write its result, which exceeds the capacity of a pipe: it exits only after the result is read.
+    fn has_output(&self) -> Outcome<bool> {
         self.0.stdout.as_ref().map_or(Ok(true), wait::is_readable)
     }
 
     fn finish(mut self, limits: &Limits) -> Outcome<Window> {
-        let mut said = String::new();
+        let mut text = String::new();
         if let Some(mut output) = self.0.stdout.take() {
             wait::readable(&output, limits.step, || limits.interrupt.check())?;
-            output.read_to_string(&mut said).context(|| "hear the compute process")?;
+            output.read_to_string(&mut text).context(|| "read the output of the compute process")?;
         }
-        serde_json::from_str(&said).context(|| "understand the compute process")
+        serde_json::from_str(&text).context(|| "parse the output of the compute process")
     }
 }
 
 impl Drop for Compute {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended, which is what is wanted.
+        // Both fail only if the process has ended already.
         self.0.kill().ok();
         self.0.wait().ok();
     }
@@ -166,8 +165,8 @@ impl Report {
 
     fn markdown(&self) -> String {
         let agents = match self.agents_anywhere {
-            true => "may run on any processor, also the compute process's",
-            false => "keep to the first processor, the compute process has the last",
+            true => "may run on any processor, including that of the compute process",
+            false => "are pinned to the first processor, and the compute process to the last",
         };
         let verdict = match self.is_quiet {
             true => {
@@ -175,13 +174,13 @@ impl Report {
             }
             false => {
                 "**Without a job this machine is not quiet** (rate above 5e-5, from its hypervisor or from other programs): \
-                 only the difference between the lines says something of agents, and the slowdown is that of this machine."
+                 only the difference between the lines shows the noise of agents, and the slowdown is that of this machine."
             }
         };
         let mut text = format!(
-            "# Noise on a compute processor, {}\n\n    {}\n\nAgents and ranks {agents}. A piece of work takes {:.1} us. {verdict}\n\n\
+            "# Noise on a compute processor, {}\n\n    {}\n\nAgents and ranks {agents}. A quantum of work takes {:.1} us. {verdict}\n\n\
              {} processors ({}), {}, Linux {}, commit {}.\n\n\
-             | beside it | noise rate | delays of 10 us or more [1/s] | longest [us] | switches [1/s] | stolen | \
+             | load | noise rate | delays of 10 us or more [1/s] | longest [us] | switches [1/s] | stolen | \
              slowdown on 100,000 nodes, barrier each ms |\n|---|---:|---:|---:|---:|---:|---:|\n",
             self.machine.date,
             self.machine.command,
@@ -194,9 +193,9 @@ impl Report {
         );
         for (beside, noise) in &self.noise {
             let name = match beside {
-                Beside::Nothing => "nothing",
-                Beside::IdleJob => "a job that is idle",
-                Beside::BusyJob => "a job that is written and read",
+                Beside::Nothing => "none",
+                Beside::IdleJob => "an idle job",
+                Beside::BusyJob => "a busy job",
             };
             text += &format!(
                 "| {name} | {:.2e} | {:.1} | {:.0} | {:.1} | {:.2} % | {:.1} % |\n",
@@ -216,17 +215,17 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// What a compute process tells of a long window is more than a pipe holds: who waited for its end before he
-    /// heard it waited for ever.
+    /// Regression: the result of a long window exceeds the capacity of a pipe, so waiting for the exit of the process before
+    /// reading it waited forever.
     #[test]
-    fn a_compute_process_that_waits_to_be_heard_is_through() {
+    fn a_compute_process_with_unread_output_is_complete() {
         let mut command = Command::new("head");
         command.args(["--bytes", "1000000", "/dev/zero"]).stdout(Stdio::piped());
         let compute = Compute(command.spawn().expect("head starts"));
         let limit = Duration::from_secs(60);
-        wait::until("what it says", limit, || compute.has_spoken()).expect("it speaks");
+        wait::until("its output", limit, || compute.has_output()).expect("output");
         let limits = Limits { watch: Stopwatch::start(), step: limit, interrupt: Interrupt::default() };
         let message = compute.finish(&limits).expect_err("zeros are no window");
-        assert!(message.contains("understand"), "{message}");
+        assert!(message.contains("parse"), "{message}");
     }
 }

@@ -1,6 +1,6 @@
-//! The compute process: does one piece of work again and again on its own processor, and times each.
+//! The compute process: repeats a fixed quantum of work on one processor, and times each.
 //!
-//! As the benchmark FWQ (fixed work quanta): undisturbed, every piece takes as long as the shortest one.
+//! As the benchmark FWQ (fixed work quanta): without disturbance, every quantum takes as long as the shortest one.
 
 use crate::clock::Stopwatch;
 use crate::options::QuantumOptions;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::hint::black_box;
 
-/// Additions of one piece of work.
+/// Additions per quantum.
 const WORK: u32 = 1 << 18;
 
-/// What the compute process saw in one window.
+/// The measurements of one window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// How long each piece of work took.
+    /// The duration of each quantum.
     pub quanta_ns: Vec<u32>,
-    /// How often another took the processor from it.
+    /// Involuntary context switches.
     pub switches: u64,
-    /// How long the hypervisor did not run its processor, in seconds.
+    /// Time stolen from its processor by the hypervisor, in seconds.
     pub stolen_seconds: f64,
 }
 
-/// Works for some seconds, and prints what it saw.
+/// Computes for `options.seconds`, and prints the measurements.
 pub fn serve(options: &QuantumOptions) -> Outcome<()> {
     servers::pin_self(options.processor)?;
     let (switches, stolen) = (switches()?, servers::stolen_seconds(options.processor)?);
@@ -42,7 +42,7 @@ pub fn serve(options: &QuantumOptions) -> Outcome<()> {
         switches: self::switches()? - switches,
         stolen_seconds: servers::stolen_seconds(options.processor)? - stolen,
     };
-    println!("{}", serde_json::to_string(&window).context(|| "write what was seen")?);
+    println!("{}", serde_json::to_string(&window).context(|| "encode the measurements")?);
     Ok(())
 }
 
@@ -53,7 +53,7 @@ fn work() {
     }
 }
 
-/// How often this process has had to leave its processor so far.
+/// Involuntary context switches of this process so far.
 fn switches() -> Outcome<u64> {
     let status = fs::read_to_string("/proc/self/status").context(|| "read /proc/self/status")?;
     let figure = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));

@@ -1,4 +1,4 @@
-//! Where agents spend their processor time: workloads on a job again and again, its agents sampled by `perf`.
+//! Profiles of agents: repeats workloads on a job while `perf` samples its agents.
 
 mod flame;
 mod stacks;
@@ -19,15 +19,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Samples a second; no divisor of the kernel's own clocks.
+/// Samples per second; no divisor of the kernel's timer frequencies.
 const FREQUENCY: &str = "499";
-/// Stacks are unwound from copies of this size: code without frame pointers has no other.
+/// Unwinds stacks from copies of this size, since the code has no frame pointers.
 const UNWIND: &str = "dwarf,16384";
 const INSTALL: &str = "(perf is Debian's linux-perf)";
-/// Lines in a table of each workload.
+/// Rows in the table of each workload.
 const SHOWN: usize = 12;
 
-/// Samples, and writes the report.
 pub fn run(options: &ProfileOptions) -> Outcome<()> {
     let step = Duration::from_secs(options.limit_s);
     let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
@@ -65,14 +64,13 @@ fn sample(options: &ProfileOptions, workload: Workload, job: &Target, limits: &L
     perf.stop(limits)
 }
 
-/// A running `perf record`; it ends with this value.
+/// A running `perf record`, killed on drop.
 struct Perf {
     process: Child,
     directory: TempDir,
 }
 
 impl Perf {
-    /// Samples these processes, or all.
     fn start(processes: Option<&str>) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/var/tmp");
         let directory = directory.context(|| "make a directory in /var/tmp")?;
@@ -96,7 +94,7 @@ impl Perf {
         Ok(Self { process: process.context(|| format!("start perf {INSTALL}"))?, directory })
     }
 
-    /// Ends it, and puts its samples together.
+    /// Stops the recording, and returns the merged samples.
     fn stop(mut self, limits: &Limits) -> Outcome<Frame> {
         kill_process(Pid::from_child(&self.process), Signal::INT).context(|| "stop perf")?;
         wait::until("the end of perf", limits.step, || {
@@ -117,7 +115,7 @@ impl Perf {
 
 impl Drop for Perf {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended, which is what is wanted.
+        // Both fail only if the process has ended already.
         self.process.kill().ok();
         self.process.wait().ok();
     }
@@ -130,11 +128,11 @@ fn data(directory: &TempDir) -> PathBuf {
 fn write(place: &Path, options: &ProfileOptions, profiles: &[(Workload, Frame)]) -> Outcome<()> {
     let (spender, sampled) = match options.machine {
         false => {
-            ("agents spend their", "running thread of the agents, kernel included; the ranks are not sampled")
+            ("agents spend their", "running thread of the agents, kernel included; ranks are not sampled")
         }
-        true => ("all that runs spends its", "processor, ranks and idle time included"),
+        true => ("all processes spend their", "processor, ranks and idle time included"),
     };
-    let machine = Machine::look()?;
+    let machine = Machine::inspect()?;
     let mut text = format!(
         "# Where {spender} processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each {sampled}.\n\n\
          {} processors ({}), {}, Linux {}, commit {}.\n",

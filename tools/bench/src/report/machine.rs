@@ -1,18 +1,16 @@
-//! What the figures were measured on, and by which build.
+//! The machine and the build that were measured.
 
 use crate::outcome::{Context, Outcome};
 use serde::Serialize;
 use std::fs;
 use std::process::Command;
 
-/// The machine and the build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// When: year-month-day, in UTC.
+    /// The date of the run, year-month-day, in UTC.
     pub date: String,
-    /// The command line.
     pub command: String,
-    /// The commit that the working directory is at; with `-dirty` when files differ from it.
+    /// The commit of the working directory; with `-dirty` if files differ from it.
     pub commit: String,
     /// The kernel's version.
     pub kernel: String,
@@ -20,17 +18,16 @@ pub struct Machine {
     pub system: String,
     /// The model of the first processor.
     pub processor: String,
-    /// How many there are for this program.
+    /// The number of processors available to this program.
     pub processors: usize,
-    /// In bytes.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Version of this program.
+    /// The version of this program.
     pub version: String,
 }
 
 impl Machine {
-    /// Looks at the machine that this runs on.
-    pub fn look() -> Outcome<Self> {
+    pub fn inspect() -> Outcome<Self> {
         let memory_kib =
             field("/proc/meminfo", "MemTotal:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
         Ok(Self {
@@ -50,13 +47,13 @@ impl Machine {
     }
 }
 
-/// Today, in UTC.
+/// Today's date in UTC.
 pub fn date() -> Outcome<String> {
     let output = Command::new("date").args(["--utc", "+%F"]).output().context(|| "start date")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What follows `name` in a file of one thing per line.
+/// The rest of the line that starts with `name`.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())

@@ -1,4 +1,4 @@
-//! Resident memory of each target's processes over the run, in figures and as a picture.
+//! Resident memory of each target's processes over the run, as figures and as a picture.
 
 use super::{COLOURS, Report, escaped, grouped};
 
@@ -8,25 +8,25 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 50.0;
 const RIGHT: f64 = 170.0;
 const BOTTOM: f64 = 50.0;
-/// Lines across the picture.
+/// Grid lines of the picture.
 const LINES: u32 = 5;
 const MIB: f64 = (1 << 20) as f64;
 
-/// What one target's processes held together.
+/// Resident memory of one target's processes together.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// After the first step.
+    /// After the first step, in bytes.
     pub first_bytes: u64,
-    /// The most after any step.
+    /// The maximum after any step, in bytes.
     pub most_bytes: u64,
-    /// After the last step.
+    /// After the last step, in bytes.
     pub last_bytes: u64,
-    /// Sum of the peaks of all processes, at the end.
+    /// Sum of the peaks of all processes at the end, in bytes.
     pub peak_bytes: u64,
 }
 
 impl Memory {
-    /// Of the target `name`, when processes serve it.
+    /// The memory of the target `name`, if processes serve it.
     pub fn of(report: &Report, name: &str) -> Option<Self> {
         let points = points(report, name);
         let last = report.figures.samples.iter().rev().find(|sample| sample.target == name)?.servers?;
@@ -45,7 +45,7 @@ fn points(report: &Report, name: &str) -> Vec<(f64, u64)> {
     samples.filter_map(|sample| Some((sample.at_seconds, sample.servers?.resident_bytes))).collect()
 }
 
-/// From seconds and MiB to their place on the page.
+/// Maps seconds and MiB to positions in the picture.
 struct Axes {
     end_seconds: f64,
     top_mib: f64,
@@ -93,7 +93,7 @@ impl Axes {
     }
 }
 
-/// A line per target whose processes are known; `None` when there is no such target.
+/// A picture with a line per target with known processes; `None` if there is no such target.
 pub fn svg(report: &Report) -> Option<String> {
     let most = report
         .figures

@@ -24,28 +24,26 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A workload that another file system failed at.
+/// A workload at which another file system failed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// The workload.
     pub workload: Workload,
-    /// On which target.
     pub target: String,
-    /// What went wrong.
+    /// The reason.
     pub message: String,
 }
 
-/// What was measured.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
-    /// Every step, every time.
+    /// Every measured step of every repetition.
     pub samples: Vec<Sample>,
-    /// Where there is no figure, and why.
+    /// Failed workloads, which have no figures.
     pub failures: Vec<Failure>,
 }
 
 impl Figures {
-    /// Keeps what was `done` in one turn, and says its rates.
+    /// Adds the steps of one turn, and prints their rates.
     pub fn add(&mut self, workload: Workload, target: &Target, repetition: u32, done: &[Done]) {
         let name = &target.label.name;
         let measured = done.iter().filter(|done| done.step.unit().is_some());
@@ -56,20 +54,19 @@ impl Figures {
         self.samples.extend(samples);
     }
 
-    /// Keeps that `target` cannot do `workload`; figures of the times when it could would mislead.
+    /// Records a failure. Removes figures of earlier repetitions, which would mislead.
     pub fn fail(&mut self, workload: Workload, target: &str, message: String) {
         println!("{workload:?} {target}: {message}");
         self.samples.retain(|sample| sample.workload != workload || sample.target != target);
         self.failures.push(Failure { workload, target: target.to_owned(), message });
     }
 
-    /// Whether `target` has failed at `workload`.
+    /// True if `target` has failed at `workload`.
     pub fn has_failed(&self, workload: Workload, target: &str) -> bool {
         self.failures.iter().any(|failure| failure.workload == workload && failure.target == target)
     }
 }
 
-/// All that is kept of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
@@ -88,10 +85,10 @@ impl Report {
         let targets = targets.iter().map(|target| target.label.clone()).collect();
         let repetitions = figures.samples.iter().map(|sample| sample.repetition + 1).max().unwrap_or(0);
         let (ranks, nodes) = (options.ranks, options.nodes);
-        Ok(Self { machine: Machine::look()?, targets, base, ranks, nodes, repetitions, figures })
+        Ok(Self { machine: Machine::inspect()?, targets, base, ranks, nodes, repetitions, figures })
     }
 
-    /// Writes all its files to `place`.
+    /// Writes all files of the report to `place`.
     pub fn write(&self, place: &Path) -> Outcome<()> {
         let rows = self.rows();
         let raw = serde_json::to_string_pretty(self).context(|| "write the figures")?;
@@ -104,7 +101,7 @@ impl Report {
         write_files(place, &files)
     }
 
-    /// A row per measured step, group by group, in the order of the run.
+    /// A row per measured step, by group, in the order of the run.
     fn rows(&self) -> Vec<Row> {
         let mut steps: Vec<(Workload, Step)> = Vec::new();
         for sample in &self.figures.samples {
@@ -117,15 +114,14 @@ impl Report {
     }
 }
 
-/// A new directory for a report; an existing one is never written over.
+/// Creates the directory of a report; never an existing one.
 pub fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
     let place = out.join(format!("{}-{name}", machine::date()?));
     fs::create_dir_all(out).context(|| format!("make {}", out.display()))?;
-    fs::create_dir(&place).context(|| format!("make {} (take another --name?)", place.display()))?;
+    fs::create_dir(&place).context(|| format!("make {} (choose another --name?)", place.display()))?;
     Ok(place)
 }
 
-/// Writes the files of a report.
 pub fn write_files(place: &Path, files: &[(impl AsRef<Path>, String)]) -> Outcome<()> {
     for (name, text) in files {
         let path = place.join(name);
@@ -134,7 +130,7 @@ pub fn write_files(place: &Path, files: &[(impl AsRef<Path>, String)]) -> Outcom
     Ok(())
 }
 
-/// A rate for people: 12,345 or 6.78.
+/// Formats a rate: 12,345 or 6.7.
 fn grouped(rate: f64) -> String {
     if rate < 99.5 {
         return format!("{rate:.1}");
@@ -150,7 +146,7 @@ fn grouped(rate: f64) -> String {
     text
 }
 
-/// A ratio for people, with two digits that say something: 1.25 or 0.012.
+/// Formats a ratio with two significant digits: 1.25 or 0.012.
 fn ratio_text(ratio: f64) -> String {
     match ratio {
         ..0.01 => format!("{ratio:.4}"),
@@ -159,10 +155,9 @@ fn ratio_text(ratio: f64) -> String {
     }
 }
 
-/// Text as it stands in a picture.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Told apart also by people who see few colours (Okabe and Ito).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#666666"];

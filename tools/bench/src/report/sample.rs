@@ -1,4 +1,4 @@
-//! One step of one workload on one target, measured once.
+//! A single measurement: one step of one workload on one target.
 
 use super::grouped;
 use crate::coordinator::Done;
@@ -7,29 +7,25 @@ use crate::servers::Usage;
 use crate::workload::{Step, Unit, Work, Workload};
 use serde::Serialize;
 
-/// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// The workload.
     pub workload: Workload,
-    /// Its step.
     pub step: Step,
-    /// On which target.
     pub target: String,
-    /// From 0.
+    /// The repetition, from 0.
     pub repetition: u32,
-    /// When it ended, from the start of the run.
+    /// The end of the step, in seconds from the start of the run.
     pub at_seconds: f64,
-    /// What each rank did.
+    /// The work of each rank.
     pub ranks: Vec<Work>,
-    /// How long single operations of all ranks took.
+    /// Percentiles of single operations of all ranks.
     pub latency: Option<Percentiles>,
-    /// What the target's processes took.
+    /// The usage of the target's processes.
     pub servers: Option<Usage>,
 }
 
 impl Sample {
-    /// What ranks and servers did in a step.
+    /// The sample of a completed step.
     pub fn new(workload: Workload, target: &str, repetition: u32, done: &Done) -> Self {
         let mut latencies = Latencies::default();
         for rank in &done.ranks {
@@ -47,7 +43,7 @@ impl Sample {
         }
     }
 
-    /// The work of all ranks over the time of the slowest, in the unit of the step.
+    /// The work of all ranks divided by the time of the slowest, in the unit of the step.
     pub fn rate(&self) -> f64 {
         let slowest = self.ranks.iter().map(|work| work.seconds).fold(0.0, f64::max);
         match self.step.unit() {
@@ -56,22 +52,21 @@ impl Sample {
         }
     }
 
-    /// Read or written by all ranks.
+    /// Bytes read or written by all ranks.
     pub fn bytes(&self) -> f64 {
         self.ranks.iter().map(|work| work.bytes).sum::<u64>() as f64
     }
 
-    /// Of all ranks.
     pub fn operations(&self) -> f64 {
         self.ranks.iter().map(|work| work.operations).sum::<u64>() as f64
     }
 
-    /// Of all ranks, in their calls to the file system.
+    /// Processor seconds of all ranks in calls to the file system.
     pub fn processor_seconds(&self) -> f64 {
         self.ranks.iter().map(|work| work.processor_seconds).sum()
     }
 
-    /// Step and rate, for the progress of a run.
+    /// Step and rate, for progress output.
     pub fn summary(&self) -> String {
         let unit = self.step.unit().map_or("", Unit::name);
         format!("{} {} {unit}", self.workload.title(self.step), grouped(self.rate()))

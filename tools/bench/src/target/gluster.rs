@@ -1,8 +1,7 @@
-//! A distributed GlusterFS volume of this program's own: a brick in /dev/shm and a FUSE mount per node.
+//! A private distributed GlusterFS volume: a brick in /dev/shm and a FUSE mount per node.
 //!
-//! GlusterFS's management daemon is asked once, on a port and in a directory of its own, to lay out the volume
-//! just as it would for anybody; then it is stopped. Bricks and clients are started from its volume files by
-//! this program.
+//! GlusterFS's management daemon, with a separate port and directory, creates the volume in its usual way, and is then stopped.
+//! This program starts bricks and clients from the volume files.
 
 use super::peer::{Peer, READY_LIMIT};
 use crate::coordinator::Limits;
@@ -28,12 +27,11 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
     Ok(peer)
 }
 
-/// Name and version of the GlusterFS on this machine.
 pub fn version() -> Outcome<String> {
     super::version_of(Path::new("glusterfs"))
 }
 
-/// Has glusterd write the volume files.
+/// Runs glusterd to create the volume files.
 fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> {
     peer.make("work")?;
     peer.make("run")?;
@@ -59,7 +57,7 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     wait::until("glusterd", READY_LIMIT, || {
         limits.interrupt.check()?;
         if !daemon.is_alive() {
-            return Err(format!("glusterd ended {INSTALL}:{}", peer.said()));
+            return Err(format!("glusterd ended {INSTALL}:{}", peer.log_ends()));
         }
         let listed = || gluster(&["pool", "list"]).output().context(|| format!("start gluster {INSTALL}"));
         Ok(socket.exists() && listed()?.status.success())
@@ -74,10 +72,11 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     peer.call(&mut gluster(&words))
 }
 
-/// Starts a brick per node, and their ports once all of them listen.
+/// Starts a brick per node. Returns their ports once all of them listen.
 fn start_bricks(peer: &mut Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<Vec<u16>> {
     let ports = free_ports(nodes as usize)?;
-    let info = fs::read_to_string(peer.path("work/glusterd.info")).context(|| "read what glusterd wrote")?;
+    let info =
+        fs::read_to_string(peer.path("work/glusterd.info")).context(|| "read the files of glusterd")?;
     let uuid = info.lines().find_map(|line| line.strip_prefix("UUID=")).unwrap_or_default();
     for (node, port) in (0..).zip(&ports) {
         let brick = peer.text(&format!("brick-{node}"));
@@ -107,14 +106,14 @@ fn mount(peer: &mut Peer, node: u32, ports: &[u16], limits: &Limits) -> Outcome<
     peer.mount(node, &mut command, limits)
 }
 
-/// One of GlusterFS's programs, in the foreground.
+/// A program of GlusterFS, in the foreground.
 fn program(peer: &Peer, name: &str, log: &str) -> Command {
     let mut command = Command::new(name);
     command.args(["--no-daemon", "--log-file", &peer.text(&format!("log/{log}"))]);
     command
 }
 
-/// Ports that nobody listens on; all held at once while choosing, so that they differ.
+/// Free ports, all bound at once during the choice, so that they differ.
 fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     let listeners: Result<Vec<TcpListener>, _> =
         (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
@@ -122,10 +121,9 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     ports.context(|| "find a free port")
 }
 
-/// What GlusterFS is told to call this machine: it takes no loopback address, and the machine's name only
-/// where that name is known to the resolver.
+/// The address of this host for GlusterFS, which refuses loopback addresses. The host name only works if the resolver knows it.
 fn own_address() -> Outcome<String> {
-    // Choosing a route sends nothing; the destination is an address reserved for documentation.
+    // Connecting a UDP socket sends nothing; the destination is reserved for documentation.
     let routed = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()

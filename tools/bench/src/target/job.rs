@@ -1,4 +1,4 @@
-//! A Tameike job of several agents on this machine, each with its data in memory.
+//! A Tameike job of several agents on this machine, each with a device in memory.
 
 use crate::outcome::{Context, Outcome};
 use crate::servers::Servers;
@@ -7,24 +7,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A job that is up.
 #[derive(Debug)]
 pub struct Job {
     program: PathBuf,
     name: String,
     agents: Servers,
-    /// The shared directory behind its cache view.
+    /// The shared directory below its cache view.
     shared: Option<TempDir>,
 }
 
 impl Job {
-    /// Starts a job of `nodes` agents with `program`, under a name that says what is measured of it.
+    /// Starts a job of `nodes` agents with `program`; its name contains that of the target.
     pub fn start(program: &Path, target: &str, nodes: u32) -> Outcome<Self> {
         let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/dev/shm");
         let shared = shared.context(|| "make a directory in /dev/shm")?;
         let directory = shared.path().display().to_string();
         let name = format!("bench-{}-{target}", std::process::id());
-        // From here on `down` is owed, also when `up` fails half-way.
+        // From here on the drop runs `down`, also if `up` fails.
         let mut job =
             Self { program: program.to_owned(), name, agents: Servers::default(), shared: Some(shared) };
         let nodes = nodes.to_string();
@@ -33,7 +32,6 @@ impl Job {
         Ok(job)
     }
 
-    /// Its agents.
     pub fn servers(&self) -> Servers {
         self.agents.clone()
     }
@@ -45,7 +43,7 @@ impl Job {
         [&exec, options, &["--"]].concat().into_iter().map(str::to_owned).collect()
     }
 
-    /// Takes it down; a second call does nothing.
+    /// Stops the job. A second call does nothing.
     pub fn stop(&mut self) -> Outcome<()> {
         match self.shared.take() {
             Some(shared) => {
@@ -56,7 +54,7 @@ impl Job {
         }
     }
 
-    /// What the program prints when it is called so.
+    /// The output of the program with these arguments.
     fn call(&self, arguments: &[&str]) -> Outcome<Vec<u8>> {
         let what = format!("{} {}", self.program.display(), arguments.join(" "));
         let output = Command::new(&self.program)
@@ -81,18 +79,17 @@ impl Drop for Job {
     }
 }
 
-/// The process of each agent, from what `status --json` prints of one job.
+/// The agent processes in the output of `status --json` for one job.
 fn agents(status: &[u8]) -> Outcome<Servers> {
-    let jobs: Value = serde_json::from_slice(status).context(|| "understand the state of the job")?;
+    let jobs: Value = serde_json::from_slice(status).context(|| "parse the state of the job")?;
     let nodes = jobs[0]["running"]["nodes"].as_array().map_or(&[][..], Vec::as_slice);
     let processes = nodes.iter().map(|node| u32::try_from(node["status"]["pid"].as_u64()?).ok());
     match processes.collect::<Option<Vec<u32>>>() {
         Some(processes) if !processes.is_empty() => Ok(Servers::new(processes)),
-        _ => Err(format!("the job is up, but its state names no agents: {jobs}")),
+        _ => Err(format!("the job is running, but its state lists no agents: {jobs}")),
     }
 }
 
-/// Name and version of `program`.
 pub fn version(program: &Path) -> Outcome<String> {
     super::version_of(program)
 }
@@ -102,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_found_in_the_state_of_a_job_and_missed_when_one_is_silent() {
+    fn agents_are_parsed_from_the_state_of_a_job_and_missing_ones_are_errors() {
         let state = |second: &str| {
             format!(r#"[{{"running":{{"job":"a","nodes":[{{"node":0,"status":{{"pid":77}}}},{second}]}}}}]"#)
         };

@@ -1,6 +1,6 @@
-//! What is measured: a directory, and how to start a process where it is mounted.
+//! Targets: directories to measure, and how to start processes where they are mounted.
 //!
-//! A target that this program sets up is taken down again when it is dropped, also after a failure.
+//! The drop of a target that this program has set up removes it, also after a failure.
 
 mod gluster;
 mod job;
@@ -15,31 +15,29 @@ use serde::Serialize;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The job-shared view, to a rank.
+/// The path of the job-shared view, for a rank.
 const SHARED: &str = "$TAMEIKE_SHARED";
-/// Options of `exec` for ranks that are preloaded.
+/// Options of `exec` for preloaded ranks.
 const PRELOADED: &[&str] = &["--preload"];
 
-/// What reports say of a target.
+/// Identifies a target in reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Label {
-    /// How they call it.
     pub name: String,
-    /// What it is: program and version, or the kind of the file system.
+    /// Program and version, or the type of the file system.
     pub version: String,
 }
 
-/// A place to measure, ready for ranks.
+/// A target, ready for ranks.
 #[derive(Debug)]
 pub struct Target {
-    /// For reports.
     pub label: Label,
     /// Where ranks run.
     pub place: Place,
     backing: Backing,
 }
 
-/// What has to be taken down again.
+/// Resources to remove at the end.
 #[derive(Debug)]
 enum Backing {
     Given,
@@ -49,12 +47,12 @@ enum Backing {
 }
 
 impl Target {
-    /// Whether it is a file system of others, whose failures end no run.
+    /// True for a third-party file system, whose failures do not end the run.
     pub fn is_peer(&self) -> bool {
         matches!(self.backing, Backing::Peer(_))
     }
 
-    /// Takes it down, and says when that failed.
+    /// Removes the target, and returns an error if that fails.
     pub fn stop(self) -> Outcome<()> {
         match self.backing {
             Backing::Given => Ok(()),
@@ -67,7 +65,7 @@ impl Target {
     }
 }
 
-/// All targets that `options` ask for, ready.
+/// Sets up all targets of `options`.
 pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> {
     let mut targets = Vec::new();
     for &kind in &options.targets {
@@ -88,7 +86,7 @@ pub fn start_all(options: &RunOptions, limits: &Limits) -> Outcome<Vec<Target>> 
     }
 }
 
-/// Gives the targets that are named in `values` of `option`, as NAME=COMMAND, these commands.
+/// Sets a command of the targets that are named in `values` of `option`, as NAME=COMMAND.
 fn set_commands(
     targets: &mut [Target],
     option: &str,
@@ -126,12 +124,12 @@ fn start(kind: BuiltIn, options: &RunOptions, limits: &Limits) -> Outcome<Target
     }
 }
 
-/// The job-shared view of a job of `nodes` agents of `program`, ready; its ranks are preloaded or not.
+/// The job-shared view of a new job with `nodes` agents; ranks are preloaded if `preload`.
 pub fn own_job(name: &str, program: &Path, nodes: u32, preload: bool) -> Outcome<Target> {
     job(name, SHARED, nodes, program, if preload { PRELOADED } else { &[] })
 }
 
-/// A job of `nodes` agents of `program`, whose ranks are started with these options of `exec`.
+/// A new job with `nodes` agents; ranks are started with these options of `exec`.
 fn job(name: &str, view: &str, nodes: u32, program: &Path, exec: &[&str]) -> Outcome<Target> {
     let job = job::Job::start(program, name, nodes)?;
     let plural = if nodes == 1 { "" } else { "s" };
@@ -163,7 +161,7 @@ fn target(name: &str, version: String, directory: String, nodes: u32, backing: B
     Target { label: Label { name: name.to_owned(), version }, place, backing }
 }
 
-/// The kind of the file system that holds `directory`, as the kernel calls it.
+/// The type of the file system that contains `directory`.
 fn kind_of(directory: &str) -> String {
     let path = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.into());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -172,7 +170,7 @@ fn kind_of(directory: &str) -> String {
     longest.and_then(|line| line.split(' ').nth(2)).unwrap_or("unknown").to_owned()
 }
 
-/// The first line that `program --version` prints.
+/// The first line of `program --version`.
 fn version_of(program: &Path) -> Outcome<String> {
     let output = std::process::Command::new(program)
         .arg("--version")

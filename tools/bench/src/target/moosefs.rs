@@ -1,8 +1,8 @@
-//! A MooseFS of this program's own: a master, and a chunk server in /dev/shm and a FUSE mount per node.
+//! A private MooseFS: a master, a chunk server in /dev/shm and a FUSE mount per node.
 //!
-//! MooseFS refuses chunk servers on loopback addresses, so all of its processes live in a network namespace
-//! of their own, with an address that is reserved for documentation; it ends with the last of them. One copy is
-//! kept of everything, and what is removed is given back at once, as on the other targets.
+//! MooseFS refuses chunk servers on loopback addresses. So all of its processes run in a private network namespace, with an
+//! address reserved for documentation; the namespace ends with the last process. There is one copy of all data, and removed files
+//! are freed at once, as on the other targets.
 
 use super::peer::Peer;
 use crate::coordinator::Limits;
@@ -13,16 +13,16 @@ use std::process::Command;
 
 const INSTALL: &str =
     "(MooseFS is Debian's moosefs-master, moosefs-chunkserver and moosefs-client; it needs root)";
-/// Reserved for documentation, so it stands for no host.
+/// Reserved for documentation, so it denotes no host.
 const ADDRESS: &str = "192.0.2.1";
-/// The ports of the master are MooseFS's usual ones: nobody else is in the namespace.
+/// The default ports of the master, since the namespace has no other processes.
 const MASTER_PORT_FOR_CLIENTS: u16 = 9421;
 const FIRST_CHUNK_PORT: u16 = 9500;
-/// What a master finds that starts for the first time.
+/// The metadata of a new master.
 const EMPTY_METADATA: &str = "MFSM NEW";
-/// Settings that a daemon started by hand has by itself: no other user, and no precedence over the ranks.
+/// Settings for daemons started by hand: no change of user, and no priority over the ranks.
 const AS_STARTED: &str = "WORKING_USER = root\nWORKING_GROUP = root\nNICE_LEVEL = 0\n";
-/// Removes chunks of files that are gone as fast as it can, for the memory that they take.
+/// Frees chunks of removed files as fast as possible, because of the memory that they occupy.
 const REMOVE_SOON: &str =
     "CHUNKS_LOOP_MIN_TIME = 60\nCHUNKS_SOFT_DEL_LIMIT = 1000\nCHUNKS_HARD_DEL_LIMIT = 1000\n";
 const LISTENING: &str = "0A";
@@ -48,27 +48,26 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
     Ok(peer)
 }
 
-/// Name and version of the MooseFS on this machine.
 pub fn version() -> Outcome<String> {
     let output =
         Command::new("mfsmaster").arg("-v").output().context(|| format!("start mfsmaster {INSTALL}"))?;
-    let said =
+    let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    Ok(format!("MooseFS {}", said.lines().next().unwrap_or("unknown").trim_start_matches("version: ")))
+    Ok(format!("MooseFS {}", text.lines().next().unwrap_or("unknown").trim_start_matches("version: ")))
 }
 
-/// A network namespace, by the process that holds it.
+/// A network namespace, by the number of its process.
 struct Namespace(u32);
 
 impl Namespace {
-    /// A program that is started in it.
+    /// A command in the namespace.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0)).arg("--").arg(name);
         command
     }
 
-    /// Whether somebody in it listens on `port`.
+    /// True if a process in the namespace listens on `port`.
     fn listens(&self, port: u16) -> Outcome<bool> {
         let path = format!("/proc/{}/net/tcp", self.0);
         let sockets = fs::read_to_string(&path).context(|| format!("read {path}"))?;
@@ -76,7 +75,7 @@ impl Namespace {
     }
 }
 
-/// Whether a list like `/proc/net/tcp` has a socket that listens on `port`.
+/// True if a list in the format of `/proc/net/tcp` has a listening socket with `port`.
 fn is_listening(sockets: &str, port: u16) -> bool {
     let end = format!(":{port:04X}");
     sockets.lines().any(|line| {
@@ -133,12 +132,11 @@ fn start_chunk_server(peer: &mut Peer, node: u32, namespace: &Namespace, limits:
     peer.wait(&format!("chunk server {node}"), limits, || namespace.listens(port))
 }
 
-/// Whether `mount` offers the space of all `nodes` chunk servers: each has that of /dev/shm, less what it leaves
-/// free, so more than those of all but one is that of all.
+/// True if `mount` has the space of all `nodes` chunk servers. Each has slightly less than that of /dev/shm, so more than the
+/// space of all but one suffices.
 fn has_space_of(mount: &Path, nodes: u32) -> Outcome<bool> {
     let bytes = |path: &Path| {
-        let found =
-            rustix::fs::statvfs(path).context(|| format!("ask for the space of {}", path.display()))?;
+        let found = rustix::fs::statvfs(path).context(|| format!("get the space of {}", path.display()))?;
         Ok::<_, String>(u128::from(found.f_blocks) * u128::from(found.f_frsize))
     };
     Ok(bytes(mount)? > u128::from(nodes - 1) * bytes(Path::new("/dev/shm"))?)
@@ -149,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_that_listen_are_told_from_those_that_are_connected() {
+    fn listening_sockets_differ_from_connected_ones() {
         let sockets = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   \
                        0: 00000000:24CD 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n   \
                        1: 010200C0:9C40 010200C0:24CC 01 00000000:00000000 00:00000000 00000000     0\n";

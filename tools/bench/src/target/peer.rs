@@ -1,7 +1,7 @@
-//! The servers and clients of a file system of others, run in the foreground, and what they mount.
+//! Servers and clients of a third-party file system, run in the foreground, and their mounts.
 //!
-//! They are children of this program with all their files in one directory in memory, so that they are known
-//! and end with it, and nothing of the same file system that is already on the machine is used or changed.
+//! They are children of this program with all files in one directory in memory, so they end with it, and an existing installation
+//! is neither used nor changed.
 
 use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
@@ -15,17 +15,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The longest that any of them may take to be ready.
+/// Time limit until each of them is ready.
 pub const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Lines of each log that are shown when a process has ended.
+/// Lines of each log in an error message.
 const LINES_SHOWN: usize = 8;
 
-/// Processes, mounts and files.
 #[derive(Debug)]
 pub struct Peer {
-    /// What to say to somebody who lacks it.
+    /// How to install it, for error messages.
     install: &'static str,
-    /// Servers first, then their clients.
+    /// Servers first, then clients.
     processes: Vec<Child>,
     mounts: Vec<PathBuf>,
     state: Option<TempDir>,
@@ -33,7 +32,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Nothing yet but a directory; `install` tells where the programs come from.
+    /// An empty directory; `install` states where the programs come from.
     pub fn new(name: &str, install: &'static str) -> Outcome<Self> {
         let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in("/dev/shm");
         let state = state.context(|| "make a directory in /dev/shm")?;
@@ -48,12 +47,12 @@ impl Peer {
         self.root.join(name)
     }
 
-    /// The same as text, for command lines and settings.
+    /// As [`Self::path`], as text for command lines and settings.
     pub fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    /// Makes a directory in the directory.
+    /// Creates a subdirectory.
     pub fn make(&self, name: &str) -> Outcome<()> {
         let path = self.path(name);
         fs::create_dir(&path).context(|| format!("make {}", path.display()))
@@ -65,17 +64,16 @@ impl Peer {
         fs::write(&path, text).context(|| format!("write {}", path.display()))
     }
 
-    /// Where the mount of a node is; `{node}` stands for its number.
+    /// The path of a node's mount, with `{node}` for its number.
     pub fn mount_template(&self) -> String {
         self.text("mount-{node}")
     }
 
-    /// All processes.
     pub fn servers(&self) -> Servers {
         Servers::new(self.processes.iter().map(Child::id).collect())
     }
 
-    /// Starts a program that stays in the foreground; it ends with this value. Returns its process number.
+    /// Starts a program in the foreground, killed on drop. Returns its process number.
     pub fn start(&mut self, command: &mut Command, log: &str) -> Outcome<u32> {
         let process = self.spawn(command, log)?;
         let number = process.id();
@@ -83,22 +81,22 @@ impl Peer {
         Ok(number)
     }
 
-    /// Starts a program that is needed for a while only.
+    /// Starts a program that is needed temporarily.
     pub fn start_for_now(&self, command: &mut Command, log: &str) -> Outcome<Daemon> {
         self.spawn(command, log).map(Daemon)
     }
 
     fn spawn(&self, command: &mut Command, log: &str) -> Outcome<Child> {
         let program = command.get_program().display().to_string();
-        let said = self.path(&format!("log/{log}.out"));
-        let file = File::create(&said).context(|| format!("make {}", said.display()))?;
-        let other = file.try_clone().context(|| format!("open {}", said.display()))?;
-        // A group of its own is safe from the terminal's Ctrl-C.
+        let output = self.path(&format!("log/{log}.out"));
+        let file = File::create(&output).context(|| format!("make {}", output.display()))?;
+        let other = file.try_clone().context(|| format!("open {}", output.display()))?;
+        // A separate process group does not receive the terminal's Ctrl-C.
         let command = command.stdin(Stdio::null()).stdout(file).stderr(other).process_group(0);
         command.spawn().context(|| format!("start {program} {}", self.install))
     }
 
-    /// Runs a program to its end, which must be a good one.
+    /// Runs a program, which must succeed.
     pub fn call(&self, command: &mut Command) -> Outcome<()> {
         let program = command.get_program().display().to_string();
         let output = command.stdin(Stdio::null()).output();
@@ -113,7 +111,7 @@ impl Peer {
         }
     }
 
-    /// Waits until `ready`, as long as all processes live.
+    /// Waits until `ready`, while all processes run.
     pub fn wait(&mut self, what: &str, limits: &Limits, ready: impl Fn() -> Outcome<bool>) -> Outcome<()> {
         wait::until(what, READY_LIMIT, || {
             limits.interrupt.check()?;
@@ -122,43 +120,43 @@ impl Peer {
         })
     }
 
-    /// Starts a client that mounts the file system for `node` at the end of its command line, and waits for it.
+    /// Starts a client that mounts the file system for `node` (the last argument), and waits for the mount.
     pub fn mount(&mut self, node: u32, command: &mut Command, limits: &Limits) -> Outcome<()> {
         self.make(&format!("mount-{node}"))?;
         let mount = self.path(&format!("mount-{node}"));
         self.start(command.arg(&mount), &format!("client-{node}"))?;
-        // Owed from here on, also when waiting fails.
+        // Unmount from here on, also after a failed wait.
         self.mounts.push(mount.clone());
         self.wait(&format!("the mount of node {node}"), limits, || is_mounted(&mount))?;
-        fs::metadata(&mount).context(|| format!("look at {}", mount.display()))?;
+        fs::metadata(&mount).context(|| format!("stat {}", mount.display()))?;
         Ok(())
     }
 
-    /// An error, with the ends of the logs, when a process has ended.
+    /// Fails, with the ends of the logs, if a process has exited.
     fn all_alive(&mut self) -> Outcome<()> {
         for process in &mut self.processes {
             let ended = process.try_wait().context(|| "watch a server")?;
             if let Some(status) = ended {
-                return Err(format!("a server ended ({status}) {}:{}", self.install, self.said()));
+                return Err(format!("a server ended ({status}) {}:{}", self.install, self.log_ends()));
             }
         }
         Ok(())
     }
 
     /// The last lines of all logs.
-    pub fn said(&self) -> String {
-        let mut said = String::new();
+    pub fn log_ends(&self) -> String {
+        let mut ends = String::new();
         for entry in fs::read_dir(self.path("log")).into_iter().flatten().flatten() {
             let log = fs::read_to_string(entry.path()).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(LINES_SHOWN)..] {
-                said += &format!("\n  {}: {line}", entry.file_name().display());
+                ends += &format!("\n  {}: {line}", entry.file_name().display());
             }
         }
-        said
+        ends
     }
 
-    /// Unmounts, ends all processes and removes all files; a second call does nothing.
+    /// Unmounts, kills all processes and removes all files. A second call does nothing.
     pub fn stop(&mut self) -> Outcome<()> {
         let mut outcome = Ok(());
         for mount in self.mounts.drain(..) {
@@ -170,7 +168,7 @@ impl Peer {
             });
             outcome = outcome.and(unmounted);
         }
-        // Clients before servers: a client without its servers waits for them.
+        // Clients before servers, since a client without its servers blocks.
         for mut process in self.processes.drain(..).rev() {
             end(&mut process);
         }
@@ -189,12 +187,12 @@ impl Drop for Peer {
     }
 }
 
-/// A process that ends with its scope.
+/// A process that is killed on drop.
 #[derive(Debug)]
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Whether it runs.
+    /// True while it runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -212,7 +210,7 @@ fn is_mounted(place: &Path) -> Outcome<bool> {
 }
 
 fn end(process: &mut Child) {
-    // Both fail only for a process that has ended, which is what is wanted.
+    // Both fail only if the process has ended already.
     process.kill().ok();
     process.wait().ok();
 }
@@ -228,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn all_processes_and_files_end_with_it() {
-        let mut peer = Peer::new("test", "(it is always there)").expect("a directory");
+    fn a_drop_ends_all_processes_and_files() {
+        let mut peer = Peer::new("test", "(always installed)").expect("a directory");
         let number = peer.start(Command::new("sleep").arg("600"), "sleep").expect("a process");
         let root = peer.root.clone();
         assert!(root.exists() && peer.servers().usage().expect("its usage").is_some());
@@ -239,11 +237,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_said_before_it_ended_is_told() {
+    fn the_log_of_a_failed_server_is_shown() {
         let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
         peer.start(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"]), "server")
             .expect("a shell");
-        let message = peer.wait("the server", &limits(), || Ok(false)).expect_err("it has ended");
+        let message = peer.wait("the server", &limits(), || Ok(false)).expect_err("the server has exited");
         for part in ["exit status: 3", "(from nowhere)", "server.out: no such disk"] {
             assert!(message.contains(part), "{message}");
         }

@@ -1,5 +1,5 @@
-//! Many files of one size, 0 bytes included: created, looked at and read by who made them and by another rank, and removed,
-//! as the program mdtest does.
+//! Many files of one size, possibly empty: created, stat-ed and read by their creator and by another rank, and removed, as mdtest
+//! does.
 
 use super::{Measured, Site, open};
 use crate::outcome::{Context, Outcome};
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
-/// Creates, writes in one call and closes this rank's files, which must not be there.
+/// Creates, writes in one call and closes this rank's files, which must not exist.
 pub fn create(site: &Site) -> Outcome<Measured> {
     let (paths, size) = (paths(site, site.rank), site.plan.workload.file_bytes());
     let mut bytes = vec![0; paths.len() * size];
@@ -33,7 +33,7 @@ pub fn create(site: &Site) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Looks at each file of `rank`: there, a file, and of the right size.
+/// Stats each file of `rank`: it exists, is a file, and has the right size.
 pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
     let (paths, size) = (paths(site, rank), site.plan.workload.file_bytes());
     let mut measured = Measured::default();
@@ -53,7 +53,7 @@ pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
 /// Opens, reads and closes the files of `rank`, and checks them.
 pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     let (paths, size) = (paths(site, rank), site.plan.workload.file_bytes());
-    // One byte more each, so that a file that is too long is seen.
+    // One byte more each, to detect a file that is too long.
     let mut bytes = vec![1; paths.len() * (size + 1)];
     let mut sizes = Vec::with_capacity(paths.len());
     let mut measured = Measured::default();
@@ -75,7 +75,7 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Removes this rank's files; afterwards none of them may be listed.
+/// Removes this rank's files, and checks that none of them is listed.
 pub fn unlink(site: &Site) -> Outcome<Measured> {
     let paths = paths(site, site.rank);
     let mut measured = Measured::default();
@@ -101,7 +101,7 @@ fn paths(site: &Site, rank: u32) -> Vec<PathBuf> {
     (0..site.plan.files).map(|index| site.file(rank, index)).collect()
 }
 
-/// Reads until the end of the file or of `content`; how many bytes.
+/// Reads until the end of the file or of `content`. Returns the number of bytes.
 fn read_whole(file: &mut File, content: &mut [u8]) -> std::io::Result<usize> {
     let mut size = 0;
     while size < content.len() {

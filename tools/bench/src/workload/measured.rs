@@ -1,4 +1,4 @@
-//! Measuring calls to a file system: their time, that of the processor, and each call's own.
+//! Measurement of calls to a file system: total time, processor time, and the latency of each call.
 
 use crate::clock::{Stopwatch, processor_seconds};
 use crate::latency::Latencies;
@@ -6,30 +6,27 @@ use crate::outcome::Outcome;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What one rank did in one step, in sums.
+/// The work of one rank in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// In calls to the file system.
+    /// Time in calls to the file system, in seconds.
     pub seconds: f64,
-    /// Of this process on a processor, in those calls.
+    /// Processor time of this process in those calls, in seconds.
     pub processor_seconds: f64,
-    /// Files, or calls on a file.
+    /// Number of files, or of calls on a file.
     pub operations: u64,
-    /// Read or written.
     pub bytes: u64,
 }
 
-/// What one rank did in one step.
+/// The measurements of one rank in one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// All of it.
     pub work: Work,
-    /// Each operation.
     pub latencies: Latencies,
 }
 
 impl Measured {
-    /// Runs `calls` with the clock on; they say when each operation is done.
+    /// Measures `calls`, which report the end of each operation.
     pub fn time<T>(&mut self, calls: impl FnOnce(&mut Laps) -> Outcome<T>) -> Outcome<T> {
         let processor_before = processor_seconds();
         let watch = Stopwatch::start();
@@ -40,7 +37,7 @@ impl Measured {
     }
 }
 
-/// The running clock of a stretch of calls.
+/// The clock during measured calls.
 #[derive(Debug)]
 pub struct Laps<'a> {
     measured: &'a mut Measured,
@@ -49,7 +46,7 @@ pub struct Laps<'a> {
 }
 
 impl Laps<'_> {
-    /// An operation on `bytes` is done; it began when the one before it ended.
+    /// Counts an operation on `bytes`, which started at the end of the previous one.
     pub fn done(&mut self, bytes: usize) {
         let before = self.last;
         self.pass();
@@ -58,7 +55,7 @@ impl Laps<'_> {
         self.measured.work.bytes += bytes as u64;
     }
 
-    /// What has passed since the last operation belongs to none: it counts only in the sum.
+    /// Excludes the time since the last operation from latencies. It counts only in the sum.
     pub fn pass(&mut self) {
         self.last = self.watch.elapsed();
     }
@@ -69,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_counted_and_what_belongs_to_none_is_not() {
+    fn operations_are_counted_and_excluded_time_is_not() {
         let mut measured = Measured::default();
         let spin = |micros| {
             let watch = Stopwatch::start();

@@ -1,7 +1,7 @@
-//! What is measured: workloads of steps, each done by all ranks at once between two barriers.
+//! Workloads: sequences of steps, each executed by all ranks between two barriers.
 //!
-//! A step measures only its calls to the file system. What is written is made before the clock starts, and
-//! what was read is checked after it has stopped; the step fails when one byte is wrong.
+//! A step measures only its calls to the file system. Data is generated before the clock starts, and checked after it has
+//! stopped; a single wrong byte fails the step.
 
 mod files;
 mod measured;
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// One rank's place in a run.
+/// A rank's view of a run.
 #[derive(Debug)]
 pub struct Site {
     plan: Plan,
@@ -40,7 +40,6 @@ impl Site {
         Self { plan, rank, root, pattern }
     }
 
-    /// Does one step.
     pub fn take(&self, step: Step) -> Outcome<Measured> {
         match step {
             Step::MakeDirectories => self.make_directories(),
@@ -65,7 +64,7 @@ impl Site {
         (self.rank + 1) % self.plan.ranks
     }
 
-    /// Where `rank` has its files.
+    /// The directory of the files of `rank`.
     fn directory(&self, rank: u32) -> PathBuf {
         match self.plan.workload.has_one_directory() {
             true => self.root.join("all"),
@@ -81,7 +80,7 @@ impl Site {
         self.directory(rank).join(format!("file-{rank}-{index}"))
     }
 
-    /// The bytes of one of a rank's many files, or of its large one for `None`.
+    /// The content of one of a rank's many files, or of its large file for `None`.
     fn content(&self, rank: u32, index: Option<u32>) -> Content {
         Content { file: (u64::from(rank) << 32) + index.map_or(0, |index| u64::from(index) + 1), version: 0 }
     }
@@ -99,11 +98,11 @@ impl Site {
         Ok(Measured::default())
     }
 
-    /// That `bytes` are what belongs at `offset` of `content`, which `path` holds.
+    /// Checks that `bytes` are the data at `offset` of `content`, in the file `path`.
     fn check(&self, path: &Path, content: Content, offset: u64, bytes: &[u8]) -> Outcome<()> {
         match self.pattern.first_wrong(content, offset, bytes) {
             Some(at) => {
-                Err(format!("WRONG DATA in {} at byte {at}: the read gave other bytes", path.display()))
+                Err(format!("WRONG DATA in {} at byte {at}: the read returned wrong bytes", path.display()))
             }
             None => Ok(()),
         }
@@ -114,10 +113,10 @@ fn open(path: &Path) -> Outcome<File> {
     File::open(path).context(|| format!("open {}", path.display()))
 }
 
-/// Asks this node's kernel to forget the pages of `file`.
+/// Asks this node's kernel to drop the cached pages of `file`.
 fn drop_pages(file: &File, path: &Path) -> Outcome<()> {
     match rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed) {
-        // A rank that is preloaded has opened it past the kernel, which keeps no pages for it.
+        // A preloaded rank bypasses the kernel, which caches no pages for it.
         Err(Errno::BADF) => Ok(()),
         dropped => dropped.context(|| format!("drop the pages of {}", path.display())),
     }

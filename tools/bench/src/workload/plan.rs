@@ -1,56 +1,52 @@
-//! What is planned for one turn: a workload with its sizes, on files of its own.
+//! The plan of one turn: a workload with its sizes, on separate files.
 
 use super::{Group, Workload};
 use crate::outcome::Outcome;
 use crate::servers;
 use serde::{Deserialize, Serialize};
 
-/// At most so much is read again and again where only the time of one read matters: the node's cache is to hold it.
+/// Bound on the file size of latency workloads, so that the node's cache holds the file.
 const LATENCY_BYTES: u64 = 64 << 20;
 
-/// What every rank of a turn is told.
+/// The plan of a turn, sent to every rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// What to do.
     pub workload: Workload,
-    /// How many ranks do it.
     pub ranks: u32,
-    /// What the bytes follow from.
     pub seed: u64,
-    /// What each rank writes to its large file, or to its part of one.
+    /// Bytes that each rank writes to its large file, or to its part of one.
     pub size_bytes: u64,
-    /// Many files: how many of each rank.
+    /// Number of files per rank, for workloads of many files.
     pub files: u32,
-    /// Random reads or writes of each rank.
+    /// Random reads or writes per rank.
     pub operations: u32,
-    /// Run on this processor only, ranks and servers.
+    /// The only processor for ranks and servers, if pinned.
     pub processor: Option<usize>,
     /// The directory of this turn, within the target's.
     pub run: String,
 }
 
-/// How much of everything.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// What each rank writes to its large file, or to its part of one.
+    /// Bytes that each rank writes to its large file, or to its part of one.
     pub size_bytes: u64,
-    /// Empty files and small files of each rank.
+    /// Empty files and small files per rank.
     pub files: u32,
-    /// Files of 1 MiB of each rank.
+    /// Files of 1 MiB per rank.
     pub large_files: u32,
-    /// Random reads or writes of each rank.
+    /// Random reads or writes per rank.
     pub operations: u32,
 }
 
 impl Sizes {
-    /// Enough for figures that say something.
+    /// Sizes for meaningful figures.
     pub const USUAL: Self = Self { size_bytes: 256 << 20, files: 2000, large_files: 128, operations: 4096 };
 
-    /// Enough to see that it works; a size that is no whole number of calls, so that the last call is a short one.
+    /// Sizes for tests, with a large file that is no multiple of a call, so that the last call is short.
     pub const TINY: Self = Self { size_bytes: (3 << 20) + 8192, files: 20, large_files: 3, operations: 40 };
 
-    /// A turn of `workload`, done by `ranks` where it does not have its own number of them. Each turn of a process
-    /// has other bytes: what an earlier one left behind never passes for this one's.
+    /// The plan of a turn of `workload`, with `ranks` unless it fixes their number. Each turn of a process has different data, so
+    /// that leftovers of an earlier one are detected.
     pub fn plan(self, workload: Workload, ranks: u32, seed: u64, turn: usize) -> Outcome<Plan> {
         Ok(Plan {
             workload,

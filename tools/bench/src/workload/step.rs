@@ -1,29 +1,29 @@
-//! The names of workloads and of their steps, what each counts, and how a report calls it.
+//! Workloads and their steps: names, units, and titles in reports.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A sequence of steps on files of its own.
+/// A sequence of steps on separate files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// A file per rank, in calls of 1 MiB.
     Sequential,
-    /// The same, read by the next rank alone (IOR's `-F -C -e`).
+    /// As `sequential`, read only by the next rank (IOR's `-F -C -e`).
     Neighbour,
-    /// One file, a part of it per rank, in calls of 1 MiB.
+    /// One file with a part per rank, in calls of 1 MiB.
     Shared,
-    /// One file, records of 47,008 bytes of all ranks in turn.
+    /// One file with interleaved records of 47,008 bytes of all ranks.
     Interleaved,
-    /// One process alone, one file, in calls of 16 MiB.
+    /// A single process with one file, in calls of 16 MiB.
     OneProcess,
-    /// The same bytes from four processes, a file each.
+    /// The same bytes from four processes with a file each.
     FourProcesses,
-    /// Random blocks of 4 KiB of a file per rank.
+    /// Random blocks of 4 KiB in a file per rank.
     Random,
-    /// One process that reads blocks of 4 KiB which its node has already.
+    /// A single process that reads blocks of 4 KiB cached by its node.
     Latency,
-    /// The same, with that process and all of the target's on one processor.
+    /// As `latency`, with that process and those of the target on one processor.
     LatencyPinned,
     /// Empty files in a directory per rank.
     Metadata,
@@ -39,37 +39,37 @@ pub enum Workload {
     MebibyteShared,
 }
 
-/// What all ranks do at once.
+/// An operation of all ranks between two barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// Each rank makes its directory, as ranks do.
+    /// Each rank creates its directory.
     MakeDirectories,
     /// Each rank fills its file; not measured.
     Fill,
     /// Create, write, fsync, close.
     Write,
-    /// Read back what this rank wrote.
+    /// Read the data that this rank wrote.
     ReadOwn,
-    /// Read what the next rank wrote, with nothing of it in this node's kernel.
+    /// Read the data that the next rank wrote, without cached pages in this node's kernel.
     ReadOther,
-    /// Each rank reads its file, so that its node has it; not measured.
+    /// Each rank reads its file, so that its node caches it; not measured.
     Warm,
     /// Overwrite random blocks, then fsync.
     RandomWrite,
-    /// Read random blocks of the next rank's file, with nothing of it in this node's kernel.
+    /// Read random blocks of the next rank's file, without cached pages in this node's kernel.
     RandomRead,
-    /// Read random blocks that this node's kernel may still have.
+    /// Read random blocks that this node's kernel may have cached.
     CachedRead,
     /// Create files, write their content in one call, and close them.
     Create,
-    /// Look at this rank's files.
+    /// Stat this rank's files.
     StatOwn,
-    /// Look at the next rank's files.
+    /// Stat the next rank's files.
     StatOther,
-    /// Open, read whole and close this rank's files.
+    /// Open, read and close this rank's files.
     OpenOwn,
-    /// Open, read whole and close the next rank's files.
+    /// Open, read and close the next rank's files.
     OpenOther,
     /// Remove this rank's files.
     Unlink,
@@ -77,39 +77,32 @@ pub enum Step {
     RemoveAll,
 }
 
-/// What a rate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// Mebibytes a second.
     #[serde(rename = "MiB/s")]
     MebibytesPerSecond,
-    /// Operations, or files, a second.
     #[serde(rename = "1/s")]
     OperationsPerSecond,
 }
 
-/// Workloads that a report shows in one table.
+/// Workloads that share a table in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// Many bytes in large calls.
     LargeFiles,
     /// The same bytes from one process and from four.
     OneProcess,
-    /// Blocks of 4 KiB.
     Blocks,
     /// Files of 0 bytes.
     Empty,
-    /// Files of 3,901 bytes.
     Small,
-    /// Files of 1 MiB.
     Mebibyte,
 }
 
-/// Bytes of a small file: less than a page, and no round number.
+/// Bytes of a small file: less than a page, and odd.
 const SMALL_BYTES: usize = 3901;
 
 impl Unit {
-    /// As people write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::MebibytesPerSecond => "MiB/s",
@@ -119,7 +112,7 @@ impl Unit {
 }
 
 impl Group {
-    /// A heading for its table.
+    /// The heading of its table.
     pub fn title(self) -> &'static str {
         match self {
             Self::LargeFiles => "Large files",
@@ -133,7 +126,6 @@ impl Group {
 }
 
 impl Workload {
-    /// Its steps, in order.
     pub fn steps(self) -> &'static [Step] {
         use Step::*;
         match self {
@@ -142,7 +134,7 @@ impl Workload {
                 &[MakeDirectories, Write, ReadOther, RemoveAll]
             }
             Self::Random => &[MakeDirectories, Fill, RandomWrite, RandomRead, RemoveAll],
-            // The second pass over the file gives the kernel back what the read before it had dropped.
+            // The second `Warm` restores the pages that `RandomRead` has dropped.
             Self::Latency | Self::LatencyPinned => {
                 &[MakeDirectories, Fill, Warm, RandomRead, Warm, CachedRead, RemoveAll]
             }
@@ -157,7 +149,7 @@ impl Workload {
         }
     }
 
-    /// How many processes do it, where `usual` is what the run was asked for.
+    /// The number of processes, where `usual` is the requested one.
     pub fn ranks(self, usual: u32) -> u32 {
         match self {
             Self::OneProcess | Self::Latency | Self::LatencyPinned => 1,
@@ -166,18 +158,18 @@ impl Workload {
         }
     }
 
-    /// Whether ranks and servers share one processor.
+    /// True if ranks and servers share one processor.
     pub fn is_pinned(self) -> bool {
         self == Self::LatencyPinned
     }
 
-    /// Whether all ranks have their files in one directory.
+    /// True if all ranks have their files in one directory.
     pub fn has_one_directory(self) -> bool {
         use Workload::*;
         matches!(self, Shared | Interleaved | MetadataShared | SmallShared | MebibyteShared)
     }
 
-    /// Size of each of its many files.
+    /// Size of each of its many files, in bytes.
     pub fn file_bytes(self) -> usize {
         match self {
             Self::Small | Self::SmallShared => SMALL_BYTES,
@@ -186,7 +178,7 @@ impl Workload {
         }
     }
 
-    /// The table that it stands in.
+    /// The table of its figures.
     pub fn group(self) -> Group {
         match self {
             Self::Sequential | Self::Neighbour | Self::Shared | Self::Interleaved => Group::LargeFiles,
@@ -198,7 +190,7 @@ impl Workload {
         }
     }
 
-    /// A name for people, within its group: what is done, to what.
+    /// The title of a step within its group: the setting, and the operation.
     pub fn title(self, step: Step) -> String {
         let what = match step {
             Step::Write => "write, fsync",
@@ -211,10 +203,10 @@ impl Workload {
             Step::CachedRead => "read, in the kernel's cache",
             Step::Create if self.file_bytes() > 0 => "create and write",
             Step::Create => "create",
-            Step::StatOwn => "stat by its maker",
+            Step::StatOwn => "stat by its creator",
             Step::StatOther => "stat by another rank",
-            Step::OpenOwn if self.file_bytes() > 0 => "read by its maker",
-            Step::OpenOwn => "open and read by its maker",
+            Step::OpenOwn if self.file_bytes() > 0 => "read by its creator",
+            Step::OpenOwn => "open and read by its creator",
             Step::OpenOther if self.file_bytes() > 0 => "read by another rank",
             Step::OpenOther => "open and read by another rank",
             Step::Unlink => "unlink",
@@ -228,7 +220,7 @@ impl Workload {
             Self::Sequential => "a file per rank, 1 MiB calls",
             Self::Neighbour => "a file per rank for the next one, 1 MiB calls",
             Self::Shared => "one file, a part per rank, 1 MiB calls",
-            Self::Interleaved => "one file, records of 47,008 bytes in turn",
+            Self::Interleaved => "one file, interleaved records of 47,008 bytes",
             Self::OneProcess => "one process",
             Self::FourProcesses => "four processes",
             Self::Random => "a file per rank",
@@ -241,13 +233,13 @@ impl Workload {
 }
 
 impl Step {
-    /// Whether ranks read bytes of files in it.
+    /// True if ranks read data of files in it.
     pub fn reads(self) -> bool {
         use Step::*;
         matches!(self, ReadOwn | ReadOther | Warm | RandomRead | CachedRead | OpenOwn | OpenOther)
     }
 
-    /// What its rate counts, or `None` for a step that only prepares or cleans.
+    /// The unit of its rate; `None` for a step that only prepares or cleans up.
     pub fn unit(self) -> Option<Unit> {
         match self {
             Self::MakeDirectories | Self::Fill | Self::Warm | Self::RemoveAll => None,

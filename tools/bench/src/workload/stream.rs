@@ -1,6 +1,6 @@
-//! Large files, read and written in one direction in large calls, as the program IOR does.
+//! Large files, read and written sequentially in large calls, as IOR does.
 //!
-//! Ranks have a file each, a part each of one file, or take turns in one file record by record.
+//! Each rank has a file, a part of one file, or interleaved records of one file.
 
 use super::{Measured, Site, Workload, drop_pages, open};
 use crate::outcome::{Context, Outcome};
@@ -10,28 +10,25 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
-/// A record that is no whole number of pages, as particle codes write them (IOR's "hard" pattern).
+/// A record size that is no multiple of a page, as particle codes write (IOR's "hard" pattern).
 const RECORD_BYTES: u64 = 47_008;
-/// Bytes made or checked at once, between stretches of the clock; a file no larger than this is timed in one.
+/// Bytes generated or checked at once, while the clock is stopped; smaller files are timed in one piece.
 const WINDOW_BYTES: u64 = 256 << 20;
 
-/// How the bytes of one rank lie in a file.
+/// The layout of one rank's bytes in a file.
 struct Stream {
     path: PathBuf,
     content: Content,
-    /// Bytes of one call.
     call_bytes: u64,
-    /// Where the first call goes.
+    /// The offset of the first call.
     start: u64,
-    /// From the start of one call to that of the next.
+    /// The distance between the starts of two calls.
     stride: u64,
-    /// Of this rank, in all.
     size_bytes: u64,
-    /// Of all ranks that write this file.
+    /// Bytes of all ranks that write this file.
     file_bytes: u64,
 }
 
-/// One call.
 #[derive(Clone, Copy)]
 struct Call {
     offset: u64,
@@ -51,7 +48,7 @@ impl Stream {
             size_bytes: size,
             file_bytes: size,
         };
-        // A file of all ranks has the bytes of the first one's.
+        // A file of all ranks has the content of the first one's.
         let content = site.content(0, None);
         match site.plan.workload {
             Workload::Shared => Self { content, start: part * size, file_bytes: ranks * size, ..own },
@@ -88,13 +85,13 @@ impl Stream {
         (WINDOW_BYTES / self.call_bytes) as usize
     }
 
-    /// Memory for one window, touched already: what is measured is the file system, not page faults.
+    /// Memory for one window, touched before, to keep page faults out of the measurement.
     fn window(&self) -> Vec<u8> {
         vec![1; (self.calls_in_window() as u64 * self.call_bytes).min(self.size_bytes) as usize]
     }
 }
 
-/// The part of `window` that belongs to each of `calls`.
+/// The part of `window` for each of `calls`.
 fn pieces<'a>(calls: &'a [Call], stream: &Stream, window: &'a mut [u8]) -> Vec<(Call, &'a mut [u8])> {
     let pieces = calls.iter().zip(window.chunks_mut(stream.call_bytes as usize));
     pieces.map(|(&call, piece)| (call, &mut piece[..call.size])).collect()
@@ -115,7 +112,7 @@ pub fn write(site: &Site) -> Outcome<Measured> {
         measured.time(|laps| {
             let file = match &mut file {
                 Some(file) => file,
-                // Never truncated: other ranks may have written their parts already.
+                // Never truncated, since other ranks may have written their parts already.
                 None => file.insert(
                     OpenOptions::new()
                         .write(true)
@@ -140,7 +137,7 @@ pub fn write(site: &Site) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Reads what `rank` wrote, and checks it.
+/// Reads the data of `rank`, and checks it.
 pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     let stream = Stream::of(site, rank);
     let doing = || format!("read {}", stream.path.display());
@@ -173,7 +170,7 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     }
 }
 
-/// As [`read`], after this node's kernel has been asked to forget the file's pages.
+/// As [`read`], after dropping the file's pages from this node's kernel.
 pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
     drop_pages(&open(&path)?, &path)?;

@@ -16,12 +16,12 @@ fn sites(workload: Workload, directory: &Path) -> [Site; 2] {
     [0, 1].map(|rank| Site::new(plan.clone(), rank, directory))
 }
 
-/// Takes the steps of both ranks in turn, until the step `last` is done.
+/// Runs the steps of both ranks alternately, up to the step `last`.
 fn take_until(sites: &[Site; 2], last: Step) -> Vec<(Step, Measured)> {
     let mut done = Vec::new();
     for &step in sites[0].plan.workload.steps() {
         for site in sites {
-            done.push((step, site.take(step).expect("a sound file system")));
+            done.push((step, site.take(step).expect("a correct file system")));
         }
         if step == last {
             break;
@@ -47,7 +47,7 @@ fn every_workload_passes_on_a_plain_directory_and_cleans_up() {
             assert!(latencies.percentiles().is_some(), "{workload:?} {step:?}");
         }
         let left = std::fs::read_dir(directory.path()).expect("list").count();
-        assert_eq!(left, 0, "{workload:?} left something behind");
+        assert_eq!(left, 0, "{workload:?} left files behind");
     }
 }
 
@@ -58,7 +58,7 @@ fn one_damaged_byte_fails_the_read() {
     take_until(&pair, Step::Write);
     damage(&pair[1].large_file(1), (1 << 20) + 77);
     for (site, step) in [(&pair[1], Step::ReadOwn), (&pair[0], Step::ReadOther)] {
-        let message = site.take(step).expect_err("the damage is seen");
+        let message = site.take(step).expect_err("the damage is detected");
         assert!(message.contains("WRONG DATA") && message.contains("at byte 1048653"), "{message}");
     }
     assert!(pair[0].take(Step::ReadOwn).is_ok());
@@ -84,7 +84,7 @@ fn a_block_that_was_not_overwritten_fails_the_random_read() {
         site.plan.operations = 2000;
     }
     take_until(&pair, Step::Fill);
-    let message = pair[0].take(Step::RandomRead).expect_err("old content is seen");
+    let message = pair[0].take(Step::RandomRead).expect_err("old content is detected");
     assert!(message.contains("WRONG DATA"), "{message}");
 }
 
@@ -116,7 +116,7 @@ fn records_of_all_ranks_make_one_whole_file_and_are_checked() {
         // In the last record, or part, which is the second rank's.
         damage(&path, bytes_of_both - 3);
         assert!(pair[1].take(Step::ReadOther).is_ok(), "{workload:?}");
-        let message = pair[0].take(Step::ReadOther).expect_err("the damage is seen");
+        let message = pair[0].take(Step::ReadOther).expect_err("the damage is detected");
         assert!(message.contains(&format!("WRONG DATA in {} at byte", path.display())), "{message}");
     }
 }

@@ -1,8 +1,10 @@
-//! What the kernel of a node caches of one mount: inodes by their node numbers, with attributes and pages.
+//! The kernel's inode, attribute and page cache for one mount, keyed by the view's node numbers.
 //!
-//! As Linux does for FUSE (`fs/fuse/inode.c`, `file.c`): an answer changes the size of an inode unless another change came
-//! after its request; a cached read ends at that size, which is asked for again only when its time is over; an open drops
-//! pages unless it may keep them; and inodes that nobody uses stay for a while.
+//! It follows Linux (`fs/fuse/inode.c`, `file.c`):
+//! - A reply sets the size of an inode unless another change came after its request.
+//! - A cached read ends at that size; the kernel requests it again only after its lifetime.
+//! - An open drops the pages unless the reply allows it to keep them.
+//! - Unused inodes stay for a while.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -15,32 +17,30 @@ use tameike_core::{Attr, FileKind, Generation, Result};
 use tameike_io::Runtime;
 use tameike_io::os::simulated::Simulation;
 
-/// From an answer of the agent until the thread that asked goes on, a busy machine takes up to two to the power of this, in
-/// microseconds.
+/// On a busy machine, the thread that waits for a reply runs up to 2^`LATE_BITS` microseconds after it.
 const LATE_BITS: u64 = 17;
-/// Of so many answers one is late.
+/// One of this many replies is late.
 const LATE_ONE_OF: u64 = 4;
-/// Of so many calls one has the kernel drop the inodes that nobody uses.
+/// One of this many calls makes the kernel drop unused inodes.
 const SHRINK_ONE_OF: u64 = 4;
 const PAGE: u64 = BLOCK_SIZE as u64;
 
-/// A moment of the mount; an answer is compared with it.
+/// Counts changes of the mount: a reply is stale if its inode changed after the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(u64);
 
 #[derive(Default)]
 struct Inode {
-    /// Look-ups that the agent has not been told to forget.
+    /// Lookups for which the kernel has not sent FORGET.
     lookups: u64,
     /// Calls and open files that use it.
     users: u64,
     size: u64,
-    /// Until when the size may be used without asking.
+    /// End of the lifetime of the size.
     valid: Duration,
-    /// When it was last changed.
     version: Version,
     pages: BTreeMap<u64, Vec<u8>>,
-    /// Counts what drops pages: those that are being read then are not kept.
+    /// Counts invalidations: pages whose read began before one are not kept.
     drops: u64,
 }
 
@@ -61,7 +61,7 @@ impl Inode {
 #[derive(Clone, Copy)]
 struct OpenFile {
     file: FileNumber,
-    /// Whether reads and writes pass by the pages.
+    /// Direct I/O: reads and writes bypass the page cache.
     direct: bool,
     append: bool,
 }
@@ -71,12 +71,11 @@ struct State {
     inodes: BTreeMap<FileNumber, Inode>,
     opens: BTreeMap<HandleNumber, OpenFile>,
     version: Version,
-    /// The last size that look-ups returned for an inode number of the shared file system, and the one before it.
-    told: BTreeMap<u64, (u64, u64)>,
+    /// By inode number of the shared file system: the last two different sizes that lookups returned.
+    returned_sizes: BTreeMap<u64, (u64, u64)>,
 }
 
 impl State {
-    /// Applies a change to an inode.
     fn change(&mut self, file: FileNumber, change: impl FnOnce(&mut Inode)) {
         self.version.0 += 1;
         let version = self.version;
@@ -86,7 +85,7 @@ impl State {
         }
     }
 
-    /// Takes attributes from an answer to a request of this moment.
+    /// Applies the attributes of a reply to a request that was sent at version `asked`.
     fn learn(&mut self, file: FileNumber, attr: &Attr, (asked, now): (Version, Duration)) {
         if self.inodes.get(&file).is_some_and(|inode| inode.version > asked) {
             return;
@@ -98,19 +97,18 @@ impl State {
     }
 }
 
-/// The kernel's side of one mount.
+/// The kernel's caches of one mount.
 pub struct Kernel {
     simulation: Simulation,
     runtime: Runtime,
-    /// An injected bug: an open now and then uses an older size than the file's.
+    /// An injected bug: some opens use an older size than the file's.
     shows_old: bool,
-    /// Sizes that the agent has reported.
     reported_sizes: ReportedSizes,
     state: Mutex<State>,
 }
 
 impl Kernel {
-    /// A mount that was just made.
+    /// Creates a mount with empty caches.
     pub fn new(simulation: Simulation, runtime: Runtime, shows_old: bool) -> Self {
         Self {
             simulation,
@@ -125,12 +123,12 @@ impl Kernel {
         self.runtime.clock.monotonic()
     }
 
-    /// To be called before a request is sent.
+    /// Returns the version to pass to the functions that apply the reply. Call it before the request.
     pub(super) fn asked(&self) -> Version {
         self.state.lock().version
     }
 
-    /// The answer is there, and in a moment the thread that waits for it runs.
+    /// Delays the thread that waits for a reply, as a busy machine does.
     pub(super) async fn wake(&self) {
         if self.simulation.draw(LATE_ONE_OF) == 0 {
             let time = 1 << self.simulation.draw(LATE_BITS + 1);
@@ -138,15 +136,14 @@ impl Kernel {
         }
     }
 
-    /// A look-up was answered, which the agent counts from then on; the inode is used until [`Self::put`].
+    /// Counts a lookup, as the agent does, and a use of the inode until [`Self::put`].
     pub(super) fn found(&self, file: FileNumber) {
         let mut state = self.state.lock();
         let inode = state.inodes.entry(file).or_default();
         (inode.lookups, inode.users) = (inode.lookups + 1, inode.users + 1);
     }
 
-    /// Attributes were answered.
-    pub(super) async fn told(&self, file: FileNumber, attr: &Attr, asked: Version) {
+    pub(super) async fn apply_attr(&self, file: FileNumber, attr: &Attr, asked: Version) {
         let since = self.now();
         if attr.kind == FileKind::File {
             self.reported_sizes.record(file, attr.size, since);
@@ -155,30 +152,30 @@ impl Kernel {
         self.state.lock().learn(file, attr, (asked, since));
     }
 
-    /// The attributes with which an open continues. With `shows_old`, now and then the size of the earlier file with the same inode number.
+    /// Returns the attributes with which an open continues. With `shows_old`, some have the size of an earlier file with the same inode
+    /// number.
     pub(super) fn opens_with(&self, mut found: Found) -> Found {
         if found.attr.kind != FileKind::File {
             return found;
         }
         let mut state = self.state.lock();
         let size = found.attr.size;
-        let (last, before) = state.told.get(&found.attr.inode.0).copied().unwrap_or((size, size));
-        let told = if last == size { (last, before) } else { (size, last) };
-        state.told.insert(found.attr.inode.0, told);
+        let (last, before) = state.returned_sizes.get(&found.attr.inode.0).copied().unwrap_or((size, size));
+        let sizes = if last == size { (last, before) } else { (size, last) };
+        state.returned_sizes.insert(found.attr.inode.0, sizes);
         if self.shows_old && self.simulation.draw(8) == 0 {
-            found.attr.size = told.1;
+            found.attr.size = sizes.1;
         }
         found
     }
 
-    /// A call or an open file uses an inode no more.
     pub(super) fn put(&self, file: FileNumber) {
         if let Some(inode) = self.state.lock().inodes.get_mut(&file) {
             inode.users -= 1;
         }
     }
 
-    /// Now and then, drops the inodes that nobody uses.
+    /// At random, drops the unused inodes.
     pub(super) fn shrink<V: Vfs>(&self, vfs: &V) {
         if self.simulation.draw(SHRINK_ONE_OF) > 0 {
             return;
@@ -192,7 +189,7 @@ impl Kernel {
         }
     }
 
-    /// A file was opened; the inode is used until [`Self::closed`]. As the agent, decides what passes by the pages.
+    /// Registers an open file, which uses the inode until [`Self::closed`]. Decides, as the agent does, which I/O bypasses the page cache.
     pub(super) fn opened<V: Vfs>(&self, vfs: &V, file: FileNumber, mode: OpenMode, opened: Opened) {
         let keeps = opened.keep_cache && vfs.keeps_pages(opened.handle);
         let conflicts = self.reported_sizes.take_conflict(file, self.now());
@@ -210,13 +207,12 @@ impl Kernel {
                 inode.valid = Duration::ZERO;
             });
         }
-        // `fuse_open` does so for opens with direct I/O, too.
+        // `fuse_open` also does this for opens with direct I/O.
         if !keeps && let Some(inode) = state.inodes.get_mut(&file) {
             inode.drop_pages(0..u64::MAX);
         }
     }
 
-    /// An open file is closed.
     pub(super) fn closed(&self, handle: HandleNumber) {
         let open = self.state.lock().opens.remove(&handle);
         if let Some(open) = open {
@@ -230,7 +226,7 @@ impl Kernel {
         self.expire(handle);
     }
 
-    /// The agent has found what the kernel has cached of an open file to be older than this.
+    /// Drops the caches of an open file that are older than a generation, as the agent requests.
     pub(crate) fn drop_stale<V: Vfs>(&self, vfs: &V, handle: HandleNumber, stale: Generation) {
         if vfs.has_pages_before(handle, stale) {
             self.drop_all(handle);
@@ -238,7 +234,7 @@ impl Kernel {
         }
     }
 
-    /// Attributes of an open file are to be asked for again.
+    /// Ends the lifetime of an open file's attributes.
     pub(super) fn expire(&self, handle: HandleNumber) {
         let mut state = self.state.lock();
         if let Some(&open) = state.opens.get(&handle) {
@@ -246,7 +242,7 @@ impl Kernel {
         }
     }
 
-    /// Drops the pages of some bytes of an open file.
+    /// Drops the pages of a byte range of an open file.
     pub(super) fn drop_bytes(&self, handle: HandleNumber, offset: u64, length: u64) {
         let mut state = self.state.lock();
         let Some(&OpenFile { file, .. }) = state.opens.get(&handle) else { return };
@@ -254,13 +250,13 @@ impl Kernel {
         state.inodes.get_mut(&file).into_iter().for_each(|inode| inode.drop_pages(pages.clone()));
     }
 
-    /// Where a write by an open file goes.
+    /// Returns the position of a write: the end of the file with `O_APPEND`.
     pub(super) fn write_at(&self, handle: HandleNumber, offset: u64) -> WriteAt {
         let appends = self.state.lock().opens.get(&handle).is_some_and(|open| open.append);
         if appends { WriteAt::End } else { WriteAt::Offset(offset) }
     }
 
-    /// Bytes of an open file were written: through the pages, or past them.
+    /// Updates the caches after a write.
     pub(super) fn wrote<V: Vfs>(&self, vfs: &V, handle: HandleNumber, offset: u64, length: u64) {
         let open = self.state.lock().opens.get(&handle).copied();
         let Some(open) = open else { return };
@@ -268,7 +264,7 @@ impl Kernel {
             vfs.pages_passed(handle);
         }
         if open.append {
-            // The kernel takes the end that it knows of.
+            // The kernel uses its cached size as the position.
             self.drop_bytes(handle, 0, u64::MAX);
         } else {
             self.drop_bytes(handle, offset, length);
@@ -280,8 +276,8 @@ impl Kernel {
         });
     }
 
-    /// The size of a file was set.
-    pub(super) fn cut(&self, file: FileNumber, attr: &Attr) {
+    /// Updates the caches after a truncate.
+    pub(super) fn truncated(&self, file: FileNumber, attr: &Attr) {
         self.state.lock().change(file, |inode| {
             inode.drop_pages(0..u64::MAX);
             inode.size = attr.size;
@@ -289,7 +285,7 @@ impl Kernel {
         });
     }
 
-    /// Reads of an open file: past the pages, or through them.
+    /// Reads an open file, through the page cache unless it uses direct I/O.
     pub(super) async fn read<V: Vfs>(
         &self,
         vfs: &V,
@@ -309,7 +305,7 @@ impl Kernel {
         if is_beyond {
             let asked = self.asked();
             let attr = vfs.getattr(file).await?;
-            self.told(file, &attr, asked).await;
+            self.apply_attr(file, &attr, asked).await;
         }
         let mut bytes = Vec::new();
         loop {
@@ -325,7 +321,7 @@ impl Kernel {
         }
     }
 
-    /// What the page of a byte has of it and of what follows, up to `end` and the size of the file; and that.
+    /// Returns the cached bytes of the page at `at`, up to `end` and the size of the file; and that size.
     fn known(&self, file: FileNumber, at: u64, end: u64) -> (Option<Vec<u8>>, u64) {
         let state = self.state.lock();
         let Some(inode) = state.inodes.get(&file) else { return (None, 0) };
@@ -335,7 +331,7 @@ impl Kernel {
         (part, inode.size)
     }
 
-    /// Reads the pages of some bytes. An answer that is too short tells where the file ends.
+    /// Fetches the pages of a byte range. A short reply gives the size of the file.
     async fn read_pages<V: Vfs>(
         &self,
         vfs: &V,
@@ -360,7 +356,7 @@ impl Kernel {
         }
         let Some(inode) = state.inodes.get_mut(&file) else { return Ok(()) };
         if Some(inode.drops) != drops {
-            // The pages are gone: they are read again.
+            // Invalidated meanwhile: the caller reads them again.
             return Ok(());
         }
         for page in 0..length / PAGE {

@@ -1,4 +1,4 @@
-//! What must become of a call on the tree of one view.
+//! The expected outcome of a call on the tree of one view.
 
 use super::names::{Names, ObjectId};
 use super::path::split;
@@ -7,8 +7,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};
 
 impl Names {
-    /// What must become of a call that changes names or looks at them: errors that it may end with, none for
-    /// success.
+    /// Returns the errors with which a call on names may end; none if it must succeed.
     pub fn expect(&self, op: &Op) -> Vec<Errno> {
         self.judge(op).err().unwrap_or_default()
     }
@@ -17,7 +16,6 @@ impl Names {
         self.object(id).kind
     }
 
-    /// The directory of a path that is to be made.
     fn above(&self, path: &str) -> Result<(), Vec<Errno>> {
         let dir = self.find(split(path).0).map_err(|errno| vec![errno])?;
         if self.kind(dir) == FileKind::Directory { Ok(()) } else { Err(vec![Errno::ENOTDIR]) }
@@ -110,7 +108,7 @@ impl Names {
 
     fn judge_rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), Vec<Errno>> {
         let find = |path: &str| self.find(path).map_err(|errno| vec![errno]);
-        // Both directories are looked for first, in this order.
+        // The kernel resolves both directories first, in this order.
         self.above(from)?;
         self.above(to)?;
         let id = find(from)?;

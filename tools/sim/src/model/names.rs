@@ -1,4 +1,4 @@
-//! The tree of one view as it must be: every change is so everywhere from the moment its call returns.
+//! The expected tree of one view: a change is visible on every node from the moment its call returns.
 
 use super::data::{FileData, Moment};
 use super::path::{join, parts, split};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, FileKind};
 
-/// A file of the model.
+/// Identifies a file of the model.
 pub type ObjectId = u64;
 
 /// A file, directory or link.
@@ -15,38 +15,38 @@ pub type ObjectId = u64;
 pub struct Object {
     /// Kind of file.
     pub kind: FileKind,
-    /// Names in a directory.
+    /// The entries of a directory.
     pub children: BTreeMap<String, ObjectId>,
-    /// Names of it.
+    /// Number of its names.
     pub nlink: u32,
-    /// Permission bits, if they are known.
+    /// Permission bits; `None` if unknown.
     pub mode: Option<u16>,
-    /// The extended attribute; `None` in doubt.
+    /// The extended attribute; `None` if unknown.
     pub xattr: Option<Option<u64>>,
-    /// Target of a link, if it is known.
+    /// Target of a symbolic link; `None` if unknown.
     pub target: Option<String>,
-    /// Bytes.
+    /// Content.
     pub data: FileData,
-    /// Its number in the view, once somebody has seen it.
+    /// Its inode number, once a call has returned it.
     pub inode: Option<u64>,
-    /// When it was made.
-    pub born: Moment,
-    /// An fsync of it has returned.
+    /// When it was created.
+    pub created: Moment,
+    /// An fsync of it returned.
     pub is_synced: bool,
-    /// A call of which nobody knows what it did may have taken its last name: another file may have its number.
+    /// A call with unknown effect may have removed its last name: another file may have its inode number.
     pub may_be_gone: bool,
 }
 
-/// The tree.
+/// The tree of one view.
 #[derive(Clone, Debug)]
 pub struct Names {
     objects: BTreeMap<ObjectId, Object>,
     next: ObjectId,
-    /// Names of which nobody knows what became.
+    /// Names with unknown state.
     doubtful: BTreeSet<String>,
-    /// Names whose inodes are gone for good: nothing is known of them, and nothing can be done to them.
+    /// Names whose inodes are lost permanently; no call on them can succeed.
     lost: BTreeSet<String>,
-    /// Names that changed since everything was last made safe.
+    /// Names that changed since the last sync of everything.
     pub changed: BTreeSet<String>,
 }
 
@@ -59,7 +59,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// The tree at the start: the directories that are there from then on.
+    /// Creates the initial tree, with the directories in [`DIRS`].
     pub fn new() -> Self {
         let mut names = Self {
             objects: BTreeMap::new(),
@@ -76,7 +76,7 @@ impl Names {
         names
     }
 
-    fn add(&mut self, kind: FileKind, born: Moment) -> ObjectId {
+    fn add(&mut self, kind: FileKind, created: Moment) -> ObjectId {
         let id = self.next;
         self.next += 1;
         let object = Object {
@@ -88,7 +88,7 @@ impl Names {
             target: None,
             data: FileData::default(),
             inode: None,
-            born,
+            created,
             is_synced: false,
             may_be_gone: false,
         };
@@ -96,7 +96,7 @@ impl Names {
         id
     }
 
-    /// The file at a path.
+    /// Looks up a path.
     ///
     /// # Errors
     /// `ENOENT` or `ENOTDIR`.
@@ -112,17 +112,17 @@ impl Names {
         Ok(at)
     }
 
-    /// A file.
+    /// Returns a file.
     pub fn object(&self, id: ObjectId) -> &Object {
         &self.objects[&id]
     }
 
-    /// A file, to change it.
+    /// Returns a file for a change.
     pub fn object_mut(&mut self, id: ObjectId) -> &mut Object {
-        self.objects.get_mut(&id).expect("objects are never taken away")
+        self.objects.get_mut(&id).expect("objects are never removed")
     }
 
-    /// All files with names, by path; the root is not among them.
+    /// Returns all files by path, without the root.
     pub fn all(&self) -> BTreeMap<String, ObjectId> {
         let mut found = BTreeMap::new();
         let mut left = vec![(String::new(), ROOT)];
@@ -136,19 +136,19 @@ impl Names {
         found
     }
 
-    /// Every file, with a name or without.
+    /// Iterates over all files, including those without a name.
     pub fn objects_mut(&mut self) -> impl Iterator<Item = &mut Object> {
         self.objects.values_mut()
     }
 
-    /// Puts a new file at a path.
-    pub fn insert(&mut self, path: &str, kind: FileKind, born: Moment) -> ObjectId {
-        let id = self.add(kind, born);
+    /// Creates a file at a path.
+    pub fn insert(&mut self, path: &str, kind: FileKind, created: Moment) -> ObjectId {
+        let id = self.add(kind, created);
         self.set(path, Some(id));
         id
     }
 
-    /// Puts a file, or none, at a path whose directory is there.
+    /// Sets or removes the entry at a path, if its directory exists.
     pub fn set(&mut self, path: &str, id: Option<ObjectId>) {
         let (dir, name) = split(path);
         if let Ok(dir) = self.find(dir) {
@@ -161,26 +161,27 @@ impl Names {
         self.changed.insert(path.to_owned());
     }
 
-    /// Whether nobody knows what is at a path, or above it, or (`below`) below it.
+    /// Returns true if the state of a path or of a directory above it is unknown or, with `below`, that of a name below it.
     pub fn is_doubtful(&self, path: &str, below: bool) -> bool {
         let above = path.match_indices('/').map(|(at, _)| &path[..at]).chain([path]);
         let inside = |known: &String| below && known.starts_with(&format!("{path}/"));
         above.into_iter().any(|part| self.doubtful.contains(part)) || self.doubtful.iter().any(inside)
     }
 
-    /// Nobody knows what became of a name.
+    /// Marks the state of a name as unknown.
     pub fn doubt(&mut self, path: &str) {
         self.doubtful.insert(path.to_owned());
         self.changed.insert(path.to_owned());
     }
 
-    /// A name is all that is left of what was there.
+    /// Marks the inode of a name as lost.
     pub fn lose(&mut self, path: &str) {
         self.lost.insert(path.to_owned());
         self.doubtful.insert(path.to_owned());
     }
 
-    /// The other names of a file that goes with the one at a path: it counts no more, since a disk has forgotten some.
+    /// Returns the other names of a file with a link count of 1, which a disk that lost writes can leave: they lose their inode when the
+    /// name at `path` is removed.
     pub fn uncounted(&self, path: &str) -> Vec<String> {
         let Ok(id) = self.find(path) else { return Vec::new() };
         if self.object(id).nlink > 1 {
@@ -190,24 +191,24 @@ impl Names {
         others.map(|(name, _)| name).collect()
     }
 
-    /// Whether there are such names.
+    /// Returns true if the inode of a name is lost.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Names in doubt.
+    /// Returns the names with unknown state.
     pub fn doubtful(&self) -> &BTreeSet<String> {
         &self.doubtful
     }
 
-    /// Everything is known again.
+    /// Marks all states as known, except lost inodes.
     pub fn resolve(&mut self) {
         self.doubtful.clone_from(&self.lost);
         self.changed.clear();
         self.objects_mut().for_each(|object| object.may_be_gone = false);
     }
 
-    /// A call has succeeded; the file that an open made, found, or nothing.
+    /// Applies a successful call. Returns the file that it opened or created.
     pub fn apply(&mut self, op: &Op, moment: Moment) -> Option<ObjectId> {
         match op {
             Op::Open { path, .. } => match self.find(path) {
@@ -265,7 +266,7 @@ impl Names {
     fn remove(&mut self, path: &str) {
         if let Ok(id) = self.find(path) {
             self.uncounted(path).iter().for_each(|name| self.lose(name));
-            // What a disk has forgotten may have counted it.
+            // A disk may have lost the write that counted it.
             let object = self.object_mut(id);
             object.nlink = object.nlink.saturating_sub(1);
             self.set(path, None);

@@ -1,7 +1,7 @@
-//! What programs do on the nodes, and what goes wrong meanwhile: a list of steps that follows from a seed.
+//! A simulated program: the calls on the nodes and the faults to inject, as a list of steps generated from a seed.
 
+mod display;
 mod draw;
-mod words;
 
 pub use draw::draw;
 
@@ -11,79 +11,79 @@ use crate::world::{DiskFaults, WorldConfig};
 use tameike_core::View;
 use tameike_fabric::simulated::Weather;
 
-/// Something that goes wrong.
+/// A fault to inject, or an action of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// An agent dies; with `power` so does its machine.
+pub enum Injection {
+    /// An agent fails; with `power`, its node loses power.
     Kill {
-        /// Whose.
+        /// The node.
         node: usize,
-        /// Whether what is not synced is lost.
+        /// Everything that is not synced is lost.
         power: bool,
     },
-    /// What one node sends reaches the other no more.
-    Cut {
+    /// A network partition: messages of one node no longer reach another.
+    Partition {
         /// Sender.
         from: usize,
         /// Receiver.
         to: usize,
-        /// Nor the other way.
+        /// In both directions.
         both: bool,
     },
-    /// All links are whole again.
-    Mend,
-    /// The network changes.
+    /// All partitions end.
+    Heal,
+    /// Delays, losses and duplicates of messages change.
     Weather(Weather),
-    /// The shared file system fails.
+    /// Calls to the shared file system fail.
     Tree(TreeFaults),
-    /// The disks of a node fail.
+    /// Calls to the disks of a node fail.
     Disk(usize, DiskFaults),
-    /// A bit turns on the disk of a node.
+    /// A bit flips on the disk of a node.
     Rot(usize),
-    /// A bit turns in memory of a node.
+    /// A bit flips in memory of a node.
     Flip(usize),
-    /// A node has all files of the shared file system loaded.
+    /// A node warms all files of the shared file system.
     Warm(usize),
-    /// Calls that block take up to so many milliseconds on a node.
+    /// Maximum delay of blocking calls on a node, in milliseconds.
     Slow(usize, u64),
 }
 
-/// A part of a step.
+/// An event of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A program's call.
+    /// A system call.
     Call {
-        /// On which node.
+        /// The calling node.
         node: usize,
-        /// In which view.
+        /// The view of the path or file.
         view: View,
         /// The call.
         op: Op,
     },
-    /// Something goes wrong, so many microseconds after the step begins.
-    Trouble(u64, Trouble),
+    /// A fault, this many microseconds after the step begins.
+    Injection(u64, Injection),
 }
 
-/// What happens together.
+/// A step of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All at the same time; the step ends when all calls have.
+    /// Concurrent events; the step ends when all calls have returned.
     Together(Vec<Action>),
-    /// Milliseconds pass.
+    /// Lets this many milliseconds pass.
     Rest(u64),
-    /// All files are drained, whatever works and whatever not, and the receipt must be true.
+    /// Drains all files despite active faults; the receipt must be correct.
     Drain,
-    /// Everything is mended, the dead are started again, and everything is compared.
+    /// Ends all faults, restarts failed agents, and compares everything with the model.
     Check,
 }
 
-/// What a seed stands for.
+/// A cluster and the steps to run on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The cluster.
     pub world: WorldConfig,
-    /// What happens on it.
+    /// The steps.
     pub steps: Vec<Step>,
-    /// Whether the job ends with the death of all agents, and is recovered.
-    pub dies: bool,
+    /// All agents fail at the end of the job, and it is recovered.
+    pub crashes: bool,
 }

@@ -1,30 +1,27 @@
-//! Appends of several descriptors to one file at the same time: each lands whole at an end of its own (S6), in an order
-//! that only the file tells.
+//! Checks of concurrent appends: each must land whole at a distinct offset (S6), in an order that only the file shows.
 
 use super::{Call, Checked, End, Run};
-use crate::kernel::Told;
+use crate::kernel::Output;
 use crate::model::ObjectId;
 use crate::model::data::byte;
 use crate::op::Op;
 use std::collections::BTreeMap;
 use tameike_core::View;
 
-/// Most appends to one file at the same time: all their orders are tried.
+/// Maximum number of concurrent appends to one file; the check tries all their orders.
 pub(super) const APPENDS_MAX: usize = 4;
 
-/// An append of a race.
 struct Racer {
-    /// Which of the calls.
     call: usize,
     tag: u64,
     length: u64,
     is_acknowledged: bool,
-    /// What its node reads there afterwards.
+    /// The bytes that its node reads behind the old end afterwards.
     seen: Option<Vec<u8>>,
 }
 
 impl Racer {
-    /// Whether it may have landed `at` bytes behind the old end.
+    /// Returns true if it may have landed `at` bytes behind the old end.
     fn may_be_at(&self, at: u64) -> bool {
         let Some(seen) = &self.seen else { return true };
         let Some(found) = seen.get(at as usize..(at + self.length) as usize) else { return false };
@@ -32,8 +29,8 @@ impl Racer {
     }
 }
 
-/// Finds all orders in which the racers may have landed, one behind the other, from `at` on. What failed may have taken
-/// room or not.
+/// Finds all orders in which the appends may have landed, one behind the other, from `at` on. A failed append may have taken space
+/// or not.
 fn find_orders(
     racers: &[Racer],
     taken: &mut Vec<(usize, u64)>,
@@ -55,8 +52,8 @@ fn find_orders(
 }
 
 impl Run {
-    /// Finds out where appends that were made at the same time have landed.
-    pub(super) async fn place_appends(&mut self, calls: &mut [Call]) -> Checked {
+    /// Determines where concurrent appends landed.
+    pub(super) async fn locate_appends(&mut self, calls: &mut [Call]) -> Checked {
         let mut races = BTreeMap::<(usize, ObjectId), Vec<usize>>::new();
         for (number, call) in calls.iter().enumerate() {
             if let (Op::Write { .. }, Some(open), true) = (&call.op, &call.open, call.lands.is_some())
@@ -68,19 +65,19 @@ impl Run {
         for ((view, object), numbers) in races {
             let (view, first) = (View::ALL[view], &calls[numbers[0]]);
             if numbers.len() > 1 {
-                self.place_race(view, object, &numbers, calls).await?;
+                self.locate_race(view, object, &numbers, calls).await?;
             } else if self.may_have_lost(view)
                 && let (node, Some(end)) = (first.node, first.lands)
                 && self.model(view).object(object).data.ends_with_unpublished(node, end)
             {
-                // It is before that, if that was lost on its way.
+                // If an earlier unpublished write was lost, the append landed before its end.
                 self.model(view).object_mut(object).data.forget();
             }
         }
         Ok(())
     }
 
-    async fn place_race(
+    async fn locate_race(
         &mut self,
         view: View,
         object: ObjectId,
@@ -94,9 +91,9 @@ impl Run {
         for &number in numbers {
             let call = &calls[number];
             let Op::Write { slot, length, tag, .. } = call.op else { continue };
-            let is_acknowledged = matches!(call.end, End::Told(_));
+            let is_acknowledged = matches!(call.end, End::Returned(_));
             let read = Op::Read { slot, offset: end, length: total };
-            let seen = if is_acknowledged { self.look(call, read).await? } else { None };
+            let seen = if is_acknowledged { self.read_back(call, read).await? } else { None };
             racers.push(Racer { call: number, tag, length: u64::from(length), is_acknowledged, seen });
         }
         let mut orders = Vec::new();
@@ -104,7 +101,7 @@ impl Run {
         if orders.is_empty() && !self.may_have_lost(view) {
             let words: Vec<_> = numbers.iter().map(|&number| calls[number].op.to_string()).collect();
             return Err(format!(
-                "{}: appends at the same time do not all stand whole behind byte {end}, each once: {}",
+                "{}: concurrent appends are not all found whole, each once, behind byte {end}: {}",
                 view.as_str(),
                 words.join(" | ")
             ));
@@ -115,22 +112,22 @@ impl Run {
                     calls[racers[racer].call].lands = Some(end + at);
                 }
             }
-            // Nobody can tell which of them has which place.
+            // The order is ambiguous.
             _ => self.model(view).object_mut(object).data.forget(),
         }
         Ok(())
     }
 
-    /// What the descriptor of a call reads now, if its node lives and nothing keeps it from that.
-    async fn look(&mut self, call: &Call, read: Op) -> Checked<Option<Vec<u8>>> {
+    /// Reads through the descriptor of a call. `None` if its node has failed or a fault explains an error.
+    async fn read_back(&mut self, call: &Call, read: Op) -> Checked<Option<Vec<u8>>> {
         if !self.world.is_up(call.node) {
             return Ok(None);
         }
         let read = self.one(call.node, call.view, read, call.open.clone()).await?;
         self.judge_failure(&read, &[])?;
         Ok(match read.end {
-            End::Told(Told::Bytes(bytes)) => Some(bytes),
-            End::Told(_) | End::Failed(_) | End::Died => None,
+            End::Returned(Output::Bytes(bytes)) => Some(bytes),
+            End::Returned(_) | End::Failed(_) | End::NodeFailed => None,
         })
     }
 }

@@ -1,26 +1,26 @@
-//! What all nodes read of a file at a check.
+//! Compares the bytes of a file on all nodes at a check.
 
 use super::check::CHECK_SLOT;
 use super::{Checked, End, Open, Run};
-use crate::kernel::Told;
-use crate::model::{FileData, Looker, ObjectId};
+use crate::kernel::Output;
+use crate::model::{FileData, ObjectId, Reader};
 use crate::op::{Flags, Op};
 use crate::world::Flip;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, View};
 
-/// Bits of a file that have turned in memory of a node that reads it.
-pub(super) struct Turned(Vec<Flip>);
+/// Bits of a file that were flipped in memory of the reading node.
+pub(super) struct Flips(Vec<Flip>);
 
-impl Turned {
-    /// What a read has brought of a file with this content, but for these bits: nobody promises that they are found there. Others are
-    /// never shown them.
-    pub(super) fn undone(&self, data: &FileData, looker: Looker, offset: u64, bytes: &[u8]) -> Vec<u8> {
+impl Flips {
+    /// Returns the bytes of a read with these bits restored where the model does not allow them. A node need not detect flips in its own
+    /// memory, but must never send them to another node.
+    pub(super) fn reverted(&self, data: &FileData, reader: Reader, offset: u64, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for flip in &self.0 {
-            let Some((place, undone)) = flip.undone(offset, &bytes) else { continue };
-            if data.check(looker, offset + place as u64, 1, &bytes[place..=place]).is_err() {
-                bytes[place] = undone;
+            let Some((index, reverted)) = flip.reverted(offset, &bytes) else { continue };
+            if data.check(reader, offset + index as u64, 1, &bytes[index..=index]).is_err() {
+                bytes[index] = reverted;
             }
         }
         bytes
@@ -28,7 +28,7 @@ impl Turned {
 }
 
 impl Run {
-    /// All nodes must read the same, and what the model allows.
+    /// Reads a file on all nodes: the bytes must be equal, and allowed by the model.
     pub(super) async fn compare_bytes(
         &mut self,
         view: View,
@@ -40,21 +40,23 @@ impl Run {
         for node in 0..self.world.count() {
             let flags = Flags::default();
             let open = Op::Open { slot: CHECK_SLOT, path: path.to_owned(), flags };
-            let (call, Told::Opened(handle, _)) = self.must(node, view, open, None).await? else { continue };
+            let (call, Output::Opened(handle, _)) = self.must(node, view, open, None).await? else {
+                continue;
+            };
             let open = Open::new(handle, id, call.begun, flags);
             let read = self.read_whole(node, view, &open).await?;
             self.must(node, view, Op::Close { slot: CHECK_SLOT }, Some(open)).await?;
             let Some(bytes) = read else { continue };
-            let looker = Looker { node, opened: call.begun, now: call.begun };
-            let turned = self.turned(node, view, id);
-            let bytes = turned.undone(&self.model(view).object(id).data, looker, 0, &bytes);
+            let reader = Reader { node, opened: call.begun, now: call.begun };
+            let flips = self.flips(node, view, id);
+            let bytes = flips.reverted(&self.model(view).object(id).data, reader, 0, &bytes);
             let wrong = |why| format!("node {node}, {}: {path}: {why}", view.as_str());
             let is_settled = self.model(view).object(id).data.is_settled();
             if bytes.len() as u64 != size && is_settled {
-                return Err(wrong(format!("{} bytes were read of {size}", bytes.len())));
+                return Err(wrong(format!("the read returned {} of {size} bytes", bytes.len())));
             }
             let data = &self.model(view).object(id).data;
-            data.check(looker, 0, bytes.len() as u64 + 1, &bytes).map_err(wrong)?;
+            data.check(reader, 0, bytes.len() as u64 + 1, &bytes).map_err(wrong)?;
             if let Some(agreed) = &agreed
                 && *agreed != bytes
                 && is_settled
@@ -70,14 +72,13 @@ impl Run {
         Ok(agreed.unwrap_or_default())
     }
 
-    /// Bits of a file that have turned in memory of a node.
-    pub(super) fn turned(&mut self, node: usize, view: View, id: ObjectId) -> Turned {
-        let Some(inode) = self.model(view).object(id).inode else { return Turned(Vec::new()) };
-        Turned(self.world.flips(node).into_iter().filter(|flip| flip.is_of(view, inode)).collect())
+    /// Returns the flipped bits of a file in memory of a node.
+    pub(super) fn flips(&mut self, node: usize, view: View, id: ObjectId) -> Flips {
+        let Some(inode) = self.model(view).object(id).inode else { return Flips(Vec::new()) };
+        Flips(self.world.flips(node).into_iter().filter(|flip| flip.is_of(view, inode)).collect())
     }
 
-    /// All bytes of an open file. `None` where a disk has forgotten some that nobody had made safe, or where some have
-    /// rotted: a read says so.
+    /// Reads an open file. `None` if a read fails with EIO since a disk lost unsynced bytes, or bytes have rotted.
     async fn read_whole(&mut self, node: usize, view: View, open: &Open) -> Checked<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         loop {
@@ -91,8 +92,8 @@ impl Run {
                     self.damaged.insert((view.index(), open.object));
                     return Ok(None);
                 }
-                End::Told(Told::Bytes(part)) => bytes.extend_from_slice(part),
-                _ => return Err(call.failed_though_nothing_is_wrong()),
+                End::Returned(Output::Bytes(part)) => bytes.extend_from_slice(part),
+                _ => return Err(call.unexplained_failure()),
             }
             if bytes.len() as u64 - offset < UNIT_SIZE as u64 {
                 return Ok(Some(bytes));

@@ -1,9 +1,8 @@
-//! Everything is mended, the dead are started again, and every node must see the same tree with the same bytes,
-//! and it must be the model's.
+//! The check step: ends all faults, restarts failed agents, and compares the tree and bytes of every node with the model.
 
 use super::judge::paths;
 use super::{Call, Checked, End, Open, Run};
-use crate::kernel::Told;
+use crate::kernel::Output;
 use crate::model::{Names, ObjectId};
 use crate::op::{Flags, Op};
 use std::collections::BTreeMap;
@@ -11,24 +10,23 @@ use std::time::Duration;
 use tameike_agent::control::AgentMode;
 use tameike_core::{Attr, Errno, FileKind, View};
 
-/// After this long without trouble nothing of it is left: what was sent has arrived or is lost, and who was waited
-/// for has been given up or has answered.
+/// After this time without a fault, all its effects are over: messages have arrived or are lost, and every peer has answered or
+/// exceeded its time limit.
 const SETTLED: Duration = Duration::from_secs(90);
-/// The slot that checks use; programs have others.
 pub(super) const CHECK_SLOT: u8 = u8::MAX;
 
-/// A tree as a node sees it.
+/// A tree as a node shows it.
 pub(super) type Seen = BTreeMap<String, Attr>;
 
 impl Call {
-    pub(super) fn failed_though_nothing_is_wrong(&self) -> String {
+    pub(super) fn unexplained_failure(&self) -> String {
         let (node, view, op) = (self.node, self.view.as_str(), &self.op);
         match &self.end {
             End::Failed(fault) => {
-                format!("node {node}, {view}: {op}: nothing is wrong, but it fails with {fault}")
+                format!("node {node}, {view}: {op}: failed with {fault} without a fault to explain it")
             }
-            End::Told(told) => format!("node {node}, {view}: {op}: told {told:?}"),
-            End::Died => format!("node {node} died"),
+            End::Returned(output) => format!("node {node}, {view}: {op}: returned {output:?}"),
+            End::NodeFailed => format!("node {node} failed"),
         }
     }
 }
@@ -42,15 +40,15 @@ impl Run {
     }
 
     pub(super) async fn check(&mut self) -> Checked {
-        self.mend();
+        self.end_faults();
         loop {
             if self.must_restart {
                 self.restart(AgentMode::Serve).await?;
             }
             self.world.runtime().sleep(SETTLED).await;
             self.sync_open_files().await?;
-            self.heed_countdown();
-            // A countdown may have ended meanwhile.
+            self.apply_countdown();
+            // A countdown may have failed a call meanwhile.
             if !self.must_restart {
                 break;
             }
@@ -60,31 +58,30 @@ impl Run {
         self.settle_locks();
         self.was_full = false;
         self.judge_excused()?;
-        if std::mem::take(&mut self.journal_cut) {
-            self.remove_heirs().await?;
+        if std::mem::take(&mut self.journal_truncated) {
+            self.remove_reused_numbers().await?;
         }
         for view in self.views() {
             self.compare_view(view).await?;
         }
-        self.make_safe().await?;
+        self.sync_all().await?;
         self.compare_space().await
     }
 
-    /// All agents end, and are started again on their disks.
     pub(super) async fn restart(&mut self, mode: AgentMode) -> Checked {
         let power = self.power_lost;
         let lost = power || self.bytes_lost;
         self.check_stores(!lost)?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
-        self.forget_the_dead(&[]);
+        self.drop_failed_nodes(&[]);
         self.slots.clear();
         self.locks.clear();
         for view in self.views() {
             let model = self.model(view);
-            // Names and bytes of the shared file system are not the job's to lose.
+            // Names and closed bytes of the shared file system survive the agents.
             let is_shared = view == View::JobShared;
             model.objects_mut().for_each(|object| object.data.lose(!is_shared && !lost));
-            // Units of a file whose size died with its writer, or with its home, are not looked for when it is removed.
+            // If the size of a file was lost with its writer or its home, a removal does not find its units.
             let was_told = model.objects_mut().all(|object| object.data.is_settled());
             if is_shared {
                 let changed = model.changed.clone();
@@ -97,7 +94,7 @@ impl Run {
             }
         }
         if lost {
-            self.journal_cut = true;
+            self.journal_truncated = true;
             self.world.tree.retire_numbers();
         }
         self.has_losses |= power || self.disks_failed;
@@ -105,22 +102,23 @@ impl Run {
         self.start_agents(mode, power).await
     }
 
-    /// A journal that has lost its end knows files again that were removed, and may give what they held to who has their inode
-    /// numbers. The product never serves a view on such a journal (recovery goes by the removed file's name): those who have one are
-    /// removed, and nobody gets one from then on.
-    async fn remove_heirs(&mut self) -> Checked {
+    /// Removes files whose inode number also belongs to a removed file.
+    ///
+    /// A journal without its tail lists removed files, and could apply their state to new files with the same inode number. The product
+    /// never serves a view on such a journal (recovery checks the path), so this cannot occur outside of the simulator.
+    async fn remove_reused_numbers(&mut self) -> Checked {
         let model = self.model(View::Cache);
         let mut holders = BTreeMap::<u64, usize>::new();
         for inode in model.objects_mut().filter_map(|object| object.inode) {
             *holders.entry(inode).or_default() += 1;
         }
-        let mut heirs = model.all();
-        heirs.retain(|path, id| {
+        let mut reusing = model.all();
+        reusing.retain(|path, id| {
             let object = model.object(*id);
-            let is_heir = object.inode.is_some_and(|inode| holders[&inode] > 1);
-            object.kind == FileKind::File && is_heir && !model.is_doubtful(path, false)
+            let is_reused = object.inode.is_some_and(|inode| holders[&inode] > 1);
+            object.kind == FileKind::File && is_reused && !model.is_doubtful(path, false)
         });
-        for path in heirs.into_keys() {
+        for path in reusing.into_keys() {
             self.remove(View::Cache, path).await?;
         }
         Ok(())
@@ -134,7 +132,6 @@ impl Run {
         Ok(())
     }
 
-    /// What was written through open files is published.
     async fn sync_open_files(&mut self) -> Checked {
         let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
         for ((node, view, slot), open) in open {
@@ -152,14 +149,14 @@ impl Run {
         view: View,
         op: Op,
         open: Option<Open>,
-    ) -> Checked<(Call, Told)> {
+    ) -> Checked<(Call, Output)> {
         let call = self.one(node, view, op, open).await?;
         match &call.end {
-            End::Told(told) => {
-                let told = told.clone();
-                Ok((call, told))
+            End::Returned(output) => {
+                let output = output.clone();
+                Ok((call, output))
             }
-            End::Failed(_) | End::Died => Err(call.failed_though_nothing_is_wrong()),
+            End::Failed(_) | End::NodeFailed => Err(call.unexplained_failure()),
         }
     }
 
@@ -167,7 +164,8 @@ impl Run {
         let mut seen = Seen::new();
         let mut left = vec![String::new()];
         while let Some(dir) = left.pop() {
-            let (_, Told::Names(names)) = self.must(node, view, Op::List { path: dir.clone() }, None).await?
+            let (_, Output::Names(names)) =
+                self.must(node, view, Op::List { path: dir.clone() }, None).await?
             else {
                 continue;
             };
@@ -175,16 +173,16 @@ impl Run {
                 let path = crate::model::path::join(&dir, &name);
                 let call = self.one(node, view, Op::Stat { path: path.clone() }, None).await?;
                 match &call.end {
-                    End::Told(Told::Attr(attr)) => {
+                    End::Returned(Output::Attr(attr)) => {
                         if attr.kind == FileKind::Directory {
                             left.push(path.clone());
                         }
                         seen.insert(path, (**attr).clone());
                     }
-                    End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_hang(view, &path) => {
+                    End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_be_orphan(view, &path) => {
                         self.model(view).lose(&path);
                     }
-                    _ => return Err(call.failed_though_nothing_is_wrong()),
+                    _ => return Err(call.unexplained_failure()),
                 }
             }
         }
@@ -212,31 +210,30 @@ impl Run {
         }
         self.adopt(view, &first);
         let files: Vec<_> = self.model(view).all().into_iter().collect();
-        let mut told = BTreeMap::new();
+        let mut contents = BTreeMap::new();
         for (path, id) in files {
-            if self.model(view).object(id).kind == FileKind::File && !told.contains_key(&id) {
+            if self.model(view).object(id).kind == FileKind::File && !contents.contains_key(&id) {
                 let bytes =
                     self.compare_bytes(view, &path, id, first.get(&path).map_or(0, |attr| attr.size)).await?;
-                told.insert(id, bytes);
+                contents.insert(id, bytes);
             }
         }
         self.give_up_damaged(view);
         self.remove_unsettled(view).await?;
-        for (id, bytes) in told {
+        for (id, bytes) in contents {
             let moment = self.moment();
             self.model(view).object_mut(id).data.agree(bytes, moment);
         }
         Ok(())
     }
 
-    /// Files of which a write has failed, or was lost with an agent: one node may see it and the other not, and
-    /// nobody promises otherwise. They are removed, so that all that comes after is known.
+    /// Removes files with a write that failed or was lost with an agent: nodes may see different content, which SEMANTICS allows.
     async fn remove_unsettled(&mut self, view: View) -> Checked {
         let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
         for ((node, in_view, slot), open) in open {
             if in_view == view.index() && !self.model(view).object(open.object).data.is_settled() {
                 self.slots.remove(&(node, in_view, slot));
-                // What it says was told before, or is said once more.
+                // A close may report the same error again.
                 let call = self.one(node, view, Op::Close { slot }, Some(open)).await?;
                 self.end_locks(&call);
             }
@@ -245,7 +242,7 @@ impl Run {
             let object = self.model(view).object(id);
             if object.kind == FileKind::File && !object.data.is_settled() {
                 if self.may_be_damaged(view, id) {
-                    // One with other names is brought to the shared file system first, which lost bytes cannot be.
+                    // Removing one of several names flushes the file first, which fails for lost bytes.
                     self.must(0, view, Op::Truncate { path: path.clone(), size: 0 }, None).await?;
                 }
                 self.remove(view, path).await?;
@@ -259,7 +256,7 @@ impl Run {
         model.find(path).is_ok_and(|id| model.object(id).data.is_settled())
     }
 
-    /// What nobody doubts must be there, and nothing else.
+    /// Compares names: all that are not in doubt must exist, and no others.
     fn compare_names(&mut self, view: View, seen: &Seen) -> Checked {
         let name = view.as_str();
         let model = self.model(view);
@@ -271,7 +268,7 @@ impl Run {
             let object = model.object(*id);
             let Some(attr) = seen.get(path) else {
                 return Err(format!(
-                    "{name}: {path} is lost; there is {:?}",
+                    "{name}: {path} is missing; the view has {:?}",
                     seen.keys().collect::<Vec<_>>()
                 ));
             };
@@ -284,13 +281,13 @@ impl Run {
         }
         for path in seen.keys() {
             if !all.contains_key(path) && !model.is_doubtful(path, false) {
-                return Err(format!("{name}: {path} is there, and should not be: there is {}", paths(model)));
+                return Err(format!("{name}: {path} exists, and should not; the model has {}", paths(model)));
             }
         }
         Ok(())
     }
 
-    /// What was in doubt is as it was found to be.
+    /// Adopts the observed state of everything that was in doubt.
     fn adopt(&mut self, view: View, seen: &Seen) {
         let moment = self.moment();
         let model = self.model(view);
@@ -298,7 +295,7 @@ impl Run {
         let known: BTreeMap<u64, ObjectId> =
             all.values().filter_map(|&id| Some((model.object(id).inode?, id))).collect();
         for path in model.doubtful().clone() {
-            // Deepest first would leave names below a name that goes.
+            // Parents first: deepest first would leave names below a name that is removed.
             if !seen.contains_key(&path) {
                 model.set(&path, None);
             }
@@ -312,7 +309,7 @@ impl Run {
                     id
                 }
                 _ if model.find(path).is_ok_and(|id| {
-                    // It may have several names.
+                    // A file may have several names.
                     model.object(id).inode.is_none_or(|inode| inode == attr.inode.0)
                         && model.object(id).kind == attr.kind
                 }) =>
@@ -340,8 +337,8 @@ impl Run {
         }
     }
 
-    /// Everything that is known to be there survives whatever comes.
-    pub(super) async fn make_safe(&mut self) -> Checked {
+    /// Fsyncs all files and directories, so that their known state survives any fault.
+    pub(super) async fn sync_all(&mut self) -> Checked {
         for view in self.views() {
             let all = self.model(view).all();
             let mut dirs = vec![String::new()];
@@ -351,7 +348,7 @@ impl Run {
                     FileKind::File => {
                         let flags = Flags { write: true, ..Flags::default() };
                         let open = Op::Open { slot: CHECK_SLOT, path, flags };
-                        let (call, Told::Opened(handle, _)) = self.must(0, view, open, None).await? else {
+                        let (call, Output::Opened(handle, _)) = self.must(0, view, open, None).await? else {
                             continue;
                         };
                         let open = Open::new(handle, id, call.begun, flags);
@@ -370,7 +367,7 @@ impl Run {
     }
 }
 
-/// Whether a tree has a file at a path.
+/// Returns the regular file at a path.
 pub(super) fn file_at(names: &Names, path: &str) -> Option<ObjectId> {
     let id = names.find(path).ok()?;
     (names.object(id).kind == FileKind::File).then_some(id)

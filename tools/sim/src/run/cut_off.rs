@@ -1,4 +1,4 @@
-//! Files that programs were writing when their node died.
+//! Files that were open for writing when their node failed: the receipt must call them cut off (S45).
 
 use super::{Call, Checked, End, Open, Run};
 use crate::model::ObjectId;
@@ -8,7 +8,7 @@ use tameike_core::View;
 use tameike_core::receipt::{FileOutcome, Receipt};
 
 impl Run {
-    /// The open files of the cache view that may be written to, with their nodes.
+    /// Iterates over files of the cache view that are open for writing, with their nodes.
     fn writable(&self) -> impl Iterator<Item = (usize, &Open)> + '_ {
         let cache = View::Cache.index();
         let writable =
@@ -16,7 +16,7 @@ impl Run {
         writable.map(|((node, ..), open)| (*node, open))
     }
 
-    /// Takes note of a write to a file, or of a lock, which has what was written before it committed (S45).
+    /// Records a write to a file, or a lock call, which commits earlier writes (S45).
     pub(super) fn note_commit(&mut self, call: &Call) {
         let is_committed = match call.op {
             Op::Write { .. } => false,
@@ -31,14 +31,16 @@ impl Run {
         }
     }
 
-    /// Keeps in mind what was open for writing on these nodes, which have died, or was about to be.
-    pub(super) fn note_cut_off(&mut self, dead: &BTreeSet<usize>, calls: &[Call]) {
-        let open = self.writable().filter(|(node, _)| dead.contains(node));
+    /// Records the files that were open for writing, or being opened, on failed nodes.
+    pub(super) fn note_cut_off(&mut self, failed: &BTreeSet<usize>, calls: &[Call]) {
+        let open = self.writable().filter(|(node, _)| failed.contains(node));
         let open: Vec<_> = open.map(|(_, open)| open.object).collect();
         self.cut_off.extend(open);
-        for call in calls.iter().filter(|call| call.view == View::Cache && dead.contains(&call.node)) {
-            if let (Op::Open { path, flags: Flags { write: true, .. }, .. }, End::Told(_) | End::Died) =
-                (&call.op, &call.end)
+        for call in calls.iter().filter(|call| call.view == View::Cache && failed.contains(&call.node)) {
+            if let (
+                Op::Open { path, flags: Flags { write: true, .. }, .. },
+                End::Returned(_) | End::NodeFailed,
+            ) = (&call.op, &call.end)
             {
                 let object = self.model(View::Cache).find(path);
                 self.cut_off.extend(object);
@@ -46,7 +48,7 @@ impl Run {
         }
     }
 
-    /// Writes to a new file of the cache view, and leaves it open.
+    /// Writes to a new file of the cache view and leaves it open.
     pub(super) async fn leave_open(&mut self) -> Checked {
         const SLOT: u8 = u8::MAX;
         let _pause = self.world.countdown.pause();
@@ -65,7 +67,7 @@ impl Run {
         Ok(())
     }
 
-    /// Files to which some node has written what neither a close nor an fsync has covered, nor a lock.
+    /// Returns the files with writes that no close, fsync or lock call covers.
     pub(super) fn being_written(&mut self) -> BTreeSet<ObjectId> {
         let writable = self.writable().filter(|(_, open)| !open.is_committed);
         let writable: Vec<_> = writable.map(|(node, open)| (node, open.object)).collect();
@@ -75,11 +77,11 @@ impl Run {
         writable.into_iter().filter(is_written).map(|(_, object)| object).collect()
     }
 
-    /// Compares the files that a receipt calls cut off (S45) with those that were open: it names no others, and all of `named`.
+    /// Compares the files that a receipt calls cut off (S45) with those that were open: it may list no others, and must list `named`.
     pub(super) fn compare_cut_off(&mut self, receipt: &Receipt, named: &BTreeSet<ObjectId>) -> Checked {
         let cut_off = self.cut_off.clone();
         if self.has_losses {
-            // Journals that have lost their ends know neither.
+            // Journals without their tails list neither.
             return Ok(());
         }
         let model = self.model(View::Cache);
@@ -87,7 +89,7 @@ impl Run {
             let is_known = model.find(&entry.path).is_ok_and(|object| cut_off.contains(&object));
             if !is_known && !model.is_doubtful(&entry.path, false) {
                 return Err(format!(
-                    "nobody was writing it when a node died, and the receipt says {entry:?}"
+                    "no process was writing the file when a node failed, but the receipt has {entry:?}"
                 ));
             }
         }
@@ -101,7 +103,7 @@ impl Run {
             {
                 let paths: Vec<_> = paths().collect();
                 return Err(format!(
-                    "{paths:?}: it was being written when the job was cut off, which the receipt does not say"
+                    "{paths:?}: the file was being written when the job failed, but the receipt does not list it as cut off"
                 ));
             }
         }

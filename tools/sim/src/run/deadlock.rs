@@ -1,11 +1,11 @@
-//! Detection of deadlocks between owners of locks: circles in the graph of waits, which would last for ever (S21).
+//! Deadlock detection: cycles in the wait-for graph of lock owners (S21).
 
 use std::collections::BTreeSet;
 
-/// An owner of locks in any number of files: its view, its node, and its number there.
+/// A lock owner: its view, its node, and its number there.
 pub(super) type Owner = (usize, usize, u64);
 
-/// The graph of waits: each edge leads from an owner that waits to the owner of a lock for which it waits.
+/// The wait-for graph: each edge leads from a waiting owner to the owner of a lock that blocks it.
 pub(super) struct Waits(Vec<(Owner, Owner)>);
 
 impl Waits {
@@ -13,7 +13,7 @@ impl Waits {
         Self(edges.collect())
     }
 
-    /// Whether an owner waits, directly or not, for itself.
+    /// Returns true if an owner waits for itself, directly or not.
     pub(super) fn lead_back(&self, start: Owner) -> bool {
         let (mut seen, mut left) = (BTreeSet::new(), vec![start]);
         while let Some(owner) = left.pop() {

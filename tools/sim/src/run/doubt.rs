@@ -1,4 +1,4 @@
-//! What the model does not know after a call that failed.
+//! Marks state of the model as unknown after a failed call.
 
 use super::{Call, Run};
 use crate::model::{ObjectId, Source, Write};
@@ -6,12 +6,11 @@ use crate::op::Op;
 use tameike_core::View;
 
 impl Run {
-    /// It may have done what it was asked for, or not, or do it later.
+    /// A failed call may have taken effect, or not, or take effect later.
     pub(super) fn doubt_change(&mut self, call: &Call) {
         let model = self.model(call.view);
         for path in call.op.paths() {
-            // It may have sent what its node had written there, and lost it on the way: a close will tell (S4), a read may
-            // show it before.
+            // The call may have sent earlier writes of its node and lost them: the next close reports that (S4), a read may show it before.
             if let Ok(id) = model.find(path) {
                 model.object_mut(id).data.doubt(call.node);
             }
@@ -19,7 +18,7 @@ impl Run {
         match &call.op {
             Op::Truncate { path, size } => {
                 if let Ok(object) = model.find(path) {
-                    self.push_cut(call, object, *size);
+                    self.push_truncation(call, object, *size);
                 }
             }
             Op::Chmod { path, .. } => {
@@ -33,13 +32,13 @@ impl Run {
                 }
             }
             Op::Open { path, flags, .. } => match model.find(path) {
-                Ok(object) if flags.truncate => self.push_cut(call, object, 0),
+                Ok(object) if flags.truncate => self.push_truncation(call, object, 0),
                 Ok(_) => {}
                 Err(_) if flags.create => model.doubt(path),
                 Err(_) => {}
             },
             op => {
-                // The shared file system gives the number of a removed file to the next one.
+                // The shared file system reuses the inode number of a removed file.
                 if let (View::Cache, Op::Unlink { path } | Op::Rename { to: path, .. }) = (call.view, op)
                     && let Ok(id) = model.find(path)
                 {
@@ -58,7 +57,7 @@ impl Run {
             node: call.node,
             offset: size,
             length: u64::MAX,
-            source: Source::Cut,
+            source: Source::Truncation,
             begun: call.begun,
             acknowledged: call.ended,
             published: None,

@@ -1,8 +1,8 @@
-//! The end of a job: the drain with its receipt, recovery after the death of all agents, and that nothing is left.
+//! The end of a job: the last drain with its receipt, recovery after all agents failed, and a check for leaked space.
 
 use super::check::file_at;
 use super::{Checked, Run};
-use crate::model::Looker;
+use crate::model::Reader;
 use crate::op::Op;
 use crate::tree::Content;
 use std::collections::BTreeSet;
@@ -11,14 +11,14 @@ use tameike_agent::control::AgentMode;
 use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::{FileKind, View};
 
-/// A drain that takes longer never ends.
+/// After this time a drain counts as hung.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1200);
-/// Long enough for what runs behind.
+/// Longer than any background work takes.
 const BEHIND: Duration = Duration::from_secs(90);
 
 impl Run {
-    pub(super) async fn finish(&mut self, dies: bool) -> Checked {
-        if dies {
+    pub(super) async fn finish(&mut self, crashes: bool) -> Checked {
+        if crashes {
             return self.recover().await;
         }
         self.check().await?;
@@ -29,7 +29,7 @@ impl Run {
         if self.has_losses { Ok(()) } else { self.remove_all().await }
     }
 
-    /// Drains in the middle of whatever goes on: what the receipt says is safe must be.
+    /// Drains while programs and faults are active: files that the receipt calls complete must be.
     pub(super) async fn drain(&mut self) -> Checked {
         let begun = self.moment();
         let world = self.world.clone();
@@ -45,21 +45,21 @@ impl Run {
             let Some((_, content)) = files.iter().find(|(path, _)| *path == entry.path.as_bytes()) else {
                 return Err(wrong("there is no such file".to_owned()));
             };
-            let looker = Looker { node: usize::MAX, opened: begun, now: begun };
-            let checked = model.object(id).data.check(looker, 0, content.size + 1, &whole(content));
+            let reader = Reader { node: usize::MAX, opened: begun, now: begun };
+            let checked = model.object(id).data.check(reader, 0, content.size + 1, &whole(content));
             checked.map_err(wrong)?;
         }
         Ok(())
     }
 
-    /// All agents die; others come, drain what they find, and go.
+    /// All agents fail; new ones start in recovery mode and drain the journals.
     async fn recover(&mut self) -> Checked {
         self.leave_open().await?;
         let power = !self.volatile && self.rotten.is_empty() && self.moment() & 1 == 0;
         let being_written = if power || self.log_broken { BTreeSet::new() } else { self.being_written() };
         (0..self.world.count()).for_each(|node| self.world.kill(node, power));
         self.power_lost |= power;
-        self.mend();
+        self.end_faults();
         self.restart(AgentMode::Recover).await?;
         self.end_excuses();
         self.judge_excused()?;
@@ -69,9 +69,9 @@ impl Run {
         self.compare_shared(&receipt, true)
     }
 
-    /// The last drain, which must be complete; one in which a countdown has let a call fail is repeated.
+    /// Runs the last drain, which must be complete. Repeats it if a countdown failed a call in it.
     async fn drain_whole(&mut self, mode: AgentMode) -> Checked<Receipt> {
-        self.heed_countdown();
+        self.apply_countdown();
         loop {
             if self.must_restart {
                 self.restart(mode).await?;
@@ -79,30 +79,30 @@ impl Run {
             let world = self.world.clone();
             let drained = self.world.runtime().timeout(DRAIN_LIMIT, world.drain(true)).await;
             let receipt = drained.ok_or_else(|| format!("a drain does not end within {DRAIN_LIMIT:?}"))?;
-            // Which files may be cut off is looked at by the caller.
+            // The caller checks the files that are cut off.
             if receipt.is_drained() || self.has_losses || self.lacks_only_rotten(&receipt) {
                 return Ok(receipt);
             }
-            if !self.heed_countdown() {
-                return Err(format!("a drain with nothing wrong is not complete: {receipt:?}"));
+            if !self.apply_countdown() {
+                return Err(format!("a drain without a fault is not complete: {receipt:?}"));
             }
         }
     }
 
-    /// Space that is taken though all files are removed.
+    /// Returns the bytes in use after all files were removed.
     fn leaked(&self, view: View) -> u64 {
         match view {
-            // What makes the file of these units had not reached the log that broke, or died with its agent.
+            // The creation of these units' file did not reach the log before the failed sync, or was lost with its agent.
             View::JobShared if self.log_broken || self.has_orphans => 0,
-            // Clean bytes whose home could not be told of the removal go when room is needed.
-            View::Cache if self.world.countdown.met().is_some() || self.was_unreachable => {
+            // A home that missed the removal evicts the clean bytes when it needs space.
+            View::Cache if self.world.countdown.injected().is_some() || self.was_unreachable => {
                 self.world.space(view, |space| space.dirty)
             }
             _ => self.world.space(view, |space| space.used),
         }
     }
 
-    /// What the shared file system keeps, whatever happens, is what the job wrote, and what the receipt says.
+    /// Compares the durable content of the shared file system with the model and the receipt.
     fn compare_shared(&mut self, receipt: &Receipt, recovered: bool) -> Checked {
         let now = self.moment();
         let files: Vec<_> = self.world.tree.files(true);
@@ -115,21 +115,21 @@ impl Run {
                 continue;
             }
             let Some(id) = file_at(model, &path) else {
-                return Err(format!("the shared file system has {path}, which should not be there"));
+                return Err(format!("the shared file system has {path}, which should not exist"));
             };
             let bytes = whole(content);
-            let looker = Looker { node: usize::MAX, opened: now, now };
+            let reader = Reader { node: usize::MAX, opened: now, now };
             let data = &model.object(id).data;
             let wrong = |why| {
                 format!("the shared file system's {path} after the drain (recovered: {recovered}): {why}")
             };
-            data.check(looker, 0, content.size + 1, &bytes).map_err(wrong)?;
-            // A journal that has lost its end takes what the job has flushed since for another program's, and says so.
+            data.check(reader, 0, content.size + 1, &bytes).map_err(wrong)?;
+            // A journal without its tail takes later flushes for changes of another program, and notes that.
             let is_of_then = |entry: &FileReceipt| has_losses && !entry.note.is_empty();
             let entries = receipt.files.iter().filter(|entry| entry.path == path && entry.is_complete());
             for entry in entries.filter(|entry| !is_of_then(entry)) {
                 let checksum = blake3::hash(&bytes).to_hex().to_string();
-                // Of a file that is another's by now the receipt gives no checksum.
+                // A file that another program changed has no checksum.
                 let is_whole = !entry.checksum.is_empty() && !entry.checksum.contains(':');
                 if entry.size != content.size || (is_whole && entry.checksum != checksum) {
                     return Err(wrong(format!(
@@ -148,7 +148,6 @@ impl Run {
         Ok(())
     }
 
-    /// All files are removed: nothing is left of them.
     async fn remove_all(&mut self) -> Checked {
         let open: Vec<_> = self.slots.iter().map(|(name, open)| (*name, open.clone())).collect();
         for ((node, view, slot), open) in open {
@@ -172,13 +171,13 @@ impl Run {
         self.world.runtime().sleep(BEHIND).await;
         let receipt = self.world.drain(false).await;
         if !receipt.is_complete() {
-            return Err(format!("all files are removed, and a drain is not complete: {receipt:?}"));
+            return Err(format!("a drain after the removal of all files is not complete: {receipt:?}"));
         }
         for view in [View::JobShared, View::Cache] {
             let used = self.leaked(view);
             if used > 0 {
                 return Err(format!(
-                    "{}: all files are removed, and {used} bytes are still in use",
+                    "{}: {used} bytes are in use after the removal of all files",
                     view.as_str()
                 ));
             }

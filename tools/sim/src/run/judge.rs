@@ -1,8 +1,8 @@
-//! Whether what calls were told may be.
+//! Checks the results of calls against the model.
 
 use super::{Call, Checked, End, Open, Run};
-use crate::kernel::Told;
-use crate::model::{FileData, Looker, Names, ObjectId, Source, Write};
+use crate::kernel::Output;
+use crate::model::{FileData, Names, ObjectId, Reader, Source, Write};
 use crate::op::Op;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_core::{Attr, Errno, FileKind, View};
@@ -12,38 +12,39 @@ impl Call {
         format!("node {}, {}: {}: {why}", self.node, self.view.as_str(), self.op)
     }
 
-    /// Whether another call of the same step writes to the file of this one on its node.
+    /// Returns true if another call of the step writes to the same file on the same node.
     fn is_beside_write(&self, other: &Self) -> bool {
         let object = |call: &Self| call.open.as_ref().map(|open| open.object);
         matches!(other.op, Op::Write { .. })
             && (other.node, other.view, object(other)) == (self.node, self.view, object(self))
     }
 
-    fn told(&self) -> Option<&Told> {
+    fn output(&self) -> Option<&Output> {
         match &self.end {
-            End::Told(told) => Some(told),
-            End::Failed(_) | End::Died => None,
+            End::Returned(output) => Some(output),
+            End::Failed(_) | End::NodeFailed => None,
         }
     }
 }
 
 impl Run {
-    /// Judges the calls of a step: at most one of a view changed names, the others saw the tree before or after.
+    /// Checks the calls of a step. At most one per view changes names; the others saw the tree before or after it.
     pub(super) fn judge(&mut self, calls: Vec<Call>) -> Checked {
-        let (mut changes, looks): (Vec<_>, Vec<_>) =
+        let (mut changes, queries): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|call| call.op.changes_names() || call.op.changes_inode());
-        let (files, looks): (Vec<_>, Vec<_>) = looks.into_iter().partition(|call| call.op.slot().is_some());
+        let (files, queries): (Vec<_>, Vec<_>) =
+            queries.into_iter().partition(|call| call.op.slot().is_some());
         self.take_writes(&files)?;
         self.unnamed = changes.iter().filter_map(|call| self.may_unname(call)).collect();
-        let before: Vec<Checked> = looks.iter().map(|call| self.judge_look(call)).collect();
+        let before: Vec<Checked> = queries.iter().map(|call| self.judge_query(call)).collect();
         self.unnamed.clear();
         changes.sort_by_cached_key(|call| self.moment_of(call));
         for call in &changes {
             self.judge_change(call)?;
         }
-        for (call, before) in looks.iter().zip(before) {
+        for (call, before) in queries.iter().zip(before) {
             if before.is_err() {
-                self.judge_look(call).map_err(|_| before.err().unwrap_or_default())?;
+                self.judge_query(call).map_err(|_| before.err().unwrap_or_default())?;
             }
         }
         for call in &files {
@@ -59,55 +60,55 @@ impl Run {
         Ok(())
     }
 
-    /// Whether a failure may be: `true` when it leaves doubt about what the call did.
+    /// Checks that the outcome is allowed. Returns true if the effect of the call is unknown.
     pub(super) fn judge_failure(&mut self, call: &Call, expected: &[Errno]) -> Checked<bool> {
         match &call.end {
-            End::Told(_) if expected.is_empty() => Ok(false),
-            End::Told(_) => {
+            End::Returned(_) if expected.is_empty() => Ok(false),
+            End::Returned(_) => {
                 let errnos: Vec<_> = expected.iter().map(|errno| errno.describe()).collect();
-                Err(call.wrong(format!("succeeded, and should fail with {}", errnos.join(" or "))))
+                Err(call.wrong(format!("succeeded, but should fail with {}", errnos.join(" or "))))
             }
             End::Failed(fault) if expected.contains(&fault.errno) => Ok(false),
             End::Failed(fault) if self.is_excused(call.view, fault.errno) => {
                 self.excused += 1;
                 Ok(true)
             }
-            End::Failed(fault) if fault.errno == Errno::EIO && self.may_tell_of_rot(call) => Ok(true),
+            End::Failed(fault) if fault.errno == Errno::EIO && self.may_report_rot(call) => Ok(true),
             End::Failed(fault) if self.may_be_full(call, fault.errno) => Ok(true),
             End::Failed(fault) if fault.errno == Errno::ESTALE && self.may_have_missed_removal(call) => {
                 Ok(true)
             }
-            End::Failed(fault) if fault.errno == Errno::EIO && self.tells_of_sync(call) => Ok(true),
+            End::Failed(fault) if fault.errno == Errno::EIO && self.reports_failed_sync(call) => Ok(true),
             End::Failed(fault) => Err(call.wrong(format!("failed with {fault}"))),
-            End::Died => Ok(true),
+            End::NodeFailed => Ok(true),
         }
     }
 
-    /// A node that could not be reached has not heard of a removal, and of its descriptors nobody knows (S10).
+    /// Returns true if the call may fail with ESTALE: its node was unreachable and missed the removal of the file (S10).
     fn may_have_missed_removal(&mut self, call: &Call) -> bool {
         let was_unreachable = self.was_unreachable && call.view == View::Cache;
         let object = call.open.as_ref().filter(|_| was_unreachable).map(|open| open.object);
         object.is_some_and(|object| self.model(call.view).object(object).nlink == 0)
     }
 
-    /// Descriptors of a file without a name are those of the shared file system, which tells each once of a sync that has
-    /// failed since it was opened, though it was repeated (S4).
-    fn tells_of_sync(&mut self, call: &Call) -> bool {
+    /// Returns true if the call may report a failed sync of an unlinked file: the shared file system reports it once to each descriptor
+    /// that was open then, even if a repeated sync succeeded (S4).
+    fn reports_failed_sync(&mut self, call: &Call) -> bool {
         let (Some(open), Op::Fsync { slot } | Op::Close { slot }) = (&call.open, &call.op) else {
             return false;
         };
         let is_orphan = self.model(call.view).object(open.object).nlink == 0;
-        if call.view != View::Cache || !self.tree_syncs_failed || !is_orphan || open.has_heard {
+        if call.view != View::Cache || !self.tree_syncs_failed || !is_orphan || open.has_reported {
             return false;
         }
         if let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), *slot)) {
-            open.has_heard = true;
+            open.has_reported = true;
         }
         true
     }
 
-    /// A call that only looks at names and attributes.
-    fn judge_look(&mut self, call: &Call) -> Checked {
+    /// Checks a call that only reads names and attributes.
+    fn judge_query(&mut self, call: &Call) -> Checked {
         if call.op.paths().iter().any(|path| self.model(call.view).is_doubtful(path, false)) {
             return Ok(());
         }
@@ -115,24 +116,24 @@ impl Run {
         if self.judge_failure(call, &expected)? {
             return Ok(());
         }
-        let Some(told) = call.told() else { return Ok(()) };
+        let Some(output) = call.output() else { return Ok(()) };
         let [path] = call.op.paths()[..] else { return Ok(()) };
         let model = self.model(call.view);
         let id = model.find(path).map_err(|errno| call.wrong(errno.describe()))?;
-        match told {
-            Told::Attr(attr) => self.judge_attr(call, id, attr),
-            Told::Names(found) => {
+        match output {
+            Output::Attr(attr) => self.judge_attr(call, id, attr),
+            Output::Names(found) => {
                 let names = &model.object(id).children;
                 let doubtful = |name: &str| model.is_doubtful(&crate::model::path::join(path, name), false);
                 let missing = names.keys().find(|name| !found.contains_key(*name) && !doubtful(name));
                 let excess = found.keys().find(|name| !names.contains_key(*name) && !doubtful(name));
                 match (missing, excess) {
                     (Some(name), _) => Err(call.wrong(format!("{name} is missing"))),
-                    (_, Some(name)) => Err(call.wrong(format!("{name} is not there"))),
+                    (_, Some(name)) => Err(call.wrong(format!("{name} should not exist"))),
                     (None, None) => Ok(()),
                 }
             }
-            Told::Bytes(bytes) => {
+            Output::Bytes(bytes) => {
                 let object = model.object(id);
                 match (&call.op, &object.xattr) {
                     (Op::GetXattr { .. }, Some(known)) => {
@@ -140,22 +141,21 @@ impl Run {
                         if *bytes == wanted {
                             Ok(())
                         } else {
-                            Err(call.wrong(format!("told {bytes:?}, not {wanted:?}")))
+                            Err(call.wrong(format!("returned {bytes:?}, not {wanted:?}")))
                         }
                     }
                     (Op::Readlink { .. }, _)
                         if object.target.as_ref().is_some_and(|target| *bytes != target.as_bytes()) =>
                     {
-                        Err(call.wrong(format!("told {}", String::from_utf8_lossy(bytes))))
+                        Err(call.wrong(format!("returned {}", String::from_utf8_lossy(bytes))))
                     }
                     _ => Ok(()),
                 }
             }
-            Told::Done | Told::Opened(..) => Ok(()),
+            Output::Done | Output::Opened(..) => Ok(()),
         }
     }
 
-    /// Attributes that a path was found to have.
     fn judge_attr(&mut self, call: &Call, id: ObjectId, attr: &Attr) -> Checked {
         let model = self.models.entry(call.view.index()).or_default();
         let object = model.object_mut(id);
@@ -174,13 +174,13 @@ impl Run {
         if object.kind != FileKind::File {
             return Ok(());
         }
-        // Who finds a name before it goes may look at its file after that, which nothing but the shared file system shows.
+        // A call that resolved the name before its removal may stat the file after it.
         let is_unnamed = self.unnamed.contains(&(call.view.index(), id)) && attr.nlink + 1 == object.nlink;
         if attr.nlink != object.nlink && !is_unnamed {
             return Err(call.wrong(format!("has {} names, and should have {}", attr.nlink, object.nlink)));
         }
-        let looker = Looker { node: call.node, opened: call.begun, now: call.begun };
-        let check = |data: &FileData| match data.size(looker) {
+        let reader = Reader { node: call.node, opened: call.begun, now: call.begun };
+        let check = |data: &FileData| match data.size(reader) {
             (least, largest) if (least..=largest).contains(&attr.size) => Ok(()),
             (least, largest) => {
                 Err(format!("is {} bytes long, and should be {least} to {largest}", attr.size))
@@ -189,33 +189,33 @@ impl Run {
         check(&object.data).or_else(|why| self.find_lost(call, id, check).ok_or_else(|| call.wrong(why)))
     }
 
-    /// A call that changes names or an inode.
+    /// Checks a call that changes names or an inode, and applies it to the model.
     fn judge_change(&mut self, call: &Call) -> Checked {
         let expected = self.model(call.view).expect(&call.op);
         if self.judge_failure(call, &expected)? {
             self.doubt_change(call);
             return Ok(());
         }
-        let Some(told) = call.told() else { return Ok(()) };
-        let told = told.clone();
+        let Some(output) = call.output() else { return Ok(()) };
+        let output = output.clone();
         let moment = call.begun;
         self.note_unnamed(call);
         let model = self.model(call.view);
         let found = model.apply(&call.op, moment);
-        match (&call.op, &told) {
-            (Op::Open { slot, flags, .. }, Told::Opened(handle, attr)) => {
+        match (&call.op, &output) {
+            (Op::Open { slot, flags, .. }, Output::Opened(handle, attr)) => {
                 let object = found.ok_or_else(|| call.wrong("opened nothing"))?;
                 self.learn(call, object, attr)?;
                 if flags.truncate && flags.write {
-                    self.push_cut(call, object, 0);
+                    self.push_truncation(call, object, 0);
                 }
                 let open = Open::new(*handle, object, call.begun, *flags);
                 self.slots.insert((call.node, call.view.index(), *slot), open);
             }
-            (Op::Truncate { path, size }, Told::Attr(_)) => {
+            (Op::Truncate { path, size }, Output::Attr(_)) => {
                 let object =
                     self.model(call.view).find(path).map_err(|errno| call.wrong(errno.describe()))?;
-                self.push_cut(call, object, *size);
+                self.push_truncation(call, object, *size);
             }
             _ => {}
         }
@@ -235,14 +235,14 @@ impl Run {
         }
     }
 
-    pub(super) fn push_cut(&mut self, call: &Call, object: ObjectId, size: u64) {
-        let is_certain = call.told().is_some();
+    pub(super) fn push_truncation(&mut self, call: &Call, object: ObjectId, size: u64) {
+        let is_certain = call.output().is_some();
         let published = is_certain.then_some(call.ended);
         let write = Write {
             node: call.node,
             offset: size,
             length: u64::MAX,
-            source: Source::Cut,
+            source: Source::Truncation,
             begun: call.begun,
             acknowledged: call.ended,
             published,
@@ -253,7 +253,7 @@ impl Run {
         self.model(call.view).object_mut(object).data.push(write);
     }
 
-    /// Writes are in the model before reads are looked at: they may have seen them.
+    /// Adds the writes of a step to the model, before the check of its reads: a read may see a concurrent write.
     fn take_writes(&mut self, calls: &[Call]) -> Checked {
         for call in calls {
             let Some(open) = &call.open else { continue };
@@ -285,7 +285,7 @@ impl Run {
                 is_append,
             });
             if in_doubt && is_append {
-                // It may have made room for itself that stays empty.
+                // The failed append may have extended the file with zeros.
                 let cut = offset + length;
                 self.push_doubtful_growth(call, open.object, cut);
             }
@@ -293,10 +293,9 @@ impl Run {
         Ok(())
     }
 
-    /// A call on an open file.
     fn judge_file(&mut self, call: &Call, beside: &[Call]) -> Checked {
         let Some(open) = call.open.clone() else { return Ok(()) };
-        self.expect_told(call)?;
+        self.expect_report(call)?;
         if let (End::Failed(_), true) = (&call.end, open.is_unnamed) {
             self.model(call.view).object_mut(open.object).data.doubt(call.node);
             return Ok(());
@@ -310,15 +309,15 @@ impl Run {
             }
             return Ok(());
         }
-        if let (Op::Read { offset, length, .. }, Some(Told::Bytes(bytes))) = (&call.op, call.told()) {
-            let looker = Looker { node: call.node, opened: open.opened, now: call.begun };
-            let turned = self.turned(call.node, call.view, open.object);
-            // The kernel takes no new size while this node writes, and ends the read at the one that it has (S21).
+        if let (Op::Read { offset, length, .. }, Some(Output::Bytes(bytes))) = (&call.op, call.output()) {
+            let reader = Reader { node: call.node, opened: open.opened, now: call.begun };
+            let flips = self.flips(call.node, call.view, open.object);
+            // While this node writes, the kernel ignores new sizes and ends the read at its cached one (S21).
             let may_end_early = beside.iter().any(|other| call.is_beside_write(other));
             let wanted = if may_end_early { bytes.len() as u64 } else { u64::from(*length) };
             let check = |data: &FileData| {
-                let bytes = turned.undone(data, looker, *offset, bytes);
-                data.check(looker, *offset, wanted, &bytes)
+                let bytes = flips.reverted(data, reader, *offset, bytes);
+                data.check(reader, *offset, wanted, &bytes)
             };
             let checked = check(&self.model(call.view).object(open.object).data);
             return checked
@@ -327,7 +326,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether what was written in a view may have failed on its way.
+    /// Returns true if acknowledged writes of a view may be lost before they reach their homes.
     pub(super) fn may_have_lost(&self, view: View) -> bool {
         let failures = [Errno::EIO, Errno::ENOSPC, Errno::EROFS, Errno::EHOSTDOWN, Errno::ETIMEDOUT];
         self.may_lack_space(view)
@@ -335,8 +334,8 @@ impl Run {
             || failures.iter().any(|&errno| self.is_excused(view, errno))
     }
 
-    /// Whether what was seen of a file is right if writes of its node have failed on their way, of which the next close or
-    /// fsync of who has written them must tell.
+    /// Returns `Some` if the observation is correct under the assumption that unpublished writes of the node were lost. The next close
+    /// or fsync of the descriptors that wrote them must then fail.
     fn find_lost(
         &mut self,
         call: &Call,
@@ -359,17 +358,17 @@ impl Run {
         Some(())
     }
 
-    /// A close or fsync tells of a write that was found lost.
-    fn expect_told(&mut self, call: &Call) -> Checked {
+    /// Checks that a close or fsync reports a lost write.
+    fn expect_report(&mut self, call: &Call) -> Checked {
         let (Op::Fsync { slot } | Op::Close { slot }) = call.op else { return Ok(()) };
         let Some(open) = self.slots.get_mut(&(call.node, call.view.index(), slot)) else { return Ok(()) };
-        if std::mem::take(&mut open.has_lost) && call.told().is_some() {
-            return Err(call.wrong("succeeded, though a write was found lost that it should tell of"));
+        if std::mem::take(&mut open.has_lost) && call.output().is_some() {
+            return Err(call.wrong("succeeded, but should report a lost write"));
         }
         Ok(())
     }
 
-    /// A close, fsync, lock or unlock that succeeded publishes what its node has written.
+    /// A successful close, fsync, lock or unlock publishes the writes of its node.
     fn publish(&mut self, call: &Call) {
         let Some(open) = call.open.clone() else { return };
         let (is_close, is_fsync) = (matches!(call.op, Op::Close { .. }), matches!(call.op, Op::Fsync { .. }));
@@ -377,11 +376,11 @@ impl Run {
             let slot = call.op.slot().unwrap_or_default();
             self.slots.remove(&(call.node, call.view.index(), slot));
         }
-        // What failed on its way is told to a close or fsync, not here (S4).
+        // A close or fsync reports lost writes; a lock call does not (S4).
         let is_lock =
             matches!(call.op, Op::Lock { .. } | Op::Unlock { .. }) && !self.may_have_lost(call.view);
         let covers = is_fsync || is_lock || (is_close && open.flags.write);
-        if call.told().is_some() && covers {
+        if call.output().is_some() && covers {
             let object = self.model(call.view).object_mut(open.object);
             object.data.publish(call.node, call.begun, call.ended, is_fsync);
             object.is_synced |= is_fsync;
@@ -389,7 +388,6 @@ impl Run {
     }
 }
 
-/// Names of a model, for messages.
 pub(super) fn paths(names: &Names) -> String {
     names.all().into_keys().collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,5 @@
-//! Locks of files: who has which for certain, from the answer that grants it to the call that gives it back, and which may
-//! still be in the way of others, as nobody could tell what became of them (S21).
+//! Checks of file locks (S21): tracks the locks that owners hold for certain, from the reply that grants one to the call that releases
+//! it, and the locks with unknown state, which may still block others.
 
 use super::deadlock::{Owner, Waits};
 use super::{Call, Checked, End, Open, Run};
@@ -10,57 +10,57 @@ use std::collections::BTreeSet;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_core::{Errno, InodeId, View};
 
-/// Who has a lock of which file.
+/// The owner and file of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Holder {
     view: usize,
     object: ObjectId,
     node: usize,
     owner: u64,
 }
 
-/// A lock, held or wanted.
+/// A lock that an owner holds or requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lock {
-    place: Place,
+    holder: Holder,
     range: LockRange,
     kind: LockKind,
-    /// Whether its owner believes to have it.
+    /// Its owner got it granted and has not begun to release it.
     is_certain: bool,
-    /// Whether its owner's node is dead, and nothing keeps others from knowing that.
-    is_dead: bool,
+    /// Its owner's node has failed, and all other nodes can detect that.
+    is_node_failed: bool,
 }
 
 impl Lock {
     fn owner(&self) -> Owner {
-        (self.place.view, self.place.node, self.place.owner)
+        (self.holder.view, self.holder.node, self.holder.owner)
     }
 
     fn excludes(&self, other: &Self) -> bool {
-        let is_same_file = (self.place.view, self.place.object) == (other.place.view, other.place.object);
+        let is_same_file = (self.holder.view, self.holder.object) == (other.holder.view, other.holder.object);
         let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
-        is_same_file && self.place != other.place && exclusive && self.range.overlaps(other.range)
+        is_same_file && self.holder != other.holder && exclusive && self.range.overlaps(other.range)
     }
 
     fn in_words(&self) -> String {
-        let Self { place, range, kind, .. } = self;
+        let Self { holder, range, kind, .. } = self;
         format!(
             "node {} (owner {}) has {kind:?} on bytes {} to {}",
-            place.node, place.owner, range.start, range.last
+            holder.node, holder.owner, range.start, range.last
         )
     }
 }
 
-/// What of a lock a call gives back, or may.
+/// A byte range of a lock that a call releases, or may release.
 struct Release {
-    place: Place,
+    holder: Holder,
     range: LockRange,
     is_sure: bool,
 }
 
 impl Release {
     fn touches(&self, lock: &Lock) -> bool {
-        self.place == lock.place && self.range.overlaps(lock.range)
+        self.holder == lock.holder && self.range.overlaps(lock.range)
     }
 
     fn ends(&self, lock: &Lock) -> bool {
@@ -70,33 +70,33 @@ impl Release {
 }
 
 impl Call {
-    fn place(&self, open: &Open, owner: u64) -> Place {
-        Place { view: self.view.index(), object: open.object, node: self.node, owner }
+    fn holder(&self, open: &Open, owner: u64) -> Holder {
+        Holder { view: self.view.index(), object: open.object, node: self.node, owner }
     }
 
-    /// The lock that it asks for.
+    /// Returns the lock that the call requests.
     pub(super) fn wanted(&self) -> Option<Lock> {
         let (Op::Lock { slot, range, kind, .. }, Some(open)) = (&self.op, &self.open) else { return None };
-        let place = self.place(open, owner_of(*slot, open.handle, *range));
+        let holder = self.holder(open, owner_of(*slot, open.handle, *range));
         Some(Lock {
-            place,
+            holder,
             range: range.unwrap_or(LockRange::ALL),
             kind: *kind,
             is_certain: true,
-            is_dead: false,
+            is_node_failed: false,
         })
     }
 
-    fn is_told(&self) -> bool {
-        matches!(self.end, End::Told(_))
+    fn has_returned(&self) -> bool {
+        matches!(self.end, End::Returned(_))
     }
 
-    /// Whether the home has refused it.
+    /// Returns true if the home refused the request.
     pub(super) fn is_refused(&self) -> bool {
         matches!(&self.end, End::Failed(fault) if [Errno::EAGAIN, Errno::EINTR, Errno::EDEADLK].contains(&fault.errno))
     }
 
-    /// Whether it has waited until the signal came.
+    /// Returns true if the call waited until the signal.
     fn is_interrupted(&self) -> bool {
         matches!(&self.end, End::Failed(fault) if fault.errno == Errno::EINTR)
     }
@@ -105,25 +105,25 @@ impl Call {
         matches!(self.op, Op::Lock { wait: true, .. })
     }
 
-    /// What it gives back.
+    /// Returns the locks that the call releases.
     fn releases(&self, is_fair: bool) -> Vec<Release> {
         let Some(open) = &self.open else { return Vec::new() };
         match &self.op {
             Op::Unlock { slot, range } => {
-                let place = self.place(open, owner_of(*slot, open.handle, *range));
+                let holder = self.holder(open, owner_of(*slot, open.handle, *range));
                 let range = range.unwrap_or(LockRange::ALL);
-                vec![Release { place, range, is_sure: self.is_told() }]
+                vec![Release { holder, range, is_sure: self.has_returned() }]
             }
             Op::Close { slot } => [process_of(*slot), owner_of(*slot, open.handle, None)]
                 .map(|owner| Release {
-                    place: self.place(open, owner),
+                    holder: self.holder(open, owner),
                     range: LockRange::ALL,
-                    is_sure: is_fair && self.is_told(),
+                    is_sure: is_fair && self.has_returned(),
                 })
                 .into(),
             Op::Lock { .. } if !self.is_refused() => self
                 .wanted()
-                .map(|lock| Release { place: lock.place, range: lock.range, is_sure: self.is_told() })
+                .map(|lock| Release { holder: lock.holder, range: lock.range, is_sure: self.has_returned() })
                 .into_iter()
                 .collect(),
             _ => Vec::new(),
@@ -131,24 +131,24 @@ impl Call {
     }
 }
 
-/// The waits of calls that want locks, as far as the locks `held` exclude theirs.
+/// Builds the wait-for graph of calls whose requests conflict with the locks `held`.
 fn waits<'a>(calls: impl Iterator<Item = &'a Call>, held: &[Lock]) -> Waits {
     let wanted = calls.filter(|call| call.waits()).filter_map(Call::wanted);
     let of_one = |wanted: Lock| {
-        let in_the_way = held.iter().filter(move |lock| lock.excludes(&wanted));
-        in_the_way.map(move |lock| (wanted.owner(), lock.owner()))
+        let conflicting = held.iter().filter(move |lock| lock.excludes(&wanted));
+        conflicting.map(move |lock| (wanted.owner(), lock.owner()))
     };
     Waits::new(wanted.flat_map(of_one))
 }
 
-/// The calls of a step, and the locks that there were before it.
+/// The calls of a step, and the locks before it.
 struct LockStep<'a> {
     calls: &'a [Call],
     before: Vec<Lock>,
     releases: Vec<Release>,
-    /// What was granted in it to nodes that live, and for which call, by its beginning.
+    /// Locks granted in the step to live nodes, with the begin of their calls.
     granted: Vec<(Moment, Lock)>,
-    /// The views in which nobody was out of reach.
+    /// The views in which all nodes were reachable.
     fair: BTreeSet<usize>,
 }
 
@@ -166,7 +166,7 @@ impl LockStep<'_> {
         self.releases.iter().any(|release| release.ends(lock))
     }
 
-    /// Nobody who has been granted a lock that excludes this one has begun to give it back.
+    /// Checks that a granted lock conflicts with none whose owner has not begun to release it.
     fn judge_grant(&self, call: &Call, wanted: &Lock) -> Checked {
         let is_held = |lock: &&Lock| lock.is_certain && lock.excludes(wanted) && !self.is_touched(lock);
         let closes = || self.calls.iter().filter(|call| matches!(call.op, Op::Close { .. }));
@@ -182,13 +182,13 @@ impl LockStep<'_> {
         }
     }
 
-    /// Who may have waited for whom at some moment.
+    /// Returns the wait-for graph of all waits that may have existed at some moment.
     fn may_wait(&self) -> Waits {
         let taken = self.calls.iter().filter(|call| !call.is_refused()).filter_map(Call::wanted);
         waits(self.calls.iter(), &self.before.iter().copied().chain(taken).collect::<Vec<_>>())
     }
 
-    /// Who has waited for whom all the time.
+    /// Returns the wait-for graph of waits that lasted the whole step.
     fn must_wait(&self) -> Waits {
         let is_kept = |lock: &&Lock| lock.is_certain && !self.is_touched(lock);
         let kept: Vec<_> = self.before.iter().filter(is_kept).copied().collect();
@@ -198,24 +198,26 @@ impl LockStep<'_> {
     fn judge_refusal(&self, call: &Call, wanted: &Lock, errno: Errno) -> Checked {
         let mut rivals = self.others(call).filter_map(Call::wanted);
         let has_rival = rivals.any(|lock| lock.excludes(wanted));
-        let mut in_the_way = self.before.iter().filter(|lock| lock.excludes(wanted));
+        let mut conflicting = self.before.iter().filter(|lock| lock.excludes(wanted));
         let why = match errno {
-            Errno::EAGAIN if !has_rival && in_the_way.next().is_none() => "no lock is in the way",
-            Errno::EINTR if !has_rival && in_the_way.all(|lock| lock.is_dead || self.is_ended(lock)) => {
-                "it waits for ever, and no lock is in the way"
+            Errno::EAGAIN if !has_rival && conflicting.next().is_none() => "no lock conflicts",
+            Errno::EINTR
+                if !has_rival && conflicting.all(|lock| lock.is_node_failed || self.is_ended(lock)) =>
+            {
+                "it waits forever, and no lock conflicts"
             }
             Errno::EINTR
-                if self.fair.contains(&wanted.place.view) && self.must_wait().lead_back(wanted.owner()) =>
+                if self.fair.contains(&wanted.holder.view) && self.must_wait().lead_back(wanted.owner()) =>
             {
-                "it waits for ever for itself, and nobody was told"
+                "it is in a deadlock, and no call got EDEADLK"
             }
-            Errno::EDEADLK if !self.may_wait().lead_back(wanted.owner()) => "it does not wait for itself",
+            Errno::EDEADLK if !self.may_wait().lead_back(wanted.owner()) => "there is no deadlock",
             _ => return Ok(()),
         };
         Err(call.wrong(format!("failed with {}, but {why}", errno.describe())))
     }
 
-    /// Whether all that was published in this step was so under locks that had to be given back for this one.
+    /// Returns true if everything published in this step was published under locks that had to be released for this one.
     fn hands_over(&self, call: &Call, wanted: &Lock) -> bool {
         let is_of_file = |other: &&Call| {
             let object = |call: &Call| call.open.as_ref().map(|open| open.object);
@@ -225,7 +227,7 @@ impl LockStep<'_> {
             let given = other.releases(true);
             let is_given = |lock: &&Lock| lock.is_certain && given.iter().any(|release| release.ends(lock));
             matches!(other.op, Op::Unlock { .. })
-                && other.is_told()
+                && other.has_returned()
                 && self.before.iter().filter(is_given).any(|lock| lock.excludes(wanted))
         };
         let publishes =
@@ -236,42 +238,42 @@ impl LockStep<'_> {
 }
 
 impl Run {
-    /// Whether calls can be told that others are out of reach.
+    /// Returns true if no call can fail because a node is unreachable.
     fn is_fair(&self, view: View) -> bool {
         self.excuses.get(&view.index()).is_none_or(BTreeSet::is_empty)
     }
 
-    /// Whether a lock's home lives, and its owner.
+    /// Returns true if the home and the owner's node of a lock are up.
     fn is_kept(&mut self, lock: &Lock) -> bool {
-        let inode = self.models.entry(lock.place.view).or_default().object(lock.place.object).inode;
+        let inode = self.models.entry(lock.holder.view).or_default().object(lock.holder.object).inode;
         let home = inode.map(|inode| self.world.cluster.inode_home(InodeId(inode)).0 as usize);
-        self.world.is_up(lock.place.node) && home.is_some_and(|home| self.world.is_up(home))
+        self.world.is_up(lock.holder.node) && home.is_some_and(|home| self.world.is_up(home))
     }
 
-    /// Judges the calls for locks of a step, and those that end them.
+    /// Checks the calls of a step that acquire or release locks.
     pub(super) fn judge_locks(&mut self, calls: &[Call]) -> Checked {
         let mut before = std::mem::take(&mut self.locks);
         for lock in &mut before {
             lock.is_certain &= self.is_kept(lock);
-            lock.is_dead = !self.links_cut && !self.world.is_up(lock.place.node);
+            lock.is_node_failed = !self.has_partitions && !self.world.is_up(lock.holder.node);
         }
         let releases = calls.iter().flat_map(|call| call.releases(self.is_fair(call.view))).collect();
         let fair = View::ALL.into_iter().filter(|&view| self.is_fair(view)).map(View::index).collect();
-        let told = calls.iter().filter(|call| call.is_told());
-        let mut granted: Vec<_> = told.filter_map(|call| Some((call.begun, call.wanted()?))).collect();
+        let returned = calls.iter().filter(|call| call.has_returned());
+        let mut granted: Vec<_> = returned.filter_map(|call| Some((call.begun, call.wanted()?))).collect();
         granted.retain(|(_, lock)| self.is_kept(lock));
         let step = LockStep { calls, before, releases, granted, fair };
         for call in calls {
             let Some(mut wanted) = call.wanted() else { continue };
             match &call.end {
-                End::Told(_) if self.is_kept(&wanted) => step.judge_grant(call, &wanted)?,
+                End::Returned(_) if self.is_kept(&wanted) => step.judge_grant(call, &wanted)?,
                 End::Failed(fault) => step.judge_refusal(call, &wanted, fault.errno)?,
-                End::Told(_) | End::Died => {}
+                End::Returned(_) | End::NodeFailed => {}
             }
-            if call.is_told() {
+            if call.has_returned() {
                 self.refresh(call, step.hands_over(call, &wanted));
             }
-            wanted.is_certain = call.is_told() && self.is_kept(&wanted);
+            wanted.is_certain = call.has_returned() && self.is_kept(&wanted);
             if !call.is_refused() {
                 self.locks.push(wanted);
             }
@@ -310,8 +312,8 @@ impl Run {
         self.locks = left;
     }
 
-    /// Who has got a lock sees through all descriptors of its node what was published before; with `handed_over` also what
-    /// was in this step.
+    /// The owner of a new lock sees what was published before through all descriptors of its node; with `handed_over` also what was
+    /// published in this step.
     fn refresh(&mut self, call: &Call, handed_over: bool) {
         let Some(object) = call.open.as_ref().map(|open| open.object) else { return };
         let seen = if handed_over { self.moment() } else { call.begun };
@@ -322,12 +324,11 @@ impl Run {
         }
     }
 
-    /// Locks of which nobody knew what became are gone, as all is mended.
+    /// Drops the locks with unknown state: after the end of all faults, their homes have released them.
     pub(super) fn settle_locks(&mut self) {
         self.locks.retain(|lock| lock.is_certain);
     }
 
-    /// A check has closed a descriptor.
     pub(super) fn end_locks(&mut self, call: &Call) {
         call.releases(true).iter().for_each(|release| self.give_back(release));
     }

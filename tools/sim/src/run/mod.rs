@@ -1,4 +1,4 @@
-//! Runs a program on a cluster and holds what its calls were told against the model.
+//! Runs a program on a simulated cluster, and compares the results of its calls with the model.
 
 mod appends;
 mod bytes;
@@ -7,17 +7,17 @@ mod cut_off;
 mod deadlock;
 mod doubt;
 mod finish;
-mod hanging;
 mod judge;
 mod locks;
 mod opened;
+mod orphans;
 mod rot;
 mod space;
 mod step;
 mod unnamed;
 
 use crate::countdown::Countdown;
-use crate::kernel::Told;
+use crate::kernel::Output;
 use crate::model::{Moment, Names, ObjectId};
 use crate::op::{Flags, Op};
 use crate::program::{Program, Step};
@@ -31,15 +31,15 @@ use tameike_agent::control::AgentMode;
 use tameike_client::vfs::HandleNumber;
 use tameike_core::{Errno, Fault, View};
 
-/// A call that takes longer never ends.
-const STUCK: Duration = Duration::from_secs(300);
+/// After this time a call counts as hung.
+const CALL_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// What a program found.
+/// A violation that a run found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// In which step.
+    /// The step.
     pub step: usize,
-    /// What is wrong.
+    /// The violation.
     pub message: String,
 }
 
@@ -53,40 +53,39 @@ struct Open {
     object: ObjectId,
     opened: Moment,
     flags: Flags,
-    /// Another node has taken away a name by which this one may know it.
+    /// Another node has removed a name by which this node may refer to the file.
     is_unnamed: bool,
-    /// The next close or fsync has to tell that a write was lost.
+    /// The next close or fsync must report a lost write.
     has_lost: bool,
-    /// It has told of a sync of the shared file system that failed for somebody else.
-    has_heard: bool,
-    /// Its node has asked for a lock of the file, or given one back, since the last write: nothing is on its way, whatever close or fsync would tell.
+    /// It has reported a failed sync of the shared file system that another descriptor caused.
+    has_reported: bool,
+    /// Its node made a lock call on the file since the last write: no write is in flight, even if a close or fsync would fail.
     is_committed: bool,
 }
 
 impl Open {
-    /// One of which nothing has been heard.
+    /// Creates one in its initial state.
     fn new(handle: HandleNumber, object: ObjectId, opened: Moment, flags: Flags) -> Self {
-        let (is_unnamed, has_lost, has_heard, is_committed) = (false, false, false, false);
-        Self { handle, object, opened, flags, is_unnamed, has_lost, has_heard, is_committed }
+        let (is_unnamed, has_lost, has_reported, is_committed) = (false, false, false, false);
+        Self { handle, object, opened, flags, is_unnamed, has_lost, has_reported, is_committed }
     }
 }
 
-/// How a call ended.
+/// The outcome of a call.
 enum End {
-    Told(Told),
+    Returned(Output),
     Failed(Fault),
-    /// Its node died.
-    Died,
+    /// Its node failed.
+    NodeFailed,
 }
 
-/// A call that was made.
 struct Call {
     node: usize,
     view: View,
     op: Op,
-    /// The open file of its slot, before.
+    /// The open file of its slot before the call.
     open: Option<Open>,
-    /// Where what it appends lands.
+    /// The position of an append.
     lands: Option<u64>,
     begun: Moment,
     ended: Moment,
@@ -100,54 +99,54 @@ struct Run {
     moments: Arc<AtomicU64>,
     models: BTreeMap<usize, Names>,
     slots: BTreeMap<SlotName, Open>,
-    /// Files of the cache view that programs may have had open for writing on a node that died.
+    /// Files of the cache view that may have been open for writing on a node when it failed.
     cut_off: BTreeSet<ObjectId>,
-    /// What calls of the step take a name from, by view.
+    /// Files, by view, from which calls of the step remove a name.
     unnamed: BTreeSet<(usize, ObjectId)>,
-    /// Locks that are held, or may be.
+    /// Locks that an owner holds or may hold.
     locks: Vec<locks::Lock>,
-    /// Whether messages between some nodes may not arrive.
-    links_cut: bool,
-    /// Whether they, or agents that were dead, may have kept a node from hearing that a file is removed.
+    /// Some nodes are partitioned.
+    has_partitions: bool,
+    /// Because of partitions or failed agents, a node may have missed the removal of a file.
     was_unreachable: bool,
-    /// Whether programs that wait for a lock have been sent a signal.
+    /// Programs that wait for a lock got a signal.
     signalled: Arc<AtomicBool>,
-    /// Errors that the troubles since the last check explain, by view.
+    /// Errors that the faults since the last check explain, by view.
     excuses: BTreeMap<usize, BTreeSet<i32>>,
-    /// Calls that were excused since then.
+    /// Failed calls since then that a fault explains.
     excused: usize,
-    /// Agents have died or must be started anew since the last check.
+    /// An agent has failed or must be restarted since the last check.
     must_restart: bool,
     power_lost: bool,
-    /// A disk has forgotten what was not synced.
+    /// A disk lost unsynced bytes.
     bytes_lost: bool,
-    /// One of both was so before the agents were last started: their journals may have lost their ends.
-    journal_cut: bool,
-    /// A sync failed: changes that were made and not logged are gone.
+    /// Power or bytes were lost before the last start of the agents: their journals may lack their tails.
+    journal_truncated: bool,
+    /// A sync failed: applied changes that were not logged are lost.
     log_broken: bool,
-    /// Agents have died before all that they had changed in the job-shared view was safe. They have taken their part of
-    /// it with them (S20); the product does not start such a view again, so that others' parts may hang in the air:
-    /// names of no inode, or that their inode does not count, units of no file. What was safe must be there (S7).
+    /// Agents failed before all changes of the job-shared view were durable, and their part of it is lost (S20). The product does not
+    /// restart such a view; here, parts on other nodes may be orphans: names without inode, names that a link count lacks, units without
+    /// file. Durable state must exist (S7).
     has_orphans: bool,
     volatile: bool,
     disks_failed: bool,
-    /// The shared file system has had syncs fail.
+    /// Syncs of the shared file system have failed.
     tree_syncs_failed: bool,
-    /// Nodes on whose disks something has rotted.
+    /// Nodes with bit rot on their disks.
     rotten: BTreeSet<usize>,
-    /// Inodes that have lost bytes there.
+    /// Inodes that lost bytes by it.
     lost: BTreeSet<u64>,
-    /// Something has since the last check.
+    /// Bits have rotted since the last check.
     has_rotted: bool,
-    /// Something does while the calls run that run now.
+    /// Bits rot during the current step.
     rots: bool,
-    /// Files, by view, of which a read has said at a check that bytes are lost.
+    /// Files, by view, whose read failed at a check because of lost bytes.
     damaged: BTreeSet<(usize, ObjectId)>,
     /// Bytes in use in the job-shared view after the last step.
     used: u64,
-    /// The job-shared view may have been full since the last check: a close may yet tell of it.
+    /// The job-shared view may have been full since the last check: a close may still report that.
     was_full: bool,
-    /// Power was lost, or a disk failed: what was not synced is gone, and a drain may have to say so.
+    /// Power was lost or a disk failed: unsynced data is lost, and a drain may have to report it.
     has_losses: bool,
 }
 
@@ -171,25 +170,25 @@ impl Run {
             for dir in crate::op::DIRS {
                 let end = self.one(0, view, Op::Mkdir { path: dir.to_owned() }, None).await?.end;
                 if let End::Failed(fault) = end {
-                    return Err(format!("{} {dir} cannot be made at the start: {fault}", view.as_str()));
+                    return Err(format!("{} {dir} cannot be created at the start: {fault}", view.as_str()));
                 }
             }
             self.model(view);
         }
-        self.make_safe().await
+        self.sync_all().await
     }
 
-    /// Starts all agents. A countdown may have it fail, once.
+    /// Starts all agents. A countdown may make the first attempt fail.
     async fn start_agents(&mut self, mode: AgentMode, power: bool) -> Checked {
         loop {
             let world = self.world.clone();
-            let started = self.world.runtime().timeout(STUCK, world.start_all(mode, power)).await;
+            let started = self.world.runtime().timeout(CALL_TIME_MAX, world.start_all(mode, power)).await;
             let fault = match started {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(fault)) => fault,
-                None => return Err(format!("the agents do not start within {STUCK:?}")),
+                None => return Err(format!("the agents do not start within {CALL_TIME_MAX:?}")),
             };
-            if !self.heed_countdown() {
+            if !self.apply_countdown() {
                 return Err(format!("the agents do not start: {fault}"));
             }
             (0..self.world.count()).for_each(|node| self.world.kill(node, false));
@@ -197,8 +196,8 @@ impl Run {
     }
 
     async fn go(&mut self, program: &Program, at: &AtomicU64) -> Checked {
-        // Most bugs on purpose are the model's to find.
-        let looks_into_stores = program.world.canary.is_none_or(Canary::is_of_stores);
+        // The model finds most injected bugs.
+        let checks_stores = program.world.canary.is_none_or(Canary::is_of_stores);
         self.start().await?;
         for (number, step) in program.steps.iter().enumerate() {
             at.store(number as u64, Ordering::Relaxed);
@@ -212,12 +211,12 @@ impl Run {
                 Step::Check => self.check().await?,
             }
             let may_lack = self.power_lost || self.disks_failed || self.bytes_lost;
-            if looks_into_stores && !may_lack {
+            if checks_stores && !may_lack {
                 self.check_stores(true)?;
             }
         }
         at.store(program.steps.len() as u64, Ordering::Relaxed);
-        self.finish(program.dies).await?;
+        self.finish(program.crashes).await?;
         (0..self.world.count()).for_each(|node| self.world.kill(node, false));
         self.check_stores(true)
     }
@@ -226,24 +225,23 @@ impl Run {
 /// Runs a program.
 ///
 /// # Errors
-/// What was found.
+/// The violation that the run found.
 pub fn run(program: &Program) -> Result<(), Failure> {
     run_counted(program, &Countdown::default())
 }
 
-/// Runs a program whose calls to disks, network and shared file system count; in the end, the stores of all nodes are
-/// examined.
+/// Runs a program under a countdown, which counts or fails its calls to disks, network and shared file system.
 ///
 /// # Errors
-/// What was found.
+/// The violation that the run found.
 pub fn run_counted(program: &Program, countdown: &Countdown) -> Result<(), Failure> {
     run_tallied(program, countdown, &Tally::default())
 }
 
-/// As [`run_counted`], and what becomes of requests to holders is counted.
+/// As [`run_counted`], and counts the outcomes of peer reads.
 ///
 /// # Errors
-/// What was found.
+/// The violation that the run found.
 pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> Result<(), Failure> {
     let at = AtomicU64::new(0);
     let work = || {
@@ -256,14 +254,14 @@ pub fn run_tallied(program: &Program, countdown: &Countdown, tally: &Tally) -> R
             cut_off: BTreeSet::new(),
             unnamed: BTreeSet::new(),
             locks: Vec::new(),
-            links_cut: false,
+            has_partitions: false,
             was_unreachable: false,
             signalled: Arc::default(),
             excuses: BTreeMap::new(),
             excused: 0,
             must_restart: false,
             power_lost: false,
-            journal_cut: false,
+            journal_truncated: false,
             bytes_lost: false,
             log_broken: false,
             has_orphans: false,

@@ -1,9 +1,9 @@
-//! Opens beside another call that changes names.
+//! Orders opens relative to a concurrent change of names.
 
 use super::{Call, End, Run};
-use crate::kernel::Told;
+use crate::kernel::Output;
 
-/// When a call looked at the tree, of which one other call of the step changed names.
+/// The state of the tree that a call saw, relative to the one change of names in its step.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Moment {
     Before,
@@ -12,7 +12,7 @@ pub(super) enum Moment {
 }
 
 impl Run {
-    /// When an open was told what it was: before the one change of the tree, where it is so there, or else after it.
+    /// Returns the state that explains the result of an open: before the change if that explains it, else after it.
     pub(super) fn moment_of(&mut self, call: &Call) -> Moment {
         if !call.op.only_opens() {
             return Moment::Change;
@@ -21,13 +21,13 @@ impl Run {
         let expected = model.expect(&call.op);
         let known = call.op.paths().first().and_then(|path| model.find(path).ok());
         let is_so = match &call.end {
-            End::Told(Told::Opened(_, attr)) => {
+            End::Returned(Output::Opened(_, attr)) => {
                 let inode = known.and_then(|object| model.object(object).inode);
                 expected.is_empty() && inode.is_none_or(|inode| inode == attr.inode.0)
             }
-            End::Told(_) => expected.is_empty(),
+            End::Returned(_) => expected.is_empty(),
             End::Failed(fault) => expected.contains(&fault.errno),
-            End::Died => false,
+            End::NodeFailed => false,
         };
         if is_so { Moment::Before } else { Moment::After }
     }

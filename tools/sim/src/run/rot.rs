@@ -1,6 +1,7 @@
-//! Rot: what a disk gives back changed is lost, and nothing else. The check of the stopped stores knows which files
-//! have lost bytes; reads of these may fail, but never bring them, and a receipt does not call such a file complete.
-//! Clean bytes of the cache view are not lost, and no read is told that they have rotted.
+//! Bit rot: a changed block of a disk is lost, and nothing else.
+//!
+//! The check of the stopped stores finds the files that lost bytes. Reads of them may fail, but never return the changed bytes, and
+//! no receipt calls them complete. Clean bytes of the cache view are not lost, and no read fails because of them.
 
 use super::{Call, Checked, Run};
 use crate::model::ObjectId;
@@ -11,8 +12,8 @@ use tameike_core::receipt::Receipt;
 use tameike_core::{FileKind, View};
 
 impl Run {
-    /// With `is_judged` nothing is wrong in what all nodes would leave if they died now, but what has rotted there: data
-    /// before the record that names it, no block of two units, no entry without its inode.
+    /// Checks the stores that all nodes would leave if they failed now, and collects the inodes that lost bytes by bit rot. With
+    /// `is_judged`, any other finding is a violation: a record without its data, a block of two units, an entry without inode.
     pub(super) fn check_stores(&mut self, is_judged: bool) -> Checked {
         self.lost = BTreeSet::new();
         let stores =
@@ -30,9 +31,9 @@ impl Run {
         Ok(())
     }
 
-    /// Finds what has rotted during the calls that have ended now; what had before may have been cut by them. Agents read also what
-    /// the records name that they have not written to their logs yet: only then do the stores tell of it.
-    pub(super) async fn look_for_rot(&mut self) -> Checked {
+    /// Adds the inodes that bit rot hit during the calls that just ended; calls may have truncated those of earlier. Writes the logs
+    /// first, since agents also read records that they have not logged yet.
+    pub(super) async fn find_rot(&mut self) -> Checked {
         if !self.has_rotted {
             return Ok(());
         }
@@ -45,9 +46,9 @@ impl Run {
         Ok(())
     }
 
-    /// Whether a call may be told that a disk has changed what it holds. What changes while calls run may be written anew by one of them,
-    /// after another was told, so that no store has lost it in the end.
-    pub(super) fn may_tell_of_rot(&mut self, call: &Call) -> bool {
+    /// Returns true if a call may fail with EIO because of bit rot. While bits rot, a concurrent call may overwrite them after the read
+    /// failed, so that no store shows the loss.
+    pub(super) fn may_report_rot(&mut self, call: &Call) -> bool {
         match (&call.op, &call.open, call.view) {
             (Op::Read { .. }, Some(open), View::Cache) => {
                 self.rots || self.may_be_damaged(call.view, open.object)
@@ -56,13 +57,13 @@ impl Run {
         }
     }
 
-    /// Whether a read of a file may fail for good, as a disk has changed what it held.
+    /// Returns true if bit rot may have permanently damaged a file.
     pub(super) fn may_be_damaged(&mut self, view: View, object: ObjectId) -> bool {
         let inode = self.model(view).object(object).inode;
         inode.is_some_and(|inode| self.lost.contains(&inode))
     }
 
-    /// Nothing more is asked of files that have lost bytes.
+    /// Marks the content of damaged files as unknown.
     pub(super) fn give_up_damaged(&mut self, view: View) {
         for id in self.model(view).all().into_values() {
             let is_damaged = self.damaged.contains(&(view.index(), id)) || self.may_be_damaged(view, id);
@@ -72,7 +73,7 @@ impl Run {
         }
     }
 
-    /// Whether all that a receipt says is missing has rotted.
+    /// Returns true if bit rot explains every file that is missing in a receipt.
     pub(super) fn lacks_only_rotten(&mut self, receipt: &Receipt) -> bool {
         receipt.faults.is_empty()
             && receipt.missing().all(|file| match self.model(View::Cache).find(&file.path) {

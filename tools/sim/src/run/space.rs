@@ -1,7 +1,7 @@
-//! Full views: who may be told so, and that space comes back.
+//! Checks of capacity: which calls may fail with ENOSPC, and that removed files free their space.
 
 use super::{Call, Checked, Run};
-use crate::model::Looker;
+use crate::model::Reader;
 use crate::op::{Flags, Op};
 use crate::world::AMPLE_CAPACITY;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::{Errno, FileKind, View};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Long enough for freed blocks to be given back.
+/// Longer than the homes take to free blocks.
 const FREED: Duration = Duration::from_secs(90);
 
 impl Run {
@@ -18,8 +18,8 @@ impl Run {
         self.world.capacity() < AMPLE_CAPACITY
     }
 
-    /// Notes how full the job-shared view is, and what the calls of a step may add.
-    pub(super) fn look_at_space(&mut self, calls: &[Call]) {
+    /// Records whether the job-shared view may be full after the calls of a step.
+    pub(super) fn note_space(&mut self, calls: &[Call]) {
         let lengths = calls.iter().map(|call| match call.op {
             Op::Write { length, .. } => u64::from(length).next_multiple_of(BLOCK) + 2 * BLOCK,
             _ => 0,
@@ -32,8 +32,8 @@ impl Run {
         self.used = used;
     }
 
-    /// S19: a view that is full fails writes with ENOSPC, at the write or at the close. No node is full while all of them
-    /// together hold less than one may. The cache view makes room, but none for a unit that is larger than all of it.
+    /// S19: in a full view, writes fail with ENOSPC at the write or at the close. No node is full while all nodes together hold less
+    /// than the capacity of one. The cache view evicts, but cannot hold a unit larger than its capacity.
     pub(super) fn may_be_full(&self, call: &Call, errno: Errno) -> bool {
         let takes_space = match &call.op {
             Op::Write { .. } | Op::Fsync { .. } | Op::Close { .. } | Op::Truncate { .. } => true,
@@ -51,7 +51,7 @@ impl Run {
         }
     }
 
-    /// The space of what was removed and cut has come back.
+    /// Checks that removed and truncated files have freed their space.
     pub(super) async fn compare_space(&mut self) -> Checked {
         if !self.is_small() || self.has_orphans || self.log_broken || self.has_losses {
             return Ok(());
@@ -67,7 +67,7 @@ impl Run {
             model
                 .object(id)
                 .data
-                .size(Looker { node: usize::MAX, opened: now, now })
+                .size(Reader { node: usize::MAX, opened: now, now })
                 .1
                 .checked_next_multiple_of(BLOCK)
         });

@@ -1,13 +1,13 @@
-//! Calls and troubles that happen together.
+//! Executes a step: concurrent calls and faults.
 
 use super::appends::APPENDS_MAX;
-use super::{Call, Checked, End, Open, Run, STUCK, SlotName};
-use crate::countdown::{Medium, Way};
+use super::{CALL_TIME_MAX, Call, Checked, End, Open, Run, SlotName};
+use crate::countdown::{FaultKind, Medium};
 use crate::kernel;
 use crate::locking::{Caller, process_of};
 use crate::model::ObjectId;
 use crate::op::{Flags, Op};
-use crate::program::{Action, Trouble};
+use crate::program::{Action, Injection};
 use crate::world::{DiskFaults, World};
 use futures_util::future::{Either, select};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +17,17 @@ use std::time::Duration;
 use tameike_core::{Errno, NodeId, Result, View};
 use tameike_io::os::runtime::{Promise, promise};
 
-/// Calls of programs that may fail for one call of the product: one in each view, or one that wrote and the one that
-/// is told of it later.
+/// Maximum number of program calls that may fail for one injected fault: one per view, or a write and the close that reports it.
 const EXCUSED_MAX: usize = 2;
 
-/// How long programs wait for a lock when nobody does anything else any more; the death of a node is known earlier.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long programs wait for a lock after all other calls ended. Longer than the detection of a failed node takes.
+const SIGNAL_AFTER: Duration = Duration::from_secs(20);
 
-/// A call that is under way.
 pub(super) struct Pending {
     call: Call,
-    done: Promise<(Result<kernel::Told>, u64)>,
-    death: Promise<()>,
-    death_number: u64,
+    done: Promise<(Result<kernel::Output>, u64)>,
+    node_failure: Promise<()>,
+    watch: u64,
 }
 
 impl Pending {
@@ -39,7 +37,6 @@ impl Pending {
 }
 
 impl Run {
-    /// Makes a call, if its node runs; how it ended is to be awaited.
     pub(super) fn begin(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Option<Pending> {
         let (views, runtime) = self.world.views(node)?;
         let begun = self.moment();
@@ -48,48 +45,50 @@ impl Run {
         log::trace!("node {node}, {}: {op}", view.as_str());
         let caller = Caller { signalled: self.signalled.clone(), ..self.world.caller(node, view)? };
         runtime.spawn(async move {
-            let told = match (view, views.cache()) {
+            let output = match (view, views.cache()) {
                 (View::Cache, Some(cache)) => kernel::call(cache, &caller, &asked, handle).await,
                 _ => kernel::call(views.shared(), &caller, &asked, handle).await,
             };
-            resolver.resolve((told, moments.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1));
+            resolver.resolve((output, moments.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1));
         });
-        let (resolver, death) = promise();
-        let death_number = self.world.on_death(node, resolver);
+        let (resolver, node_failure) = promise();
+        let watch = self.world.on_failure(node, resolver);
         let lands = match (&op, &open) {
             (Op::Write { .. }, Some(open)) if open.flags.append => self.end_of(node, view, open.object),
             _ => None,
         };
-        let call = Call { node, view, op, open, lands, begun, ended: 0, end: End::Died };
-        Some(Pending { call, done, death, death_number })
+        let call = Call { node, view, op, open, lands, begun, ended: 0, end: End::NodeFailed };
+        Some(Pending { call, done, node_failure, watch })
     }
 
     pub(super) async fn end(&mut self, pending: Pending) -> Checked<Call> {
-        let Pending { mut call, done, death, death_number } = pending;
-        let either = select(done, death);
-        match self.world.runtime().timeout(STUCK, either).await {
-            Some(Either::Left(((told, ended), _))) => {
+        let Pending { mut call, done, node_failure, watch } = pending;
+        let either = select(done, node_failure);
+        match self.world.runtime().timeout(CALL_TIME_MAX, either).await {
+            Some(Either::Left(((output, ended), _))) => {
                 call.ended = ended;
-                call.end = told.map_or_else(End::Failed, End::Told);
+                call.end = output.map_or_else(End::Failed, End::Returned);
             }
             Some(Either::Right(_)) => call.ended = self.moment(),
             None => {
                 let (node, view) = (call.node, call.view.as_str());
-                return Err(format!("node {node}, {view}: {} does not end within {STUCK:?}", call.op));
+                return Err(format!(
+                    "node {node}, {view}: {} does not end within {CALL_TIME_MAX:?}",
+                    call.op
+                ));
             }
         }
-        self.world.forget_death(call.node, death_number);
-        self.heed_countdown();
+        self.world.cancel_on_failure(call.node, watch);
+        self.apply_countdown();
         match &call.end {
-            End::Told(kernel::Told::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
-            End::Told(told) => log::trace!("... {told:?}"),
+            End::Returned(kernel::Output::Bytes(bytes)) => log::trace!("... {} bytes", bytes.len()),
+            End::Returned(output) => log::trace!("... {output:?}"),
             End::Failed(fault) => log::trace!("... {fault}"),
-            End::Died => log::trace!("... died"),
+            End::NodeFailed => log::trace!("... node failed"),
         }
         Ok(call)
     }
 
-    /// Makes one call and waits for its end.
     pub(super) async fn one(&mut self, node: usize, view: View, op: Op, open: Option<Open>) -> Checked<Call> {
         match self.begin(node, view, op, open) {
             Some(pending) => self.end(pending).await,
@@ -98,12 +97,12 @@ impl Run {
     }
 
     pub(super) async fn together(&mut self, actions: &[Action]) -> Checked {
-        let (mut pending, mut troubles) = (Vec::new(), Vec::new());
+        let (mut pending, mut injections) = (Vec::new(), Vec::new());
         let mut used = Used::default();
         self.rots = false;
         for action in actions {
             match action {
-                Action::Trouble(after, trouble) => troubles.push(self.trouble(*after, trouble)),
+                Action::Injection(after, injection) => injections.push(self.inject(*after, injection)),
                 Action::Call { node, view, op } => {
                     let Some(open) = self.admit(*node, *view, op, &mut used) else { continue };
                     pending.extend(self.begin(*node, *view, op.clone(), open));
@@ -115,9 +114,9 @@ impl Run {
         for one in others {
             calls.push(self.end(one).await?);
         }
-        futures_util::future::join_all(troubles).await;
+        futures_util::future::join_all(injections).await;
         if !waiting.is_empty() {
-            self.world.runtime().sleep(PATIENCE).await;
+            self.world.runtime().sleep(SIGNAL_AFTER).await;
             self.signalled.store(true, Ordering::Relaxed);
         }
         for one in waiting {
@@ -125,15 +124,15 @@ impl Run {
         }
         self.signalled.store(false, Ordering::Relaxed);
         calls.sort_by_key(|call| call.begun);
-        self.forget_the_dead(&calls);
-        self.look_at_space(&calls);
-        self.look_for_rot().await?;
-        self.place_appends(&mut calls).await?;
+        self.drop_failed_nodes(&calls);
+        self.note_space(&calls);
+        self.find_rot().await?;
+        self.locate_appends(&mut calls).await?;
         self.judge_locks(&calls)?;
         self.judge(calls)
     }
 
-    /// Whether a call can be made and judged now, and the open file that it works on.
+    /// Returns the open file of a call, or `None` if the call cannot be made or checked in this step.
     fn admit(&mut self, node: usize, view: View, op: &Op, used: &mut Used) -> Option<Option<Open>> {
         let node = node % self.world.count();
         if !self.world.is_up(node) || op.paths().iter().any(|path| self.is_doubtful(view, path, op)) {
@@ -152,29 +151,29 @@ impl Run {
         }
         let Some(slot) = op.slot() else { return Some(None) };
         let open = self.slots.get(&name(slot))?.clone();
-        let place = (view.index(), open.object);
+        let file = (view.index(), open.object);
         let is_append = matches!(op, Op::Write { .. }) && open.flags.append;
         let writes = matches!(op, Op::Write { .. } | Op::Space { .. });
         if writes && !open.flags.write {
             return None;
         }
         if is_append {
-            // Where it lands can be told only when nothing but appends can move the end.
+            // Its position can be checked only if nothing but appends moves the end.
             let is_known = self.end_of(node, view, open.object).is_some();
-            let others = used.appended.get(&place).copied().unwrap_or_default();
-            let is_shared = others == 0 && (used.written.contains(&place) || used.whole.contains(&place));
+            let others = used.appended.get(&file).copied().unwrap_or_default();
+            let is_shared = others == 0 && (used.written.contains(&file) || used.whole.contains(&file));
             if !is_known || is_shared || others == APPENDS_MAX {
                 return None;
             }
-            used.whole.insert(place);
-            used.appended.insert(place, others + 1);
+            used.whole.insert(file);
+            used.appended.insert(file, others + 1);
         } else if writes {
-            if used.whole.contains(&place) {
+            if used.whole.contains(&file) {
                 return None;
             }
-            used.written.insert(place);
+            used.written.insert(file);
         }
-        // What an owner has is clear when it is asked for one thing at a time.
+        // One lock call per process at a time: else the locks that it holds are ambiguous.
         let process = (view.index(), open.object, node, process_of(slot));
         let is_lock = matches!(op, Op::Lock { .. } | Op::Unlock { .. });
         let ends_locks = matches!(op, Op::Close { .. });
@@ -183,7 +182,7 @@ impl Run {
         {
             return None;
         }
-        // A close is alone with its handle, as in a program that is right.
+        // A correct program makes no other call on a descriptor that it closes.
         let is_close = matches!(op, Op::Close { .. });
         if used.closed.contains(&name(slot)) || (is_close && used.slots.contains(&name(slot))) {
             return None;
@@ -215,46 +214,49 @@ impl Run {
         }
     }
 
-    /// What could fail because of the troubles has failed.
+    /// Ends the period in which earlier faults explain errors.
     pub(super) fn end_excuses(&mut self) {
         self.excuses.clear();
         self.has_rotted = false;
     }
 
-    /// Lets something go wrong; ends when it has.
-    fn trouble(&mut self, after: u64, trouble: &Trouble) -> Promise<()> {
+    /// Injects a fault; the promise resolves after it.
+    fn inject(&mut self, after: u64, injection: &Injection) -> Promise<()> {
         let both = [View::JobShared, View::Cache];
-        let mut trouble = trouble.clone();
-        match &mut trouble {
-            Trouble::Kill { power, .. } => {
+        let mut injection = injection.clone();
+        match &mut injection {
+            Injection::Kill { power, .. } => {
                 *power &= !self.volatile;
                 (self.must_restart, self.was_unreachable) = (true, true);
                 self.power_lost |= *power;
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
-            Trouble::Cut { .. } => {
-                (self.links_cut, self.was_unreachable) = (true, true);
+            Injection::Partition { .. } => {
+                (self.has_partitions, self.was_unreachable) = (true, true);
                 self.excuse(&both, &[Errno::EHOSTDOWN, Errno::ETIMEDOUT]);
             }
-            Trouble::Tree(faults) => {
+            Injection::Tree(faults) => {
                 self.tree_syncs_failed |= faults.syncs > 0;
                 self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
             }
-            Trouble::Disk(..) => {
+            Injection::Disk(..) => {
                 (self.must_restart, self.disks_failed) = (true, true);
                 self.excuse(&both, &[Errno::EIO]);
             }
-            Trouble::Rot(node) => {
+            Injection::Rot(node) => {
                 self.must_restart = true;
                 self.rotten.insert(*node % self.world.count());
                 (self.has_rotted, self.rots) = (true, true);
             }
-            Trouble::Weather(_) | Trouble::Mend | Trouble::Flip(_) | Trouble::Warm(_) | Trouble::Slow(..) => {
-            }
+            Injection::Weather(_)
+            | Injection::Heal
+            | Injection::Flip(_)
+            | Injection::Warm(_)
+            | Injection::Slow(..) => {}
         }
         let keeps_from_flushing = matches!(
-            trouble,
-            Trouble::Kill { .. } | Trouble::Cut { .. } | Trouble::Disk(..) | Trouble::Rot(_)
+            injection,
+            Injection::Kill { .. } | Injection::Partition { .. } | Injection::Disk(..) | Injection::Rot(_)
         );
         if self.is_small() && keeps_from_flushing {
             self.excuse(&[View::Cache], &[Errno::ENOSPC]);
@@ -263,34 +265,34 @@ impl Run {
         let (resolver, happened) = promise();
         self.world.runtime().spawn(async move {
             wait.await;
-            happen(&world, &trouble);
+            execute(&world, &injection);
             resolver.resolve(());
         });
         happened
     }
 
-    /// One failure, after which everything works, must not be told to programs over and over.
+    /// Checks that a single injected fault did not fail many calls of programs.
     pub(super) fn judge_excused(&mut self) -> Checked {
         let count = std::mem::take(&mut self.excused);
-        match self.world.countdown.met() {
+        match self.world.countdown.injected() {
             Some(site) if count > EXCUSED_MAX && !self.log_broken => {
-                Err(format!("one call failed, {site}, and {count} calls of programs were told"))
+                Err(format!("one injected fault, {site}, failed {count} calls of programs"))
             }
             _ => Ok(()),
         }
     }
 
-    /// What a call that a countdown has let fail excuses, from now on. Nothing is excused when a message was lost.
-    pub(super) fn heed_countdown(&mut self) -> bool {
-        let Some((site, way)) = self.world.countdown.news() else { return false };
+    /// Adds the errors that the injected fault of a countdown explains. Returns false if there is no new one. A lost message explains none.
+    pub(super) fn apply_countdown(&mut self) -> bool {
+        let Some((site, fault)) = self.world.countdown.take_injected() else { return false };
         match site.medium {
             Medium::Disk(_) => {
                 self.excuse(&[View::JobShared, View::Cache], &[Errno::EIO]);
-                // After a failed sync the node takes no more changes; after any other failure it works again.
+                // After a failed sync the node accepts no more changes; after other faults it works.
                 let is_sync = site.call.ends_with(" sync");
                 self.must_restart |= is_sync;
-                self.bytes_lost |= way == Way::Forgotten;
-                self.has_losses |= way == Way::Forgotten;
+                self.bytes_lost |= fault == FaultKind::Forgotten;
+                self.has_losses |= fault == FaultKind::Forgotten;
                 self.log_broken |= is_sync;
             }
             Medium::SharedFs => self.excuse(&[View::Cache], &[Errno::EIO, Errno::ENOSPC]),
@@ -299,49 +301,49 @@ impl Run {
         true
     }
 
-    /// What was open on nodes that have died is gone, and what they had not published is in doubt.
-    pub(super) fn forget_the_dead(&mut self, calls: &[Call]) {
-        let dead: BTreeSet<usize> = (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
-        self.note_cut_off(&dead, calls);
-        self.slots.retain(|(node, ..), _| !dead.contains(node));
+    /// Drops the open files of failed nodes, and puts their unpublished writes in doubt.
+    pub(super) fn drop_failed_nodes(&mut self, calls: &[Call]) {
+        let failed: BTreeSet<usize> =
+            (0..self.world.count()).filter(|&node| !self.world.is_up(node)).collect();
+        self.note_cut_off(&failed, calls);
+        self.slots.retain(|(node, ..), _| !failed.contains(node));
         for names in self.models.values_mut() {
             for object in names.objects_mut() {
-                dead.iter().for_each(|&node| object.data.doubt(node));
+                failed.iter().for_each(|&node| object.data.doubt(node));
             }
         }
     }
 }
 
-fn happen(world: &Arc<World>, trouble: &Trouble) {
-    log::trace!("trouble: {trouble}");
+fn execute(world: &Arc<World>, injection: &Injection) {
+    log::trace!("injection: {injection}");
     let id = |node: usize| NodeId((node % world.count()) as u32);
-    match trouble {
-        Trouble::Kill { node, power } => world.kill(node % world.count(), *power),
-        Trouble::Cut { from, to, both } => {
+    match injection {
+        Injection::Kill { node, power } => world.kill(node % world.count(), *power),
+        Injection::Partition { from, to, both } => {
             world.network.cut(id(*from), id(*to));
             if *both {
                 world.network.cut(id(*to), id(*from));
             }
         }
-        Trouble::Mend => world.network.heal(),
-        Trouble::Weather(weather) => world.network.set_weather(*weather),
-        Trouble::Tree(faults) => world.tree.set_faults(*faults),
-        Trouble::Disk(node, faults) => world.set_disk_faults(node % world.count(), *faults),
-        Trouble::Rot(node) => world.rot(node % world.count()),
-        Trouble::Flip(node) => world.flip(node % world.count()),
-        Trouble::Warm(node) => world.warm(node % world.count()),
-        Trouble::Slow(node, limit) => {
+        Injection::Heal => world.network.heal(),
+        Injection::Weather(weather) => world.network.set_weather(*weather),
+        Injection::Tree(faults) => world.tree.set_faults(*faults),
+        Injection::Disk(node, faults) => world.set_disk_faults(node % world.count(), *faults),
+        Injection::Rot(node) => world.rot(node % world.count()),
+        Injection::Flip(node) => world.flip(node % world.count()),
+        Injection::Warm(node) => world.warm(node % world.count()),
+        Injection::Slow(node, limit) => {
             world.set_slowness(node % world.count(), Duration::from_millis(*limit));
         }
     }
 }
 
 impl Run {
-    /// Everything works from now on.
-    pub(super) fn mend(&mut self) {
+    pub(super) fn end_faults(&mut self) {
         self.world.network.set_weather(tameike_fabric::simulated::Weather::FAIR);
         self.world.network.heal();
-        self.links_cut = false;
+        self.has_partitions = false;
         self.world.tree.set_faults(crate::tree::TreeFaults::default());
         for node in 0..self.world.count() {
             self.world.set_disk_faults(node, DiskFaults::default());
@@ -350,19 +352,17 @@ impl Run {
     }
 }
 
-/// What the calls of a step use already.
+/// Files and slots that calls of the step already use.
 #[derive(Default)]
 struct Used {
     slots: BTreeSet<SlotName>,
     closed: BTreeSet<SlotName>,
-    /// Processes that ask for locks of files, or give them back.
+    /// Processes that acquire or release locks of files.
     locked: BTreeSet<(usize, ObjectId, usize, u64)>,
-    /// Those that close descriptors.
     ended: BTreeSet<(usize, ObjectId, usize, u64)>,
-    /// Files that are written.
     written: BTreeSet<(usize, ObjectId)>,
-    /// Files whose end is moved.
+    /// Files whose size calls change.
     whole: BTreeSet<(usize, ObjectId)>,
-    /// Files that are appended to, and how often.
+    /// Files that calls append to, with the number of appends.
     appended: BTreeMap<(usize, ObjectId), usize>,
 }

@@ -1,4 +1,4 @@
-//! Files that lose names.
+//! Tracks files that lose names.
 
 use super::{Call, End, Run};
 use crate::model::ObjectId;
@@ -7,13 +7,13 @@ use tameike_core::View;
 use tameike_core::wire::meta::RenameMode;
 
 impl Run {
-    /// What a call takes a name from while others look at it.
+    /// Returns the file of the cache view from which a call removes a name, unless the call was refused.
     pub(super) fn may_unname(&mut self, call: &Call) -> Option<(usize, ObjectId)> {
         let is_refused = matches!(call.end, End::Failed(_));
         if call.view == View::Cache && !is_refused { self.unnamed_by(call) } else { None }
     }
 
-    /// What a call takes a name from, where there is something.
+    /// Returns the file from which a call removes a name.
     fn unnamed_by(&mut self, call: &Call) -> Option<(usize, ObjectId)> {
         let gone = match &call.op {
             Op::Unlink { path } => path,
@@ -23,8 +23,8 @@ impl Run {
         self.model(call.view).find(gone).ok().map(|object| (call.view.index(), object))
     }
 
-    /// Other nodes that have a file of the cache view open may know it by a name that it has lost, and nobody the others
-    /// that it has. With its last name, they are told.
+    /// Marks descriptors on other nodes that may refer to a file of the cache view by the removed name. With the last name, the nodes are
+    /// notified.
     pub(super) fn note_unnamed(&mut self, call: &Call) {
         let Some((_, object)) = self.unnamed_by(call) else { return };
         if self.model(call.view).object(object).nlink == 1 {

@@ -1,8 +1,8 @@
-//! A slim agent: what of the product decides who is asked for what, and none of its stores.
+//! A small agent: the product's code that selects sources for reads, without its stores.
 //!
-//! The client's data engine, the cache table, and requests and replies are the product's own. Units have bytes that follow from
-//! their numbers; a home reads them from the shared file system once, which takes its time, and an agent sends one answer after
-//! the other, so that who is asked by many is slow.
+//! The client's data engine, the cache table, and the messages are the product's. The bytes of a unit follow from its number. A home
+//! reads each unit from the shared file system once, with a delay. An agent sends one reply after the other, so that an agent with
+//! many requests is slow.
 
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -23,40 +23,39 @@ use tameike_fabric::{Carried, PeerEvent, Rpc, Service, Target};
 use tameike_io::{Payload, Pool, Runtime};
 use tameike_server::holders::CacheTable;
 
-/// What an open takes its home.
+/// Service time of an open at its home.
 const OPEN_TIME: Duration = Duration::from_micros(5);
-/// What an answer without bytes takes.
-const WORD_TIME: Duration = Duration::from_micros(2);
-/// What a unit takes on the way out, at 10 GB/s.
+/// Service time of a reply without data.
+const REPLY_TIME: Duration = Duration::from_micros(2);
+/// Time to send a unit, at 10 GB/s.
 const UNIT_TIME: Duration = Duration::from_micros(100);
-/// What a unit takes to come from the shared file system.
+/// Time to read a unit from the shared file system.
 const SHARED_TIME: Duration = Duration::from_millis(5);
-/// Bytes of a unit that are read, which stand for the whole: where nobody takes it for reading on, so that nothing else is brought.
+/// The byte range that a read of a unit requests: in its middle, so that the client does not detect sequential access and read ahead.
 const PIECE: Range<u32> = UNIT_SIZE as u32 / 2..UNIT_SIZE as u32 / 2 + 4096;
 
-/// What an agent was asked, and has read.
+/// Requests that an agent served, and its reads.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// Opens of files at home here.
+    /// Opens of files whose home it is.
     pub opens: AtomicU64,
-    /// Units that were sent as their home.
+    /// Units sent as their home.
     pub as_home: AtomicU64,
-    /// Units that were sent from memory.
+    /// Units sent as a cache holder.
     pub as_holder: AtomicU64,
-    /// Questions for what is not there, or while others are served.
-    pub in_vain: AtomicU64,
-    /// Units that were read of the shared file system.
+    /// Peer reads that it refused, since it did not hold the unit or was busy.
+    pub refused: AtomicU64,
+    /// Units read from the shared file system.
     pub shared: AtomicU64,
 }
 
-/// What an agent is made of.
 pub(super) struct Parts {
     pub cluster: Arc<Cluster>,
     pub runtime: Runtime,
     pub rpc: Arc<dyn Rpc>,
     /// The engine's frames.
     pub own: Pool,
-    /// For answers.
+    /// Frames for replies.
     pub answers: Pool,
 }
 
@@ -65,13 +64,12 @@ pub(super) struct Agent {
     engine: Arc<DataEngine>,
     table: CacheTable,
     pub counts: Counts,
-    /// When it will have sent all that it was asked for.
+    /// When it will have sent all pending replies.
     free_at: Mutex<Duration>,
-    /// When units that were read of the shared file system were, or will be there.
+    /// When each unit arrives from the shared file system.
     loaded: Mutex<BTreeMap<UnitId, Duration>>,
 }
 
-/// What the first bytes of a unit are.
 fn content(unit: UnitId) -> [u8; 16] {
     (u128::from(unit.inode.0) << 64 | u128::from(unit.index)).to_le_bytes()
 }
@@ -85,7 +83,7 @@ impl Agent {
         Arc::new(Self { parts, engine, table, counts, free_at, loaded })
     }
 
-    /// Waits until this agent has done what takes so long, after all that came before.
+    /// Queues work of this duration behind all earlier work, and waits until it is done.
     async fn work(&self, time: Duration) {
         let done = {
             let mut free_at = self.free_at.lock();
@@ -123,7 +121,10 @@ impl Agent {
         self.counts.as_home.fetch_add(1, Ordering::Relaxed);
         let mut frame = self.parts.answers.take().await;
         let Some(at) = PIECE.start.checked_sub(offset).filter(|at| at + PIECE.len() as u32 <= length) else {
-            return (Reply::Fault(Fault::new(Errno::EPROTO, "other bytes than the piece")), Carried::Nothing);
+            return (
+                Reply::Fault(Fault::new(Errno::EPROTO, "the read does not cover the piece")),
+                Carried::Nothing,
+            );
         };
         frame[at as usize..][..16].copy_from_slice(&content(unit));
         (Reply::Unit(UnitReply::Read), Carried::Payload(Payload::new(Arc::new(frame), 0..length)))
@@ -133,7 +134,7 @@ impl Agent {
         let (reply, bytes) = self.engine.serve_peer(unit, &(range.0..range.0 + range.1), generation);
         let (count, time) = match reply {
             ClientReply::Read => (&self.counts.as_holder, UNIT_TIME),
-            _ => (&self.counts.in_vain, WORD_TIME),
+            _ => (&self.counts.refused, REPLY_TIME),
         };
         count.fetch_add(1, Ordering::Relaxed);
         self.work(time).await;
@@ -148,7 +149,7 @@ impl Agent {
         let open = CacheRequest::Open { inode, path: Vec::new(), stamp, asked, holds: true, made: false };
         let answer = self.parts.rpc.call(home, Request::Cache(open), None, None).await?;
         let Reply::Cache(CacheReply::Opened { state, holders }) = answer.reply else {
-            return Err(Fault::new(Errno::EPROTO, "an open was answered with something else"));
+            return Err(Fault::new(Errno::EPROTO, "unexpected reply to an open"));
         };
         let version = FileVersion { size, generation: state.generation, holders, ..FileVersion::default() };
         let mode = OpenMode { read: true, ..OpenMode::default() };
@@ -162,7 +163,7 @@ impl Agent {
                 ReadBytes::Memory(bytes) => bytes[..16].to_vec(),
             };
             if bytes != content(unit) {
-                return Err(Fault::io(format!("{unit:?} was read with other bytes")));
+                return Err(Fault::io(format!("{unit:?}: the read returned wrong bytes")));
             }
         }
         self.engine.close(&file);
@@ -170,13 +171,13 @@ impl Agent {
     }
 }
 
-/// What requests are served by, once there is an agent.
+/// Dispatches requests to the agent, once it exists.
 #[derive(Default)]
-pub(super) struct Served(OnceLock<Weak<Agent>>);
+pub(super) struct Dispatcher(OnceLock<Weak<Agent>>);
 
-impl Served {
+impl Dispatcher {
     pub fn set(&self, agent: &Arc<Agent>) {
-        // It is set once.
+        // Set only once.
         let _ = self.0.set(Arc::downgrade(agent));
     }
 
@@ -185,7 +186,7 @@ impl Served {
     }
 }
 
-impl Service for Served {
+impl Service for Dispatcher {
     fn serve(
         &self,
         from: NodeId,

@@ -1,7 +1,7 @@
-//! Which agents are connected with each other: a model of what the fabric over sockets does, on the simulated one.
+//! A model of the connections of the socket fabric, on top of the simulated one.
 //!
-//! A pair is connected when a message goes from one to the other, and both have the connection. Where an agent has more peers than it
-//! may, the pair that was idle for longest is closed at both ends; neighbours are never closed, nor who expects something of the other.
+//! The first message between two agents connects them, at both ends. If an agent exceeds its limit of peers, it closes the
+//! connection that was idle for longest, except those to neighbours and those on which a message is expected.
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -11,12 +11,12 @@ use tameike_core::{Cluster, NodeId, Result};
 use tameike_fabric::{Fabric, FabricLayer, GrantId, Lane, Receiver};
 use tameike_io::{Frame, Payload};
 
-/// One agent's end of all its connections.
+/// The connections of one agent.
 #[derive(Default)]
 struct End {
     receiver: Option<Arc<dyn Receiver>>,
     neighbours: BTreeSet<NodeId>,
-    /// Those it is connected with, and when something last travelled there.
+    /// Connected peers, with the turn of the last message.
     peers: BTreeMap<NodeId, u64>,
     most: usize,
 }
@@ -24,12 +24,10 @@ struct End {
 #[derive(Default)]
 struct State {
     ends: Vec<End>,
-    /// Counts what travels.
     turn: u64,
     opened: u64,
 }
 
-/// All connections of a cluster.
 pub(super) struct Links {
     bound: usize,
     state: Mutex<State>,
@@ -45,8 +43,8 @@ impl Links {
         Arc::new(Self { bound, state: Mutex::new(State { ends, ..State::default() }) })
     }
 
-    /// Something travels from one agent to another.
-    fn travel(&self, from: NodeId, to: NodeId) {
+    /// Records a message, and connects the agents if necessary.
+    fn record(&self, from: NodeId, to: NodeId) {
         let state = &mut *self.state.lock();
         state.turn += 1;
         let turn = state.turn;
@@ -54,12 +52,12 @@ impl Links {
         state.ends[to.0 as usize].peers.insert(from, turn);
         if is_new {
             state.opened += 1;
-            self.thin_out(state, from);
-            self.thin_out(state, to);
+            self.close_idle(state, from);
+            self.close_idle(state, to);
         }
     }
 
-    fn thin_out(&self, state: &mut State, node: NodeId) {
+    fn close_idle(&self, state: &mut State, node: NodeId) {
         let end = &state.ends[node.0 as usize];
         let mut beyond = end.peers.len().saturating_sub(self.bound);
         if beyond > 0 {
@@ -84,19 +82,19 @@ impl Links {
         end.most = end.most.max(end.peers.len());
     }
 
-    /// Closes what is idle and was not before.
+    /// Closes connections that have become idle.
     pub fn settle(&self) {
         let state = &mut *self.state.lock();
         state.turn += 1;
-        (0..state.ends.len()).for_each(|node| self.thin_out(state, NodeId(node as u32)));
+        (0..state.ends.len()).for_each(|node| self.close_idle(state, NodeId(node as u32)));
     }
 
-    /// For each agent the peers it is connected with, and the most there were.
+    /// Returns for each agent its current and its maximum number of connections.
     pub fn counts(&self) -> Vec<(usize, usize)> {
         self.state.lock().ends.iter().map(|end| (end.peers.len(), end.most)).collect()
     }
 
-    /// Connections that were opened.
+    /// Returns the number of connections opened.
     pub fn opened(&self) -> u64 {
         self.state.lock().opened
     }
@@ -108,15 +106,15 @@ impl State {
     }
 }
 
-/// An agent's way to the network.
+/// The fabric of an agent, with connections recorded.
 pub(super) struct LinkedFabric {
     pub inner: Arc<dyn Fabric>,
     pub links: Arc<Links>,
 }
 
 impl LinkedFabric {
-    fn travel(&self, to: NodeId) {
-        self.links.travel(self.local(), to);
+    fn record(&self, to: NodeId) {
+        self.links.record(self.local(), to);
     }
 }
 
@@ -132,7 +130,7 @@ impl FabricLayer for LinkedFabric {
         body: Vec<u8>,
         payload: Option<Payload>,
     ) -> BoxFuture<'static, Result<()>> {
-        self.travel(to);
+        self.record(to);
         self.inner.send(to, lane, body, payload)
     }
 
@@ -143,7 +141,7 @@ impl FabricLayer for LinkedFabric {
         source: Payload,
         body: Vec<u8>,
     ) -> BoxFuture<'static, Result<()>> {
-        self.travel(to);
+        self.record(to);
         self.inner.put(to, grant, source, body)
     }
 
@@ -154,7 +152,7 @@ impl FabricLayer for LinkedFabric {
         frame: Frame,
         length: u32,
     ) -> BoxFuture<'static, (Frame, Result<()>)> {
-        self.travel(from);
+        self.record(from);
         self.inner.get(from, grant, frame, length)
     }
 

@@ -1,8 +1,8 @@
-//! Thousands of agents (CC-4): how many connections each has, what memory it takes, and how the load of reading is spread.
+//! Measures connections, memory per agent and the distribution of read load with thousands of agents (CC-4).
 //!
-//! Whole nodes would not fit one machine, so each is what the product decides with and no more ([`agent`]): who is asked for
-//! what, over the simulated network, with connections as the fabric over sockets has them ([`links`]). First all agents
-//! read one file, within a moment; then each reads some of many files that have a few readers each.
+//! Complete nodes would not fit into one machine. Each is reduced to the code that selects sources for reads ([`agent`]), over the
+//! simulated network with connections as in the socket fabric ([`links`]). First, all agents read one file at almost the same time;
+//! then each reads several of many files that have few readers each.
 
 mod agent;
 mod links;
@@ -10,7 +10,7 @@ mod report;
 
 pub use report::{HEADING, Load, Measured};
 
-use agent::{Agent, Parts, Served};
+use agent::{Agent, Dispatcher, Parts};
 use links::{LinkedFabric, Links};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,20 +23,20 @@ use tameike_io::Slab;
 use tameike_io::os::runtime::promise;
 use tameike_io::os::simulated::Simulation;
 
-/// Units of the file that all read.
+/// Units of the file that all agents read.
 const HOT_UNITS: u64 = 8;
-/// In which they begin to, each at its own time.
+/// The agents begin at random times within this duration.
 const HOT_TIME: Duration = Duration::from_millis(50);
-/// Of the many files, those that each agent reads, and how many read each of them.
+/// Files that each agent reads of the many, and readers of each file.
 const FILES_READ: u64 = 4;
 const READERS: u64 = 4;
-/// Units of each.
+/// Units of each of these files.
 const FILE_UNITS: u64 = 2;
-/// In which they are read.
+/// The agents begin to read them at random times within this duration.
 const MANY_TIME: Duration = Duration::from_millis(200);
-/// Frames of an agent: room for all that it reads.
+/// Frames of an agent: enough for all units that it reads.
 const FRAMES: u32 = (HOT_UNITS + FILES_READ * FILE_UNITS) as u32 + 8;
-/// Frames for what is under way of all agents.
+/// Frames for messages in flight of all agents.
 const SPARE_FRAMES: u32 = 4096;
 
 /// A cluster to measure.
@@ -44,13 +44,12 @@ const SPARE_FRAMES: u32 = 4096;
 pub struct Scale {
     /// Agents.
     pub agents: u32,
-    /// Peers that each may stay connected with.
+    /// Maximum number of connected peers of an agent.
     pub connections: usize,
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// The agents of a cluster.
 struct Agents {
     simulation: Simulation,
     all: Vec<Arc<Agent>>,
@@ -85,18 +84,18 @@ impl Agents {
             });
             let fabric = Arc::new(LinkedFabric { inner, links: links.clone() });
             let rpc = Arc::new(RpcNode::new(fabric, runtime.clone(), replies.clone()));
-            let served = Arc::new(Served::default());
-            rpc.attach(served.clone());
+            let dispatcher = Arc::new(Dispatcher::default());
+            rpc.attach(dispatcher.clone());
             let (cluster, answers) = (cluster.clone(), answers.clone());
             let agent = Agent::new(Parts { cluster, runtime, rpc, own: slab.pool(FRAMES), answers });
-            served.set(&agent);
+            dispatcher.set(&agent);
             agent
         };
         let all = cluster.nodes().iter().map(start).collect();
         Ok(Self { simulation, all, links })
     }
 
-    /// Every agent reads files, each beginning at a time of its own.
+    /// Lets every agent read its files, from a random time within `within` on.
     fn read(&self, within: Duration, files: impl Fn(u64) -> Vec<(InodeId, u64)>) -> Result<()> {
         let mut ends = Vec::new();
         for (number, agent) in self.all.iter().enumerate() {
@@ -118,24 +117,23 @@ impl Agents {
                 resolver.resolve(read);
             });
         }
-        // Each in a run of its own: a run has a limit of steps.
+        // One run for each agent: a run has a limit of steps.
         ends.into_iter().try_for_each(|end| self.simulation.run(end))
     }
 
-    /// What the agents have done since they were started.
     fn loads(&self) -> Vec<Load> {
         let load = |agent: &Arc<Agent>| {
             let counts = &agent.counts;
-            let [opens, as_home, as_holder, in_vain, shared] =
-                [&counts.opens, &counts.as_home, &counts.as_holder, &counts.in_vain, &counts.shared]
+            let [opens, as_home, as_holder, refused, shared] =
+                [&counts.opens, &counts.as_home, &counts.as_holder, &counts.refused, &counts.shared]
                     .map(|count| count.load(Ordering::Relaxed));
-            Load { opens, as_home, as_holder, in_vain, shared }
+            Load { opens, as_home, as_holder, refused, shared }
         };
         self.all.iter().map(load).collect()
     }
 }
 
-/// The units of a file in an order that nobody takes for reading on.
+/// Returns the units of a file in random order, so that no agent detects sequential access.
 fn shuffled(simulation: &Simulation, units: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..units).collect();
     for place in (1..order.len()).rev() {
@@ -144,10 +142,10 @@ fn shuffled(simulation: &Simulation, units: u64) -> Vec<u64> {
     order
 }
 
-/// Has a cluster read, and measures it.
+/// Runs the reads on a cluster, and measures it.
 ///
 /// # Errors
-/// Something was not read, or with other bytes than it has.
+/// A read failed or returned wrong bytes.
 pub fn measure(scale: Scale) -> Result<Measured> {
     let before = report::heap_bytes()?;
     let agents = Agents::start(scale)?;

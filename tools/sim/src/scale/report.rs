@@ -1,21 +1,21 @@
-//! What was measured, in figures.
+//! Results of a scale run.
 
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter};
 use tameike_core::{Errno, Fault, Result};
 
-/// What one agent was asked.
+/// The load of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Opens of files at home there: each is one look into the cache table, and no other message is.
+    /// Opens of files whose home it is. Each is one lookup in the cache table; no other message needs one.
     pub opens: u64,
     /// Units that it sent as their home.
     pub as_home: u64,
-    /// Units that it sent from memory.
+    /// Units that it sent as a cache holder.
     pub as_holder: u64,
-    /// Questions for what it did not have, or while it served others.
-    pub in_vain: u64,
-    /// Units that it read of the shared file system.
+    /// Peer reads that it refused, since it did not hold the unit or was busy.
+    pub refused: u64,
+    /// Units that it read from the shared file system.
     pub shared: u64,
 }
 
@@ -25,7 +25,7 @@ impl Load {
             opens: self.opens - before.opens,
             as_home: self.as_home - before.as_home,
             as_holder: self.as_holder - before.as_holder,
-            in_vain: self.in_vain - before.in_vain,
+            refused: self.refused - before.refused,
             shared: self.shared - before.shared,
         }
     }
@@ -40,17 +40,17 @@ impl Load {
 pub struct Measured {
     /// Agents.
     pub agents: u32,
-    /// Peers that each may stay connected with.
+    /// Maximum number of connected peers of an agent.
     pub bound: usize,
-    /// For each agent the peers that it is connected with at the end, and the most there were.
+    /// For each agent, its final and its maximum number of connections.
     pub links: Vec<(usize, usize)>,
-    /// Connections that were opened, by all.
+    /// Connections opened by all agents.
     pub opened: u64,
-    /// Memory of all agents but for frames: when they were started, and at the end.
+    /// Memory of all agents without frames in bytes: after the start, and at the end.
     pub heap_bytes: [u64; 2],
-    /// What each was asked while all read one file.
+    /// Load of each agent while all read one file.
     pub hot: Vec<Load>,
-    /// What each was asked while each read some of many files.
+    /// Load of each agent while each reads several of many files.
     pub many: Vec<Load>,
 }
 
@@ -67,7 +67,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl Measured {
-    /// The most units that an agent sent, by the mean of all: of the file that all read, and of the many.
+    /// Returns the maximum number of units that an agent sent, divided by the mean: for the one file, and for the many.
     pub fn spread(&self) -> [f64; 2] {
         [&self.hot, &self.many].map(|loads| {
             let mean = ratio(sum(loads, Load::sent), u64::from(self.agents));
@@ -75,7 +75,7 @@ impl Measured {
         })
     }
 
-    /// Looks into the cache table for each unit that is read: on all nodes, and on the one that is asked most.
+    /// Returns cache table lookups per unit read, for the one file and for the many: of all nodes, and of the busiest node.
     pub fn table_per_read(&self) -> [[f64; 2]; 2] {
         [&self.hot, &self.many].map(|loads| {
             let reads = sum(loads, Load::sent);
@@ -84,12 +84,12 @@ impl Measured {
         })
     }
 
-    /// Memory of an agent but for frames, when it is started and at the end, in bytes.
+    /// Returns the memory of an agent without frames in bytes: after the start, and at the end.
     pub fn heap_per_agent(&self) -> [u64; 2] {
         self.heap_bytes.map(|bytes| bytes / u64::from(self.agents.max(1)))
     }
 
-    /// The most peers that an agent was connected with at a time, and at the end.
+    /// Returns the maximum number of connections of an agent: over the whole run, and at the end.
     pub fn most_peers(&self) -> [usize; 2] {
         let most = |of: fn(&(usize, usize)) -> usize| self.links.iter().map(of).max().unwrap_or(0);
         [most(|(_, most)| *most), most(|(now, _)| *now)]
@@ -100,7 +100,7 @@ impl Measured {
         json!({
             "units_read": sent,
             "of_holders": sum(loads, |load| load.as_holder),
-            "asked_in_vain": sum(loads, |load| load.in_vain),
+            "asked_in_vain": sum(loads, |load| load.refused),
             "read_of_shared": sum(loads, |load| load.shared),
             "opens": sum(loads, |load| load.opens),
             "busiest_opens": most(loads, |load| load.opens),
@@ -108,7 +108,7 @@ impl Measured {
         })
     }
 
-    /// All figures.
+    /// Returns all results as JSON.
     pub fn to_json(&self) -> Value {
         let ([most, now], [started, ended]) = (self.most_peers(), self.heap_per_agent());
         let ([hot_spread, many_spread], [hot_table, many_table]) = (self.spread(), self.table_per_read());
@@ -145,12 +145,12 @@ impl Display for Measured {
     }
 }
 
-/// Above lines of [`Measured`].
+/// The heading for lines of [`Measured`].
 pub const HEADING: &str = "\
-       | connected with        | heap, KiB       | busiest/mean    | looks into the cache table per read
+       | connected with        | heap, KiB       | busiest/mean    | cache table lookups per read
 agents |  most   end opened/agent | started  end | one file   many | one: busiest  many: all  busiest";
 
-/// Memory of this process that is no frame, in bytes.
+/// Returns the anonymous memory of this process, which excludes frames, in bytes.
 pub(super) fn heap_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| Fault::from_os("reading /proc/self/status", &error))?;

@@ -1,12 +1,12 @@
-//! How the simulated shared file system fails.
+//! Fault injection for the simulated shared file system.
 
-use crate::countdown::{Countdown, Medium, Way};
+use crate::countdown::{Countdown, FaultKind, Medium};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::simulated::Simulation;
 
-/// What is asked of the file system: the calls of the same names.
+/// The calls of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Stat,
@@ -38,16 +38,16 @@ pub(super) enum Call {
     ForgetPages,
 }
 
-/// What calls have in common.
+/// Classes of calls that fail alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Bytes, attributes, names, opening to read.
+    /// Reads of bytes, attributes and names; opens for reading.
     Look,
-    /// Names and attributes changed.
+    /// Changes of names and attributes.
     Change,
-    /// Bytes written, opening to write.
+    /// Writes, and opens for writing.
     Write,
-    /// Made safe.
+    /// Syncs.
     Sync,
 }
 
@@ -82,25 +82,25 @@ impl Call {
         }
     }
 
-    /// How a countdown has it fail.
-    fn ways(self) -> &'static [Way] {
+    /// Returns the faults that a countdown can inject.
+    fn faults(self) -> &'static [FaultKind] {
         match self.kind() {
-            _ if self == Self::Write => &[Way::Torn, Way::Full],
-            _ if self == Self::Sync => &[Way::Forgotten],
-            Kind::Look | Kind::Sync => &[Way::Fails],
-            Kind::Change | Kind::Write => &[Way::Fails, Way::Full],
+            _ if self == Self::Write => &[FaultKind::Torn, FaultKind::Full],
+            _ if self == Self::Sync => &[FaultKind::Forgotten],
+            Kind::Look | Kind::Sync => &[FaultKind::Fails],
+            Kind::Change | Kind::Write => &[FaultKind::Fails, FaultKind::Full],
         }
     }
 }
 
-/// Of a thousand calls, so many fail.
+/// Failures per thousand calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeFaults {
-    /// `EIO` of anything that is read or looked at.
+    /// `EIO` of reads of bytes, attributes and names.
     pub reads: u32,
     /// `EIO` of changes and writes.
     pub writes: u32,
-    /// `EIO` of `fsync`: what was not safe is gone.
+    /// `EIO` of `fsync`, which drops everything that was not durable.
     pub syncs: u32,
     /// `ENOSPC` of writes.
     pub full: u32,
@@ -136,15 +136,15 @@ impl Control {
         of_a_thousand > 0 && self.simulation.draw(1000) < u64::from(of_a_thousand)
     }
 
-    fn counts(&self, call: Call) -> Option<Way> {
-        self.countdown.meets(Medium::SharedFs, call.ways(), || format!("{call:?}"))
+    fn register(&self, call: Call) -> Option<FaultKind> {
+        self.countdown.register(Medium::SharedFs, call.faults(), || format!("{call:?}"))
     }
 
     pub fn call(&self, call: Call) -> Result<()> {
         let faults = *self.faults.lock();
         let kind = call.kind();
-        let errno = match self.counts(call) {
-            Some(Way::Full) => Errno::ENOSPC,
+        let errno = match self.register(call) {
+            Some(FaultKind::Full) => Errno::ENOSPC,
             Some(_) => Errno::EIO,
             None => match kind {
                 Kind::Change | Kind::Write if faults.read_only => Errno::EROFS,
@@ -155,12 +155,12 @@ impl Control {
             },
         };
         log::trace!("the shared file system fails a {call:?} with {}", errno.describe());
-        Err(Fault::new(errno, "failed on purpose"))
+        Err(Fault::new(errno, "injected fault"))
     }
 
-    /// Whether an `fsync` fails: always, or if it has something to make safe.
+    /// Returns whether an `fsync` fails: in any case, and if it has something to write.
     pub fn sync(&self) -> (bool, bool) {
         let syncs = self.faults.lock().syncs;
-        (self.counts(Call::Sync).is_some(), self.happens(syncs))
+        (self.register(Call::Sync).is_some(), self.happens(syncs))
     }
 }

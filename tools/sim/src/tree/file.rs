@@ -1,7 +1,7 @@
 //! Open files and directories of the simulated shared file system.
 
 use super::faults::Call;
-use super::state::{State, Unsafe};
+use super::state::{State, UnsyncedWrite};
 use super::{SimulatedTree, coarse};
 use parking_lot::Mutex;
 use tameike_core::attr::AttrChange;
@@ -9,7 +9,6 @@ use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result};
 use tameike_io::os::runtime::Clock;
 use tameike_io::shared::{Allocate, FileStat, NamedFile, Seek, SharedDir, SharedFile};
 
-/// Keeps a file there.
 pub(super) struct Hold {
     pub tree: SimulatedTree,
     pub number: u64,
@@ -25,28 +24,27 @@ impl Drop for Hold {
     }
 }
 
-/// An open file of one node.
+/// An open file description of one node.
 pub(super) struct OpenFile {
     hold: Hold,
     node: NodeId,
-    /// Errors of the file that this descriptor was told, or that were before it.
-    told: Mutex<u64>,
+    /// The file's error count that this descriptor has reported, or that preceded it.
+    reported: Mutex<u64>,
 }
 
 impl OpenFile {
     pub fn new(tree: SimulatedTree, node: NodeId, number: u64) -> Self {
-        let told = tree.0.state.lock().inode(number).map_or(0, |inode| inode.errors);
-        Self { hold: Hold { tree, number }, node, told: Mutex::new(told) }
+        let reported = tree.0.state.lock().inode(number).map_or(0, |inode| inode.errors);
+        Self { hold: Hold { tree, number }, node, reported: Mutex::new(reported) }
     }
 
     fn with<T>(&self, call: Call, work: impl FnOnce(&mut State, u64) -> Result<T>) -> Result<T> {
         self.hold.tree.with(call, |state| work(state, self.hold.number))
     }
 
-    /// Writes at `offset`, or at the end.
     fn write(&self, bytes: &[u8], offset: Option<u64>) -> Result<()> {
         let written = self.with(Call::Write, |_, _| Ok(()));
-        // As a full disk does: a part is written.
+        // A failing write takes effect in part, as on a full disk.
         let bytes = if written.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
         let mut state = self.hold.tree.0.state.lock();
         let now = coarse(self.hold.tree.0.simulation.wall());
@@ -54,7 +52,7 @@ impl OpenFile {
         (inode.mtime, inode.ctime) = (now, now);
         let offset = offset.unwrap_or(inode.content.size);
         inode.content.write(bytes, offset);
-        inode.unsafe_writes.push(Unsafe { node: self.node, offset, bytes: bytes.to_vec() });
+        inode.unsynced_writes.push(UnsyncedWrite { node: self.node, offset, bytes: bytes.to_vec() });
         written
     }
 }
@@ -82,8 +80,8 @@ impl SharedFile for OpenFile {
             let inode = state.inode_mut(number)?;
             (inode.mtime, inode.ctime) = (now, now);
             inode.content.truncate(size);
-            inode.safe.truncate(size);
-            inode.unsafe_writes.retain_mut(|write| {
+            inode.durable.truncate(size);
+            inode.unsynced_writes.retain_mut(|write| {
                 let left = size.saturating_sub(write.offset).min(write.bytes.len() as u64);
                 write.bytes.truncate(left as usize);
                 left > 0
@@ -97,7 +95,7 @@ impl SharedFile for OpenFile {
             let now = state.now;
             let inode = state.inode_mut(number)?;
             let end = offset + length;
-            for content in [&mut inode.content, &mut inode.safe] {
+            for content in [&mut inode.content, &mut inode.durable] {
                 match how {
                     Allocate::Extend => content.size = content.size.max(end),
                     Allocate::Keep => {}
@@ -109,8 +107,8 @@ impl SharedFile for OpenFile {
                 }
             }
             if matches!(how, Allocate::Punch | Allocate::Zero) {
-                // What is not safe yet would come back over the hole.
-                for write in &mut inode.unsafe_writes {
+                // Later syncs of these writes must not fill the hole.
+                for write in &mut inode.unsynced_writes {
                     let start = offset.clamp(write.offset, write.offset + write.bytes.len() as u64);
                     let stop = end.clamp(start, write.offset + write.bytes.len() as u64);
                     let place = (start - write.offset) as usize..(stop.max(start) - write.offset) as usize;
@@ -133,29 +131,29 @@ impl SharedFile for OpenFile {
         let (must_fail, fails) = self.hold.tree.0.control.sync();
         self.hold.tree.at_work(|state| {
             let inode = state.inode_mut(self.hold.number)?;
-            let mut told = self.told.lock();
-            if *told < inode.errors {
-                *told = inode.errors;
-                return Err(Fault::new(Errno::EIO, "failed for another descriptor"));
+            let mut reported = self.reported.lock();
+            if *reported < inode.errors {
+                *reported = inode.errors;
+                return Err(Fault::new(Errno::EIO, "a sync failed for another descriptor"));
             }
-            let own = |write: &Unsafe| write.node == self.node;
-            if (fails || must_fail) && inode.unsafe_writes.iter().any(own) {
-                // What was not written is gone, and nobody will hear of it again.
+            let own = |write: &UnsyncedWrite| write.node == self.node;
+            if (fails || must_fail) && inode.unsynced_writes.iter().any(own) {
+                // As on Linux, the dirty pages are dropped, and later syncs do not report them again.
                 inode.errors += 1;
-                *told = inode.errors;
-                inode.unsafe_writes.retain(|write| !own(write));
-                inode.spoilt = true;
-                return Err(Fault::new(Errno::EIO, "failed on purpose"));
+                *reported = inode.errors;
+                inode.unsynced_writes.retain(|write| !own(write));
+                inode.sync_failed = true;
+                return Err(Fault::new(Errno::EIO, "injected fault"));
             }
             if must_fail {
-                return Err(Fault::new(Errno::EIO, "failed on purpose"));
+                return Err(Fault::new(Errno::EIO, "injected fault"));
             }
-            let (now_safe, rest) = std::mem::take(&mut inode.unsafe_writes).into_iter().partition(own);
-            inode.unsafe_writes = rest;
-            if !inode.spoilt {
-                let now_safe: Vec<_> = now_safe;
-                now_safe.iter().for_each(|write| inode.safe.write(&write.bytes, write.offset));
-                inode.safe.size = inode.safe.size.max(inode.content.size);
+            let (now_durable, rest) = std::mem::take(&mut inode.unsynced_writes).into_iter().partition(own);
+            inode.unsynced_writes = rest;
+            if !inode.sync_failed {
+                let now_durable: Vec<_> = now_durable;
+                now_durable.iter().for_each(|write| inode.durable.write(&write.bytes, write.offset));
+                inode.durable.size = inode.durable.size.max(inode.content.size);
             }
             Ok(())
         })
@@ -168,10 +166,10 @@ impl SharedFile for OpenFile {
     fn forget_pages(&self) -> Result<()> {
         self.with(Call::ForgetPages, |state, number| {
             let inode = state.inode_mut(number)?;
-            if std::mem::take(&mut inode.spoilt) {
+            if std::mem::take(&mut inode.sync_failed) {
                 let size = inode.content.size;
-                inode.content = inode.safe.clone();
-                for write in &inode.unsafe_writes {
+                inode.content = inode.durable.clone();
+                for write in &inode.unsynced_writes {
                     inode.content.write(&write.bytes, write.offset);
                 }
                 inode.content.size = inode.content.size.max(size);
@@ -185,7 +183,6 @@ impl SharedFile for OpenFile {
     }
 }
 
-/// An open directory.
 pub(super) struct OpenDir {
     pub hold: Hold,
 }
@@ -195,7 +192,7 @@ impl SharedDir for OpenDir {
         self.hold.tree.with(Call::Stat, |state| state.stat(self.hold.number))
     }
 
-    /// Cursors are hashes of the names, as those of ext4: they keep their meaning while names come and go.
+    /// Cursors are hashes of names, as in ext4: they stay valid while other names change.
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
         self.hold.tree.with(Call::ReadDir, |state| {
             let inode = state.inode(self.hold.number)?;

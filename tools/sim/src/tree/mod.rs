@@ -1,8 +1,8 @@
-//! A shared file system in memory, as several nodes see it.
+//! A simulated shared file system in memory, mounted by several nodes.
 //!
-//! It behaves as a POSIX file system on a server: calls take effect at once and everywhere. What was written and
-//! not fsynced is lost with the memory of the node that wrote it. It fails as it is told to ([`TreeFaults`]), also
-//! as file systems do after a failed fsync: what was not written is gone, and said to be safe next time.
+//! It behaves as a POSIX file system on a server: calls take effect at once on all nodes. Unsynced writes are lost with the memory of
+//! the node that wrote them. It injects faults ([`TreeFaults`]), including the behaviour of file systems after a failed fsync: the
+//! dirty pages are dropped, and the next fsync succeeds.
 
 mod content;
 mod faults;
@@ -26,9 +26,9 @@ use tameike_io::shared::{
     Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
 };
 
-/// Owner and group of everything.
+/// Owner and group of all files.
 pub const OWNER: u32 = 1000;
-/// Times are as coarse as those of file systems on Linux.
+/// Granularity of timestamps, as on Linux.
 const TICK_NANOSECONDS: u32 = 4_000_000;
 
 struct Inner {
@@ -46,40 +46,40 @@ fn coarse(time: Timestamp) -> Timestamp {
 }
 
 impl SimulatedTree {
-    /// An empty tree, whose calls count.
+    /// Creates an empty tree. `countdown` counts its calls.
     pub fn new(simulation: Simulation, countdown: Countdown) -> Self {
         let state = Mutex::new(State::new(coarse(simulation.wall())));
         Self(Arc::new(Inner { control: Control::new(simulation.clone(), countdown), simulation, state }))
     }
 
-    /// The tree as a node has it mounted.
+    /// Returns the tree as one node mounts it.
     pub fn mounted_by(&self, node: NodeId) -> Arc<dyn SharedFs> {
         Arc::new(Mounted { tree: self.clone(), node, tearing: Mutex::default(), kept: KeptFiles::default() })
     }
 
-    /// How it fails from now on.
+    /// Sets the faults for all later calls.
     pub fn set_faults(&self, faults: TreeFaults) {
         self.0.control.set(faults);
     }
 
-    /// Has renames take away the file that they replace before they put the other in its place.
+    /// Injects a bug: a rename removes its target before it renames the source.
     pub fn tear_renames(&self) {
         self.0.control.tear_renames();
     }
 
-    /// Power goes off on a node.
+    /// Drops the unsynced writes of a node, as a power loss does.
     pub fn lose_power(&self, node: NodeId) {
         let draw = self.0.simulation.clone();
         self.0.state.lock().lose_power(node, || draw.draw(2) == 0);
     }
 
-    /// Numbers of files that were removed until now are not given to others any more.
+    /// Stops the reuse of all inode numbers allocated so far.
     pub(crate) fn retire_numbers(&self) {
         self.0.state.lock().retire_numbers();
     }
 
-    /// All files with their paths: what survives whatever happens, by `is_safe`, or what is there now.
-    pub(crate) fn files(&self, is_safe: bool) -> Vec<(Vec<u8>, Content)> {
+    /// Returns all files with their paths, with the durable content (`is_durable`) or the current one.
+    pub(crate) fn files(&self, is_durable: bool) -> Vec<(Vec<u8>, Content)> {
         let state = self.0.state.lock();
         let mut found = Vec::new();
         let mut left = vec![(Vec::new(), state::ROOT)];
@@ -91,7 +91,7 @@ impl SimulatedTree {
                     left.extend(names.map(|(name, &child)| (tameike_io::shared::join(&path, name), child)));
                 }
                 FileKind::File => {
-                    let content = if is_safe { &inode.safe } else { &inode.content };
+                    let content = if is_durable { &inode.durable } else { &inode.content };
                     found.push((path, content.clone()));
                 }
                 _ => {}
@@ -112,10 +112,9 @@ impl SimulatedTree {
     }
 }
 
-/// A rename of which the first half is done.
+/// A rename whose target is removed and whose source is not yet renamed.
 type Torn = Option<(Vec<u8>, Vec<u8>)>;
 
-/// The tree, mounted by one node.
 struct Mounted {
     tree: SimulatedTree,
     node: NodeId,
@@ -132,12 +131,12 @@ impl Mounted {
         Arc::new(OpenFile::new(self.tree.clone(), self.node, number))
     }
 
-    /// What is at a path, without a call of the node's.
+    /// Returns the attributes of a path, without counting as a call of the node.
     fn seen(&self, path: &[u8]) -> Result<FileStat> {
         self.tree.at_work(|state| state.stat(state.find(path)?))
     }
 
-    /// The canary: ends an earlier rename, and does only the first half of this one.
+    /// The injected bug: completes an earlier rename, and executes only the first half of the next one.
     fn tear(&self, next: Torn) {
         let torn = std::mem::replace(&mut *self.tearing.lock(), next.clone());
         let mut state = self.tree.0.state.lock();

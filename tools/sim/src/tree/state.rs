@@ -8,18 +8,18 @@ use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
 use tameike_io::shared::{FileStat, XattrMode};
 
 pub(super) const ROOT: u64 = 2;
-/// The first number that is given out.
+/// The first inode number for a new file.
 const FIRST: u64 = 11;
 
-/// A write that no fsync has made safe.
-pub(super) struct Unsafe {
+/// A write that no fsync covers.
+pub(super) struct UnsyncedWrite {
     pub node: NodeId,
     pub offset: u64,
     pub bytes: Vec<u8>,
 }
 
 pub(super) struct Inode {
-    /// How many were made before it: others had its number.
+    /// Creation order: distinguishes inodes with the same number.
     pub birth: u64,
     pub kind: FileKind,
     pub mode: u16,
@@ -31,12 +31,12 @@ pub(super) struct Inode {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub content: Content,
-    /// What survives the loss of all nodes' memory.
-    pub safe: Content,
-    pub unsafe_writes: Vec<Unsafe>,
-    /// A failed fsync: until its pages are forgotten, what is written to it stays in memory.
-    pub spoilt: bool,
-    /// Failed fsyncs: each descriptor that was open is told once.
+    /// The durable content.
+    pub durable: Content,
+    pub unsynced_writes: Vec<UnsyncedWrite>,
+    /// An fsync failed: until its pages are dropped, no write becomes durable.
+    pub sync_failed: bool,
+    /// Failed fsyncs; each descriptor that was open reports them once.
     pub errors: u64,
     pub children: BTreeMap<Vec<u8>, u64>,
     pub target: Vec<u8>,
@@ -45,12 +45,12 @@ pub(super) struct Inode {
     pub holds: u32,
 }
 
-/// All of it.
+/// The state of the file system.
 pub(super) struct State {
     pub inodes: BTreeMap<u64, Inode>,
     pub births: u64,
     pub now: Timestamp,
-    /// Numbers below are not given out any more, and from `unused` on none ever was.
+    /// Numbers below are retired; numbers from `unused` on were never allocated.
     first: u64,
     unused: u64,
 }
@@ -77,9 +77,9 @@ impl State {
             mtime: self.now,
             ctime: self.now,
             content: Content::default(),
-            safe: Content::default(),
-            unsafe_writes: Vec::new(),
-            spoilt: false,
+            durable: Content::default(),
+            unsynced_writes: Vec::new(),
+            sync_failed: false,
             errors: 0,
             children: BTreeMap::new(),
             target: Vec::new(),
@@ -96,7 +96,7 @@ impl State {
         self.inodes.get_mut(&number).ok_or_else(|| Errno::ESTALE.into())
     }
 
-    /// The file at a path; links are not followed.
+    /// Looks up a path, without following symbolic links.
     pub fn find(&self, path: &[u8]) -> Result<u64> {
         let mut at = ROOT;
         for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
@@ -110,8 +110,8 @@ impl State {
         Ok(at)
     }
 
-    /// The directory of a path, and its last name.
-    fn place<'a>(&self, path: &'a [u8]) -> Result<(u64, &'a [u8])> {
+    /// Looks up the directory of a path, and returns it with the last name.
+    fn parent<'a>(&self, path: &'a [u8]) -> Result<(u64, &'a [u8])> {
         let (dir, name) = tameike_io::shared::split(path).ok_or(Errno::EBUSY)?;
         let dir = self.find(dir)?;
         if self.inode(dir)?.kind == FileKind::Directory {
@@ -145,7 +145,6 @@ impl State {
         })
     }
 
-    /// The content of a directory has changed.
     fn touch_dir(&mut self, dir: u64) {
         let now = self.now;
         if let Some(dir) = self.inodes.get_mut(&dir) {
@@ -154,11 +153,11 @@ impl State {
     }
 
     pub fn make(&mut self, path: &[u8], kind: FileKind, mode: u16) -> Result<u64> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent(path)?;
         if self.inode(dir)?.children.contains_key(name) {
             return Err(Errno::EEXIST.into());
         }
-        // Numbers are given out again as soon as they can be, as ext4 does.
+        // Inode numbers are reused as early as possible, as in ext4.
         let number = (self.first..).find(|number| !self.inodes.contains_key(number)).ok_or(Errno::ENOSPC)?;
         self.unused = self.unused.max(number + 1);
         let inode = self.blank(kind, mode);
@@ -170,12 +169,11 @@ impl State {
         Ok(number)
     }
 
-    /// Numbers that were given out before are not given out again.
+    /// Stops the reuse of all inode numbers allocated so far.
     pub fn retire_numbers(&mut self) {
         self.first = self.unused;
     }
 
-    /// A name is gone from a file.
     fn unname(&mut self, number: u64) {
         let now = self.now;
         if let Some(inode) = self.inodes.get_mut(&number) {
@@ -185,7 +183,7 @@ impl State {
         self.sweep(number);
     }
 
-    /// Takes a file away that nobody can reach any more.
+    /// Frees an inode without names, descriptors and pins.
     pub fn sweep(&mut self, number: u64) {
         if self.inodes.get(&number).is_some_and(|inode| inode.nlink == 0 && inode.holds == 0) {
             self.inodes.remove(&number);
@@ -193,7 +191,7 @@ impl State {
     }
 
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent(path)?;
         let number = self.find(path)?;
         if self.inode(number)?.kind == FileKind::Directory {
             return Err(Errno::EISDIR.into());
@@ -205,7 +203,7 @@ impl State {
     }
 
     pub fn rmdir(&mut self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.parent(path)?;
         let number = self.find(path)?;
         let inode = self.inode(number)?;
         if inode.kind != FileKind::Directory {
@@ -224,7 +222,7 @@ impl State {
 
     pub fn link(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         let number = self.find(from)?;
-        let (dir, name) = self.place(to)?;
+        let (dir, name) = self.parent(to)?;
         if self.inode(dir)?.children.contains_key(name) {
             return Err(Errno::EEXIST.into());
         }
@@ -241,7 +239,7 @@ impl State {
     }
 
     pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
-        let ((old_dir, old_name), (new_dir, new_name)) = (self.place(from)?, self.place(to)?);
+        let ((old_dir, old_name), (new_dir, new_name)) = (self.parent(from)?, self.parent(to)?);
         let moved = self.find(from)?;
         let replaced = self.inode(new_dir)?.children.get(new_name).copied();
         if to.starts_with(&[from, b"/"].concat())
@@ -322,19 +320,19 @@ impl State {
         Ok(())
     }
 
-    /// The memory of a node is lost: of its unsafe writes, those stay of which `survives` says so.
+    /// Drops the unsynced writes of a node, except those that `survives` selects.
     pub fn lose_power(&mut self, node: NodeId, mut survives: impl FnMut() -> bool) {
         for inode in self.inodes.values_mut() {
-            if !inode.unsafe_writes.iter().any(|write| write.node == node) {
+            if !inode.unsynced_writes.iter().any(|write| write.node == node) {
                 continue;
             }
-            inode.unsafe_writes.retain(|write| write.node != node || survives());
+            inode.unsynced_writes.retain(|write| write.node != node || survives());
             let size = inode.content.size;
-            inode.content = inode.safe.clone();
-            for write in &inode.unsafe_writes {
+            inode.content = inode.durable.clone();
+            for write in &inode.unsynced_writes {
                 inode.content.write(&write.bytes, write.offset);
             }
-            // A size belongs to the file system's own journal.
+            // The file system's journal keeps the size.
             if inode.content.size < size {
                 inode.content.size = size;
             }

@@ -1,6 +1,6 @@
-//! All countdowns of a workload, one after another, on several threads.
+//! Runs all fault countdowns of a workload on several threads.
 //!
-//! A run of a [`Workload`] first counts its calls. [`walk`] then makes one run for each call and each way in which it can fail.
+//! The first run of a [`Workload`] counts its calls. [`walk`] then makes one run for each call and each fault that it can meet.
 
 mod number;
 mod workload;
@@ -16,83 +16,83 @@ use crate::world::Canary;
 use std::collections::BTreeSet;
 use tameike_core::Result;
 
-/// Which of all countdowns are run.
+/// Selects countdowns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stride {
-    /// Each.
+    /// All countdowns.
     Every,
-    /// One of so many, and the first of each kind of call in each way.
+    /// One of this many, and the first of each kind of call and fault.
     OneOf(usize),
 }
 
-/// How they are run.
+/// How to run countdowns.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
-    /// At a time.
+    /// Threads.
     pub jobs: u32,
-    /// A bug on purpose.
+    /// The bug to inject.
     pub canary: Option<Canary>,
-    /// Whether to go on after a failure.
+    /// Continue after a failure.
     pub keep_going: bool,
 }
 
-/// The calls of a workload that nothing befalls.
+/// Runs a workload without faults, and returns its calls.
 ///
 /// # Errors
-/// It fails all the same.
+/// The run fails.
 pub fn count(workload: Workload) -> std::result::Result<Vec<Site>, Failure> {
     let countdown = Countdown::counting();
     run_counted(&workload.program(None), &countdown)?;
     Ok(countdown.counted())
 }
 
-/// The countdowns of workloads with these calls.
+/// Returns the countdowns of workloads with these calls.
 pub fn numbers(counted: &[(Workload, Vec<Site>)], stride: Stride) -> Vec<Number> {
     let all = counted.iter().flat_map(|(workload, sites)| {
         sites.iter().zip(1..).flat_map(move |(site, call)| {
-            let number = move |&way| (site.call.as_str(), Number { workload: *workload, call, way });
-            site.ways.iter().map(number)
+            let number = move |&fault| (site.call.as_str(), Number { workload: *workload, call, fault });
+            site.faults.iter().map(number)
         })
     });
     let mut known = BTreeSet::new();
     let chosen = all.enumerate().filter(|(place, (call, number))| match stride {
         Stride::Every => true,
-        Stride::OneOf(count) => known.insert((*call, number.way)) | (place % count == 0),
+        Stride::OneOf(count) => known.insert((*call, number.fault)) | (place % count == 0),
     });
     chosen.map(|(_, (_, number))| number).collect()
 }
 
 fn run_one(number: &Number, canary: Option<Canary>) -> std::result::Result<(), Failure> {
-    let countdown = Countdown::armed(number.call, number.way);
+    let countdown = Countdown::armed(number.call, number.fault);
     let program = number.workload.program(canary);
-    let told = |failure: Failure| Failure {
-        message: match countdown.met() {
-            Some(site) => format!("after {site} ({}): {}", number.way.as_str(), failure.message),
+    let with_site = |failure: Failure| Failure {
+        message: match countdown.injected() {
+            Some(site) => format!("after {site} ({}): {}", number.fault.as_str(), failure.message),
             None => failure.message,
         },
         ..failure
     };
-    run_counted(&program, &countdown).map_err(told)?;
-    match countdown.met() {
+    run_counted(&program, &countdown).map_err(with_site)?;
+    match countdown.injected() {
         Some(_) => Ok(()),
-        None => Err(Failure { step: 0, message: "the workload has no such call".to_owned() }),
+        None => Err(Failure { step: 0, message: "the workload does not make this call".to_owned() }),
     }
 }
 
-/// Runs countdowns, tells of each failure as it comes, and which failed in the end.
+/// Runs countdowns, reports each failure at once through `report`, and returns all failures.
 ///
 /// # Errors
-/// No thread can be started.
+/// A thread cannot be started, or a run does not end.
 pub fn walk(
     numbers: Vec<Number>,
     how: Walk,
-    tell: impl Fn(&Number, &Failure) + Clone + Send + 'static,
+    report: impl Fn(&Number, &Failure) + Clone + Send + 'static,
 ) -> Result<Vec<(Number, Failure)>> {
     let Walk { jobs, canary, keep_going } = how;
-    run_all(numbers.into_iter(), Pace::new(jobs, keep_going), move |number| run_one(number, canary), tell)
+    run_all(numbers.into_iter(), Pace::new(jobs, keep_going), move |number| run_one(number, canary), report)
 }
 
-/// Runs one again, with its log.
+/// Repeats one countdown, with its log.
 pub fn replay(number: &Number, canary: Option<Canary>) -> (std::result::Result<(), Failure>, Vec<String>) {
     traced(|| run_one(number, canary))
 }

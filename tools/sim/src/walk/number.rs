@@ -1,24 +1,24 @@
-//! Names of runs: `WORKLOAD/CALL/WAY`, as in `serve/1234/torn`.
+//! The number of a countdown: `WORKLOAD/CALL/FAULT`, as in `serve/1234/torn`.
 
 use super::workload::Workload;
-use crate::countdown::Way;
+use crate::countdown::FaultKind;
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
-/// One run of a workload.
+/// Identifies a run of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number {
-    /// Which workload.
+    /// The workload.
     pub workload: Workload,
-    /// Which call fails; the first is 1.
+    /// The call that fails; the first is 1.
     pub call: u64,
-    /// How.
-    pub way: Way,
+    /// The fault.
+    pub fault: FaultKind,
 }
 
 impl Display for Number {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.way.as_str())
+        write!(f, "{}/{}/{}", self.workload.as_str(), self.call, self.fault.as_str())
     }
 }
 
@@ -26,14 +26,14 @@ impl FromStr for Number {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "a countdown is told as WORKLOAD/CALL/WAY, as in serve/1234/torn".to_owned();
-        let [workload, call, way] = text.split('/').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        let wrong = || "give a countdown as WORKLOAD/CALL/FAULT, as in serve/1234/torn".to_owned();
+        let [workload, call, fault] = text.split('/').collect::<Vec<_>>()[..] else { return Err(wrong()) };
         let workload = Workload::ALL.into_iter().find(|known| known.as_str() == workload);
-        let way = Way::ALL.into_iter().find(|known| known.as_str() == way);
+        let fault = FaultKind::ALL.into_iter().find(|known| known.as_str() == fault);
         Ok(Self {
             workload: workload.ok_or_else(wrong)?,
             call: call.parse().ok().filter(|&call| call > 0).ok_or_else(wrong)?,
-            way: way.ok_or_else(wrong)?,
+            fault: fault.ok_or_else(wrong)?,
         })
     }
 }

@@ -1,7 +1,7 @@
-//! What nodes do while one call fails: a bit of everything, in both views at once, and always the same.
+//! The fixed programs for countdowns: all kinds of calls, in both views at once.
 
 use crate::op::{Flags, Op};
-use crate::program::{Action, Program, Step, Trouble};
+use crate::program::{Action, Injection, Program, Step};
 use crate::world::{Canary, WorldConfig};
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
@@ -10,23 +10,23 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::unit::SpaceChange;
 
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Of simulated time and the order of what happens at the same time.
+/// Seed of the simulated time and of the order of concurrent events.
 const SEED: u64 = 1;
 
-/// A program that is run over and over.
+/// A fixed program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Workload {
-    /// Programs work, all agents die and are started again, programs work on, and the job is drained.
+    /// Programs make calls, all agents fail and restart, programs make more calls, and the job is drained.
     Serve,
-    /// Programs work, all agents die, and the job is recovered.
+    /// Programs make calls, all agents fail, and the job is recovered.
     Recover,
 }
 
 impl Workload {
-    /// Both.
+    /// All workloads.
     pub const ALL: [Self; 2] = [Self::Serve, Self::Recover];
 
-    /// One word.
+    /// Returns the name, as in the number of a countdown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Serve => "serve",
@@ -34,9 +34,9 @@ impl Workload {
         }
     }
 
-    /// The program.
+    /// Returns the program.
     pub fn program(self, canary: Option<Canary>) -> Program {
-        // One node without a device; payloads of more than a page go by grant; a few checkpoints happen.
+        // Covers a node without a device, one-sided transfers of payloads above one page, and checkpoints.
         let mut world = WorldConfig::plain(SEED, 3);
         (world.devices[2], world.inline_max, world.canary) = (false, 4096, canary);
         world.checkpoint_bytes = 6000;
@@ -52,7 +52,7 @@ impl Workload {
             }
             Self::Recover => script.share(),
         }
-        Program { world, steps: script.steps, dies: self == Self::Recover }
+        Program { world, steps: script.steps, crashes: self == Self::Recover }
     }
 }
 
@@ -62,11 +62,8 @@ struct Script {
     tag: u64,
 }
 
-/// A file that is read.
 const READ: Flags = Flags { write: false, append: false, truncate: false, create: false, exclusive: false };
-/// One that is written.
 const WRITE: Flags = Flags { write: true, ..READ };
-/// One that is made.
 const CREATE: Flags = Flags { create: true, ..WRITE };
 
 fn open(slot: u8, path: &str, flags: Flags) -> Op {
@@ -78,7 +75,7 @@ fn rename(from: &str, to: &str, mode: RenameMode) -> Op {
 }
 
 impl Script {
-    /// Nodes make calls at the same time, each in both views.
+    /// Adds a step of concurrent calls, each in both views.
     fn together(&mut self, calls: &[(usize, Op)]) {
         let both = calls.iter().flat_map(|(node, op)| {
             [View::JobShared, View::Cache].map(|view| Action::Call { node: *node, view, op: op.clone() })
@@ -90,7 +87,7 @@ impl Script {
         self.together(&[(node, op)]);
     }
 
-    /// One after another on one node.
+    /// Adds one step for each call of a node.
     fn all(&mut self, node: usize, ops: impl IntoIterator<Item = Op>) {
         ops.into_iter().for_each(|op| self.one(node, op));
     }
@@ -100,7 +97,7 @@ impl Script {
         Op::Write { slot, offset, length, tag: self.tag }
     }
 
-    /// Files of all sizes on all nodes.
+    /// Writes files of all sizes on all nodes.
     fn fill(&mut self) {
         self.one(0, open(0, "a/x", CREATE));
         let sizes = [(0, 5000), (20_000, 70_000), (UNIT - 40, 100)];
@@ -124,7 +121,6 @@ impl Script {
         self.all(1, [more, Op::Fsync { slot: 1 }, Op::Close { slot: 1 }]);
     }
 
-    /// Changes of names and attributes.
     fn change_names(&mut self) {
         let path = |path: &str| path.to_owned();
         self.all(1, [Op::Mkdir { path: path("d") }, Op::SyncDir { path: path("") }]);
@@ -146,7 +142,6 @@ impl Script {
         self.one(2, rename("a/c", "b/c", RenameMode::Replace));
     }
 
-    /// Several nodes write the same file.
     fn share(&mut self) {
         self.together(&[(1, open(0, "b/s", CREATE))]);
         self.together(&[(0, open(1, "b/s", WRITE)), (2, open(1, "b/s", WRITE))]);
@@ -166,7 +161,7 @@ impl Script {
         self.one(2, Op::Close { slot: 2 });
     }
 
-    /// A lock is refused, waited for and given back; then two that have one wait for each other, and one for ever.
+    /// Refuses, waits for and releases locks; then two owners wait for each other.
     fn lock(&mut self) {
         let lock = |slot, kind, wait| Op::Lock { slot, range: None, kind, wait };
         self.one(0, lock(1, LockKind::Exclusive, false));
@@ -180,13 +175,13 @@ impl Script {
         self.together(&[(1, Op::Unlock { slot: 0, range: None }), (2, Op::Unlock { slot: 1, range: None })]);
     }
 
-    /// All agents die, and are started again on their disks.
+    /// Fails all agents, and restarts them on their disks.
     fn end_agents(&mut self) {
-        let kill = |node| Action::Trouble(0, Trouble::Kill { node, power: false });
+        let kill = |node| Action::Injection(0, Injection::Kill { node, power: false });
         self.steps.extend([Step::Together((0..3).map(kill).collect()), Step::Check]);
     }
 
-    /// On what the agents before have left.
+    /// Uses files that the earlier agents left.
     fn work_on(&mut self) {
         self.together(&[(1, open(0, "b/s", WRITE)), (2, open(0, "b/z", READ))]);
         let write = self.write(0, 30, 5000);

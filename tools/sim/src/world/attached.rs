@@ -1,4 +1,4 @@
-//! What stands between a node and the network: they would keep each other alive for good.
+//! The service that the network calls: it forwards requests to the node, and breaks the reference cycle between both.
 
 use super::Canary;
 use super::holders::unchecked;
@@ -13,27 +13,26 @@ use tameike_core::{Errno, NodeId};
 use tameike_fabric::{Carried, PeerEvent, Service, Target};
 use tameike_io::{Payload, Pool};
 
-/// Between network and node, so that they do not keep each other alive.
+/// Forwards requests of the network to a node.
 pub(super) struct Attached {
     node: Mutex<Option<Arc<Node>>>,
-    /// A bug on purpose.
     canary: Option<Canary>,
-    /// For answers that are wrong on purpose.
+    /// Frames for wrong replies of an injected bug.
     frames: Pool,
 }
 
 impl Attached {
-    /// No node yet.
+    /// Creates a service without a node, which refuses requests with EAGAIN.
     pub fn new(canary: Option<Canary>, frames: Pool) -> Self {
         Self { node: Mutex::default(), canary, frames }
     }
 
-    /// Requests are served by this node from now on.
+    /// Sets the node that serves all later requests.
     pub fn set(&self, node: Arc<Node>) {
         *self.node.lock() = Some(node);
     }
 
-    /// And from now on by nobody.
+    /// Removes the node.
     pub fn clear(&self) {
         let node = self.node.lock().take();
         drop(node);
@@ -67,14 +66,14 @@ impl Service for Attached {
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         let node = self.node.lock().clone();
-        let is_hidden = self.canary == Some(Canary::UntoldDeath) && event == PeerEvent::Dead;
+        let is_hidden = self.canary == Some(Canary::UnreportedFailure) && event == PeerEvent::Dead;
         if let Some(node) = node {
             node.peer(peer, if is_hidden { PeerEvent::Unreachable } else { event });
         }
     }
 }
 
-/// Serves a write to a cached file again and again, and keeps its frame while the node makes room.
+/// The injected bug [`Canary::WaitingFrame`]: retries a write to a cached file, and keeps its frame while the node frees space.
 async fn serve_until_there_is_room(
     node: Arc<Node>,
     from: NodeId,

@@ -1,4 +1,4 @@
-//! Bugs on purpose: each proves that a checker fires.
+//! Injected bugs: each proves that a check detects it.
 
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -14,47 +14,47 @@ use tameike_fabric::{Answer, Rpc};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 
-/// A bug in the simulator's own wrappers.
+/// A bug that the simulator's wrappers inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Canary {
-    /// Bytes on their way to their home are now and then dropped, and said to be there.
+    /// The fabric drops some writes to homes, and acknowledges them.
     LostFlush,
-    /// A read is now and then answered with what the same read brought before.
+    /// Some reads return what the same read returned before.
     StaleRead,
-    /// A node is now and then answered with what another one had in memory when it asked the same before.
+    /// Some peer reads return what the same peer read returned before.
     StaleHolder,
-    /// A node sends what it has in memory without comparing its checksums.
+    /// A cache holder sends frames without verifying their checksums.
     UncheckedSum,
-    /// A rename on the shared file system takes away what it replaces before it puts the other there.
+    /// A rename on the shared file system removes its target before it renames the source.
     TornRename,
     /// Two extents of a disk share their blocks.
     DoubleFreedExtent,
-    /// The disks say that they have synced, and have not.
+    /// Disks acknowledge syncs that they do not execute.
     LostSync,
-    /// The disks say that a write is done which has failed.
+    /// Disks acknowledge writes that failed.
     HiddenFailure,
-    /// What rots on a disk still has its checksum.
+    /// Rotten blocks match their checksums.
     HiddenRot,
-    /// A name is said to be counted without the home of its file being asked.
+    /// A new link is acknowledged, but not sent to the file's home.
     UncountedName,
-    /// A lock is now and then said to be granted without its home being asked.
-    UnaskedLock,
-    /// A lock is now and then said to be given back without its home being told.
+    /// Some locks are granted, but not requested from their home.
+    UnrequestedLock,
+    /// Some unlocks are acknowledged, but not sent to the home.
     KeptLock,
-    /// A wait for a lock is now and then said to last for ever without its home being asked.
+    /// Some lock requests fail with EDEADLK without a deadlock.
     NeedlessDeadlock,
-    /// A home is not told to end a wait that would last for ever.
-    UntoldDeadlock,
-    /// An agent that dies is said to be out of reach.
-    UntoldDeath,
-    /// A LOOKUP reply before an open now and then carries the size of an earlier file with the same inode number.
+    /// The home does not learn of a deadlock, so the wait does not end.
+    UnreportedDeadlock,
+    /// A failed agent is reported as unreachable.
+    UnreportedFailure,
+    /// Some LOOKUP replies before an open carry the size of an earlier file with the same inode number.
     OldAttributes,
-    /// A write that finds no room waits at its home, with a frame of the home's.
+    /// A write that gets ENOSPC waits at its home, and keeps a frame of the home.
     WaitingFrame,
 }
 
 impl Canary {
-    /// All of them.
+    /// All injected bugs.
     pub const ALL: [Self; 17] = [
         Self::LostFlush,
         Self::StaleRead,
@@ -66,63 +66,63 @@ impl Canary {
         Self::HiddenFailure,
         Self::HiddenRot,
         Self::UncountedName,
-        Self::UnaskedLock,
+        Self::UnrequestedLock,
         Self::KeptLock,
         Self::NeedlessDeadlock,
-        Self::UntoldDeadlock,
-        Self::UntoldDeath,
+        Self::UnreportedDeadlock,
+        Self::UnreportedFailure,
         Self::OldAttributes,
         Self::WaitingFrame,
     ];
 
-    /// Whether it is in the way to other agents.
+    /// Returns true if [`BuggyRpc`] injects it.
     pub(super) fn is_of_calls(self) -> bool {
         match self {
             Self::LostFlush
             | Self::StaleRead
             | Self::StaleHolder
             | Self::UncountedName
-            | Self::UnaskedLock
+            | Self::UnrequestedLock
             | Self::KeptLock
             | Self::NeedlessDeadlock
-            | Self::UntoldDeadlock => true,
+            | Self::UnreportedDeadlock => true,
             Self::UncheckedSum
             | Self::TornRename
             | Self::DoubleFreedExtent
             | Self::LostSync
             | Self::HiddenFailure
             | Self::HiddenRot
-            | Self::UntoldDeath
+            | Self::UnreportedFailure
             | Self::OldAttributes
             | Self::WaitingFrame => false,
         }
     }
 
-    /// Whether it must be found by what the stores look like, not by what programs are told.
+    /// Returns true if the check of the stores must detect it, and not the model.
     pub fn is_of_stores(self) -> bool {
         self == Self::DoubleFreedExtent
     }
 }
 
-type Question = (UnitId, u32, u32);
+type ReadKey = (UnitId, u32, u32);
 
-/// The way to other agents, with a bug in it.
-pub(super) struct WrongRpc {
+/// Calls to other agents, with an injected bug.
+pub(super) struct BuggyRpc {
     pub inner: Arc<dyn Rpc>,
     pub canary: Canary,
     pub simulation: Simulation,
-    pub answers: Arc<Mutex<BTreeMap<Question, Vec<u8>>>>,
+    pub replies: Arc<Mutex<BTreeMap<ReadKey, Vec<u8>>>>,
 }
 
-impl WrongRpc {
-    /// What is answered though nobody was asked.
-    fn made_up(&self, request: &Request) -> Option<Result<Reply>> {
+impl BuggyRpc {
+    /// Returns a reply that replaces the call.
+    fn forged(&self, request: &Request) -> Option<Result<Reply>> {
         let happens = || self.simulation.draw(8) == 0;
         match (self.canary, request) {
             (Canary::LostFlush, Request::Unit(UnitRequest::Write { .. })) if happens() => {
                 Some(Ok(Reply::Unit(UnitReply::Done)))
             }
-            (Canary::UnaskedLock, Request::Lock(LockRequest::Lock { .. }))
+            (Canary::UnrequestedLock, Request::Lock(LockRequest::Lock { .. }))
             | (Canary::KeptLock, Request::Lock(LockRequest::Unlock { .. }))
                 if happens() =>
             {
@@ -132,21 +132,22 @@ impl WrongRpc {
                 Canary::UncountedName,
                 Request::Meta(MetaRequest::Execute(Command::Step { step: Step::AddLink { .. }, .. })),
             ) => Some(Ok(Reply::Meta(MetaReply::Done))),
-            // Names are locked for no process.
+            // Requests without a process are of the product's name locks.
             (Canary::NeedlessDeadlock, Request::Lock(LockRequest::Lock { lock, wait: true, .. }))
                 if lock.pid > 0 && happens() =>
             {
                 Some(Err(Errno::EDEADLK.into()))
             }
-            (Canary::UntoldDeadlock, Request::Lock(LockRequest::EndWait { end: WaitEnd::Deadlock, .. })) => {
-                Some(Ok(Reply::Lock(LockReply::Done)))
-            }
+            (
+                Canary::UnreportedDeadlock,
+                Request::Lock(LockRequest::EndWait { end: WaitEnd::Deadlock, .. }),
+            ) => Some(Ok(Reply::Lock(LockReply::Done))),
             _ => None,
         }
     }
 }
 
-impl Rpc for WrongRpc {
+impl Rpc for BuggyRpc {
     fn local(&self) -> NodeId {
         self.inner.local()
     }
@@ -158,18 +159,18 @@ impl Rpc for WrongRpc {
         payload: Option<Payload>,
         into: Option<Frame>,
     ) -> BoxFuture<'static, Result<Answer>> {
-        if let Some(made_up) = self.made_up(&request) {
-            return async { Ok(Answer { reply: made_up?, payload: None }) }.boxed();
+        if let Some(forged) = self.forged(&request) {
+            return async { Ok(Answer { reply: forged?, payload: None }) }.boxed();
         }
         match (self.canary, &request) {
             (Canary::StaleRead, Request::Unit(UnitRequest::Read { unit, offset, length, .. }))
             | (Canary::StaleHolder, Request::Client(ClientRequest::ReadHeld { unit, offset, length, .. })) => {
-                let (question, answers) = ((*unit, *offset, *length), self.answers.clone());
+                let (key, replies) = ((*unit, *offset, *length), self.replies.clone());
                 let call = self.inner.call(to, request, payload, into);
                 async move {
                     let mut answer = call.await?;
                     let Some(bytes) = answer.payload.take() else { return Ok(answer) };
-                    let before = answers.lock().insert(question, bytes.to_vec());
+                    let before = replies.lock().insert(key, bytes.to_vec());
                     answer.payload = Some(match before.filter(|before| before.len() == bytes.len()) {
                         Some(before) => replaced(bytes, &before)?,
                         None => bytes,
@@ -183,7 +184,7 @@ impl Rpc for WrongRpc {
     }
 }
 
-/// The same place with other bytes. The payload of a reply is its caller's alone.
+/// Replaces the bytes of a reply's payload, which no other owner shares.
 fn replaced(payload: Payload, bytes: &[u8]) -> Result<Payload> {
     let (start, length) = (payload.start(), payload.len() as u32);
     let mut frame = payload.into_frame().ok_or(Errno::EIO)?;

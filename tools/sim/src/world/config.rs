@@ -1,44 +1,44 @@
-//! What a cluster is like.
+//! Configuration of a simulated cluster.
 
 use super::Canary;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 
-/// Small enough that checkpoints happen.
+/// Log size that triggers a checkpoint, in bytes: small enough that programs reach it.
 pub(crate) const CHECKPOINT_BYTES: usize = 60_000;
 
-/// More than a program ever writes, in bytes.
+/// Capacity that exceeds everything that a program writes, in bytes.
 pub(crate) const AMPLE_CAPACITY: u64 = 48 << 20;
 
-/// What a cluster is like.
+/// Configuration of a simulated cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldConfig {
-    /// Of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// For each node, whether it has a device.
+    /// Whether each node has a device.
     pub devices: Vec<bool>,
-    /// Largest payload beside a message.
+    /// Largest inline payload of a message, in bytes.
     pub inline_max: usize,
-    /// Limit of each view on each node, in bytes.
+    /// Capacity of each view on each node, in bytes.
     pub capacity: u64,
-    /// Frames that each view of a node has at most.
+    /// Maximum number of frames of each view of a node.
     pub view_frames: u32,
-    /// Frames that each pool of a node's services has at most: those of requests, replies, reads, flushes and the disk.
+    /// Maximum number of frames of each service pool of a node: requests, replies, reads, flushes and disk.
     pub service_frames: u32,
-    /// Size of the log beyond which a checkpoint begins, in bytes.
+    /// Log size that triggers a checkpoint, in bytes.
     pub checkpoint_bytes: usize,
-    /// Longest time that calls which may block take, on each node.
+    /// Maximum delay of blocking calls on each node.
     pub slowness: Vec<Duration>,
-    /// How far each node's clock is ahead.
+    /// Clock offset of each node.
     pub skew: Vec<Duration>,
-    /// Whether the disks keep what no sync has made safe, whatever happens to the machine.
+    /// Agents treat the disks as memory, which syncs cannot make durable; the simulator injects no power loss.
     pub volatile: bool,
-    /// A bug on purpose.
+    /// The bug to inject.
     pub canary: Option<Canary>,
 }
 
 impl WorldConfig {
-    /// Nodes that all have a device, and on which nothing is slow.
+    /// Returns a configuration in which all nodes have a device and no delays.
     #[must_use]
     pub fn plain(seed: u64, nodes: usize) -> Self {
         Self {

@@ -1,6 +1,6 @@
-//! A node's way to the network: each message, put and get of it counts.
+//! A node's fabric in which a countdown counts or fails each message, put and get.
 
-use crate::countdown::{Countdown, Medium, Way};
+use crate::countdown::{Countdown, FaultKind, Medium};
 use futures_util::future::{BoxFuture, FutureExt};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tameike_fabric::simulated::SimulatedNetwork;
 use tameike_fabric::{Fabric, FabricLayer, GrantId, Lane};
 use tameike_io::{Frame, Payload};
 
-const WAYS: &[Way] = &[Way::Lost, Way::Broken];
+const FAULTS: &[FaultKind] = &[FaultKind::Lost, FaultKind::Broken];
 
 pub(super) struct CountedFabric {
     pub inner: Arc<dyn Fabric>,
@@ -20,7 +20,7 @@ pub(super) struct CountedFabric {
     pub countdown: Countdown,
 }
 
-/// The kind of a message: what its words are before the first field.
+/// Returns the kind of a message: its debug output up to the first field.
 fn kind(message: &impl Debug) -> String {
     let words = format!("{message:?}");
     let end = words.find([' ', '{', '[', '"', ')']).unwrap_or(words.len());
@@ -38,17 +38,17 @@ fn reply_kind(body: &[u8]) -> String {
 }
 
 impl CountedFabric {
-    /// Whether a message to a node goes wrong, and what its sender is told then.
+    /// Registers a message. If a fault hits it, returns the sender's result.
     fn loses(&self, to: NodeId, call: impl FnOnce() -> String) -> Option<Result<()>> {
-        match self.countdown.meets(Medium::Network(self.local()), WAYS, call)? {
-            Way::Lost => Some(Ok(())),
+        match self.countdown.register(Medium::Network(self.local()), FAULTS, call)? {
+            FaultKind::Lost => Some(Ok(())),
             _ => Some(Err(self.breaks(to))),
         }
     }
 
     fn breaks(&self, with: NodeId) -> Fault {
         self.network.disconnect(self.local(), with);
-        Fault::new(Errno::ECONNRESET, format!("the connection with {with} broke on purpose"))
+        Fault::new(Errno::ECONNRESET, format!("injected fault: the connection with {with} broke"))
     }
 }
 
@@ -69,7 +69,7 @@ impl FabricLayer for CountedFabric {
             Lane::Reply => format!("reply {}", reply_kind(&body)),
         };
         match self.loses(to, call) {
-            Some(told) => async move { told }.boxed(),
+            Some(result) => async move { result }.boxed(),
             None => self.inner.send(to, lane, body, payload),
         }
     }
@@ -82,7 +82,7 @@ impl FabricLayer for CountedFabric {
         body: Vec<u8>,
     ) -> BoxFuture<'static, Result<()>> {
         match self.loses(to, || format!("put with {}", reply_kind(&body))) {
-            Some(told) => async move { told }.boxed(),
+            Some(result) => async move { result }.boxed(),
             None => self.inner.put(to, grant, source, body),
         }
     }
@@ -94,8 +94,9 @@ impl FabricLayer for CountedFabric {
         frame: Frame,
         length: u32,
     ) -> BoxFuture<'static, (Frame, Result<()>)> {
-        let met = self.countdown.meets(Medium::Network(self.local()), &[Way::Broken], || "get".to_owned());
-        if met.is_some() {
+        let hit =
+            self.countdown.register(Medium::Network(self.local()), &[FaultKind::Broken], || "get".to_owned());
+        if hit.is_some() {
             let fault = self.breaks(from);
             return async move { (frame, Err(fault)) }.boxed();
         }

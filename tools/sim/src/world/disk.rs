@@ -1,8 +1,8 @@
-//! The disks of a node: memory that fails as it is told to.
+//! The disks of a node: media in memory with injected faults.
 
 use super::disk_faults::{Control, DiskCanary, DiskFaults, injected};
 use super::table::FaultyTable;
-use crate::countdown::{Countdown, Way};
+use crate::countdown::{Countdown, FaultKind};
 use futures_util::future::{BoxFuture, FutureExt};
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,13 +15,11 @@ use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Payload};
 use tameike_store::ledger::kv::{Kv, MemoryKv};
 
-/// The files of the log.
 const LOG_NAMES: [&str; 2] = ["log.0", "log.1"];
 
-/// Bytes that have a checksum of their own.
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// The polynomial of the checksums, G(x), bit 32 first. Blocks that differ by a multiple of it have the same checksum; so
-/// do those that differ by G(x)^8 = G(x^8), which is one bit of each byte that belongs to a set bit here.
+/// The polynomial G(x) of the checksums, bit 32 first. Blocks that differ by a multiple of it have the same checksum; so do blocks
+/// that differ by G(x)^8 = G(x^8), which flips one bit in each byte that belongs to a set bit of G.
 const CRC32C: u64 = 0x1_1EDC_6F41;
 
 /// All media of a node's store.
@@ -71,7 +69,7 @@ impl Disks {
         Arc::new(FaultyTable { inner: self.kv.clone(), control: self.control.clone() })
     }
 
-    /// All of it, as it is now, for a look that nothing fails.
+    /// Returns the current media, for a check without faults.
     pub fn stopped(&self) -> StoppedMedia {
         StoppedMedia {
             kv: Arc::new(self.kv.clone()),
@@ -81,21 +79,21 @@ impl Disks {
         }
     }
 
-    /// What no sync has made safe is lost, in part.
+    /// Drops a random part of the unsynced data.
     pub fn lose_power(&self) {
         let survives = || self.control.draw(2) == 0;
         self.disk.lose_power(survives);
         self.logs.iter().for_each(|log| log.lose_power(survives));
     }
 
-    /// A bit turns of one of the blocks that were written last.
+    /// Flips a bit of a recently written block.
     pub fn rot(&self) {
         let Some(range) = self.control.recent_write() else { return };
         let draw = |below: u64| self.control.draw(below);
         let block = range.start + BLOCK * draw((range.end - range.start).div_ceil(BLOCK));
         if !self.control.canary().hides_rot {
             let place = block + draw(BLOCK);
-            log::trace!("a bit of byte {place} turns");
+            log::trace!("a bit of byte {place} flips");
             return self.disk.damage(place as usize);
         }
         let place = block + draw(BLOCK - 32);
@@ -127,9 +125,9 @@ impl Disk for FaultyDisk {
     }
 
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
-        if let Some(way) = self.control.fails_write("disk", "write") {
+        if let Some(fault) = self.control.fails_write("disk", "write") {
             let failed = self.control.failed("write");
-            if way == Way::Fails {
+            if fault == FaultKind::Fails {
                 return async move { failed }.boxed();
             }
             let half = self.inner.write_half(offset, payload);
@@ -155,8 +153,8 @@ impl Disk for FaultyDisk {
         if self.control.canary().forgets_syncs {
             return async { Ok(()) }.boxed();
         }
-        if let Some(way) = self.control.fails_sync("disk") {
-            if way == Way::Forgotten {
+        if let Some(fault) = self.control.fails_sync("disk") {
+            if fault == FaultKind::Forgotten {
                 self.inner.lose_power(|| false);
             }
             return async { Err(injected("sync")) }.boxed();
@@ -165,14 +163,14 @@ impl Disk for FaultyDisk {
     }
 
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        if self.control.meets("disk", "allocate", &[Way::Fails]).is_some() {
+        if self.control.register("disk", "allocate", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("allocate")) }.boxed();
         }
         self.inner.allocate(range)
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        if self.control.meets("disk", "discard", &[Way::Fails]).is_some() {
+        if self.control.register("disk", "discard", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("discard")) }.boxed();
         }
         self.inner.discard(range)
@@ -187,9 +185,9 @@ struct FaultyLog {
 
 impl AppendFile for FaultyLog {
     fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
-        if let Some(way) = self.control.fails_write(self.name, "append") {
+        if let Some(fault) = self.control.fails_write(self.name, "append") {
             let failed = self.control.failed("append");
-            if way == Way::Fails {
+            if fault == FaultKind::Fails {
                 return async move { failed }.boxed();
             }
             let half = self.inner.append(bytes[..bytes.len() / 2].to_vec());
@@ -202,8 +200,8 @@ impl AppendFile for FaultyLog {
         if self.control.canary().forgets_syncs {
             return async { Ok(()) }.boxed();
         }
-        if let Some(way) = self.control.fails_sync(self.name) {
-            if way == Way::Forgotten {
+        if let Some(fault) = self.control.fails_sync(self.name) {
+            if fault == FaultKind::Forgotten {
                 self.inner.lose_power(|| false);
             }
             return async { Err(injected("sync")) }.boxed();
@@ -212,21 +210,20 @@ impl AppendFile for FaultyLog {
     }
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
-        if self.control.meets(self.name, "read_all", &[Way::Fails]).is_some() {
+        if self.control.register(self.name, "read_all", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("read")) }.boxed();
         }
         self.inner.read_all()
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
-        if self.control.meets(self.name, "truncate", &[Way::Fails]).is_some() {
+        if self.control.register(self.name, "truncate", &[FaultKind::Fails]).is_some() {
             return async { Err(injected("truncate")) }.boxed();
         }
         self.inner.truncate(size)
     }
 }
 
-/// The disk of a node that has stopped.
 struct StoppedDisk(MemoryDisk);
 
 impl Device for StoppedDisk {

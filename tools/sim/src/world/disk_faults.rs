@@ -1,46 +1,46 @@
-//! Faults of the media of a node: which of its calls fail, and how.
+//! Fault injection for the media of a node.
 
-use crate::countdown::{Countdown, Medium, Way};
+use crate::countdown::{Countdown, FaultKind, Medium};
 use parking_lot::Mutex;
 use std::ops::Range;
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_io::os::simulated::Simulation;
 
-/// What was written last is most likely still in use: rot falls on one of so many writes.
+/// Bit rot hits one of this many recent writes, whose blocks are most likely still in use.
 const RECENT: u64 = 8;
 
-/// Of a thousand calls, so many fail.
+/// Failures per thousand calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
     /// `EIO` of reads.
     pub reads: u32,
-    /// `EIO` of writes, which then take effect in part.
+    /// `EIO` of writes, with partial effect.
     pub writes: u32,
     /// `EIO` of syncs.
     pub syncs: u32,
 }
 
-/// Bugs that a disk has on purpose, so that its checker reports them.
+/// Injected bugs of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DiskCanary {
-    /// Syncs do nothing and report success.
+    /// Syncs succeed without effect.
     pub forgets_syncs: bool,
-    /// Now and then two extents share their blocks: a write also overwrites those of an earlier one.
+    /// Some writes also overwrite the blocks of an earlier write, as if two extents shared them.
     pub shares_blocks: bool,
-    /// Calls that fail report success.
+    /// Failed calls return success.
     pub hides_failures: bool,
-    /// Blocks that rot keep their checksum.
+    /// Bit rot preserves checksums.
     pub hides_rot: bool,
 }
 
-/// Decides for all media of a node which calls fail.
+/// Selects the calls that fail, for all media of a node.
 pub(super) struct Control {
     node: NodeId,
     simulation: Simulation,
     countdown: Countdown,
     faults: Mutex<DiskFaults>,
     canary: DiskCanary,
-    /// Ranges of all writes, among which rot chooses.
+    /// Ranges of all writes, as targets of bit rot.
     written: Mutex<Vec<Range<u64>>>,
 }
 
@@ -69,7 +69,6 @@ impl Control {
         self.canary
     }
 
-    /// Draws a number below `below`.
     pub(super) fn draw(&self, below: u64) -> u64 {
         self.simulation.draw(below)
     }
@@ -82,35 +81,31 @@ impl Control {
         *self.faults.lock()
     }
 
-    /// One call that only a countdown lets fail: how it fails, if it does.
-    pub(super) fn meets(&self, what: &str, call: &str, ways: &'static [Way]) -> Option<Way> {
-        self.countdown.meets(Medium::Disk(self.node), ways, || format!("{what} {call}"))
+    /// Registers a call that only a countdown can fail, and returns the fault.
+    pub(super) fn register(&self, what: &str, call: &str, faults: &'static [FaultKind]) -> Option<FaultKind> {
+        self.countdown.register(Medium::Disk(self.node), faults, || format!("{what} {call}"))
     }
 
-    /// Whether a read fails.
     pub(super) fn fails_read(&self, what: &str, call: &str) -> bool {
-        let met = self.meets(what, call, &[Way::Fails]);
-        met.is_some() || self.happens(self.faults().reads)
+        let hit = self.register(what, call, &[FaultKind::Fails]);
+        hit.is_some() || self.happens(self.faults().reads)
     }
 
-    /// How a write or an append fails, if it does.
-    pub(super) fn fails_write(&self, what: &str, call: &str) -> Option<Way> {
-        let met = self.meets(what, call, &[Way::Fails, Way::Torn]);
-        met.or_else(|| self.happens(self.faults().writes).then_some(Way::Torn))
+    pub(super) fn fails_write(&self, what: &str, call: &str) -> Option<FaultKind> {
+        let hit = self.register(what, call, &[FaultKind::Fails, FaultKind::Torn]);
+        hit.or_else(|| self.happens(self.faults().writes).then_some(FaultKind::Torn))
     }
 
-    /// How a sync fails, if it does.
-    pub(super) fn fails_sync(&self, what: &str) -> Option<Way> {
-        let met = self.meets(what, "sync", &[Way::Fails, Way::Forgotten]);
-        met.or_else(|| self.happens(self.faults().syncs).then_some(Way::Fails))
+    pub(super) fn fails_sync(&self, what: &str) -> Option<FaultKind> {
+        let hit = self.register(what, "sync", &[FaultKind::Fails, FaultKind::Forgotten]);
+        hit.or_else(|| self.happens(self.faults().syncs).then_some(FaultKind::Fails))
     }
 
-    /// The result of a write that has failed.
     pub(super) fn failed(&self, call: &str) -> Result<()> {
         if self.canary.hides_failures { Ok(()) } else { Err(injected(call)) }
     }
 
-    /// Records a write; returns the range of the write before it.
+    /// Records a write. Returns the range of the previous one.
     pub(super) fn record_write(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut written = self.written.lock();
         let earlier = written.last().cloned();
@@ -118,7 +113,7 @@ impl Control {
         earlier
     }
 
-    /// Draws one of the writes that were recorded last.
+    /// Returns a random recent write.
     pub(super) fn recent_write(&self) -> Option<Range<u64>> {
         let written = self.written.lock();
         if written.is_empty() {
@@ -129,8 +124,7 @@ impl Control {
     }
 }
 
-/// The error of a call that fails on purpose.
 pub(super) fn injected(what: &str) -> Fault {
     log::trace!("a disk fails a {what}");
-    Fault::new(Errno::EIO, format!("{what} failed on purpose"))
+    Fault::new(Errno::EIO, format!("injected fault of a {what}"))
 }

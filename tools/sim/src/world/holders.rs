@@ -1,4 +1,4 @@
-//! What becomes of requests to nodes that may have bytes in memory, and of bits that turn there.
+//! Counts outcomes of peer reads, and flips bits in frames of cache holders.
 
 use super::World;
 use futures_util::future::{BoxFuture, FutureExt};
@@ -15,27 +15,27 @@ use tameike_fabric::{Answer, Rpc};
 use tameike_io::disk::HostDevice;
 use tameike_io::{Frame, Payload};
 
-/// Looks for bytes whose checksum is known, before no bit turns.
-const LOOKS_MAX: usize = 8;
+/// Attempts to find a byte with a known checksum for a bit flip.
+const ATTEMPTS_MAX: usize = 8;
 
-/// How often what happened.
+/// Outcomes of peer reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Holders were asked.
+    /// Peer reads sent.
     pub asked: u64,
-    /// They had it.
+    /// The holder sent the bytes.
     pub had: u64,
-    /// They had it not (any more).
+    /// The holder did not have them.
     pub not_held: u64,
-    /// They were busy.
+    /// The holder was busy.
     pub busy: u64,
-    /// They died, or could not be reached.
+    /// The holder failed or was unreachable.
     pub failed: u64,
-    /// They were given up, or who asked has died.
+    /// The caller cancelled the request or failed.
     pub given_up: u64,
-    /// A bit has turned in memory.
+    /// Bits flipped in memory.
     pub flipped: u64,
-    /// It was found when another node asked.
+    /// Flipped bits that a holder detected at a peer read.
     pub found: u64,
 }
 
@@ -44,18 +44,18 @@ impl Display for Counts {
         let Self { asked, had, not_held, busy, failed, given_up, flipped, found } = self;
         write!(
             f,
-            "holders were asked {asked} times: {had} had it, {not_held} not, {busy} busy, {failed} failed, {given_up} given up; \
-             {flipped} bits turned in memory, {found} were found when others asked"
+            "{asked} peer reads: {had} sent, {not_held} not held, {busy} busy, {failed} failed, {given_up} cancelled; \
+             {flipped} bits flipped in memory, {found} of them detected at peer reads"
         )
     }
 }
 
-/// Counts over any number of runs.
+/// Sums of counts over any number of runs.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<Mutex<Counts>>);
 
 impl Tally {
-    /// So far.
+    /// Returns the current counts.
     pub fn counts(&self) -> Counts {
         *self.0.lock()
     }
@@ -65,16 +65,16 @@ impl Tally {
     }
 }
 
-/// The way to other agents, on which requests to holders are counted.
+/// Calls to other agents, with peer reads counted.
 pub(super) struct CountedRpc {
     pub inner: Arc<dyn Rpc>,
     pub tally: Tally,
 }
 
-/// A request that has not ended.
-struct Asked(Option<Tally>);
+/// A pending peer read; counts as cancelled if dropped.
+struct PendingRead(Option<Tally>);
 
-impl Asked {
+impl PendingRead {
     fn ended(mut self, change: impl FnOnce(&mut Counts)) {
         if let Some(tally) = self.0.take() {
             tally.add(change);
@@ -82,7 +82,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRead {
     fn drop(&mut self) {
         if let Some(tally) = self.0.take() {
             tally.add(|counts| counts.given_up += 1);
@@ -112,7 +112,7 @@ impl Rpc for CountedRpc {
             return call;
         }
         self.tally.add(|counts| counts.asked += 1);
-        let asked = Asked(Some(self.tally.clone()));
+        let asked = PendingRead(Some(self.tally.clone()));
         async move {
             let answer = call.await;
             asked.ended(|counts| match answer.as_ref().map(|answer| &answer.reply) {
@@ -127,31 +127,30 @@ impl Rpc for CountedRpc {
     }
 }
 
-/// A bit that has turned in memory of a node.
+/// A bit flip in memory of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flip {
     view: View,
     inode: InodeId,
-    /// Where in the file.
     at: u64,
     mask: u8,
 }
 
 impl Flip {
-    /// Whether it is of a file.
+    /// Returns true if it hit a file.
     pub fn is_of(&self, view: View, inode: u64) -> bool {
         (self.view, self.inode.0) == (view, inode)
     }
 
-    /// Where a read of its file from `offset` on has brought the byte, and what it would be without the turn.
-    pub fn undone(&self, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
-        let place = self.at.checked_sub(offset)? as usize;
-        Some((place, bytes.get(place)? ^ self.mask))
+    /// Returns the index of the byte in the result of a read at `offset`, and its value without the flip.
+    pub fn reverted(&self, offset: u64, bytes: &[u8]) -> Option<(usize, u8)> {
+        let index = self.at.checked_sub(offset)? as usize;
+        Some((index, bytes.get(index)? ^ self.mask))
     }
 }
 
 impl World {
-    /// A bit turns in memory of a node, of bytes that came there with their checksums, or were sent with them.
+    /// Flips a bit in memory of a node, in bytes whose checksums are known.
     pub fn flip(&self, node: usize) {
         let flip = self.with(node, |node, _, _| {
             let views = [View::JobShared, View::Cache];
@@ -159,32 +158,32 @@ impl World {
                 .into_iter()
                 .flat_map(|view| node.views().at_rest(view).into_iter().map(move |found| (view, found)))
                 .collect();
-            (0..LOOKS_MAX).find_map(|_| {
+            (0..ATTEMPTS_MAX).find_map(|_| {
                 let (view, found) = all.get(self.simulation.draw(all.len().max(1) as u64) as usize)?;
-                let place = self.simulation.draw(found.bytes.len() as u64) as u32;
+                let index = self.simulation.draw(found.bytes.len() as u64) as u32;
                 let mask = 1 << self.simulation.draw(8);
-                let byte = found.bytes.slice(place..place + 1);
-                turn(&byte, mask).then(|| Flip {
+                let byte = found.bytes.slice(index..index + 1);
+                flip_bits(&byte, mask).then(|| Flip {
                     view: *view,
                     inode: found.unit.inode,
-                    at: found.unit.start() + u64::from(found.bytes.start() + place),
+                    at: found.unit.start() + u64::from(found.bytes.start() + index),
                     mask,
                 })
             })
         });
         if let Some(flip) = flip.flatten() {
-            log::info!("node {node}: a bit turns in memory: {flip:?}");
+            log::info!("node {node}: a bit flips in memory: {flip:?}");
             self.tally.add(|counts| counts.flipped += 1);
             self.state.lock().sites[node].flips.push(flip);
         }
     }
 
-    /// What has turned in memory of a node since it was last started.
+    /// Returns the bit flips in memory of a node since its last start.
     pub(crate) fn flips(&self, node: usize) -> Vec<Flip> {
         self.state.lock().sites[node].flips.clone()
     }
 
-    /// Takes note of what a node that ends has found.
+    /// Counts the flips that a stopping node detected.
     pub(super) fn count_found(&self, node: &tameike_agent::Node) {
         let found = node.views().counters().into_iter().filter(|counter| counter.name == counters::DAMAGED);
         let found: u64 = found.map(|counter| counter.value).sum();
@@ -192,8 +191,8 @@ impl World {
     }
 }
 
-/// Turns bits of a byte in memory, unless nobody could know: whether it did.
-fn turn(byte: &Payload, mask: u8) -> bool {
+/// Flips bits of a byte in memory, if its checksum can detect that. Returns whether it did.
+fn flip_bits(byte: &Payload, mask: u8) -> bool {
     let set = |value: u8| {
         let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
         memory.write_all_at(&[value], byte.as_ptr() as u64).expect("the frame is there");
@@ -207,7 +206,7 @@ fn turn(byte: &Payload, mask: u8) -> bool {
     is_known
 }
 
-/// A bug on purpose: what a node has in memory, without a look at its checksums.
+/// The injected bug [`Canary::UncheckedSum`]: returns the frame of a node without verifying its checksums.
 pub(super) fn unchecked(
     node: &tameike_agent::Node,
     frames: &tameike_io::Pool,

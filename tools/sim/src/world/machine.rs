@@ -1,4 +1,4 @@
-//! The machine under one life of an agent: its clock, its tasks, and how slow it is.
+//! The runtime of one incarnation of an agent: clock, tasks and delays.
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -10,22 +10,19 @@ use tameike_io::Runtime;
 use tameike_io::os::runtime::{Clock, Executor};
 use tameike_io::os::simulated::Simulation;
 
-/// One life of one agent.
 pub(super) struct Machine {
     simulation: Simulation,
     inner: Runtime,
     alive: AtomicBool,
-    /// Longest time that a call which may block takes.
     slowness: Mutex<Duration>,
-    /// How far its clock is ahead.
     skew: Duration,
 }
 
 impl Machine {
-    pub fn new(simulation: &Simulation, life: usize, slowness: Duration, skew: Duration) -> Arc<Self> {
+    pub fn new(simulation: &Simulation, incarnation: usize, slowness: Duration, skew: Duration) -> Arc<Self> {
         Arc::new(Self {
             simulation: simulation.clone(),
-            inner: simulation.runtime_of(life),
+            inner: simulation.runtime_of(incarnation),
             alive: AtomicBool::new(true),
             slowness: Mutex::new(slowness),
             skew,
@@ -40,8 +37,8 @@ impl Machine {
         *self.slowness.lock() = slowness;
     }
 
-    /// From now on it takes no more tasks.
-    pub fn die(&self) {
+    /// Drops all later tasks.
+    pub fn stop(&self) {
         self.alive.store(false, Ordering::SeqCst);
     }
 }

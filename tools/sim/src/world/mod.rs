@@ -1,8 +1,8 @@
-//! A simulated cluster: the product's own server, client and store on every node, put together as the real agent
-//! does, over a simulated network, simulated disks and a simulated shared file system.
+//! A simulated cluster: the product's server, client and store on every node, assembled as in the agent, over a simulated network,
+//! simulated disks and a simulated shared file system.
 //!
-//! All chance follows from one seed. An agent dies with its tasks, as a process does; its disks stay, without what
-//! a power loss takes. It can be started again on them.
+//! All random choices follow from one seed. An agent fails with all its tasks, as a process does. Its disks remain, except for what a
+//! power loss drops, and it can be restarted on them.
 
 mod attached;
 mod canary;
@@ -11,7 +11,7 @@ mod counted;
 mod disk;
 mod disk_faults;
 mod holders;
-mod life;
+mod incarnation;
 mod machine;
 mod table;
 
@@ -46,39 +46,39 @@ use tameike_io::os::runtime::Resolver;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{Frame, Runtime};
 
-/// What of an agent lives as long as its process.
+/// The state of an agent's process.
 struct Running {
-    /// By which the simulation knows its tasks.
-    life: usize,
+    /// Number of the incarnation, which identifies its tasks in the simulation.
+    incarnation: usize,
     machine: Arc<Machine>,
     node: Arc<Node>,
     rpc: Arc<dyn Rpc>,
     attached: Arc<Attached>,
     memory: Memory,
-    /// Frames that it has to do without.
+    /// Frames withheld to make its pools smaller.
     withheld: Vec<Frame>,
-    /// What the kernel has cached of the job-shared and of the cache view.
+    /// The kernel's caches of the job-shared and the cache view.
     kernels: [Arc<Kernel>; 2],
-    /// Who waits for something on this node is told when it dies.
+    /// Resolved when the node fails.
     waiting: BTreeMap<u64, Resolver<()>>,
 }
 
 struct Site {
     disks: Option<Disks>,
     running: Option<Running>,
-    /// What has turned in memory in its last life.
+    /// Bit flips in memory of its last incarnation.
     flips: Vec<Flip>,
 }
 
 struct State {
     sites: Vec<Site>,
-    lives: usize,
+    incarnations: usize,
     waits: u64,
 }
 
 /// The cluster.
 pub struct World {
-    /// Time and chance.
+    /// Simulated time and random choices.
     pub simulation: Simulation,
     /// The network between the nodes.
     pub network: SimulatedNetwork,
@@ -86,21 +86,21 @@ pub struct World {
     pub tree: SimulatedTree,
     /// The nodes of the job.
     pub cluster: Arc<Cluster>,
-    /// What all calls to disks, network and shared file system go by.
+    /// The countdown of all calls to disks, network and shared file system.
     pub countdown: Countdown,
-    /// What becomes of requests to holders.
+    /// Counts outcomes of peer reads.
     pub tally: Tally,
     config: WorldConfig,
     state: Mutex<State>,
 }
 
 impl World {
-    /// A cluster whose agents are not started yet.
+    /// Creates a cluster without starting its agents.
     pub fn new(config: WorldConfig, countdown: Countdown) -> Arc<Self> {
         Self::counted(config, countdown, Tally::default())
     }
 
-    /// As [`Self::new`], and what becomes of requests to holders is counted.
+    /// As [`Self::new`], and counts outcomes of peer reads in `tally`.
     pub fn counted(config: WorldConfig, countdown: Countdown, tally: Tally) -> Arc<Self> {
         let simulation = Simulation::shuffled(config.seed);
         let nodes = config.devices.iter().enumerate().map(|(id, &device)| NodeInfo {
@@ -133,7 +133,7 @@ impl World {
             network: SimulatedNetwork::new(simulation.clone(), Weather::FAIR),
             tree,
             cluster: Arc::new(cluster),
-            state: Mutex::new(State { sites, lives: 0, waits: 0 }),
+            state: Mutex::new(State { sites, incarnations: 0, waits: 0 }),
             simulation,
             countdown,
             tally,
@@ -141,17 +141,17 @@ impl World {
         })
     }
 
-    /// Limit of each view on each node, in bytes.
+    /// Returns the capacity of each view on each node, in bytes.
     pub fn capacity(&self) -> u64 {
         self.config.capacity
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.config.devices.len()
     }
 
-    /// Where nobody dies.
+    /// Returns a runtime that does not fail.
     pub fn runtime(&self) -> Runtime {
         self.simulation.runtime_of(0)
     }
@@ -159,7 +159,7 @@ impl World {
     /// Starts all agents, as a driver does.
     ///
     /// # Errors
-    /// Why one could not be started.
+    /// An agent cannot be started.
     pub async fn start_all(&self, mode: AgentMode, after_power_loss: bool) -> Result<()> {
         for node in 0..self.count() {
             self.start(node, after_power_loss).await?;
@@ -176,14 +176,14 @@ impl World {
         Ok(())
     }
 
-    /// An agent dies; `power` takes what was not synced.
+    /// Fails an agent; with `power`, also drops what was not synced.
     pub fn kill(&self, node: usize, power: bool) {
         let running = self.state.lock().sites[node].running.take();
         let Some(mut running) = running else { return };
-        log::info!("node {node} dies{}", if power { ", its machine loses power" } else { "" });
-        running.machine.die();
+        log::info!("node {node} fails{}", if power { " and loses power" } else { "" });
+        running.machine.stop();
         self.count_found(&running.node);
-        self.simulation.kill_node(running.life);
+        self.simulation.kill_node(running.incarnation);
         self.network.kill(NodeId(node as u32));
         running.attached.clear();
         running.withheld.clear();
@@ -197,12 +197,12 @@ impl World {
         }
     }
 
-    /// Whether the agent of a node runs.
+    /// Returns true if the agent of a node is up.
     pub fn is_up(&self, node: usize) -> bool {
         self.state.lock().sites[node].running.is_some()
     }
 
-    /// Looks at a running node.
+    /// Calls `look` with a running node.
     pub(crate) fn with<T>(
         &self,
         node: usize,
@@ -213,17 +213,17 @@ impl World {
         Some(look(&running.node, &running.machine.runtime(), &running.memory))
     }
 
-    /// Those of which a running node knows that they cannot be reached.
+    /// Returns the nodes that a running node considers unreachable.
     pub fn unreachable(&self, node: usize) -> Option<Vec<NodeId>> {
         self.with(node, |node, _, _| node.status().unreachable)
     }
 
-    /// The views of a running node, and where its programs run.
+    /// Returns the views of a running node, and the runtime of its programs.
     pub fn views(&self, node: usize) -> Option<(Arc<Views>, Runtime)> {
         self.with(node, |node, runtime, _| (node.views().clone(), runtime.clone()))
     }
 
-    /// A program of a running node that makes calls in a view.
+    /// Returns a calling process on a running node.
     pub fn caller(&self, node: usize, view: View) -> Option<Caller> {
         let state = self.state.lock();
         let running = state.sites[node].running.as_ref()?;
@@ -231,13 +231,13 @@ impl World {
         Some(Caller { runtime: running.machine.runtime(), view, kernel, signalled: Arc::default() })
     }
 
-    /// Counters of a running node.
+    /// Returns the counters of a running node.
     pub fn counters(&self, node: usize) -> Vec<Counter> {
         self.with(node, |node, _, _| node.status().counters).unwrap_or_default()
     }
 
-    /// Tells `resolver` when the node dies; the number takes that back.
-    pub fn on_death(&self, node: usize, resolver: Resolver<()>) -> u64 {
+    /// Resolves `resolver` when the node fails. The returned number cancels that.
+    pub fn on_failure(&self, node: usize, resolver: Resolver<()>) -> u64 {
         let mut state = self.state.lock();
         state.waits += 1;
         let number = state.waits;
@@ -251,8 +251,8 @@ impl World {
         number
     }
 
-    /// Takes back [`Self::on_death`].
-    pub(crate) fn forget_death(&self, node: usize, number: u64) {
+    /// Cancels [`Self::on_failure`].
+    pub(crate) fn cancel_on_failure(&self, node: usize, number: u64) {
         let taken = self.state.lock().sites[node]
             .running
             .as_mut()
@@ -260,21 +260,21 @@ impl World {
         drop(taken);
     }
 
-    /// How the disks of a node fail from now on.
+    /// Sets the faults of a node's disks.
     pub fn set_disk_faults(&self, node: usize, faults: DiskFaults) {
         if let Some(disks) = &self.state.lock().sites[node].disks {
             disks.set_faults(faults);
         }
     }
 
-    /// A bit turns on the disk of a node.
+    /// Flips a bit on the disk of a node.
     pub fn rot(&self, node: usize) {
         if let Some(disks) = &self.state.lock().sites[node].disks {
             disks.rot();
         }
     }
 
-    /// A node has the homes of all files of the shared file system load them.
+    /// Starts a warm of all files of the shared file system on a node.
     pub fn warm(&self, node: usize) {
         let Some((views, runtime)) = self.views(node) else { return };
         if let Some(cache) = views.cache().cloned() {
@@ -282,14 +282,14 @@ impl World {
         }
     }
 
-    /// How long calls that may block take on a node from now on.
+    /// Sets the maximum delay of blocking calls on a node.
     pub fn set_slowness(&self, node: usize, slowness: Duration) {
         if let Some(running) = &self.state.lock().sites[node].running {
             running.machine.set_slowness(slowness);
         }
     }
 
-    /// As a driver does: drains all running nodes at once, and gathers the receipt.
+    /// Drains all running nodes concurrently and merges their receipts, as a driver does.
     pub async fn drain(&self, verify: bool) -> Receipt {
         let mut receipt = Receipt::default();
         let mut draining = Vec::new();
@@ -312,7 +312,7 @@ impl World {
         receipt
     }
 
-    /// A node writes what it has recorded to its log, if it runs and its disk lets it.
+    /// Makes a running node write its pending records to its log, unless its disk fails.
     pub async fn write_log(&self, node: usize) {
         let found = self.with(node, |node, _, _| node.services().map(|services| services.extents.clone()));
         if let Some(extents) = found.flatten()
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// Looks at the stores of all nodes, which have stopped: what is wrong in them.
+    /// Checks the stores of all nodes, as if they had stopped.
     ///
     /// # Errors
     /// The tables cannot be read.
@@ -338,7 +338,7 @@ impl World {
         stopped.map(|(node, media)| Ok((node, check_media(media)?))).collect()
     }
 
-    /// Space of a view, over the stores of all running nodes.
+    /// Returns the sum of `of` over the stores of all running nodes.
     pub(crate) fn space(&self, view: View, of: impl Fn(Space) -> u64) -> u64 {
         let one = |node| {
             self.with(node, |node, _, _| {

@@ -1,7 +1,7 @@
-//! The table of a node's ledger: memory that fails when a countdown says so.
+//! The table of a node's ledger, in memory, with faults of a countdown.
 
 use super::disk_faults::{Control, injected};
-use crate::countdown::Way;
+use crate::countdown::FaultKind;
 use std::sync::Arc;
 use tameike_core::Result;
 use tameike_store::ledger::kv::{Changes, Kv, MemoryKv, Snapshot};
@@ -24,15 +24,15 @@ impl Kv for FaultyTable {
     }
 
     fn commit(&self, changes: &Changes) -> Result<()> {
-        match self.control.meets(TABLE, "commit", &[Way::Fails, Way::Done]) {
+        match self.control.register(TABLE, "commit", &[FaultKind::Fails, FaultKind::Done]) {
             None => self.inner.commit(changes),
-            Some(Way::Done) => self.inner.commit(changes).and(Err(injected("commit"))),
+            Some(FaultKind::Done) => self.inner.commit(changes).and(Err(injected("commit"))),
             Some(_) => Err(injected("commit")),
         }
     }
 
     fn size_bytes(&self) -> Result<u64> {
-        match self.control.meets(TABLE, "size", &[Way::Fails]) {
+        match self.control.register(TABLE, "size", &[FaultKind::Fails]) {
             None => self.inner.size_bytes(),
             Some(_) => Err(injected("stat")),
         }
@@ -41,14 +41,14 @@ impl Kv for FaultyTable {
 
 impl Snapshot for FaultySnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.control.meets(TABLE, "get", &[Way::Fails]) {
+        match self.control.register(TABLE, "get", &[FaultKind::Fails]) {
             None => self.inner.get(key),
             Some(_) => Err(injected("read")),
         }
     }
 
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        match self.control.meets(TABLE, "scan", &[Way::Fails]) {
+        match self.control.register(TABLE, "scan", &[FaultKind::Fails]) {
             None => self.inner.scan(start, end, limit),
             Some(_) => Err(injected("read")),
         }

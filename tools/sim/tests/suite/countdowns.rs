@@ -1,15 +1,15 @@
-//! Countdowns over the mixed workloads: each kind of call fails once in each of its ways, and the checks can tell.
+//! Fault countdowns over the mixed workloads: every call can fail once with each of its faults, and the checks detect hidden faults.
 
-use tameike_sim::countdown::Way;
+use tameike_sim::countdown::FaultKind;
 use tameike_sim::run::Failure;
 use tameike_sim::walk::{Number, Stride, Walk, Workload, count, numbers, walk};
 use tameike_sim::world::Canary;
 
-/// Of all countdowns, one of so many is run here; `tameike-sim countdowns` runs all.
+/// The test runs one of this many countdowns; `tameike-sim countdowns` runs all.
 const STRIDE: usize = 80;
 
 fn chosen(stride: Stride) -> Vec<Number> {
-    let all = Workload::ALL.map(|workload| (workload, count(workload).expect("nothing befalls it")));
+    let all = Workload::ALL.map(|workload| (workload, count(workload).expect("it passes without faults")));
     numbers(&all, stride)
 }
 
@@ -19,17 +19,17 @@ fn failures(numbers: Vec<Number>, canary: Option<Canary>) -> Vec<(Number, Failur
 }
 
 #[test]
-fn every_kind_of_call_may_fail_once() {
+fn every_kind_of_call_can_fail_once() {
     if let Some((number, failure)) = failures(chosen(Stride::OneOf(STRIDE)), None).first() {
         let Failure { step, message } = failure;
         panic!("tameike-sim countdowns --replay {number}: step {step}: {message}");
     }
 }
 
-/// A disk that says of a failed write that it is done: bytes and records are lost without a word.
+/// With a disk that acknowledges failed writes, bytes and records are lost silently.
 #[test]
-fn a_failure_that_is_hidden_is_found() {
-    let torn = |number: &Number| number.way == Way::Torn;
+fn a_hidden_failure_is_detected() {
+    let torn = |number: &Number| number.fault == FaultKind::Torn;
     let numbers: Vec<_> = chosen(Stride::OneOf(12)).into_iter().filter(torn).collect();
     assert_eq!(failures(numbers.clone(), None), []);
     let found = failures(numbers, Some(Canary::HiddenFailure));

@@ -1,18 +1,17 @@
-//! Calls on open descriptors that programs of the simulation do not make.
+//! Calls on open descriptors that the generated programs do not make.
 
 use std::sync::Arc;
 use tameike_agent::control::AgentMode;
-use tameike_client::vfs::{FileNumber, Vfs};
+use tameike_client::vfs::{FileNumber, Inodes};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, View};
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{World, WorldConfig};
 
-/// A call in the cache view of a node.
-async fn cached(world: &World, node: usize, op: Op) -> Told {
+async fn cached(world: &World, node: usize, op: Op) -> Output {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::Cache).expect("the node runs");
     kernel::call(views.cache().expect("a view"), &caller, &op, None).await.expect("the call")
@@ -20,24 +19,25 @@ async fn cached(world: &World, node: usize, op: Op) -> Told {
 
 async fn open(world: &World, node: usize, path: &str) -> Attr {
     let flags = Flags { write: true, create: true, ..Flags::default() };
-    let Told::Opened(_, attr) = cached(world, node, Op::Open { slot: 0, path: path.to_owned(), flags }).await
+    let Output::Opened(_, attr) =
+        cached(world, node, Op::Open { slot: 0, path: path.to_owned(), flags }).await
     else {
-        unreachable!("an open opens")
+        unreachable!("an open returns a handle")
     };
     *attr
 }
 
 async fn stat(world: &World, path: &str) -> (u16, u64) {
-    let Told::Attr(attr) = cached(world, 1, Op::Stat { path: path.to_owned() }).await else {
-        unreachable!("a stat tells attributes")
+    let Output::Attr(attr) = cached(world, 1, Op::Stat { path: path.to_owned() }).await else {
+        unreachable!("a stat returns attributes")
     };
     (attr.mode, attr.size)
 }
 
-/// fchmod and ftruncate of a node went to the path under which it had opened the file: when another node had renamed
-/// that, to whatever had taken its place.
+/// Regression: fchmod and ftruncate used the path under which the node had opened the file. After another node renamed the file, they
+/// changed the file that replaced it.
 #[test]
-fn attributes_are_changed_of_the_file_that_is_open() {
+fn fchmod_and_ftruncate_change_the_open_file() {
     let world = World::new(WorldConfig::plain(3, 2), Countdown::default());
     let at = Arc::clone(&world);
     world.simulation.clone().run(async move {

@@ -1,4 +1,4 @@
-//! Small programs in which each call to disks, network and shared file system fails once: what that once left behind.
+//! Regressions: small programs in which each call to disks, network and shared file system fails once.
 
 use tameike_core::View;
 use tameike_sim::countdown::Countdown;
@@ -7,17 +7,17 @@ use tameike_sim::program::{Action, Program, Step};
 use tameike_sim::run::run_counted;
 use tameike_sim::world::WorldConfig;
 
-/// Runs a program once for each call to disks, network and shared file system, which fails.
+/// Runs a program once for each call and fault.
 fn passes_with_each_call_failing(steps: Vec<Step>) {
-    // Records are in the table soon, and are read from there.
+    // Frequent checkpoints, so that the homes read records from the table.
     let world = WorldConfig { checkpoint_bytes: 300, ..WorldConfig::plain(1, 2) };
-    let program = Program { world, steps, dies: false };
+    let program = Program { world, steps, crashes: false };
     let counting = Countdown::counting();
     assert_eq!(run_counted(&program, &counting), Ok(()));
     for (site, call) in counting.counted().into_iter().zip(1..) {
-        for &way in site.ways {
-            let outcome = run_counted(&program, &Countdown::armed(call, way));
-            assert_eq!(outcome, Ok(()), "call {call}, {site}: {way:?}");
+        for &fault in site.faults {
+            let outcome = run_counted(&program, &Countdown::armed(call, fault));
+            assert_eq!(outcome, Ok(()), "call {call}, {site}: {fault:?}");
         }
     }
 }
@@ -26,10 +26,10 @@ fn shared(node: usize, op: Op) -> Step {
     Step::Together(vec![Action::Call { node, view: View::JobShared, op }])
 }
 
-/// The home of a removed file could not read its table when the last node closed the file: its inode and its bytes
-/// stayed until the job ended.
+/// The home of a removed file could not read its table when the last node closed the file: inode and bytes stayed until the end of the
+/// job.
 #[test]
-fn a_removed_file_goes_with_its_last_close_though_a_call_fails() {
+fn the_last_close_frees_a_removed_file_although_a_call_fails() {
     let flags = Flags { write: true, create: true, ..Flags::default() };
     let calls = [
         Op::Open { slot: 0, path: "x".to_owned(), flags },
@@ -40,10 +40,9 @@ fn a_removed_file_goes_with_its_last_close_though_a_call_fails() {
     passes_with_each_call_failing(calls.map(|op| shared(1, op)).into());
 }
 
-/// A small file grew, and the record that its content is in a unit now could not be made: when the file was removed,
-/// the unit stayed.
+/// A small file grew, and the record that moved its content to a unit failed: the removal of the file left the unit.
 #[test]
-fn a_small_file_goes_whole_though_a_call_fails_when_it_grows() {
+fn removal_frees_a_small_file_although_a_call_failed_when_it_grew() {
     let append = Flags { write: true, append: true, create: true, ..Flags::default() };
     let open = || Op::Open { slot: 0, path: "x".to_owned(), flags: append };
     let write = |length| Op::Write { slot: 0, offset: 0, length, tag: u64::from(length) };

@@ -1,13 +1,13 @@
-//! Programs on nodes with little space.
+//! Programs on nodes with small capacity.
 
 use std::sync::Arc;
 use tameike_agent::control::AgentMode;
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{Canary, World, WorldConfig};
 
@@ -29,37 +29,37 @@ fn write(node: usize, view: View, length: u32, tag: u64) -> Action {
 fn passes(steps: &[Step]) {
     for seed in 0..20 {
         let world = WorldConfig { capacity: UNIT_SIZE as u64, ..WorldConfig::plain(seed, 3) };
-        let program = Program { world, steps: steps.to_vec(), dies: false };
+        let program = Program { world, steps: steps.to_vec(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
 
-/// Appends to a file of the cache view on a node, over and over.
+/// Appends to a file of the cache view on a node repeatedly.
 async fn keep_appending(world: &World, node: usize, length: u32) {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::Cache).expect("the node runs");
     let cache = views.cache().expect("a view");
     let open = Op::Open { slot: 0, path: "x".to_owned(), flags: APPEND };
-    let Ok(Told::Opened(handle, _)) = kernel::call(cache, &caller, &open, None).await else {
-        unreachable!("an open opens")
+    let Ok(Output::Opened(handle, _)) = kernel::call(cache, &caller, &open, None).await else {
+        unreachable!("an open returns a handle")
     };
     for round in 0..6 {
         for op in [Op::Write { slot: 0, offset: 0, length, tag: round + 1 }, Op::Fsync { slot: 0 }] {
-            // Who writes little leaves it to the flush of others.
+            // A program with small writes relies on the flushes of others.
             if length < 10_000 && matches!(op, Op::Fsync { .. }) {
                 continue;
             }
-            let told = kernel::call(cache, &caller, &op, Some(handle)).await;
-            assert!(told.is_ok(), "node {node}, round {round}: {op}: {told:?}");
+            let output = kernel::call(cache, &caller, &op, Some(handle)).await;
+            assert!(output.is_ok(), "node {node}, round {round}: {op}: {output:?}");
         }
     }
-    let told = kernel::call(cache, &caller, &Op::Close { slot: 0 }, Some(handle)).await;
-    assert!(told.is_ok(), "node {node}: {told:?}");
+    let output = kernel::call(cache, &caller, &Op::Close { slot: 0 }, Some(handle)).await;
+    assert!(output.is_ok(), "node {node}: {output:?}");
 }
 
 /// S19b.
 #[test]
-fn writers_of_a_full_cache_area_wait_for_the_flush_though_others_go_on() {
+fn writers_to_a_full_cache_view_wait_for_the_flush_while_others_write() {
     for seed in 0..60 {
         let devices = vec![true, false, false];
         let config = WorldConfig { capacity: 96 << 10, devices, ..WorldConfig::plain(seed, 3) };
@@ -75,7 +75,7 @@ fn writers_of_a_full_cache_area_wait_for_the_flush_though_others_go_on() {
 
 /// S19a.
 #[test]
-fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
+fn a_full_view_returns_enospc_and_has_space_after_removals() {
     let view = View::JobShared;
     let mut steps = Vec::new();
     for (tag, path) in ["x", "y", "z", "a/x", "a/y", "a/z", "b/x", "b/y", "b/z"].into_iter().enumerate() {
@@ -89,7 +89,7 @@ fn a_full_view_says_so_and_has_room_again_when_files_are_removed() {
 
 /// S19c.
 #[test]
-fn a_hole_in_a_small_file_of_a_full_view_is_made_or_refused() {
+fn punching_a_small_file_in_a_full_view_succeeds_or_is_refused() {
     let shared = |node, op| Step::Together(vec![call(node, View::JobShared, op)]);
     let mut steps = vec![open(1, View::JobShared, "b/x")];
     steps.push(Step::Together(vec![write(1, View::JobShared, 3000, 1)]));
@@ -106,10 +106,10 @@ fn a_hole_in_a_small_file_of_a_full_view_is_made_or_refused() {
     passes(&steps);
 }
 
-/// What a node had written far behind found no space on its way; an append of the same node then stood before it, where the
-/// model, which took the far end for certain, knew of no bytes.
+/// A write far behind the end got ENOSPC after its acknowledgement. An append of the same node landed before it; the model assumed the
+/// far end.
 #[test]
-fn an_append_behind_bytes_that_found_no_space_is_where_it_is() {
+fn an_append_after_a_write_lost_to_enospc_lands_at_the_real_end() {
     let shared = |node, op| Step::Together(vec![call(node, View::JobShared, op)]);
     let open_y = |slot, append| Op::Open { slot, path: "a/y".to_owned(), flags: Flags { append, ..APPEND } };
     let far = 2 * UNIT_SIZE as u64 + 23;
@@ -127,10 +127,9 @@ fn an_append_behind_bytes_that_found_no_space_is_where_it_is() {
     passes(&steps);
 }
 
-/// What a full view had lost read as zeros, which the model allows, but for a bit that had turned in memory before: the model undid the
-/// turn of what was not there any more.
+/// Bytes lost to ENOSPC read as zeros, except that the model reverted an earlier bit flip of the lost bytes.
 #[test]
-fn bytes_that_found_no_space_are_zeros_also_where_a_bit_has_turned() {
+fn bytes_lost_to_enospc_read_as_zeros_after_a_bit_flip() {
     let cached = |op| Step::Together(vec![call(2, View::Cache, op)]);
     let write = |offset, length, tag| cached(Op::Write { slot: 0, offset, length, tag });
     let open =
@@ -140,23 +139,23 @@ fn bytes_that_found_no_space_are_zeros_also_where_a_bit_has_turned() {
     };
     let mut steps = vec![open(0), write(UNIT_SIZE as u64 - 50, 5000, 18), punch(0, 30_000, UNIT_SIZE as u64)];
     steps.push(cached(Op::Read { slot: 0, offset: 65_536, length: 70_000 }));
-    steps.extend((0..5).map(|_| Step::Together(vec![Action::Trouble(0, Trouble::Flip(2))])));
+    steps.extend((0..5).map(|_| Step::Together(vec![Action::Injection(0, Injection::Flip(2))])));
     steps.extend([write(0, 400_000, 19), open(1), punch(1, 0, 4096)]);
     steps.push(cached(Op::Read { slot: 1, offset: 0, length: UNIT_SIZE as u32 }));
     for seed in 0..20 {
         let world = WorldConfig { capacity: 256 << 10, volatile: true, ..WorldConfig::plain(seed, 3) };
-        let program = Program { world, steps: steps.clone(), dies: false };
+        let program = Program { world, steps: steps.clone(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
 
-/// Writes that found no room waited at their home with its frames for requests. The messages of the flush that was to make room
-/// stood behind more such writes on their connection, and were not read.
+/// Writes without space waited at their home and held its request frames. The messages of the flush that would have freed space
+/// were behind such writes on their connection, and were not read.
 #[test]
-fn writes_that_wait_for_room_hold_up_no_flush() {
+fn writes_that_wait_for_space_do_not_block_a_flush() {
     let cached = |op| Step::Together(vec![call(0, View::Cache, op)]);
     let mut steps = Vec::new();
-    // The number of a file decides which node coordinates it.
+    // The inode number of a file decides its coordinator.
     for (number, path) in ["x", "y", "z"].into_iter().enumerate() {
         let flags = Flags { append: false, ..APPEND };
         steps.push(cached(Op::Open { slot: 0, path: path.to_owned(), flags }));
@@ -172,16 +171,16 @@ fn writes_that_wait_for_room_hold_up_no_flush() {
             WorldConfig { capacity: UNIT_SIZE as u64, service_frames: 1, ..WorldConfig::plain(seed, 2) };
         let program = |canary| {
             let world = WorldConfig { canary, ..plain.clone() };
-            Program { world, steps: steps.clone(), dies: false }
+            Program { world, steps: steps.clone(), crashes: false }
         };
         assert_eq!(run(&program(None)), Ok(()), "seed {seed}");
         let outcome = run(&program(Some(Canary::WaitingFrame)));
         hung += u32::from(outcome.is_err_and(|failure| failure.message.contains("does not end")));
     }
-    assert!(hung > 0, "writes that wait with a frame in hand hang no seed");
+    assert!(hung > 0, "no seed hangs with writes that wait and hold a frame");
 }
 
-/// A read of two units kept the frame of the first while it waited for one for the second: such reads could hold all frames.
+/// A read of two units held the frame of the first while it waited for one for the second: such reads could hold all frames.
 #[test]
 fn a_read_of_two_units_needs_one_frame() {
     for (view, nodes) in [(View::Cache, 1), (View::JobShared, 1), (View::Cache, 2), (View::JobShared, 2)] {
@@ -193,12 +192,12 @@ fn a_read_of_two_units_needs_one_frame() {
         let write = at(Op::Write { slot: 0, offset: 0, length: 2 * UNIT_SIZE as u32, tag: 1 });
         let steps = vec![open("x"), write, at(Op::Close { slot: 0 }), open("x"), read];
         let world = WorldConfig { service_frames: 1, view_frames: 2, ..WorldConfig::plain(1, nodes) };
-        assert_eq!(run(&Program { world, steps, dies: false }), Ok(()), "{view:?}, {nodes} nodes");
+        assert_eq!(run(&Program { world, steps, crashes: false }), Ok(()), "{view:?}, {nodes} nodes");
     }
 }
 
-/// Two writes that each take most of a node's space: while one was in flight, its blocks were neither clean nor dirty, so that the
-/// other one found nothing to flush, and gave up with ENOSPC in a moment.
+/// Two writes that each take most of a node's space: while one was in flight, its blocks were neither clean nor dirty. The other one
+/// found nothing to flush, and failed with ENOSPC at once.
 ///
 /// S19b.
 #[test]
@@ -213,6 +212,6 @@ fn a_writer_waits_for_writes_in_flight_that_take_all_space() {
     for (seed, inline_max) in (0..40).map(|seed| (seed, [UNIT_SIZE, 3000][seed as usize % 2])) {
         let plain = WorldConfig::plain(seed, 1 + seed as usize % 3);
         let world = WorldConfig { capacity: UNIT_SIZE as u64, inline_max, ..plain };
-        assert_eq!(run(&Program { world, steps: steps.clone(), dies: false }), Ok(()), "seed {seed}");
+        assert_eq!(run(&Program { world, steps: steps.clone(), crashes: false }), Ok(()), "seed {seed}");
     }
 }

@@ -1,5 +1,5 @@
-//! Files that several nodes read: how often the shared file system is asked, how long holders that do not answer are waited for, and
-//! what is kept of a file that is changed meanwhile.
+//! Peer cache: reads of the shared file system for one file, time lost to hung cache holders, and validity of cached bytes during
+//! changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,16 @@ use tameike_core::{Errno, InodeId, Layout, NodeId, Result, UnitId, View};
 use tameike_io::os::runtime::promise;
 use tameike_io::shared::SharedFs;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 
 const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 const UNIT: u64 = UNIT_SIZE as u64;
 
-/// A call in the cache view of a node.
-async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Told> {
+async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Result<Output> {
     let (views, _) = world.views(node).ok_or(Errno::EHOSTDOWN)?;
     let caller = world.caller(node, View::Cache).ok_or(Errno::EHOSTDOWN)?;
     kernel::call(views.cache().expect("a view"), &caller, &op, open).await
@@ -31,17 +30,17 @@ async fn cached(world: &World, node: usize, op: Op, open: Option<HandleNumber>) 
 async fn open(world: &World, node: usize, path: &str) -> HandleNumber {
     let open = Op::Open { slot: 0, path: path.to_owned(), flags: Flags::default() };
     let opened = cached(world, node, open, None).await.expect("the open");
-    let Told::Opened(handle, _) = opened else { unreachable!("an open opens") };
+    let Output::Opened(handle, _) = opened else { unreachable!("an open returns a handle") };
     handle
 }
 
 async fn read(world: &World, node: usize, open: HandleNumber, offset: u64, length: u32) -> Result<Vec<u8>> {
     let read = cached(world, node, Op::Read { slot: 0, offset, length }, Some(open)).await?;
-    let Told::Bytes(bytes) = read else { unreachable!("a read brings bytes") };
+    let Output::Bytes(bytes) = read else { unreachable!("a read returns bytes") };
     Ok(bytes)
 }
 
-/// A file that the job has not seen.
+/// Creates a file outside of the job.
 fn make_file(world: &World, path: &str, size: usize) -> InodeId {
     let tree: Arc<dyn SharedFs> = world.tree.mounted_by(NodeId(0));
     let file = tree.create(path.as_bytes(), 0o644).expect("a new file");
@@ -49,7 +48,7 @@ fn make_file(world: &World, path: &str, size: usize) -> InodeId {
     file.stat().expect("its attributes").inode_id()
 }
 
-/// Bytes that the running nodes have read of the shared file system.
+/// Returns the bytes that the running nodes read from the shared file system.
 fn loaded(world: &World) -> u64 {
     let of = |node| {
         world
@@ -62,10 +61,10 @@ fn loaded(world: &World) -> u64 {
     (0..world.count()).map(of).sum()
 }
 
-/// "The shared file system is read once for the whole job, however many nodes ask at once": also when some of these die meanwhile,
-/// the first one among them. When the home dies that reads it, its next life reads what it had not kept.
+/// The job reads the shared file system once, however many nodes read the file at once, even if a reader fails meanwhile. (If the
+/// reading home fails, its next incarnation reads what was not stored.)
 #[test]
-fn a_file_that_all_nodes_ask_for_at_once_is_read_once() {
+fn a_file_that_all_nodes_read_at_once_is_loaded_once() {
     const NODES: usize = 8;
     for seed in 0..60 {
         let config = WorldConfig {
@@ -85,7 +84,7 @@ fn a_file_that_all_nodes_ask_for_at_once_is_read_once() {
                 let (resolver, done) = promise();
                 let (world, (_, runtime)) = (at.clone(), at.views(node).expect("it runs"));
                 let (gone, died) = promise();
-                at.on_death(node, gone);
+                at.on_failure(node, gone);
                 runtime.spawn(async move {
                     let offset = *[0, 0, 4096, 500_000].get(node % 4).expect("one of four");
                     let bytes = read(&world, node, handle, offset, 70_000).await;
@@ -109,10 +108,9 @@ fn a_file_that_all_nodes_ask_for_at_once_is_read_once() {
     }
 }
 
-/// A node that did not answer was forgotten for one file, until its next open, by who read; and asked each time anew by homes: half
-/// a second for each unit.
+/// Readers remembered a hung holder for one file until its next open, and homes not at all: each unit cost half a second.
 #[test]
-fn a_holder_that_hangs_adds_no_seconds() {
+fn a_hung_holder_adds_no_seconds() {
     const NODES: usize = 4;
     const FILES: u64 = 12;
     for seed in 0..10 {
@@ -126,7 +124,7 @@ fn a_holder_that_hangs_adds_no_seconds() {
                 let name = format!("file-{number}");
                 let inode = make_file(&at, &name, 100_000);
                 let home = at.cluster.unit_home(Layout::Striped, UnitId { inode, index: 0 });
-                // Neither the reader nor who hangs is needed for it.
+                // Neither the reader nor the hung node is a home of the file.
                 let others = [home, at.cluster.inode_home(inode)];
                 if names.len() < FILES as usize
                     && others.iter().all(|node| ![hung, reader].contains(&(node.0 as usize)))
@@ -164,10 +162,10 @@ fn open_slot(node: usize, flags: Flags) -> Step {
     alone(node, Op::Open { slot: 0, path: "a/x".to_owned(), flags })
 }
 
-/// Holes were made in a file's new version after that could be learnt: who looked in between, and read, kept what was there before as
-/// the new version.
+/// A punch changed bytes after its new generation was visible: a node that opened and read in between cached the old bytes as the
+/// new generation.
 #[test]
-fn bytes_from_before_a_hole_was_made_are_not_kept_as_the_version_with_it() {
+fn bytes_read_during_a_punch_are_not_cached_as_the_new_generation() {
     for seed in 0..150 {
         let nodes = 3;
         let slowness = vec![Duration::from_millis(3); nodes];
@@ -190,16 +188,16 @@ fn bytes_from_before_a_hole_was_made_are_not_kept_as_the_version_with_it() {
             open_slot(1, Flags::default()),
             alone(1, read()),
         ];
-        let program = Program { world, steps, dies: false };
+        let program = Program { world, steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
 
-/// A bit that turned in a frame stayed unseen once another part of the frame had been changed, and was sent on.
+/// A bit flip in a frame was not detected after another part of the frame had changed, and was sent to other nodes.
 ///
 /// S32a.
 #[test]
-fn bits_that_turn_in_memory_are_shown_to_no_other_node() {
+fn bits_flipped_in_memory_reach_no_other_node() {
     for (seed, view) in (0..60).flat_map(|seed| [(seed, View::Cache), (seed, View::JobShared)]) {
         let nodes = 3;
         let slowness =
@@ -218,7 +216,10 @@ fn bits_that_turn_in_memory_are_shown_to_no_other_node() {
             alone(1, read(UNIT + 4096, 5000)),
         ];
         steps.extend((0..6).map(|_| {
-            Step::Together(vec![Action::Trouble(0, Trouble::Flip(1)), Action::Trouble(0, Trouble::Flip(0))])
+            Step::Together(vec![
+                Action::Injection(0, Injection::Flip(1)),
+                Action::Injection(0, Injection::Flip(0)),
+            ])
         }));
         steps.push(alone(1, read(UNIT, 100)));
         if seed % 2 == 0 {
@@ -227,7 +228,7 @@ fn bits_that_turn_in_memory_are_shown_to_no_other_node() {
         }
         steps.push(open(2, Flags::default()));
         steps.extend((0..24).map(|part| alone(2, read(part * 87_000, 87_000))));
-        let program = Program { world, steps, dies: false };
+        let program = Program { world, steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, {view:?}");
     }
 }

@@ -1,10 +1,9 @@
-//! What the checker of locks demands of waits that nobody would end: each program is right, and is found wrong with a bug on
-//! purpose.
+//! The check of lock waits that would not end: each program passes, and fails with an injected bug.
 
 use tameike_core::View;
 use tameike_core::wire::lock::{LockKind, LockRange};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{Canary, WorldConfig};
 
@@ -23,11 +22,11 @@ fn lock(node: usize, slot: u8) -> Action {
     call(node, Op::Lock { slot, range: Some(LockRange::ALL), kind: LockKind::Exclusive, wait: true })
 }
 
-/// All pass on all seeds; with the canary it is found in some, by these words only.
+/// Runs programs on several seeds: all pass; with the injected bug some fail, with this message only.
 fn is_found(canary: Canary, programs: &[Vec<Step>], words: &str) {
     let run = |steps: &[Step], seed, canary| {
         let world = WorldConfig { canary, ..WorldConfig::plain(seed, NODES) };
-        run(&Program { world, steps: steps.to_vec(), dies: false })
+        run(&Program { world, steps: steps.to_vec(), crashes: false })
     };
     let mut found = 0;
     for (steps, seed) in programs.iter().flat_map(|steps| (0..5).map(move |seed| (steps, seed))) {
@@ -42,30 +41,31 @@ fn is_found(canary: Canary, programs: &[Vec<Step>], words: &str) {
 
 fn passes(steps: &[Step]) {
     for seed in 0..20 {
-        let program = Program { world: WorldConfig::plain(seed, NODES), steps: steps.to_vec(), dies: false };
+        let program =
+            Program { world: WorldConfig::plain(seed, NODES), steps: steps.to_vec(), crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
 
 #[test]
-fn a_lock_goes_on_when_its_node_dies_in_the_same_step() {
+fn a_lock_is_released_when_its_node_fails_in_the_same_step() {
     for after in (0..4000).step_by(400) {
         for (node, other) in [(0, 1), (1, 2), (2, 0)] {
-            let kill = Action::Trouble(after, Trouble::Kill { node, power: false });
+            let kill = Action::Injection(after, Injection::Kill { node, power: false });
             let locks = Step::Together(vec![lock(node, 0), lock(other, 0), kill]);
             passes(&[open(node, 0, "a/x"), open(other, 0, "a/x"), locks]);
         }
     }
 }
 
-/// The rest of it is held as before.
+/// The owner keeps the rest of the lock.
 #[test]
-fn of_a_lock_only_the_bytes_are_in_doubt_of_which_a_failed_call_was() {
+fn a_failed_lock_call_puts_only_its_bytes_in_doubt() {
     let bytes = |start, last, wait| {
         let range = Some(LockRange { start, last });
         call(2, Op::Lock { slot: 0, range, kind: LockKind::Exclusive, wait })
     };
-    let cut = |to| Action::Trouble(0, Trouble::Cut { from: 2, to, both: true });
+    let cut = |to| Action::Injection(0, Injection::Partition { from: 2, to, both: true });
     for to in 0..2 {
         passes(&[
             open(2, 0, "z"),
@@ -79,25 +79,25 @@ fn of_a_lock_only_the_bytes_are_in_doubt_of_which_a_failed_call_was() {
 }
 
 #[test]
-fn a_lock_of_a_dead_node_is_waited_for() {
-    // Some of the nodes is the file's home: if that one dies, there is nothing to wait for.
+fn a_wait_for_a_lock_of_a_failed_node_ends() {
+    // One of the nodes is the file's home; if that one fails, the lock is gone.
     let program = |(holder, waiter)| {
-        let kill = Action::Trouble(0, Trouble::Kill { node: holder, power: false });
+        let kill = Action::Injection(0, Injection::Kill { node: holder, power: false });
         let locks = [vec![lock(holder, 0)], vec![kill], vec![lock(waiter, 0)]];
         let opens = [open(holder, 0, "a/x"), open(waiter, 0, "a/x")];
         opens.into_iter().chain(locks.map(Step::Together)).collect()
     };
     let programs = [(0, 1), (1, 2), (2, 0)].map(program);
-    is_found(Canary::UntoldDeath, &programs, "it waits for ever, and no lock is in the way");
+    is_found(Canary::UnreportedFailure, &programs, "it waits forever, and no lock conflicts");
 }
 
 #[test]
-fn waits_in_a_ring_are_told() {
+fn a_deadlock_is_reported() {
     let paths = ["x", "y", "z"];
     let mut steps = Vec::new();
     for node in 0..NODES {
         steps.extend([open(node, 0, paths[node]), open(node, 2, paths[(node + 1) % NODES])]);
     }
     steps.extend([0, 2].map(|slot| Step::Together((0..NODES).map(|node| lock(node, slot)).collect())));
-    is_found(Canary::UntoldDeadlock, &[steps], "it waits for ever for itself, and nobody was told");
+    is_found(Canary::UnreportedDeadlock, &[steps], "it is in a deadlock, and no call got EDEADLK");
 }

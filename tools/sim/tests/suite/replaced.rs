@@ -1,5 +1,5 @@
-//! Nodes replace a file of the cache view by rename, over and over, while others open and read it. The shared file system
-//! gives the inode number of a replaced file to the next new one.
+//! Nodes repeatedly replace a file of the cache view by rename, while others open and read it. The shared file system reuses the inode
+//! number of a replaced file for the next new one.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result, View};
 use tameike_io::os::runtime::promise;
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::model::data::byte;
 use tameike_sim::op::{Flags, Op};
 use tameike_sim::world::{Canary, World, WorldConfig};
@@ -23,7 +23,7 @@ const ROUNDS: u64 = 12;
 const FILE: &str = "file";
 const READ_SIZE: u32 = 1 << 20;
 
-/// What was ever put under the name: tag and length.
+/// Tag and length of every file that had the name.
 type Versions = Arc<Mutex<Vec<(u64, u32)>>>;
 
 async fn call(
@@ -31,7 +31,7 @@ async fn call(
     node: usize,
     op: Op,
     open: Option<tameike_client::vfs::HandleNumber>,
-) -> Result<Told> {
+) -> Result<Output> {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::Cache).expect("the node runs");
     kernel::call(views.cache().expect("a view"), &caller, &op, open).await
@@ -44,14 +44,14 @@ async fn open(
     flags: Flags,
 ) -> Result<tameike_client::vfs::HandleNumber> {
     let op = Op::Open { slot: 0, path: path.to_owned(), flags };
-    let told = call(world, node, op, None).await?;
-    let Told::Opened(handle, _) = told else { unreachable!("an open was told {told:?}") };
+    let output = call(world, node, op, None).await?;
+    let Output::Opened(handle, _) = output else { unreachable!("an open returned {output:?}") };
     Ok(handle)
 }
 
 async fn replace(world: &World, node: usize, versions: &Versions, tag: u64) -> Result<()> {
     let path = format!("{FILE}.{node}");
-    // Sizes go up and down.
+    // Sizes grow and shrink.
     let length = 12 * (1 + (tag * 2_654_435_761 % 4000) as u32);
     let flags = Flags { write: true, create: true, ..Flags::default() };
     let handle = open(world, node, &path, flags).await?;
@@ -62,45 +62,45 @@ async fn replace(world: &World, node: usize, versions: &Versions, tag: u64) -> R
     call(world, node, Op::Rename { from: path, to, mode: RenameMode::Replace }, None).await.map(drop)
 }
 
-/// Opens and reads the file, and compares it with all that was ever put there.
-async fn look(world: &World, node: usize, versions: &Versions) -> std::result::Result<(), String> {
-    let told = |what: &str, fault: tameike_core::Fault| format!("node {node}: {what}: {fault}");
+/// Opens and reads the file, and compares it with all versions.
+async fn check_read(world: &World, node: usize, versions: &Versions) -> std::result::Result<(), String> {
+    let wrong = |what: &str, fault: tameike_core::Fault| format!("node {node}: {what}: {fault}");
     let handle = match open(world, node, FILE, Flags::default()).await {
         Ok(handle) => handle,
-        // Replaced again and again while it was opened; the agent opens it for the kernel then.
+        // The file was replaced repeatedly during the open. With a real kernel, the agent opens it.
         Err(fault) if fault.errno == Errno::ESTALE => return Ok(()),
-        Err(fault) => return Err(told("open", fault)),
+        Err(fault) => return Err(wrong("open", fault)),
     };
     let mut bytes = Vec::new();
     loop {
         let op = Op::Read { slot: 0, offset: bytes.len() as u64, length: READ_SIZE };
         match call(world, node, op, Some(handle)).await {
-            Ok(Told::Bytes(part)) if part.is_empty() => break,
-            Ok(Told::Bytes(part)) => bytes.extend(part),
-            Ok(told) => return Err(format!("a read was told {told:?}")),
-            Err(fault) => return Err(told("read", fault)),
+            Ok(Output::Bytes(part)) if part.is_empty() => break,
+            Ok(Output::Bytes(part)) => bytes.extend(part),
+            Ok(output) => return Err(format!("a read returned {output:?}")),
+            Err(fault) => return Err(wrong("read", fault)),
         }
     }
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(|fault| told("close", fault))?;
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(|fault| wrong("close", fault))?;
     let begins =
         |tag: u64| bytes.iter().enumerate().take(12).all(|(at, &found)| found == byte(tag, at as u64));
     let versions = versions.lock();
     let Some((tag, length)) = versions.iter().find(|(tag, _)| begins(*tag)) else {
-        return Err(format!("node {node}: {} bytes that nobody has written", bytes.len()));
+        return Err(format!("node {node}: {} bytes that no process has written", bytes.len()));
     };
     let is_whole = bytes.len() == *length as usize
         && bytes.iter().enumerate().all(|(at, &found)| found == byte(*tag, at as u64));
     match is_whole {
         true => Ok(()),
-        false => Err(format!("node {node}: file {tag}: {} bytes were read of {length}", bytes.len())),
+        false => Err(format!("node {node}: file {tag}: the read returned {} of {length} bytes", bytes.len())),
     }
 }
 
-/// Runs a seed; what was wrong, and how often the file was read.
+/// Runs a seed. Returns the number of times that the file was read, or the violation.
 fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> {
     let world = World::new(WorldConfig { canary, ..WorldConfig::plain(seed, NODES) }, Countdown::default());
-    let (at, looks) = (world.clone(), Arc::new(AtomicUsize::new(0)));
-    let count = looks.clone();
+    let (at, reads) = (world.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = reads.clone();
     let found = world.simulation.clone().run(async move {
         at.start_all(AgentMode::Serve, false).await.expect("the agents start");
         let (versions, writing) = (Versions::default(), Arc::new(AtomicUsize::new(WRITERS.len())));
@@ -123,13 +123,13 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
         }
         for node in READERS {
             let (world, versions, writing) = (at.clone(), versions.clone(), writing.clone());
-            let (looks, (resolver, end)) = (count.clone(), promise());
+            let (reads, (resolver, end)) = (count.clone(), promise());
             ends.push(end);
             at.runtime().spawn(async move {
                 let mut ended = Ok(());
                 while writing.load(Ordering::Relaxed) > 0 && ended.is_ok() {
-                    ended = look(&world, node, &versions).await;
-                    looks.fetch_add(1, Ordering::Relaxed);
+                    ended = check_read(&world, node, &versions).await;
+                    reads.fetch_add(1, Ordering::Relaxed);
                 }
                 resolver.resolve(ended);
             });
@@ -140,37 +140,39 @@ fn run(seed: u64, canary: Option<Canary>) -> std::result::Result<usize, String> 
         }
         found
     });
-    found.map(|()| looks.load(Ordering::Relaxed)).map_err(|why| format!("seed {seed}: {why}"))
+    found.map(|()| reads.load(Ordering::Relaxed)).map_err(|why| format!("seed {seed}: {why}"))
 }
 
-/// A node appends to the file, and closes it; how long it is then is in `length`.
+/// Appends to the file on node 1, closes it, and adds the size to `length`.
 async fn grow(world: &World, length: &AtomicUsize, tag: u64) -> std::result::Result<(), String> {
-    let told = |fault: tameike_core::Fault| fault.to_string();
-    let handle = open(world, 1, FILE, Flags { write: true, ..Flags::default() }).await.map_err(told)?;
+    let wrong = |fault: tameike_core::Fault| fault.to_string();
+    let handle = open(world, 1, FILE, Flags { write: true, ..Flags::default() }).await.map_err(wrong)?;
     let (offset, added) =
         (length.load(Ordering::Relaxed) as u64, 12 * (1 + (tag * 2_654_435_761 % 999) as u32));
-    call(world, 1, Op::Write { slot: 0, offset, length: added, tag }, Some(handle)).await.map_err(told)?;
-    call(world, 1, Op::Close { slot: 0 }, Some(handle)).await.map_err(told)?;
+    call(world, 1, Op::Write { slot: 0, offset, length: added, tag }, Some(handle)).await.map_err(wrong)?;
+    call(world, 1, Op::Close { slot: 0 }, Some(handle)).await.map_err(wrong)?;
     length.fetch_add(added as usize, Ordering::Relaxed);
     Ok(())
 }
 
 async fn measure(world: &World, node: usize, length: &AtomicUsize) -> std::result::Result<(), String> {
-    let told = |fault: tameike_core::Fault| fault.to_string();
+    let wrong = |fault: tameike_core::Fault| fault.to_string();
     let least = length.load(Ordering::Relaxed);
-    let handle = open(world, node, FILE, Flags::default()).await.map_err(told)?;
+    let handle = open(world, node, FILE, Flags::default()).await.map_err(wrong)?;
     let op = Op::Read { slot: 0, offset: 0, length: READ_SIZE };
-    let Told::Bytes(bytes) = call(world, node, op, Some(handle)).await.map_err(told)? else { return Ok(()) };
-    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(told)?;
+    let Output::Bytes(bytes) = call(world, node, op, Some(handle)).await.map_err(wrong)? else {
+        return Ok(());
+    };
+    call(world, node, Op::Close { slot: 0 }, Some(handle)).await.map_err(wrong)?;
     if bytes.len() < least {
-        return Err(format!("node {node}: {} bytes were read of at least {least}", bytes.len()));
+        return Err(format!("node {node}: the read returned {} bytes of at least {least}", bytes.len()));
     }
     Ok(())
 }
 
-/// S2: what a close has published is read by all who open the file after it.
+/// S2: a read after an open sees all bytes that a close published before it.
 #[test]
-fn a_file_that_grows_is_read_to_its_published_end() {
+fn a_growing_file_is_read_to_its_published_end() {
     for seed in 0..SEEDS {
         let world = World::new(WorldConfig::plain(seed, NODES), Countdown::default());
         let at = world.clone();
@@ -208,14 +210,14 @@ fn a_file_that_grows_is_read_to_its_published_end() {
 
 /// S9a.
 #[test]
-fn a_file_that_nodes_replace_is_read_whole() {
-    let looks: usize = (0..SEEDS).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();
-    println!("{looks} looks");
-    assert!(looks > 10 * SEEDS as usize, "{looks}");
+fn a_file_that_nodes_replace_is_read_completely() {
+    let reads: usize = (0..SEEDS).map(|seed| run(seed, None).unwrap_or_else(|why| panic!("{why}"))).sum();
+    println!("{reads} reads");
+    assert!(reads > 10 * SEEDS as usize, "{reads}");
 }
 
 #[test]
-fn a_size_that_the_inode_number_had_before_is_found() {
+fn a_stale_size_of_a_reused_inode_number_is_detected() {
     let found = (0..SEEDS).find_map(|seed| run(seed, Some(Canary::OldAttributes)).err());
-    assert!(found.is_some(), "it is not found in {SEEDS} seeds");
+    assert!(found.is_some(), "not detected in {SEEDS} seeds");
 }

@@ -1,21 +1,21 @@
-//! Bits that turn on a disk: what they spoil is lost, is not given out, and nothing else is. Where the shared file system
-//! has it, nothing is lost.
+//! Bit rot on a disk: the damaged bytes are lost and never returned, and nothing else is lost. Clean bytes of the shared file
+//! system are not lost.
 
 use tameike_core::View;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::WorldConfig;
 
-/// Views, and whether what was written is clean in them when it rots.
+/// Views, and whether the bytes are clean when they rot.
 const CASES: [(View, bool); 3] = [(View::JobShared, false), (View::Cache, false), (View::Cache, true)];
 
 #[test]
-fn what_has_rotted_is_neither_read_nor_flushed_and_all_else_is() {
+fn rotten_bytes_are_neither_read_nor_flushed_and_all_others_are() {
     let create = Flags { write: true, create: true, ..Flags::default() };
     for (view, is_clean) in CASES {
-        for (seed, dies) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        for (seed, crashes) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
             let call = |op| Step::Together(vec![Action::Call { node: 1, view, op }]);
             let mut steps = Vec::new();
             for (slot, path) in ["x", "a/y", "b/z"].into_iter().enumerate() {
@@ -25,20 +25,20 @@ fn what_has_rotted_is_neither_read_nor_flushed_and_all_else_is() {
                 steps.push(call(Op::Fsync { slot }));
             }
             steps.extend(is_clean.then_some(Step::Drain));
-            steps.extend((0..3).map(|node| Step::Together(vec![Action::Trouble(0, Trouble::Rot(node))])));
+            steps.extend((0..3).map(|node| Step::Together(vec![Action::Injection(0, Injection::Rot(node))])));
             for slot in 0..3 {
                 steps.push(call(Op::Read { slot, offset: 0, length: 70_000 }));
                 steps.push(call(Op::Close { slot }));
             }
-            let program = Program { world: WorldConfig::plain(seed, 3), steps, dies };
-            assert_eq!(run(&program), Ok(()), "{view:?}, clean: {is_clean}, seed {seed}, dies: {dies}");
+            let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes };
+            assert_eq!(run(&program), Ok(()), "{view:?}, clean: {is_clean}, seed {seed}, crashes: {crashes}");
         }
     }
 }
 
-/// Who met the spoilt bytes second, when the first one had dropped them already, was told that they are lost.
+/// A reader that found rotten clean bytes already dropped by another reader got EIO.
 #[test]
-fn clean_bytes_that_have_rotted_are_fetched_again_for_all_who_read_them() {
+fn rotten_clean_bytes_are_fetched_again_for_all_readers() {
     let create = Flags { write: true, create: true, ..Flags::default() };
     let call = |node, op| Action::Call { node, view: View::Cache, op };
     let open = |node, slot| call(node, Op::Open { slot, path: "a/x".to_owned(), flags: create });
@@ -52,19 +52,19 @@ fn clean_bytes_that_have_rotted_are_fetched_again_for_all_who_read_them() {
         ];
         for node in (0..3).filter(|node| *node != writer) {
             steps.extend((0..2).map(|slot| alone(open(node, slot))));
-            steps.push(alone(Action::Trouble(0, Trouble::Rot(node))));
+            steps.push(alone(Action::Injection(0, Injection::Rot(node))));
             let read = |slot| call(node, Op::Read { slot, offset: 0, length: 70_000 });
             steps.push(Step::Together(vec![read(0), read(1)]));
         }
-        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, written on node {writer}");
     }
 }
 
-/// What an agent had recorded and not written to its log yet was in no store that the checker looked at: a read was told that it is lost,
-/// and the checker knew of no loss.
+/// The check of the stores did not see records that an agent had not logged yet: a read failed with EIO, and the check knew of no
+/// loss.
 #[test]
-fn what_rots_before_its_record_is_in_the_log_is_known_to_be_lost() {
+fn bytes_that_rot_before_their_record_is_logged_are_known_to_be_lost() {
     let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
     let open = |slot, flags| Op::Open { slot, path: "b/x".to_owned(), flags };
     let write = |offset, length, tag| Op::Write { slot: 0, offset, length, tag };
@@ -75,12 +75,12 @@ fn what_rots_before_its_record_is_in_the_log_is_known_to_be_lost() {
             call(0, write(UNIT_SIZE as u64 - 50, 5000, 1)),
             call(0, Op::Fsync { slot: 0 }),
             call(1, open(0, Flags::default())),
-            // A whole unit goes to its home at once.
+            // The client sends a full unit to its home at once.
             call(0, write(0, UNIT_SIZE as u32, 2)),
-            Step::Together(vec![Action::Trouble(3000, Trouble::Rot(rots))]),
+            Step::Together(vec![Action::Injection(3000, Injection::Rot(rots))]),
             call(1, Op::Read { slot: 0, offset: 0, length: 5000 }),
         ];
-        let program = Program { world: WorldConfig::plain(seed, 2), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 2), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}, on node {rots}");
     }
 }

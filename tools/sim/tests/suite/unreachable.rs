@@ -1,23 +1,23 @@
-//! How long calls wait for an agent that cannot be reached, to the nanosecond of simulated time.
+//! How long calls wait for an unreachable agent, in simulated time.
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_agent::control::AgentMode;
-use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode, Vfs};
+use tameike_client::vfs::{Content, FileNumber, HandleNumber, Inodes, Names, OpenFiles, OpenMode};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, NodeId, Result, UnitId, View};
 use tameike_sim::countdown::Countdown;
-use tameike_sim::kernel::{self, Told};
+use tameike_sim::kernel::{self, Output};
 use tameike_sim::op::{Flags, Op};
-use tameike_sim::program::{Action, Program, Step, Trouble};
+use tameike_sim::program::{Action, Injection, Program, Step};
 use tameike_sim::run::run;
 use tameike_sim::world::{World, WorldConfig};
 
 /// S10d.
 #[test]
-fn a_file_is_removed_though_a_node_that_has_it_open_cannot_be_reached() {
+fn a_file_is_removed_although_a_node_with_it_open_is_unreachable() {
     let call = |node, op| Step::Together(vec![Action::Call { node, view: View::Cache, op }]);
     let open = |write| Op::Open {
         slot: 0,
@@ -31,20 +31,23 @@ fn a_file_is_removed_though_a_node_that_has_it_open_cannot_be_reached() {
             call(1, Op::Write { slot: 0, offset: 40_000, length: 70_000, tag: 1 }),
             call(1, Op::Fsync { slot: 0 }),
             call(2, open(false)),
-            Step::Together(vec![unlink, Action::Trouble(1000, Trouble::Cut { from: 1, to: 2, both: false })]),
-            Step::Together(vec![Action::Trouble(7000, Trouble::Mend)]),
+            Step::Together(vec![
+                unlink,
+                Action::Injection(1000, Injection::Partition { from: 1, to: 2, both: false }),
+            ]),
+            Step::Together(vec![Action::Injection(7000, Injection::Heal)]),
             call(2, Op::Read { slot: 0, offset: 4096, length: 70_000 }),
         ];
-        let program = Program { world: WorldConfig::plain(seed, 3), steps, dies: false };
+        let program = Program { world: WorldConfig::plain(seed, 3), steps, crashes: false };
         assert_eq!(run(&program), Ok(()), "seed {seed}");
     }
 }
 
-/// What S18 says.
+/// The limits of S18.
 const FIRST_MAX: Duration = Duration::from_secs(10);
 const FURTHER_MAX: Duration = Duration::from_millis(500);
 
-/// A file whose inode, name and first unit are on node 1, opened on node 0.
+/// A file with inode, name and first unit on node 1, opened on node 0.
 struct Far {
     name: String,
     file: FileNumber,
@@ -90,7 +93,7 @@ const REQUESTS: [(&str, Request); 8] = [
     ),
 ];
 
-async fn called(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Told {
+async fn called(world: &World, node: usize, op: Op, open: Option<HandleNumber>) -> Output {
     let (views, _) = world.views(node).expect("the node runs");
     let caller = world.caller(node, View::JobShared).expect("the node runs");
     kernel::call(views.shared(), &caller, &op, open).await.expect("the call")
@@ -101,7 +104,7 @@ async fn far_file(world: &World) -> Far {
     for number in 0.. {
         let name = format!("file-{number}");
         let open = Op::Open { slot: 0, path: name.clone(), flags };
-        let Told::Opened(handle, attr) = called(world, 1, open.clone(), None).await else { continue };
+        let Output::Opened(handle, attr) = called(world, 1, open.clone(), None).await else { continue };
         let unit = UnitId { inode: attr.inode, index: 0 };
         let homes = [world.cluster.inode_home(attr.inode), world.cluster.unit_home(attr.layout, unit)];
         if homes != [NodeId(1); 2] {
@@ -109,16 +112,16 @@ async fn far_file(world: &World) -> Far {
         }
         called(world, 1, Op::Write { slot: 0, offset: 0, length: 100_000, tag: 3 }, Some(handle)).await;
         called(world, 1, Op::Close { slot: 0 }, Some(handle)).await;
-        if let Told::Opened(handle, _) = called(world, 0, open, None).await {
+        if let Output::Opened(handle, _) = called(world, 0, open, None).await {
             return Far { name, file: FileNumber(attr.inode.0), handle };
         }
     }
-    unreachable!("some file is on node 1")
+    unreachable!("some file has its homes on node 1")
 }
 
 /// S18a, S18b.
 #[test]
-fn requests_wait_as_long_as_said_and_no_longer() {
+fn requests_wait_no_longer_than_specified() {
     for (what, request) in REQUESTS {
         for seed in 0..2 {
             let world = World::new(WorldConfig::plain(seed, 2), Countdown::default());

@@ -24,7 +24,7 @@ fn files_that_import_each_other_are_a_finding() {
 }
 
 #[test]
-fn a_name_that_a_module_above_hands_on_leads_to_its_file() {
+fn a_re_exported_name_leads_to_its_file() {
     let files = [
         ("lib.rs", "mod one;\nmod two;\npub use two::Two;\n"),
         ("one.rs", "use crate::Two;\npub struct One;\n"),
@@ -34,7 +34,7 @@ fn a_name_that_a_module_above_hands_on_leads_to_its_file() {
 }
 
 #[test]
-fn modules_and_those_below_them_may_use_each_other() {
+fn a_module_and_its_submodules_may_import_each_other() {
     let files = [
         ("lib.rs", "mod one;\nuse one::One;\npub struct Lib;\n"),
         ("one/mod.rs", "mod part;\nuse crate::Lib;\nuse part::Part;\npub struct One;\n"),
@@ -44,7 +44,7 @@ fn modules_and_those_below_them_may_use_each_other() {
 }
 
 #[test]
-fn only_the_file_of_each_imported_name_counts() {
+fn an_import_counts_for_the_file_that_defines_the_name() {
     let files = [
         ("lib.rs", "mod one;\nmod two;\n"),
         ("one/mod.rs", "mod part;\nuse crate::two::Two;\npub use part::{Part, other};\n"),
@@ -55,7 +55,7 @@ fn only_the_file_of_each_imported_name_counts() {
 }
 
 #[test]
-fn tests_and_comments_are_not_read() {
+fn tests_and_comments_are_ignored() {
     let files = [
         ("lib.rs", "mod one;\nmod two;\n"),
         ("one.rs", "use super::two::Two;\n#[cfg(test)]\nmod tests {\n    use crate::three::Three;\n}\n"),

@@ -13,13 +13,13 @@ fn findings_for(name: &str, depends_on: &[&str]) -> Vec<Finding> {
 }
 
 #[test]
-fn each_crate_may_name_those_below_it() {
+fn a_crate_may_depend_on_crates_below_it() {
     assert_eq!(findings_for("tameike-store", &["tameike-core", "tameike-io", "redb"]), []);
     assert_eq!(findings_for("tameike", &["tameike-core", "tameike-server", "tameike-client"]), []);
 }
 
 #[test]
-fn server_and_client_never_name_each_other() {
+fn server_and_client_do_not_depend_on_each_other() {
     let findings = findings_for("tameike-server", &["tameike-core", "tameike-client"]);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].line, 3);
@@ -29,7 +29,7 @@ fn server_and_client_never_name_each_other() {
 }
 
 #[test]
-fn nobody_names_a_crate_above() {
+fn no_crate_depends_on_a_crate_above() {
     assert_eq!(findings_for("tameike-core", &["tameike-io"]).len(), 1);
     assert_eq!(findings_for("xtask", &["tameike-core"]).len(), 1);
 }
@@ -40,10 +40,10 @@ fn an_unknown_crate_is_a_finding() {
 }
 
 #[test]
-fn a_crate_without_the_ban_on_unsafe_is_a_finding() {
+fn a_crate_without_forbid_unsafe_is_a_finding() {
     let path = Path::new("crates/store/src/lib.rs");
-    assert!(check_unsafe("tameike-store", path, "//! Room.\n").is_some());
-    assert!(check_unsafe("tameike-store", path, "//! Room.\n// #![forbid(unsafe_code)]\n").is_some());
-    assert!(check_unsafe("tameike-store", path, "//! Room.\n#![forbid(unsafe_code)]\n").is_none());
-    assert!(check_unsafe("tameike-io", path, "//! Room.\n").is_none());
+    assert!(check_unsafe("tameike-store", path, "//! A module.\n").is_some());
+    assert!(check_unsafe("tameike-store", path, "//! A module.\n// #![forbid(unsafe_code)]\n").is_some());
+    assert!(check_unsafe("tameike-store", path, "//! A module.\n#![forbid(unsafe_code)]\n").is_none());
+    assert!(check_unsafe("tameike-io", path, "//! A module.\n").is_none());
 }

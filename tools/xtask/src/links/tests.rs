@@ -8,13 +8,13 @@ fn findings(text: &str) -> Vec<Finding> {
 }
 
 #[test]
-fn links_that_lead_somewhere_pass() {
+fn links_to_existing_files_pass() {
     let text = "[up](../README.md#top) and [a directory](decisions) ![site](https://example.org/x.png)\n[at](#here)\n";
     assert_eq!(findings(text), []);
 }
 
 #[test]
-fn a_broken_link_is_found_where_it_is() {
+fn a_broken_link_is_reported_with_its_line() {
     for text in [
         "\n\nSee [this](missing.md).\n",
         "\n\n[this]: missing.md\n",
@@ -28,11 +28,11 @@ fn a_broken_link_is_found_where_it_is() {
 }
 
 #[test]
-fn code_is_not_read_for_links() {
+fn links_in_code_are_ignored() {
     assert_eq!(findings("```\n[this](missing.md)\n```\n    [this](missing.md)\n"), []);
 }
 
 #[test]
-fn only_markdown_is_read() {
+fn other_files_than_markdown_are_ignored() {
     assert_eq!(check(Path::new("/"), Path::new("a.rs"), "[this](missing.md)"), []);
 }

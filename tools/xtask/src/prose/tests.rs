@@ -36,7 +36,7 @@ fn a_line_of_the_list_without_a_replacement_is_refused() {
 }
 
 #[test]
-fn long_sentences_of_measured_documents_are_found_where_they_begin() {
+fn long_sentences_of_measured_documents_are_reported_with_their_first_line() {
     let long = format!("# A heading\n\n{}It begins\n{}.\n", "Short. ".repeat(9), "word ".repeat(WORDS_MAX));
     assert_eq!(sentences("README.md", &long), [3]);
     assert_eq!(sentences("docs/other.md", &long), Vec::<usize>::new());

@@ -22,7 +22,7 @@ fn found(document: &str, test: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_claim_that_no_test_cites_is_a_finding() {
+fn a_claim_without_a_test_is_a_finding() {
     let uncited = found(CLAIMS, "/// S1: a group cites none. S3-FIFO is no claim.\nfn a() { S1b }");
     let begins: Vec<&str> = uncited.iter().filter_map(|line| line.split(" (").next()).collect();
     let expected = [
@@ -36,7 +36,7 @@ fn every_claim_that_no_test_cites_is_a_finding() {
 }
 
 #[test]
-fn a_citation_of_no_claim_is_a_finding() {
+fn a_citation_of_a_missing_claim_is_a_finding() {
     let stale = found(CLAIMS, "/// S1a, S1b, S20a, S1c; S2.\nfn a() {}");
     assert_eq!(stale.len(), 2, "{stale:?}");
     assert!(stale[0].starts_with("crates/a/tests/b.rs:1: SEMANTICS.md has no claim S1c"), "{}", stale[0]);
@@ -44,19 +44,19 @@ fn a_citation_of_no_claim_is_a_finding() {
 }
 
 #[test]
-fn long_claims_and_ids_that_are_none_or_stand_twice_are_findings() {
+fn long_claims_and_invalid_or_duplicate_ids_are_findings() {
     let about = |document: &str, text: &str| {
         let found = found(document, "// S1a\n");
         assert!(found.iter().any(|line| line.contains(text)), "{found:?}");
     };
     about("- **S1a.** One. Two. Three.\n", "S1a has 3 sentences");
-    about("- **S1.** One.\n", "S1 is no ID");
-    about("- **S1ab.** One.\n", "S1ab is no ID");
-    about("- **S1a.** One.\n- **S1a.** Two.\n", "S1a stands twice");
+    about("- **S1.** One.\n", "S1 is not an ID");
+    about("- **S1ab.** One.\n", "S1ab is not an ID");
+    about("- **S1a.** One.\n- **S1a.** Two.\n", "S1a is used twice");
 }
 
 #[test]
-fn only_tests_count() {
+fn only_citations_in_tests_count() {
     let citing = "/// S2a.\nfn a() {}";
     let files = [file(DOCUMENT, "- **S2a.** Short.\n"), file("crates/a/src/b.rs", citing)];
     assert_eq!(check(&files).len(), 1);

@@ -5,7 +5,7 @@ fn messages(path: &str, text: &str) -> Vec<String> {
 }
 
 fn of_lines(count: usize) -> String {
-    format!("//! A room.\n{}", "// A line.\n".repeat(count - 1))
+    format!("//! A module.\n{}", "// A line.\n".repeat(count - 1))
 }
 
 #[test]
@@ -14,42 +14,42 @@ fn a_clean_file_has_no_findings() {
 }
 
 #[test]
-fn unfinished_work_is_found_where_it_is() {
+fn unfinished_work_is_reported_with_its_line() {
     for mark in UNFINISHED_WORDS {
-        let found = messages("crates/store/src/extent.rs", &format!("//! A room.\n\n// {mark}: later\n"));
-        assert_eq!(found, [format!("crates/store/src/extent.rs:3: {mark}: finish it, or take it out")]);
+        let found = messages("crates/store/src/extent.rs", &format!("//! A module.\n\n// {mark}: later\n"));
+        assert_eq!(found, [format!("crates/store/src/extent.rs:3: {mark}: finish or remove it")]);
     }
     for call in UNFINISHED_CALLS {
         let line = format!("    {call}()");
-        assert_eq!(messages("tools/bench/src/a.rs", &format!("//! A room.\n{line}\n")).len(), 1, "{call}");
+        assert_eq!(messages("tools/bench/src/a.rs", &format!("//! A module.\n{line}\n")).len(), 1, "{call}");
     }
     let script = format!("# {}\n", UNFINISHED_WORDS[0]);
     assert_eq!(messages("scripts/install.sh", &script).len(), 1);
 }
 
 #[test]
-fn words_that_only_hold_a_mark_are_left_alone() {
+fn words_that_contain_a_marker_pass() {
     let (word, call) = (UNFINISHED_WORDS[2], UNFINISHED_CALLS[2]);
-    let template = format!("//! A room.\n// mktemp {word}{word}, my_{call}(x)\n");
+    let template = format!("//! A module.\n// mktemp {word}{word}, my_{call}(x)\n");
     assert_eq!(messages("crates/io/src/a.rs", &template), [""; 0]);
 }
 
 #[test]
-fn a_file_must_open_with_what_it_is_for() {
+fn a_file_without_module_documentation_is_a_finding() {
     assert_eq!(messages("crates/store/src/extent.rs", "use std::fs;\n").len(), 1);
     assert_eq!(messages("crates/store/src/extent/tests.rs", "use super::*;\n"), [""; 0]);
 }
 
 #[test]
-fn names_that_say_nothing_are_found() {
+fn meaningless_names_are_findings() {
     for path in ["crates/io/src/utils.rs", "crates/io/src/common/mod.rs", "crates/io/src/helpers2.rs"] {
-        assert_eq!(messages(path, "//! A room.\n").len(), 1, "{path}");
+        assert_eq!(messages(path, "//! A module.\n").len(), 1, "{path}");
     }
-    assert_eq!(messages("crates/io/src/commonwealth.rs", "//! A room.\n"), [""; 0]);
+    assert_eq!(messages("crates/io/src/commonwealth.rs", "//! A module.\n"), [""; 0]);
 }
 
 #[test]
-fn a_long_file_is_found_at_the_first_line_too_many() {
+fn a_long_file_is_reported_at_the_first_line_above_the_limit() {
     for path in ["crates/store/src/extent.rs", "crates/store/src/extent/tests.rs"] {
         assert_eq!(messages(path, &of_lines(LINES_MAX)), [""; 0]);
         let found = messages(path, &of_lines(LINES_MAX + 1));

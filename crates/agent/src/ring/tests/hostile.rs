@@ -1,5 +1,4 @@
-//! A program that does not keep to the rules, at a view: it asks what is nothing, and changes what it has asked while the
-//! agent looks at it.
+//! A hostile program: it sends invalid requests, and changes requests while the agent reads them.
 
 use super::{bed, opened};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,7 +6,7 @@ use tameike_ring::client::{Answer, Client};
 use tameike_ring::fuzz::ask;
 use tameike_ring::message::REQUEST_WORDS;
 
-/// What no path may lead to from the view.
+/// File outside the view that no path may reach.
 const OUTSIDE: &str = "outside";
 const NAMES: [&[u8]; 12] = [
     b"a",
@@ -23,12 +22,12 @@ const NAMES: [&[u8]; 12] = [
     b"link",
     b"link/../../outside",
 ];
-/// Words that are nearly right, or as wrong as they can be.
+/// Boundary values of request words.
 const EDGES: [u64; 12] =
     [0, 1, 2, 9, 4096, 4097, 1 << 20, (1 << 20) + 1, 1 << 32 | 4, i64::MAX as u64, u64::MAX, 1 << 63];
 
-/// Asks anything until told to end.
-fn hurt(evil: &Client, mut random: u64, ended: &AtomicBool) {
+/// Sends random requests until `ended` is set.
+fn send_garbage(evil: &Client, mut random: u64, ended: &AtomicBool) {
     let mut next = |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % below
@@ -52,7 +51,7 @@ fn hurt(evil: &Client, mut random: u64, ended: &AtomicBool) {
     }
 }
 
-/// Counts panics of serving threads: a request that ends in one is answered all the same.
+/// Counts panics of serving threads, as requests get a reply even after one.
 fn count_panics() -> &'static AtomicUsize {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     let before = std::panic::take_hook();
@@ -67,7 +66,7 @@ fn count_panics() -> &'static AtomicUsize {
 }
 
 #[test]
-fn a_program_that_writes_anything_in_its_arena_hurts_itself_alone() {
+fn a_program_that_corrupts_its_arena_harms_only_itself() {
     let panics = count_panics();
     let bed = bed();
     let outside = bed.below.with_file_name(OUTSIDE);
@@ -80,7 +79,7 @@ fn a_program_that_writes_anything_in_its_arena_hurts_itself_alone() {
     std::thread::scope(|scope| {
         for seed in 1..3 {
             let (evil, ended) = (&evil, &ended);
-            scope.spawn(move || hurt(evil, seed, ended));
+            scope.spawn(move || send_garbage(evil, seed, ended));
         }
         for round in 0..3000_u64 {
             let bytes = round.to_le_bytes();
@@ -92,10 +91,10 @@ fn a_program_that_writes_anything_in_its_arena_hurts_itself_alone() {
         ended.store(true, Ordering::Relaxed);
     });
     let declined = bed.server.usage();
-    assert!(declined.declined > 0 && declined.answered > 6000, "it was heard: {declined:?}");
+    assert!(declined.declined > 0 && declined.answered > 6000, "the agent served its requests: {declined:?}");
     drop(evil);
     bed.server.settle();
-    pollster::block_on(bed.door.settled());
+    pollster::block_on(bed.frontend.settled());
     assert_eq!(bed.server.usage().clients, 1);
     assert_eq!(good.close(handle), Answer::Done(()));
     assert_eq!(panics.load(Ordering::Relaxed), 0);

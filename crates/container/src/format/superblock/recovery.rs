@@ -11,7 +11,7 @@ impl Superblock {
     /// Reads the superblock of a container's directory: from the file [`NAME`], or from the subfiles if that file is lost or damaged.
     ///
     /// # Errors
-    /// `EINVAL` when the directory is no container, and as [`Self::decode`].
+    /// `EINVAL` if the directory is not a container, and as [`Self::decode`].
     pub fn read(fs: &dyn SharedFs) -> Result<Self> {
         match Self::read_file(fs) {
             Err(fault) if matches!(fault.errno, Errno::EINVAL | Errno::EIO) => {
@@ -21,7 +21,7 @@ impl Superblock {
         }
     }
 
-    /// The superblock in the subfiles; none if there are no subfiles, or if two of them disagree.
+    /// The superblock in the subfiles; `None` if there are no subfiles, or if two of them disagree.
     fn of_subfiles(fs: &dyn SharedFs) -> Option<Self> {
         let mut found = None;
         for number in Listing::of(fs).ok()?.numbers {
@@ -40,11 +40,8 @@ impl Superblock {
     }
 
     /// Rewrites the file [`NAME`] if it is lost or damaged.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn restore(&self, fs: &dyn SharedFs) -> Result<()> {
-        // A process that was killed may have left it.
+        // A process that crashed may have left it.
         match fs.unlink(TEMPORARY_NAME) {
             Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
             _ => {}
@@ -52,7 +49,7 @@ impl Superblock {
         if Self::is_file_whole(fs) {
             return Ok(());
         }
-        // With the permissions of a subfile, from which anyone can read the same.
+        // The permissions of a subfile, which has the same content.
         let file = match Listing::of(fs)?.numbers.first().map(|first| fs.stat(&subfile::name(*first))) {
             Some(Ok(first)) => fs.create(TEMPORARY_NAME, mode_like(first.mode))?,
             _ => fs.create_by_umask(TEMPORARY_NAME)?,

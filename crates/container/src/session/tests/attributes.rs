@@ -1,4 +1,4 @@
-//! Attributes, and those that are extended.
+//! Attributes and extended attributes.
 
 use super::*;
 use tameike_core::Timestamp;
@@ -11,7 +11,7 @@ fn to_then() -> AttrChange {
 }
 
 #[test]
-fn attributes_are_set_whatever_is_at_the_path() {
+fn attributes_are_set_on_files_of_any_kind() {
     let dir = tempfile::tempdir().expect("a directory");
     let session = session(dir.path());
     write_file(&session, b"dir/small", b"small");
@@ -52,7 +52,7 @@ fn attributes_are_set_whatever_is_at_the_path() {
 }
 
 #[test]
-fn a_time_that_was_set_stays_until_more_is_written() {
+fn an_mtime_that_was_set_stays_until_the_next_write() {
     let dir = tempfile::tempdir().expect("a directory");
     let session = session(dir.path());
     let file = session.open_file(b"file", CREATE, 0o666).expect("opened");
@@ -62,15 +62,15 @@ fn a_time_that_was_set_stays_until_more_is_written() {
     assert_eq!(session.status(&file).mtime, THEN);
     session.close(file).expect("closed");
     assert_eq!(session.stat(b"file").expect("there").mtime, THEN);
-    // Opened for writing, and not written.
+    // Open for writing, without a write.
     let file = session.open_file(b"file", UPDATE, 0).expect("opened");
     session
         .set_file_attributes(&file, &AttrChange { mode: Some(0o600), ..AttrChange::default() })
         .expect("set");
     session.close(file).expect("closed");
-    let told = session.stat(b"file").expect("there");
-    assert_eq!((told.mtime, told.mode), (THEN, 0o600));
-    // By one who only reads.
+    let attributes = session.stat(b"file").expect("there");
+    assert_eq!((attributes.mtime, attributes.mode), (THEN, 0o600));
+    // Open for reading only.
     let file = session.open_file(b"file", READ, 0).expect("opened");
     session
         .set_file_attributes(&file, &AttrChange { mode: Some(0o640), ..AttrChange::default() })
@@ -82,13 +82,13 @@ fn a_time_that_was_set_stays_until_more_is_written() {
     assert!(session.status(&file).mtime > THEN);
     session.close(file).expect("closed");
     assert!(session.stat(b"file").expect("there").mtime > THEN);
-    // What is emptied keeps its permissions and owner.
+    // Truncation keeps permissions and owner.
     session
         .set_attributes(b"file", &AttrChange { mode: Some(0o666), uid: Some(3), ..to_then() })
         .expect("set");
     write_file(&session, b"file", b"new");
-    let told = session.stat(b"file").expect("there");
-    assert!((told.mode, told.uid) == (0o666, 3) && told.mtime > THEN);
+    let attributes = session.stat(b"file").expect("there");
+    assert!((attributes.mode, attributes.uid) == (0o666, 3) && attributes.mtime > THEN);
 }
 
 #[test]

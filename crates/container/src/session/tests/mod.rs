@@ -1,8 +1,8 @@
-//! Sessions: what programs read, write and name; deaths; compaction beside them.
+//! Sessions: reads, writes, names, crashes, and compaction.
 
 mod attributes;
+mod external;
 mod names;
-mod outside;
 mod reports;
 
 use super::*;
@@ -94,8 +94,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A file that is open, its name, and what it should have.
-struct Known {
+/// An open file, its path, and its expected content.
+struct Model {
     path: Vec<u8>,
     open: Option<OpenFile>,
     content: Vec<u8>,
@@ -106,8 +106,8 @@ fn write_model(content: &mut Vec<u8>, offset: usize, data: &[u8]) {
     content[offset..offset + data.len()].copy_from_slice(data);
 }
 
-fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
-    let Known { path, open, content } = known;
+fn apply(session: &Session, model: &mut Model, op: &Op, number: usize) {
+    let Model { path, open, content } = model;
     let file = open.as_ref().expect("open");
     match *op {
         Op::Write { offset, size, seed, .. } => {
@@ -122,7 +122,7 @@ fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
             assert_eq!(end, content.len() as u64);
         }
         Op::Truncate { size, .. } => {
-            session.truncate(file, size).expect("cut");
+            session.truncate(file, size).expect("truncated");
             content.resize(size as usize, 0);
         }
         Op::Read { offset, size, .. } => {
@@ -144,7 +144,7 @@ fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
             assert_eq!(session.stat(path).expect_err("gone").errno, Errno::ENOENT);
             *path = to;
         }
-        // Of more files than one: see `rename_dir`.
+        // See `rename_dir`, which affects several files.
         Op::RenameDir { .. } => {}
         Op::Unlink { .. } => {
             session.unlink(path).expect("removed");
@@ -152,7 +152,7 @@ fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
             assert_eq!(session.read_at(file, &mut data, 0).expect("still open"), content.len());
             assert!(data == *content);
             session.close(open.take().expect("open")).expect("closed");
-            *open = Some(session.open_file(path, UPDATE, 0o666).expect("made anew"));
+            *open = Some(session.open_file(path, UPDATE, 0o666).expect("created again"));
             content.clear();
         }
     }
@@ -160,13 +160,13 @@ fn apply(session: &Session, known: &mut Known, op: &Op, number: usize) {
     assert_eq!(size, content.len() as u64);
 }
 
-/// The directory of a file gets another name, with all files in it, open as they are.
-fn rename_dir(session: &Session, files: &mut [Known], file: usize, number: usize) {
+/// Renames the directory of a file; files in it stay open.
+fn rename_dir(session: &Session, files: &mut [Model], file: usize, number: usize) {
     let dir = split_path(&files[file].path).0.to_vec();
     let to = format!("moved/{number}/{number}").into_bytes();
     session.rename(&dir, &to).expect("renamed");
     assert_eq!(session.stat(&dir).expect_err("gone").errno, Errno::ENOENT);
-    for Known { path, .. } in files {
+    for Model { path, .. } in files {
         if let Some(rest) = path.strip_prefix(&dir[..]).filter(|rest| rest.starts_with(b"/")) {
             *path = [&to, rest].concat();
         }
@@ -184,7 +184,7 @@ proptest! {
             .map(|number| {
                 let path = format!("dir{number}/file").into_bytes();
                 let open = session.open_file(&path, CREATE, 0o666).expect("opened");
-                Known { path, open: Some(open), content: Vec::new() }
+Model { path, open: Some(open), content: Vec::new() }
             })
             .collect();
         for (number, op) in ops.iter().enumerate() {
@@ -205,7 +205,7 @@ proptest! {
         session.finish().expect("finished");
         let container = Container::open(tree(dir.path())).expect("it opens");
         prop_assert!(container.is_indexed());
-        for Known { path, content, .. } in &files {
+        for Model { path, content, .. } in &files {
             let mut file = container.file(path).expect("there");
             let mut found = vec![0; content.len() + 1];
             let count = file.read_at(&mut found, 0).expect("read");
@@ -217,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn what_one_has_synced_another_finds() {
+fn synced_files_are_visible_to_another_session() {
     let dir = tempfile::tempdir().expect("a directory");
     let (one, other) = (session(dir.path()), session(dir.path()));
     write_file(&one, b"a/b/c", b"first");
@@ -225,17 +225,17 @@ fn what_one_has_synced_another_finds() {
     one.sync().expect("synced");
     assert_eq!(read_file(&other, b"a/b/c").expect("synced"), b"first");
     assert_eq!(other.read_dir(b"a").expect("a directory"), [(b"b".to_vec(), FileKind::Directory)]);
-    // Changed in part by the other, and in part by the first again.
+    // Each session changes a part.
     let file = other.open_file(b"a/b/c", UPDATE, 0).expect("opened");
     other.write(&file, b"F", Some(0)).expect("written");
     other.write(&file, b"!", None).expect("written");
     other.close(file).expect("closed");
     other.sync().expect("synced");
-    one.refresh().expect("it looks");
+    one.refresh().expect("refreshed");
     assert_eq!(read_file(&one, b"a/b/c").expect("there"), b"First!");
     one.unlink(b"a/b/c").expect("removed");
     one.sync().expect("synced");
-    other.refresh().expect("it looks");
+    other.refresh().expect("refreshed");
     assert_eq!(read_file(&other, b"a/b/c").expect_err("gone").errno, Errno::ENOENT);
     one.finish().expect("finished");
     assert!(!Container::open(tree(dir.path())).expect("it opens").has_index());
@@ -265,7 +265,7 @@ fn errors_are_those_of_a_file_system() {
     assert_eq!(session.read_dir(b"d/file").expect_err("a file").errno, Errno::ENOTDIR);
     let file = session.open_file(b"d/file", READ, 0).expect("opened");
     assert_eq!(session.write(&file, b"x", None).expect_err("for reading").errno, Errno::EBADF);
-    // Also where somebody else has it open for writing.
+    // Also while it is open for writing.
     let writer = session.open_file(b"d/file", UPDATE, 0).expect("opened");
     let reader = session.open_file(b"d/file", READ, 0).expect("opened");
     assert_eq!(session.write(&reader, b"x", None).expect_err("for reading").errno, Errno::EBADF);
@@ -278,8 +278,8 @@ fn errors_are_those_of_a_file_system() {
     assert_eq!(session.stat(b"d").expect_err("gone").errno, Errno::ENOENT);
     session.make_dir(b"x/y/z", 0o750).expect("made");
     assert_eq!(session.stat(b"x/y/z").expect("there").mode, 0o750);
-    let told = session.stat(b"x").expect("made on the way");
-    assert_eq!((told.kind, told.uid, told.gid), (FileKind::Directory, 7, 8));
+    let parent = session.stat(b"x").expect("created with the child");
+    assert_eq!((parent.kind, parent.uid, parent.gid), (FileKind::Directory, 7, 8));
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn split_last(path: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn a_rank_waits_for_the_first_one_and_none_is_there_twice() {
+fn a_rank_waits_for_rank_0_and_no_rank_begins_twice() {
     let dir = tempfile::tempdir().expect("a directory");
     let rank = |rank| options(Some(Rank { rank, size: 2, is_guess: false }));
     std::thread::scope(|scope| {
@@ -340,7 +340,7 @@ fn a_rank_waits_for_the_first_one_and_none_is_there_twice() {
         let twice = Session::open(tree(dir), rank(0)).expect("a session");
         let taken = twice.open_file(b"x", CREATE, 0o666).err().expect("taken");
         assert!(taken.errno == Errno::EBUSY && taken.to_string().contains("rank 0"), "{taken}");
-        // A child that has its parent's environment finds a lane of its own.
+        // A child inherits its parent's environment, and gets another lane.
         let guess = options(Some(Rank { rank: 0, size: 2, is_guess: true }));
         let child = Session::open(tree(dir), guess).expect("a session");
         write_file(&child, b"child", b"c");
@@ -352,9 +352,8 @@ fn a_rank_waits_for_the_first_one_and_none_is_there_twice() {
     assert!(fault.to_string().contains("no container"), "{fault}");
 }
 
-/// What is there in a container, with its content.
 #[test]
-fn the_first_rank_writes_the_index_when_it_ends_last() {
+fn rank_0_writes_the_index_of_a_collective_session() {
     let dir = tempfile::tempdir().expect("a directory");
     let begin = |rank| {
         let rank = Some(Rank { rank, size: 3, is_guess: false });
@@ -364,7 +363,7 @@ fn the_first_rank_writes_the_index_when_it_ends_last() {
     for (name, session) in [(b"a", &first), (b"b", &second), (b"c", &third)] {
         write_file(session, name, name);
     }
-    // The others do not look who is left: also the last of them has no index to write.
+    // Other ranks do not check for remaining writers and write no index.
     first.sync().expect("synced");
     let has_index = || Container::open(tree(dir.path())).expect("it opens").has_index();
     for session in [third, second] {
@@ -381,7 +380,7 @@ fn the_first_rank_writes_the_index_when_it_ends_last() {
 }
 
 #[test]
-fn ranks_go_by_what_the_first_one_has_found() {
+fn ranks_open_by_the_state_of_rank_0() {
     let dir = tempfile::tempdir().expect("a directory");
     for round in [b"one", b"two"] {
         let options = |rank| {
@@ -398,7 +397,7 @@ fn ranks_go_by_what_the_first_one_has_found() {
         }
         others.into_iter().for_each(|session| session.finish().expect("finished"));
         first.finish().expect("finished");
-        // Who joins to read sees what all have written.
+        // A reader that joins sees the files of all ranks.
         let seen = session(dir.path());
         let reader = SessionOptions { is_read_only: true, ..options(1) };
         let reader =
@@ -412,12 +411,12 @@ fn ranks_go_by_what_the_first_one_has_found() {
         let rank = Some(Rank { rank, size: 3, is_guess: false });
         SessionOptions { is_collective: true, is_read_only: true, create: false, ..options(rank) }
     };
-    // Somewhere else there is no container.
+    // A directory without a container.
     let elsewhere = tempfile::tempdir().expect("a directory");
     assert!(
         Session::join(tree(elsewhere.path()), SessionOptions { rank: None, ..read_only(1) }, &known).is_err()
     );
-    // What it does not need it does not open.
+    // A subfile that is not needed is not opened.
     let subfile = dir.path().join(String::from_utf8(subfile::name(2)).expect("a name"));
     std::fs::remove_file(&subfile).expect("removed");
     std::fs::create_dir(&subfile).expect("made");
@@ -446,7 +445,7 @@ fn compact(dir: &Path) -> Result<crate::Compacted> {
 }
 
 #[test]
-fn compacting_keeps_what_is_there_and_takes_back_the_rest() {
+fn compaction_keeps_live_files_and_reclaims_space() {
     let dir = tempfile::tempdir().expect("a directory");
     let plain = || SessionOptions { codec: Codec::None, ..options(None) };
     for round in 0..4_u8 {
@@ -458,7 +457,7 @@ fn compacting_keeps_what_is_there_and_takes_back_the_rest() {
                 &vec![round ^ file; 30_000 + usize::from(file)],
             );
         }
-        // More than a block, in pieces of two lives.
+        // More than a block, with extents of several incarnations.
         let large = session.open_file(b"large", UPDATE, 0o600).expect("opened");
         session.write(&large, &vec![round; 300_000], Some(200_000 * u64::from(round))).expect("written");
         session.close(large).expect("closed");
@@ -477,10 +476,10 @@ fn compacting_keeps_what_is_there_and_takes_back_the_rest() {
     assert!(contents(dir.path()) == before);
     let container = Container::open_by_records(tree(dir.path())).expect("it opens");
     assert_eq!((container.damage(), container.removed().count()), (&[][..], 0));
-    // Who had it open, with an index or without, sees what is there now.
-    old.refresh().expect("it looks");
+    // An open container follows the compaction.
+    old.refresh().expect("refreshed");
     assert_eq!(old.walk().expect("a walk").count(), before.len());
-    // Writers go on, and it is compacted again.
+    // Writers continue, and it is compacted again.
     let session = session(dir.path());
     write_file(&session, b"new", b"y");
     session.finish().expect("finished");
@@ -490,9 +489,9 @@ fn compacting_keeps_what_is_there_and_takes_back_the_rest() {
     assert!(contents(dir.path()) == expected);
 }
 
-/// However many of the old subfiles are gone when it ends, it is the same container.
+/// The container is the same for any number of removed old subfiles.
 #[test]
-fn compacting_that_was_cut_short_has_lost_nothing_and_brings_nothing_back() {
+fn interrupted_compaction_loses_nothing_and_restores_nothing_removed() {
     let dir = tempfile::tempdir().expect("a directory");
     for round in 0..3_u8 {
         let rank = Some(Rank { rank: u32::from(round), size: 24, is_guess: false });
@@ -515,7 +514,7 @@ fn compacting_that_was_cut_short_has_lost_nothing_and_brings_nothing_back() {
     assert!(contents(dir.path()) == before);
 }
 
-/// What is written at once is kept with its entry, as what is gathered is: who opens it reads on from there. What goes on is not kept from the lane.
+/// A file written by one call is kept with its entry. A file that continues goes to the lane.
 #[test]
 fn a_file_of_one_write_is_one_record() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -538,9 +537,9 @@ fn a_file_of_one_write_is_one_record() {
     assert!(sizes[&b"once"[..]] > 1 << 20 && sizes[&b"larger"[..]] < 1 << 10, "{sizes:?}");
 }
 
-/// A session that has looked takes a lane whose files it has not seen: its index has them all the same.
+/// A session claims a lane with entries added after its last refresh: its index contains them.
 #[test]
-fn a_lane_that_another_session_had_meanwhile_is_in_the_index() {
+fn entries_of_a_lane_claimed_from_another_session_are_indexed() {
     let dir = tempfile::tempdir().expect("a directory");
     session(dir.path()).finish().expect("ended");
     let options = SessionOptions { look_again: LookAgain::Asked, ..options(None) };
@@ -551,7 +550,7 @@ fn a_lane_that_another_session_had_meanwhile_is_in_the_index() {
     write_file(&second, b"second", b"two");
     second.finish().expect("ended");
     let container = Container::open(tree(dir.path())).expect("opened");
-    assert!(container.has_index() && container.ends().iter().any(|end| end.life() == 2));
+    assert!(container.has_index() && container.ends().iter().any(|end| end.incarnation() == 2));
     let paths: Vec<_> =
         container.walk().expect("a walk").map(|entry| entry.expect("an entry").path).collect();
     assert_eq!(paths, [b"first".to_vec(), b"second".to_vec()]);

@@ -1,4 +1,4 @@
-//! Links, and other names for files and directories.
+//! Symbolic links, hard links and renames.
 
 use super::*;
 use crate::FIRST_OF_HOSTS;
@@ -8,7 +8,7 @@ fn errno<T>(result: Result<T>) -> Errno {
     result.err().expect("it fails").errno
 }
 
-/// All that a session sees below a directory.
+/// All paths below a directory, as a session lists them.
 fn walk(session: &Session, dir: &[u8]) -> BTreeSet<Vec<u8>> {
     let mut seen = BTreeSet::new();
     for (name, kind) in session.read_dir(dir).expect("a directory") {
@@ -22,7 +22,7 @@ fn walk(session: &Session, dir: &[u8]) -> BTreeSet<Vec<u8>> {
 }
 
 #[test]
-fn links_have_targets_and_lead_there_within_the_container() {
+fn symbolic_links_are_followed_within_the_container() {
     let dir = tempfile::tempdir().expect("a directory");
     let session = session(dir.path());
     write_file(&session, b"a/b/file", b"content");
@@ -38,8 +38,8 @@ fn links_have_targets_and_lead_there_within_the_container() {
     ] {
         session.make_symlink(path.as_bytes(), target.as_bytes()).expect("made");
         assert_eq!(session.read_link(path.as_bytes()).expect("a link"), target.as_bytes());
-        let told = session.stat(path.as_bytes()).expect("a link");
-        assert_eq!((told.kind, told.size, told.mode), (FileKind::Symlink, target.len() as u64, 0o777));
+        let link = session.stat(path.as_bytes()).expect("a link");
+        assert_eq!((link.kind, link.size, link.mode), (FileKind::Symlink, target.len() as u64, 0o777));
     }
     for path in ["a/near", "c/up", "c/dir/file", "c/root/a/near", "c/root/c/root/c/dir/file"] {
         assert_eq!(read_file(&session, path.as_bytes()).expect("followed"), b"content");
@@ -56,7 +56,7 @@ fn links_have_targets_and_lead_there_within_the_container() {
             "{fault}"
         );
     }
-    // What is made through a link is made where that leads.
+    // Files are created at the target of a link.
     assert_eq!(errno(session.open_file(b"c/none", READ, 0)), Errno::ENOENT);
     let exclusive = OpenFlags { exclusive: true, ..CREATE };
     assert_eq!(errno(session.open_file(b"c/none", exclusive, 0)), Errno::EEXIST);
@@ -64,7 +64,7 @@ fn links_have_targets_and_lead_there_within_the_container() {
     write_file(&session, b"c/dir/new/er", b"too");
     assert_eq!(read_file(&session, b"a/b/none").expect("there"), b"made");
     assert_eq!(read_file(&session, b"a/b/new/er").expect("there"), b"too");
-    // One that is open for writing is the same by all of its names.
+    // A file open for writing is found by all paths through links.
     let file = session.open_file(b"c/up", UPDATE, 0).expect("opened");
     session.write(&file, b"C", Some(0)).expect("written");
     assert_eq!(read_file(&session, b"a/near").expect("there"), b"Content");
@@ -87,7 +87,7 @@ fn links_have_targets_and_lead_there_within_the_container() {
 }
 
 #[test]
-fn a_second_name_is_a_file_of_its_own() {
+fn a_hard_link_is_an_independent_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let session = session(dir.path());
     for size in [0, 5, 200_000_usize] {
@@ -116,7 +116,7 @@ fn a_second_name_is_a_file_of_its_own() {
 }
 
 #[test]
-fn a_directory_gets_another_name_with_all_that_is_below() {
+fn a_directory_is_renamed_with_everything_below_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let session = session(dir.path());
     for number in 0..40 {
@@ -126,7 +126,7 @@ fn a_directory_gets_another_name_with_all_that_is_below() {
             &vec![number; 10 * usize::from(number)],
         );
     }
-    // Neighbours in the order of names, which stay.
+    // Neighbours in the order of names, which are not renamed.
     for path in ["old!/x", "old-/x", "old0", "ol/x"] {
         write_file(&session, path.as_bytes(), b"stays");
     }
@@ -135,25 +135,25 @@ fn a_directory_gets_another_name_with_all_that_is_below() {
     let open = session.open_file(b"old/1/open", CREATE, 0o600).expect("opened");
     session.write(&open, b"before", None).expect("written");
     let before = walk(&session, b"old");
-    session.rename(b"old", b"empty").expect("in place of an empty one");
+    session.rename(b"old", b"empty").expect("the target is empty");
     session.write(&open, b" and after", None).expect("written");
-    session.rename(b"empty", b"new/place").expect("and again");
-    let after: BTreeSet<Vec<u8>> = before.iter().map(|path| [b"new/place", &path[3..]].concat()).collect();
-    assert!(walk(&session, b"new/place") == after);
+    session.rename(b"empty", b"new/parent").expect("and again");
+    let after: BTreeSet<Vec<u8>> = before.iter().map(|path| [b"new/parent", &path[3..]].concat()).collect();
+    assert!(walk(&session, b"new/parent") == after);
     session.close(open).expect("closed");
     assert_eq!(errno(session.stat(b"old")), Errno::ENOENT);
-    assert_eq!(read_file(&session, b"new/place/1/open").expect("there"), b"before and after");
-    assert_eq!(read_file(&session, b"new/place/link").expect("there"), [3; 30]);
+    assert_eq!(read_file(&session, b"new/parent/1/open").expect("there"), b"before and after");
+    assert_eq!(read_file(&session, b"new/parent/link").expect("there"), [3; 30]);
     assert_eq!(walk(&session, b"").len(), after.len() + 2 + 7);
-    // Where it was there can be something again.
+    // The old path can be used again.
     write_file(&session, b"old/1/2", b"new");
-    assert_eq!(errno(session.rename(b"new", b"new/place/x")), Errno::EINVAL);
+    assert_eq!(errno(session.rename(b"new", b"new/parent/x")), Errno::EINVAL);
     assert_eq!(errno(session.rename(b"new", b"old")), Errno::ENOTEMPTY);
-    assert_eq!(errno(session.rename(b"new/place", b"new")), Errno::ENOTEMPTY);
+    assert_eq!(errno(session.rename(b"new/parent", b"new")), Errno::ENOTEMPTY);
     assert_eq!(errno(session.rename(b"new", b"old0")), Errno::ENOTDIR);
     assert_eq!(errno(session.rename(b"old0", b"new")), Errno::EISDIR);
     assert_eq!(errno(session.rename(b"none", b"new")), Errno::ENOENT);
-    assert_eq!(errno(session.rename(b"new/place/1", &[b'x'; 256])), Errno::ENAMETOOLONG);
+    assert_eq!(errno(session.rename(b"new/parent/1", &[b'x'; 256])), Errno::ENAMETOOLONG);
     session.rename(b"new", b"new").expect("nothing to do");
     session.finish().expect("finished");
     let scanned = Container::open_by_records(tree(dir.path())).expect("it opens");
@@ -161,9 +161,9 @@ fn a_directory_gets_another_name_with_all_that_is_below() {
     assert_eq!(scanned.walk().expect("a walk").count(), after.len() + 2 + 7 + 3);
 }
 
-/// A process that dies while it gives a directory another name has put some of the records, from the first one on.
+/// A process that crashes during a rename of a directory has put the first of its records.
 #[test]
-fn a_directory_that_half_has_another_name_has_lost_no_file() {
+fn an_interrupted_rename_of_a_directory_loses_no_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let session = session(dir.path());
     let files: Vec<_> = (0..12_u8).map(|number| format!("{}/{number}", number % 3).into_bytes()).collect();
@@ -192,32 +192,32 @@ fn a_directory_that_half_has_another_name_has_lost_no_file() {
         }
         moved.insert(count);
     }
-    assert_eq!(moved.len(), 13, "the files come one after the other");
+    assert_eq!(moved.len(), 13, "the files are renamed one by one");
     assert!(contents(dir.path()).keys().all(|path| path.starts_with(b"new")));
 }
 
 #[test]
-fn a_session_looks_again_when_it_is_asked_to() {
+fn a_session_refreshes_on_request() {
     let dir = tempfile::tempdir().expect("a directory");
     let one = session(dir.path());
     let asked = SessionOptions { look_again: LookAgain::Asked, ..options(None) };
     let other = Session::open(tree(dir.path()), asked).expect("a session");
     write_file(&one, b"dir/file", b"content");
-    // Nothing is written yet.
-    other.refresh().expect("it looks");
+    // Nothing has been written.
+    other.refresh().expect("refreshed");
     assert_eq!(errno(other.stat(b"dir/file")), Errno::ENOENT);
     one.write_out().expect("written");
     assert_eq!(errno(other.stat(b"dir/file")), Errno::ENOENT);
     assert_eq!(errno(read_file(&other, b"dir/file")), Errno::ENOENT);
     assert_eq!(other.read_dir(b"").expect("the root"), []);
-    other.refresh().expect("it looks");
+    other.refresh().expect("refreshed");
     assert_eq!(read_file(&other, b"dir/file").expect("there"), b"content");
     assert_eq!(other.read_dir(b"").expect("the root").len(), 1);
-    // A directory that is a link by now.
+    // The directory was replaced by a symbolic link.
     one.rename(b"dir", b"else").expect("renamed");
     one.make_symlink(b"dir", b"else").expect("made");
     one.write_out().expect("written");
-    other.refresh().expect("it looks");
+    other.refresh().expect("refreshed");
     write_file(&other, b"dir/new", b"through it");
     assert_eq!(read_file(&other, b"else/new").expect("there"), b"through it");
 }

@@ -1,4 +1,4 @@
-//! What ranks that have ended tell the first one, which writes the index.
+//! Reports of finished ranks to rank 0, which writes the index.
 
 use super::*;
 use std::os::unix::fs::FileExt;
@@ -8,14 +8,14 @@ fn rank(dir: &Path, rank: u32) -> Session {
     Session::open(tree(dir), SessionOptions { is_collective: true, ..options(rank) }).expect("a session")
 }
 
-/// As it comes to another process.
+/// A report as another process decodes it.
 fn sent(report: Option<Report>) -> Report {
     let bytes = report.and_then(|report| report.encode()).expect("it is small");
     assert_eq!([Report::decode(&bytes[1..]), Report::decode(&bytes[..bytes.len() - 1])], [None, None]);
     Report::decode(&bytes).expect("it is one")
 }
 
-/// What the records of the second rank were is not there any more, but for how often its lane was begun.
+/// Overwrites the records of rank 1; the header of its subfile stays.
 fn spoil(dir: &Path) {
     let path = dir.join(String::from_utf8(subfile::name(1)).expect("a name"));
     let file = std::fs::File::options().write(true).open(path).expect("open");
@@ -30,8 +30,8 @@ fn indexed(dir: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_reported_is_not_looked_for() {
-    for (is_told, looks) in [(false, false), (true, false), (true, true)] {
+fn reported_entries_are_indexed_without_a_scan() {
+    for (is_sent, refreshes) in [(false, false), (true, false), (true, true)] {
         let dir = tempfile::tempdir().expect("a directory");
         let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
         write_file(&first, b"first", b"1");
@@ -39,25 +39,25 @@ fn what_is_reported_is_not_looked_for() {
             write_file(&second, name, content);
         }
         second.write_out().expect("written");
-        if looks {
-            first.refresh().expect("looked");
+        if refreshes {
+            first.refresh().expect("refreshed");
         }
         second.unlink(b"fourth").expect("removed");
         write_file(&first, b"fourth", b"of the first");
         let report = sent(second.finish_reporting().expect("finished"));
         spoil(dir.path());
-        if is_told {
+        if is_sent {
             first.take_report(report);
         }
         first.finish().expect("finished");
         let all: [&[u8]; 3] = [b"first", b"fourth", b"second"];
-        assert_eq!(indexed(dir.path()), if is_told { &all[..] } else { &all[..2] });
+        assert_eq!(indexed(dir.path()), if is_sent { &all[..] } else { &all[..2] });
         assert_eq!(read_file(&session(dir.path()), b"fourth").expect("read"), b"of the first");
     }
 }
 
 #[test]
-fn a_subfile_is_not_opened_for_the_index_when_its_writers_have_reported() {
+fn a_subfile_with_reports_of_all_its_writers_is_not_opened_for_the_index() {
     let dir = tempfile::tempdir().expect("a directory");
     let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
     write_file(&second, b"file", b"content");
@@ -65,7 +65,7 @@ fn a_subfile_is_not_opened_for_the_index_when_its_writers_have_reported() {
     let [there, away] = [&subfile::name(1)[..], b"away"]
         .map(|name| dir.path().join(String::from_utf8(name.to_vec()).expect("a name")));
     std::fs::rename(&there, &away).expect("moved");
-    // What cannot be opened is not.
+    // The open of the subfile would fail now.
     std::fs::create_dir(&there).expect("made");
     first.finish().expect("finished");
     std::fs::remove_dir(&there).expect("removed");
@@ -75,7 +75,7 @@ fn a_subfile_is_not_opened_for_the_index_when_its_writers_have_reported() {
 }
 
 #[test]
-fn where_something_was_put_before_it_is_looked_for() {
+fn a_lane_with_unknown_earlier_entries_is_scanned() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = rank(dir.path(), 0);
     for name in [b"before", b"behind"] {
@@ -91,22 +91,22 @@ fn where_something_was_put_before_it_is_looked_for() {
 }
 
 #[test]
-fn who_has_seen_its_file_replaced_reports_nothing() {
+fn a_writer_whose_entry_was_replaced_makes_no_report() {
     let dir = tempfile::tempdir().expect("a directory");
     let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
-    write_file(&second, b"file", b"safe");
+    write_file(&second, b"file", b"durable");
     second.sync().expect("synced");
-    // It may be lost yet.
+    // The newer entry is not durable yet.
     write_file(&first, b"file", b"newer");
     first.write_out().expect("written");
-    second.refresh().expect("looked");
+    second.refresh().expect("refreshed");
     assert_eq!(second.finish_reporting(), Ok(None));
     first.finish().expect("finished");
     assert_eq!(indexed(dir.path()), [b"file"]);
 }
 
 #[test]
-fn a_report_of_another_container_counts_for_nothing() {
+fn a_report_of_another_container_is_ignored() {
     let [dir, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
     let [first, second] = [0, 1].map(|number| rank(dir.path(), number));
     let [_, stranger] = [0, 1].map(|number| rank(other.path(), number));
@@ -119,7 +119,7 @@ fn a_report_of_another_container_counts_for_nothing() {
 }
 
 #[test]
-fn who_only_reads_reports_nothing() {
+fn a_read_only_session_makes_no_report() {
     let dir = tempfile::tempdir().expect("a directory");
     rank(dir.path(), 0).finish().expect("finished");
     let reader = Session::open(tree(dir.path()), SessionOptions { is_read_only: true, ..options(None) });

@@ -52,31 +52,31 @@ fn content(number: u32) -> Vec<u8> {
     (0..17_000 + number % 7 * 9_000).map(|at| (at * 31 + number * 7) as u8).collect()
 }
 
-/// All that is found is whole, and nothing is found that is not believed; how many files that are.
-fn assert_whole(container: &Container, where_: &str) -> usize {
-    let refused = container.damage().iter().find(|damage| damage.why.contains("never known"));
-    assert_eq!(refused, None, "{where_}");
+/// Checks that all visible files are complete and no entry is refused. Returns the number of files.
+fn assert_whole(container: &Container, moment: &str) -> usize {
+    let refused = container.damage().iter().find(|damage| damage.why.contains("durable"));
+    assert_eq!(refused, None, "{moment}");
     let entries: Vec<_> = container.walk().expect("a walk").map(|entry| entry.expect("an entry")).collect();
     for entry in &entries {
         let number = String::from_utf8_lossy(&entry.path[201..]).parse().expect("a number");
         let expected = content(number);
         let mut found = vec![0; expected.len() + 1];
         let count = container.open_entry(entry).expect("opened").read_at(&mut found, 0).expect("read");
-        assert!(found[..count] == expected, "{where_}, file {number}");
+        assert!(found[..count] == expected, "{moment}, file {number}");
     }
     entries.len()
 }
 
-/// Whoever looks, at any moment, as after a death of the writer, finds no entry whose content is not there; and what was written out is found. A block that
-/// is being written just then is torn.
+/// A reader at any moment, also after a crash of the writer, finds no entry without its content, and finds everything
+/// that was written out. A block that is being written may be torn.
 #[test]
-fn no_entry_is_there_before_its_content() {
+fn no_entry_is_visible_before_its_content() {
     for writes_behind in [false, true] {
-        put_and_look(writes_behind);
+        put_and_check(writes_behind);
     }
 }
 
-fn put_and_look(writes_behind: bool) {
+fn put_and_check(writes_behind: bool) {
     let bed = Bed::new();
     let mut writer = bed.writer();
     if writes_behind {
@@ -96,21 +96,21 @@ fn put_and_look(writes_behind: bool) {
             seen = found;
         }
     }
-    // Blocks of entries were full meanwhile.
+    // At least one block of entries was full.
     assert!(seen > 100);
     writer.write_pending().expect("written");
     assert_eq!(assert_whole(&bed.by_records(), "at the end"), 600);
     assert_eq!(bed.by_records().damage(), &[]);
 }
 
-/// One after the other, as they are needed; and the next life takes the same again.
+/// Subfiles are added as they are needed; the next writer claims their lanes.
 #[test]
-fn content_lies_in_several_subfiles_and_the_next_life_takes_the_same() {
+fn content_is_spread_over_subfiles_that_the_next_writer_reuses() {
     let bed = Bed::new();
-    for life in 0..2 {
+    for round in 0..2 {
         let mut writer = bed.writer();
         let mut subfiles = BTreeSet::new();
-        let range = life * 200..(life + 1) * 200;
+        let range = round * 200..(round + 1) * 200;
         for number in range {
             let (entry, _) = writer.put(&path(number), 1, NODE, &content(number)).expect("put");
             let Content::Extents(extents) = entry.node.expect("a node").content else {
@@ -124,7 +124,7 @@ fn content_lies_in_several_subfiles_and_the_next_life_takes_the_same() {
         let synced = writer.begin_sync().expect("written");
         synced.sync().expect("synced");
         writer.end_sync(&synced);
-        assert_eq!(assert_whole(&bed.by_records(), "synced"), (life as usize + 1) * 200);
+        assert_eq!(assert_whole(&bed.by_records(), "synced"), (round as usize + 1) * 200);
         writer.finish().expect("finished");
         let container = bed.by_records();
         assert!(container.ends().iter().all(|end| end.is_finished));
@@ -132,9 +132,9 @@ fn content_lies_in_several_subfiles_and_the_next_life_takes_the_same() {
     }
 }
 
-/// What is small is kept with its entry, and needs no other file.
+/// Small files are kept with their entries.
 #[test]
-fn what_is_small_needs_no_other_lane() {
+fn small_files_use_one_lane() {
     let bed = Bed::new();
     let mut writer = bed.writer();
     for number in 0..100 {

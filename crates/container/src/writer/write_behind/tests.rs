@@ -6,7 +6,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{Allocate, FileStat, Seek, SharedFile};
 
-/// Takes what is written, unless it has no room.
+/// A file in memory that can be full.
 #[derive(Default)]
 struct Limited {
     bytes: Mutex<Vec<u8>>,
@@ -60,7 +60,7 @@ impl SharedFile for Limited {
 }
 
 #[test]
-fn what_could_not_be_written_is_kept_and_written_once_there_is_room() {
+fn a_failed_write_is_retried_once_there_is_space() {
     let file = Arc::new(Limited::default());
     let behind = Behind::new(file.clone()).expect("a thread");
     let mut block = vec![1; 100];
@@ -69,7 +69,7 @@ fn what_could_not_be_written_is_kept_and_written_once_there_is_room() {
     behind.settle().expect("written");
     file.is_full.store(true, Ordering::SeqCst);
     block = vec![2; 100];
-    // Nobody knows yet.
+    // The error is not known yet.
     let _ = behind.give(&mut block, 100).expect("given");
     let mut next = vec![3; 50];
     assert_eq!(behind.give(&mut next, 200).map(drop).expect_err("it is full").errno, Errno::ENOSPC);
@@ -84,22 +84,22 @@ fn what_could_not_be_written_is_kept_and_written_once_there_is_room() {
 }
 
 #[test]
-fn who_was_given_a_block_writes_it_and_what_he_could_not_write_is_kept() {
+fn a_block_handed_to_the_caller_is_retried_after_a_failed_write() {
     let file = Arc::new(Limited::default());
     let behind = Behind::without_thread(file.clone());
     let mut block = vec![1; 100];
-    let given = behind.give(&mut block, 0).expect("given").expect("nobody else writes");
+    let given = behind.give(&mut block, 0).expect("given").expect("the caller writes");
     assert!(block.is_empty() && !behind.is_free() && file.bytes.lock().is_empty());
     given.write();
     behind.settle().expect("written");
     file.is_full.store(true, Ordering::SeqCst);
     block = vec![2; 100];
-    behind.give(&mut block, 100).expect("given").expect("nobody else writes").write();
+    behind.give(&mut block, 100).expect("given").expect("the caller writes").write();
     assert!(!behind.is_free());
     assert_eq!(behind.settle().expect_err("it is full").errno, Errno::ENOSPC);
     file.is_full.store(false, Ordering::SeqCst);
     behind.settle().expect("written");
-    // One that is not written by who has it is written by who waits for it.
+    // A block that the caller drops is written by the next wait.
     block = vec![3; 100];
     drop(behind.give(&mut block, 200).expect("given"));
     behind.settle().expect("written");

@@ -1,4 +1,4 @@
-//! Operations on names that may touch several nodes, and the steps they are made of.
+//! Metadata operations across nodes, and their steps.
 
 use super::{EntryName, Target};
 use crate::ids::InodeId;
@@ -15,8 +15,8 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// An operation on names that may touch several nodes. The node of `entry` (for a rename: of `from`)
-/// coordinates it: it logs the intent, runs idempotent steps on the others, then logs the end.
+/// A metadata operation that may concern several nodes. The home of `entry` (for a rename: of `from`) coordinates it:
+/// it logs the intent, sends idempotent steps to other nodes, then logs the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameOperation {
     /// Removes a name of anything but a directory.
@@ -57,83 +57,83 @@ impl NameOperation {
     }
 }
 
-/// One step of a [`NameOperation`]. On its coordinator's node it is part of one atomic change; on another
-/// node it is a command of its own, applied once. A step whose condition does not hold changes nothing; it
-/// fails with `EAGAIN` when the operation must be planned anew from what the names say now.
+/// One step of a [`NameOperation`]. On the coordinator it is part of one atomic change; on another node it is a
+/// separate command, applied once. A step whose condition fails changes nothing; `EAGAIN` means that the coordinator
+/// must plan the operation again from the current names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// Adds to the link count of an inode (which must not be 0).
     AddLink {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// Takes one link from an inode; without links and opens it is removed with its data.
+    /// Drops one link of an inode; without links and opens it is removed with its data.
     DropLink {
-        /// Which inode.
+        /// The inode.
         inode: InodeId,
     },
-    /// Closes an empty directory for new entries for ever (`ENOTEMPTY` otherwise), unless undone.
+    /// Seals an empty directory against new entries (`ENOTEMPTY` otherwise), permanently unless undone.
     Seal {
         /// The directory.
         dir: InodeId,
-        /// Whether the sender believes the directory is wide.
+        /// Whether the sender assumes that the directory is sharded.
         wide: bool,
     },
-    /// Puts an entry in place of `replaces`, which must be what the name says now (`EAGAIN` otherwise).
+    /// Sets the target of an entry, which must be `replaces` now (`EAGAIN` otherwise).
     Attach {
         /// The name.
         entry: EntryName,
-        /// Whether the sender believes its directory is wide.
+        /// Whether the sender assumes that its directory is sharded.
         wide: bool,
-        /// What it is to say.
+        /// The new target.
         target: Target,
-        /// What it says until now.
+        /// The current target.
         replaces: Option<Target>,
     },
-    /// Removes an entry, which must say `target` now (`EAGAIN` otherwise).
+    /// Removes an entry, whose target must be `target` now (`EAGAIN` otherwise).
     Detach {
         /// The name.
         entry: EntryName,
-        /// Whether the sender believes its directory is wide.
+        /// Whether the sender assumes that its directory is sharded.
         wide: bool,
-        /// What it says until now.
+        /// The current target.
         target: Target,
     },
-    /// Notes the directory that a moved directory is in now.
+    /// Records the new parent of a renamed directory.
     SetParent {
-        /// The moved directory.
+        /// The renamed directory.
         dir: InodeId,
-        /// The directory it is in.
+        /// Its new parent.
         parent: InodeId,
     },
-    /// Fails with `EINVAL` when `dir` is `ancestor` or lies below it. Only where all directories live.
+    /// Fails with `EINVAL` if `dir` is `ancestor` or below it. Only for nodes with all directories.
     NotBelow {
         /// A directory.
         dir: InodeId,
-        /// The directory that must not be above it.
+        /// The directory that must not contain it.
         ancestor: InodeId,
     },
-    /// Takes the lock on the shape of the tree (`EAGAIN` when another operation has it). Directories move
-    /// between parents one at a time, so that no two moves make a loop together.
+    /// Takes the lock of the tree's shape (`EAGAIN` if another operation has it). It serializes renames of directories
+    /// between parents, so that no two create a cycle together.
     LockTree,
-    /// Gives the lock on the shape of the tree back.
+    /// Releases the lock of the tree's shape.
     UnlockTree,
-    /// Puts entries that moved here when their directory went wide.
+    /// Adds entries that moved here because their directory is being sharded.
     Receive {
         /// The directory.
         dir: InodeId,
-        /// Names and what they say.
+        /// Names with their targets.
         entries: Vec<(serde_bytes::ByteBuf, Target)>,
     },
-    /// Takes step `number` of the same operation back if it was applied and can be, and sees to it that it
-    /// is never applied later. Answered by [`MetaReply::Settled`].
+    /// Undoes step `number` of the same operation if it was applied and can be undone, and prevents a later
+    /// application. The reply is [`MetaReply::Settled`](super::MetaReply::Settled).
     Undo {
         /// Number of the step in its operation.
         number: u32,
     },
-    /// The inode has got another name: its time of last change of attributes is that of the operation.
+    /// Sets the change time of an inode that got another name to that of the operation.
     Touch {
-        /// Which inode.
+        /// The inode.
         target: Target,
     },
 }

@@ -1,4 +1,4 @@
-//! What the metadata service answers.
+//! Replies of the metadata service.
 
 use super::Target;
 use crate::attr::{Attr, Timestamp};
@@ -6,7 +6,7 @@ use crate::ids::{DirOffset, InodeId};
 use crate::wire::holders::Holder;
 use serde::{Deserialize, Serialize};
 
-/// Times and counts of a directory as one node knows them; those of several nodes add up.
+/// Times and counts of a directory on one node; those of several nodes add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirStat {
     /// Number of entries.
@@ -15,12 +15,12 @@ pub struct DirStat {
     pub subdirs: u64,
     /// Last change of an entry.
     pub changed: Timestamp,
-    /// Whether the directory is wide.
+    /// Whether the directory is sharded.
     pub wide: bool,
 }
 
 impl DirStat {
-    /// Adds what another node knows.
+    /// Adds those of another node.
     pub fn gather(&mut self, other: Self) {
         self.entries += other.entries;
         self.subdirs += other.subdirs;
@@ -32,59 +32,59 @@ impl DirStat {
 /// One entry of a directory read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
-    /// Its place.
+    /// Its offset.
     pub offset: DirOffset,
     /// Its name.
     #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
-    /// What it says.
+    /// Its target.
     pub target: Target,
 }
 
-/// An inode with what its node knows at once.
+/// An inode, with further data that its home has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Attributes.
     pub attr: Attr,
-    /// The inline content of an inline file when the request opened it, else `None`.
+    /// The inline content of an inline file if the request opened it, else `None`.
     pub content: Option<serde_bytes::ByteBuf>,
-    /// Other nodes that may have bytes of its content in memory, when the request opened it.
+    /// Other nodes that may have bytes of its content in memory, if the request opened it.
     pub holders: Vec<Holder>,
 }
 
 impl Node {
-    /// One of which no more is told than its attributes.
+    /// A node with attributes only.
     pub fn of(attr: Attr) -> Self {
         Self { attr, content: None, holders: Vec::new() }
     }
 }
 
-/// The answer to a [`MetaRequest`](super::MetaRequest).
+/// The reply to a [`MetaRequest`](super::MetaRequest).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaReply {
     /// Done.
     Done,
-    /// What the name says, and the attributes when the inode lives on the same node.
+    /// The target of the name, with the attributes if the inode is on the same node.
     Entry {
         /// Inode and kind.
         target: Target,
-        /// Attributes, when at hand.
+        /// Attributes, if the node has them.
         node: Option<Node>,
-        /// Whether the request made it.
+        /// Whether the request created it.
         created: bool,
-        /// What the node knows of the directory's children after a change.
+        /// State of the directory on this node after a change.
         dir: Option<DirStat>,
-        /// The view that asked may answer for the name and its inode by itself for
-        /// [`NAME_LEASE`](crate::limits::NAME_LEASE), or until it is told otherwise.
+        /// Whether the requesting view may answer lookups of the name for [`NAME_LEASE`](crate::limits::NAME_LEASE), or
+        /// until the lease is revoked.
         lease: bool,
     },
     /// Attributes (and inline content).
     Node(Node),
-    /// What the node knows of a directory's children.
+    /// State of a directory on this node.
     DirStat(DirStat),
     /// Entries, ascending.
     Entries {
-        /// At most the limit asked for; entries of one offset are never parted.
+        /// About the requested number; entries of one offset stay together.
         entries: Vec<DirEntry>,
         /// Whether these are the last.
         end: bool,
@@ -93,25 +93,25 @@ pub enum MetaReply {
     Bytes(serde_bytes::ByteBuf),
     /// Names of extended attributes.
     Names(Vec<serde_bytes::ByteBuf>),
-    /// Where the reserved bytes begin, and the new attributes.
+    /// Offset of the reserved bytes, and the new attributes.
     Reserved {
         /// Offset in bytes.
         offset: u64,
         /// Attributes after.
         attr: Attr,
     },
-    /// The directory that a directory is in.
+    /// The parent of a directory.
     Parent(InodeId),
-    /// Answer to [`Step::Undo`](super::Step::Undo).
+    /// Reply to [`Step::Undo`](super::Step::Undo).
     Settled {
-        /// Whether the step was applied and stands for good.
+        /// Whether the step was applied and is final.
         applied: bool,
     },
-    /// The directory is wide (or narrow) against the sender's belief: ask again, at the right node.
+    /// The directory is sharded and the sender assumes that it is not, or vice versa: it must resend to the right node.
     Width {
-        /// What it is.
+        /// Whether it is sharded.
         wide: bool,
     },
-    /// An operation on names is done; what the node knows of the children of its coordinating name's directory.
+    /// A metadata operation is done; state of the directory of its coordinating name on this node.
     DirChanged(DirStat),
 }

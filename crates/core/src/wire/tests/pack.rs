@@ -6,7 +6,7 @@ use crate::wire::meta::RenameMode;
 use crate::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
 use std::time::Duration;
 
-/// Of the packer's clock.
+/// Time of the packer's clock.
 const SINCE: Duration = Duration::new(300, 200);
 
 #[test]

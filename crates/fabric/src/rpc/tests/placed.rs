@@ -1,4 +1,4 @@
-//! Payloads that the caller reads where they lie.
+//! Payloads that the caller reads from the server's device.
 
 use super::*;
 use std::fs::File;
@@ -10,16 +10,16 @@ use tameike_io::slab::BlockSums;
 
 const BLOCK: u32 = BLOCK_SIZE as u32;
 
-/// Has two runs of a device, in another order than there, and tells their place to those who read it there.
+/// Serves two runs of a device, swapped, as a location if the caller allows it.
 struct Placing {
     device: Arc<File>,
     runs: Vec<Run>,
     digest: u32,
     time: u64,
     pool: Pool,
-    /// Whether each request allowed a place.
+    /// Whether each request allowed a location.
     asked: Mutex<Vec<bool>>,
-    /// Never a payload.
+    /// Returns a location even if the caller does not allow it.
     is_stubborn: bool,
 }
 
@@ -41,7 +41,7 @@ impl Placing {
     fn content(&self) -> Vec<u8> {
         let read = |run: &Run| {
             let mut bytes = vec![0; run.length as usize];
-            self.device.read_exact_at(&mut bytes, run.at).expect("it is there");
+            self.device.read_exact_at(&mut bytes, run.at).expect("the bytes are readable");
             bytes
         };
         RUNS.iter().flat_map(read).collect()
@@ -75,7 +75,6 @@ impl Service for PlacingService {
     fn peer(&self, _: NodeId, _: PeerEvent) {}
 }
 
-/// A device with a pattern.
 fn device() -> Arc<File> {
     let device = tempfile::tempfile_in("/dev/shm").expect("memory");
     let bytes: Vec<u8> = (0..64 * BLOCK).map(|place| (place / 7) as u8 ^ (place / BLOCK) as u8).collect();
@@ -104,7 +103,7 @@ fn bed(mut network: SocketNetwork, change: impl Fn(&mut Placing)) -> Bed {
     change(&mut placing);
     let placing = Arc::new(placing);
     answerer.attach(Arc::new(PlacingService(placing.clone())));
-    // From now on they know each other.
+    // The first call exchanges the device descriptors.
     drop(wait(&network.runtime(), asker.rpc.call(B, read(0, LENGTH), None, None)));
     placing.asked.lock().clear();
     Bed { network, asker, _answerer: answerer, placing, clock }
@@ -120,50 +119,50 @@ impl Bed {
 }
 
 #[test]
-fn a_payload_is_read_where_it_lies_on_the_same_host_only() {
+fn a_payload_is_read_from_the_device_on_the_same_host_only() {
     for network in SocketNetwork::both(UNIT_SIZE, 2) {
         let one_host = network.one_host;
         let bed = bed(network, |_| {});
-        let found = bed.ask().expect("it is there");
+        let found = bed.ask().expect("the bytes are readable");
         assert!(found[..] == bed.placing.content()[..]);
         assert_eq!(found.sums().digest(), bed.placing.digest);
         assert_eq!(*bed.placing.asked.lock(), [one_host]);
-        // Without a frame of its own the caller is sent the bytes.
+        // Without a frame of the caller, the server sends the bytes.
         let sent = bed.asker.rpc.call(B, read(0, LENGTH), None, None);
-        wait(&bed.network.runtime(), sent).expect("it is there");
+        wait(&bed.network.runtime(), sent).expect("the bytes are readable");
         assert_eq!(*bed.placing.asked.lock(), [one_host, false]);
     }
 }
 
 #[test]
-fn what_has_gone_from_its_place_is_asked_for_again() {
+fn a_stale_location_repeats_the_call() {
     let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
     let bed = bed(network, |_| {});
     bed.placing.device.write_all_at(b"other bytes", RUNS[1].at + 5000).expect("memory");
-    let found = bed.ask().expect("the answerer has read it");
+    let found = bed.ask().expect("the server reads its device");
     assert!(found[..] == bed.placing.content()[..]);
     assert_eq!(*bed.placing.asked.lock(), [true, false]);
 }
 
 #[test]
-fn what_may_have_gone_from_its_place_is_asked_for_again() {
+fn a_possibly_stale_location_repeats_the_call() {
     let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
     let bed = bed(network, |_| {});
     bed.clock.freed(&(0..4096));
-    let found = bed.ask().expect("the answerer has read it");
+    let found = bed.ask().expect("the server reads its device");
     assert!(found[..] == bed.placing.content()[..]);
     assert_eq!(*bed.placing.asked.lock(), [true, false]);
 }
 
 #[test]
-fn a_place_that_was_not_asked_for_or_is_none_is_not_believed() {
+fn an_unrequested_or_invalid_location_is_refused() {
     for run in [RUNS[0], Run { at: u64::MAX - 4095, length: BLOCK }, Run { at: 0, length: u32::MAX }] {
         let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
         let bed = bed(network, |placing| (placing.runs, placing.is_stubborn) = (vec![run], true));
         let fault = bed.ask().err().expect("no bytes");
         assert_eq!(fault.errno, Errno::EPROTO);
         assert_eq!(*bed.placing.asked.lock(), [true, false]);
-        assert_eq!(frames_left(&bed.network), bed.network.frames().share(), "no frame is lost");
+        assert_eq!(frames_left(&bed.network), bed.network.frames().share(), "no frame leaks");
     }
 }
 

@@ -11,15 +11,14 @@ use tameike_core::{Errno, JobId};
 use tameike_io::os::system::System;
 use tameike_io::slab::{Payload, Pool, Slab};
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A time limit beyond any expected delay.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Counts what arrives.
 #[derive(Default)]
 struct Tally {
-    /// How often each message has come, by sender and body.
+    /// How often each message arrived, by sender and body.
     messages: Mutex<BTreeMap<(NodeId, Vec<u8>), u32>>,
-    /// Messages whose payloads were not those of their senders.
+    /// Messages with a wrong payload.
     foreign: AtomicUsize,
     events: Mutex<Vec<(NodeId, PeerEvent)>>,
     expects: AtomicBool,
@@ -52,7 +51,7 @@ impl Tally {
         self.messages.lock().len()
     }
 
-    /// Nothing has come twice, or with other bytes than it was sent with.
+    /// Checks that no message arrived twice, or with a wrong payload.
     fn check(&self) {
         assert!(self.messages.lock().values().all(|count| *count == 1));
         assert_eq!(self.foreign.load(Ordering::Relaxed), 0);
@@ -68,13 +67,13 @@ struct Node {
     tally: Arc<Tally>,
 }
 
-/// Whether nodes know that they are on one host, and what libfabric speaks through, if it carries what goes between them.
+/// Whether nodes use local sockets, and the provider of libfabric, if any.
 type Way = (bool, Option<Provider>);
 
 const WAYS: [Way; 4] =
     [(false, None), (true, None), (false, Some(Provider::Tcp)), (false, Some(Provider::Shm))];
 
-/// Agents with room for few connections.
+/// Agents with a low bound on connections.
 struct Many {
     system: System,
     nodes: Vec<Node>,
@@ -128,31 +127,31 @@ impl Many {
         let runtime = self.system.runtime();
         let begun = runtime.clock.monotonic();
         while !is_so() {
-            assert!(runtime.clock.monotonic() - begun < PATIENCE, "not so: {what}");
+            assert!(runtime.clock.monotonic() - begun < TIME_LIMIT, "not so: {what}");
             wait(runtime, runtime.sleep(Duration::from_millis(1)));
         }
     }
 
     fn connections(&self, node: usize) -> usize {
-        self.nodes[node].fabric.inner.crowd.connections.load(Ordering::Relaxed)
+        self.nodes[node].fabric.inner.occupancy.connections.load(Ordering::Relaxed)
     }
 
     fn send(&self, from: usize, to: u32, lane: Lane, body: &[u8], payload: Option<Payload>) {
         let send = self.nodes[from].fabric.send(NodeId(to), lane, body.to_vec(), payload);
-        wait(self.system.runtime(), send).expect("it is there");
+        wait(self.system.runtime(), send).expect("the peer is reachable");
     }
 
     fn settle(&self, connections: usize) {
         for (number, node) in self.nodes.iter().enumerate() {
             let within = || self.connections(number) <= connections;
             self.until(&format!("node {number} has at most {connections}"), within);
-            assert_eq!(node.tally.has_lost(), [], "nobody has died");
+            assert_eq!(node.tally.has_lost(), [], "no peer was reported as failed");
         }
     }
 }
 
 #[test]
-fn who_talks_with_many_in_turns_is_connected_with_few() {
+fn an_agent_that_contacts_many_peers_keeps_few_connections() {
     for way in WAYS {
         let many = Many::start(12, 2, way);
         let payloads: Vec<_> = (0..12).map(|node| patterned(&many.own, node).slice(0..100_000)).collect();
@@ -170,15 +169,15 @@ fn who_talks_with_many_in_turns_is_connected_with_few() {
         }
         assert!(most <= PER_PEER * (2 + slack(2)), "{most} connections");
         many.settle(2 * PER_PEER);
-        many.until("all has come", || many.nodes[0].tally.count() == 11 * 6);
+        many.until("all messages have arrived", || many.nodes[0].tally.count() == 11 * 6);
         for node in &many.nodes[1..] {
-            many.until("all has come", || node.tally.count() == 6);
+            many.until("all messages have arrived", || node.tally.count() == 6);
         }
         many.nodes.iter().for_each(|node| node.tally.check());
     }
 }
 
-/// One agent talks to all others at once, with puts, gets and what is lent.
+/// One agent sends to all others at once: messages, puts, gets and exports.
 fn talk(many: &Many, from: usize, grants: &[(GrantId, GrantId)]) {
     let (fabric, runtime) = (&many.nodes[from].fabric, many.system.runtime());
     let source = patterned(&many.own, from as u8);
@@ -209,7 +208,7 @@ fn talk(many: &Many, from: usize, grants: &[(GrantId, GrantId)]) {
 }
 
 #[test]
-fn nothing_is_lost_when_all_talk_at_once() {
+fn no_message_is_lost_when_all_agents_send_at_once() {
     for way in WAYS {
         let many = Many::start(6, 2, way);
         let grants: Vec<_> = (0..many.nodes.len())
@@ -225,7 +224,7 @@ fn nothing_is_lost_when_all_talk_at_once() {
                 scope.spawn(move || talk(many, from, grants));
             }
         });
-        // Of 60, every fourth is a get. A put whose frame is just being filled by another one is dropped, with its body.
+        // Of 60 operations, every fourth is a get. A put to a frame that another put is filling is dropped with its body.
         let sent: usize = many.nodes.iter().map(|node| node.tally.count()).sum();
         assert!(sent <= 6 * 45);
         let sends = |node: &Node| {
@@ -233,38 +232,38 @@ fn nothing_is_lost_when_all_talk_at_once() {
             let is_send = |body: &[u8]| body[1] % 4 < 2;
             messages.keys().filter(|(_, body)| is_send(body)).count()
         };
-        many.until("all has come", || many.nodes.iter().map(sends).sum::<usize>() == 6 * 30);
+        many.until("all messages have arrived", || many.nodes.iter().map(sends).sum::<usize>() == 6 * 30);
         many.nodes.iter().for_each(|node| node.tally.check());
         many.settle(2 * PER_PEER);
         for (node, (readable, writable)) in many.nodes.iter().zip(grants) {
             node.fabric.revoke(readable);
             assert!(node.fabric.revoke(writable).is_some());
         }
-        // What was lent has come back.
-        many.until("no loan is left", || {
-            many.nodes.iter().all(|node| (0..6).all(|to| !node.fabric.inner.loans.any(NodeId(to))))
+        // All exports have ended.
+        many.until("no export is left", || {
+            many.nodes.iter().all(|node| (0..6).all(|to| !node.fabric.inner.exports.any(NodeId(to))))
         });
     }
 }
 
 #[test]
-fn the_death_of_an_idle_peer_is_found_when_it_is_asked() {
+fn the_failure_of_an_idle_peer_is_detected_on_use() {
     let many = Many::start(5, 1, WAYS[0]);
     many.send(0, 1, Lane::Request, b"one", None);
     for to in 2..5 {
         many.send(0, to, Lane::Request, b"one", None);
     }
     many.settle(PER_PEER);
-    many.until("it is idle", || many.connections(1) == 0);
+    many.until("node 1 is idle", || many.connections(1) == 0);
     many.nodes[1].fabric.close();
     let send = many.nodes[0].fabric.send(NodeId(1), Lane::Request, b"two".to_vec(), None);
-    let fault = wait(many.system.runtime(), send).expect_err("it is dead");
+    let fault = wait(many.system.runtime(), send).expect_err("the peer has failed");
     assert_eq!(fault.errno, Errno::EHOSTDOWN);
     assert_eq!(many.nodes[0].tally.has_lost(), [(NodeId(1), PeerEvent::Dead)]);
 }
 
 #[test]
-fn who_expects_something_stays_connected_and_who_is_kept() {
+fn peers_that_are_exempt_or_expect_replies_stay_connected() {
     let many = Many::start(6, 1, WAYS[0]);
     many.nodes[1].tally.expects.store(true, Ordering::Relaxed);
     for (one, other) in [(0, 2), (2, 0)] {
@@ -277,16 +276,16 @@ fn who_expects_something_stays_connected_and_who_is_kept() {
     for to in 1..6 {
         many.send(0, to, Lane::Request, b"one", None);
     }
-    // Node 0 closes the connections with node 1, which opens them again, as it waits for something.
+    // Node 0 closes the connections with node 1, which reopens them because it expects a reply.
     for round in 0..5_u8 {
         for to in 3..6 {
             many.send(0, to, Lane::Request, &[round], None);
         }
-        many.until("who expects something is connected", || is_connected(1));
-        assert!(is_connected(2), "who is kept stays");
+        many.until("a peer that expects a reply is connected", || is_connected(1));
+        assert!(is_connected(2), "an exempt peer stays connected");
     }
     many.nodes[1].fabric.close();
-    many.until("its death is learnt at once", || {
+    many.until("its failure is reported at once", || {
         many.nodes[0].tally.has_lost() == [(NodeId(1), PeerEvent::Dead)]
     });
 }

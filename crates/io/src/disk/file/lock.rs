@@ -1,4 +1,4 @@
-//! Locks on files, between processes.
+//! File locks between processes.
 
 use super::OpenFile;
 use crate::os::owned;
@@ -8,27 +8,27 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
 
-/// A lock on a file, held by this process until dropped; the system takes it from a process that dies.
+/// An exclusive lock on a file, held until its drop. The system releases the lock of a process that exits.
 pub struct FileLock(OwnedFd);
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Closing alone would leave it with a child that another thread starts at this moment, until that child runs
-        // its program. There is nothing to do about an error, after which the lock goes with the descriptor.
+        // A close alone would leave the lock with a concurrently forked child until its exec. After an error the close still
+        // releases it.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
 impl FileLock {
-    /// Takes the lock.
+    /// Takes the lock on a file, and creates the file if necessary.
     ///
     /// # Errors
-    /// `EBUSY` when another process holds it.
+    /// `EBUSY` if another process holds the lock.
     pub fn take(path: &Path) -> Result<Self> {
         Self::lock(OpenFile::open(path)?)
     }
 
-    /// Takes the lock on a file that is there, and changes nothing.
+    /// Takes the lock on an existing file, without any change.
     ///
     /// # Errors
     /// As [`FileLock::take`], and `ENOENT`.

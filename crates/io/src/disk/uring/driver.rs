@@ -1,8 +1,8 @@
-//! Drives a ring: whoever asks, the reactor's thread submits, and tells of what has ended.
+//! Drives a ring: the reactor's thread submits all requests and delivers all completions.
 //!
-//! io_uring ties a request to the thread that submits it: when that thread ends, so does the request, and the kernel
-//! wakes the thread to complete it. So it is always the one thread that lives as long as the agent. What was asked for
-//! in one round of the reactor is submitted by one system call; what finds the ring full waits in order.
+//! io_uring ties a request to the submitting thread: the kernel cancels it when that thread ends, and wakes that thread to
+//! complete it. So the reactor's thread, which lives as long as the agent, submits all of them. One system call submits the
+//! requests of one round of the reactor; requests that find the ring full wait in order.
 
 use super::ring::{Outcome, Request, Ring};
 use crate::os::reactor::{Edge, Reactor, Readiness, Registration, Source};
@@ -14,22 +14,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time after which a submission that the kernel did not take is tried again.
+/// Pause after a failed submission.
 const RETRY_TIME: Duration = Duration::from_millis(10);
 
 pub(super) struct Driver {
-    /// Used on the reactor's thread; none any more once it is closed.
+    /// Used on the reactor's thread; `None` after the close.
     ring: Mutex<Option<Ring>>,
     waiting: Mutex<VecDeque<Request>>,
-    /// There is something to submit, or an end.
+    /// Set if there is a request to submit, or a completion.
     called: Edge,
 }
 
 impl Driver {
-    /// Drives `ring` while the registration lives.
+    /// Drives `ring` while the registration exists.
     ///
     /// # Errors
-    /// When the ring cannot be watched.
+    /// The ring cannot be registered with the reactor.
     pub(super) fn new(ring: Ring, reactor: &Arc<Reactor>) -> std::io::Result<(Arc<Self>, Registration)> {
         let driver =
             Arc::new(Self { ring: Mutex::default(), waiting: Mutex::default(), called: Edge::default() });
@@ -38,17 +38,17 @@ impl Driver {
         Ok((driver, registration))
     }
 
-    /// Has the kernel know all frames where the user may lock so much memory.
+    /// Registers all frames with the kernel, if the user may lock that much memory.
     pub(super) fn register(&self, slab: &Arc<Slab>) {
         let registered = self.ring.lock().as_mut().map_or(Ok(()), |ring| ring.register(slab));
         if let Err(error) = registered {
             log::info!(
-                "the kernel looks up the frames of each call to the disk, as it cannot lock them all: {error}"
+                "the frames are not registered for disk I/O, since they cannot be locked in memory: {error}"
             );
         }
     }
 
-    /// Submits what is asked for, until the ring is closed.
+    /// Submits requests until the ring is closed.
     pub(super) async fn run(self: Arc<Self>, runtime: Runtime) {
         loop {
             self.called.take().await;
@@ -56,7 +56,7 @@ impl Driver {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    log::warn!("the kernel takes no calls to a disk for now ({error}); trying again");
+                    log::warn!("cannot submit disk requests ({error}); retrying");
                     runtime.sleep(RETRY_TIME).await;
                     self.called.set();
                 }
@@ -64,7 +64,6 @@ impl Driver {
         }
     }
 
-    /// Takes a request in.
     pub(super) fn ask(&self, request: Request) {
         self.waiting.lock().push_back(request);
         self.called.set();
@@ -74,7 +73,7 @@ impl Driver {
         self.waiting.lock().pop_front()
     }
 
-    /// Takes out what has ended and submits what waits; false when the ring is closed.
+    /// Handles completions and submits queued requests. False if the ring is closed.
     fn turn(&self) -> std::io::Result<bool> {
         let mut ended = Vec::new();
         let turned = self.turn_ring(&mut ended);
@@ -93,7 +92,7 @@ impl Driver {
                 ring.push(request);
                 pushed = true;
             }
-            // Also what an earlier turn could not submit.
+            // Also submits what an earlier turn could not.
             ring.submit()?;
             if !pushed {
                 return Ok(true);
@@ -101,7 +100,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the kernel has ended what it was given, and gives the ring up. What still waits is not done.
+    /// Waits for the requests that the kernel has, and drops the ring. Queued requests fail.
     pub(super) fn close(&self) {
         let ring = self.ring.lock().take();
         drop(ring);

@@ -1,13 +1,12 @@
-//! A disk on one file, past the page cache: `O_DIRECT`, through one io_uring that the agent's reactor watches.
+//! A disk on a file by `O_DIRECT`, through an io_uring that the agent's reactor watches.
 //!
-//! The device works on the frames themselves, which are registered with the kernel once where the user may lock so
-//! much memory. Nothing is copied, no thread waits for the device, and none is woken while nothing happens. What the
-//! kernel cannot begin without waiting (a write to a hole of the file, on most file systems), and the rest of what it
-//! did in part, goes to [`Runtime::block`], as do syncs. A thread that lends itself makes its calls itself, which
-//! saves it both hops.
+//! The device transfers directly from and to the frames, which are registered with the kernel if the user may lock that much
+//! memory. No thread waits for the device, and none wakes up while the disk is idle. [`Runtime::block`] runs syncs, requests that
+//! the kernel cannot start without waiting (such as a write to a hole, on most file systems), and the rest of partial transfers.
+//! A thread that may block makes the calls itself, which saves both switches.
 //!
-//! It does nothing for calls that are not of whole blocks, and has no second way to the file: there is one
-//! descriptor, so that nothing of the file is in the page cache to be stale.
+//! Calls that are not of whole blocks are not supported. There is a single descriptor, so that no data of the file can be stale
+//! in the page cache.
 
 mod driver;
 mod ring;
@@ -28,27 +27,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::Result;
 
-/// Requests that the device has at the same time; more wait here.
+/// Bound on the requests in the ring; more are queued here.
 const QUEUE_DEPTH: u32 = 32;
 
-/// What an agent gives a disk so that it can pass the page cache by.
+/// What a disk needs for `O_DIRECT` by io_uring.
 #[derive(Clone)]
 pub struct Direct {
     /// Watches the ring.
     pub reactor: Arc<Reactor>,
-    /// Where the frames are that are read and written.
+    /// The frames that are read and written.
     pub slab: Arc<Slab>,
 }
 
-/// Whether this user can have an io_uring on this machine.
+/// Checks that this user can create an io_uring.
 ///
 /// # Errors
-/// Why not, in words.
+/// The reason that it is not available.
 pub fn available() -> std::result::Result<(), String> {
     ring::build(QUEUE_DEPTH).map(drop)
 }
 
-/// A disk on one file, past the page cache.
+/// A disk on a file by `O_DIRECT`.
 pub(super) struct UringDisk {
     file: FileDisk,
     driver: Arc<Driver>,
@@ -56,10 +55,10 @@ pub(super) struct UringDisk {
 }
 
 impl UringDisk {
-    /// Takes over a file.
+    /// Opens a disk on `file`.
     ///
     /// # Errors
-    /// Why it cannot be had, in words.
+    /// The reason that it is not possible.
     pub(super) fn open(
         file: &FileDisk,
         direct: &Direct,
@@ -75,8 +74,8 @@ impl UringDisk {
         depth: u32,
     ) -> std::result::Result<Self, String> {
         let ring = Ring::new(file.descriptor(), depth)?;
-        let (driver, registration) = Driver::new(ring, &direct.reactor)
-            .map_err(|error| format!("the ring cannot be watched ({error})"))?;
+        let (driver, registration) =
+            Driver::new(ring, &direct.reactor).map_err(|error| format!("cannot watch the ring ({error})"))?;
         file.pass_page_cache()?;
         driver.register(&direct.slab);
         runtime.spawn(driver.clone().run(runtime.clone()));

@@ -1,9 +1,8 @@
-//! One io_uring over one file: requests go in, and come out when the kernel has ended them.
+//! An io_uring over one file.
 //!
-//! Requests are kept here, with the memory that the kernel works on, from when they are pushed until they are ended;
-//! a ring that is dropped waits for those that the kernel has. The kernel is asked to wait for nothing
-//! (`RWF_NOWAIT`): what it cannot begin at once comes back with nothing done, so that no worker threads of the kernel
-//! come into being. They would be woken every few seconds as long as the agent lives.
+//! It keeps each request, with the memory that the kernel accesses, from the push to the completion; its drop waits for requests
+//! that the kernel has. All requests use `RWF_NOWAIT`: the kernel returns at once what it cannot start without waiting. So it
+//! never creates worker threads, which would wake up every few seconds for the lifetime of the agent.
 
 use crate::os::runtime::Resolver;
 use crate::slab::{Frame, Payload, Slab};
@@ -14,23 +13,22 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 
-/// The file's place in the ring's table of files.
+/// The file's index in the ring's table of files.
 const FILE: types::Fixed = types::Fixed(0);
-/// Most bytes of one registered buffer, a limit of the kernel's.
+/// Largest registered buffer, a limit of the kernel.
 const BUFFER_SIZE: usize = 1 << 30;
 const FRAMES_PER_BUFFER: u32 = (BUFFER_SIZE / UNIT_SIZE) as u32;
 
-/// Bytes that were read or written, maybe fewer than asked for.
+/// The number of bytes transferred, which may be fewer than requested.
 pub(super) type Outcome = Result<u32, Os>;
 
-/// A call of the disk under way.
+/// A request in flight.
 pub(super) enum Request {
     Read { offset: u64, frame: Frame, range: Range<u32>, resolver: Resolver<(Frame, Outcome)> },
     Write { offset: u64, payload: Payload, resolver: Resolver<Outcome> },
 }
 
 impl Request {
-    /// Tells who waits for it.
     pub(super) fn end(self, outcome: Outcome) {
         match self {
             Self::Read { frame, resolver, .. } => resolver.resolve((frame, outcome)),
@@ -38,7 +36,7 @@ impl Request {
         }
     }
 
-    /// How the kernel is told of it. `registered`: the slab that it knows.
+    /// Encodes the request. `registered` is the slab that the kernel knows.
     fn entry(&mut self, registered: Option<&Arc<Slab>>) -> squeue::Entry {
         let buffer_of = |frame: u32| (frame / FRAMES_PER_BUFFER) as u16;
         match self {
@@ -75,52 +73,51 @@ impl Request {
     }
 }
 
-/// What the kernel says of a request's end.
+/// Decodes the result of a request.
 fn outcome(result: i32) -> Outcome {
     match u32::try_from(result) {
         Ok(count) => Ok(count),
         Err(_) => match Os::from_raw_os_error(-result) {
-            // It could not be begun without waiting, or the file system cannot tell.
+            // The kernel cannot start it without waiting, or the file system does not support `RWF_NOWAIT`.
             Os::AGAIN | Os::OPNOTSUPP | Os::INTR => Ok(0),
             error => Err(error),
         },
     }
 }
 
-/// The ring, and the requests in it.
 pub(super) struct Ring {
     ring: IoUring,
-    /// By the number under which the kernel knows them.
+    /// By the number in the kernel's `user_data`.
     requests: Vec<Option<Request>>,
     free: Vec<usize>,
-    /// The frames that are registered with the kernel.
+    /// The slab that is registered with the kernel.
     registered: Option<Arc<Slab>>,
 }
 
 impl Ring {
-    /// A ring for `file` that has at most `depth` requests, a power of two, at the same time.
+    /// A ring for `file` with at most `depth` concurrent requests, a power of two.
     ///
     /// # Errors
-    /// Why there can be none, in words.
+    /// The reason that it cannot be created.
     pub(super) fn new(file: BorrowedFd<'_>, depth: u32) -> Result<Self, String> {
         let ring = build(depth)?;
         ring.submitter()
             .register_files(&[file.as_raw_fd()])
-            .map_err(|error| format!("its file cannot be registered ({error})"))?;
+            .map_err(|error| format!("cannot register its file ({error})"))?;
         let requests = std::iter::repeat_with(|| None).take(depth as usize).collect();
         Ok(Self { ring, requests, free: (0..depth as usize).rev().collect(), registered: None })
     }
 
-    /// Has the kernel know all frames, once for all calls.
+    /// Registers all frames with the kernel, once for all requests.
     ///
     /// # Errors
-    /// When the user may not lock so much memory. Calls then take longer, and are the same.
+    /// The user may not lock that much memory. Requests then work more slowly.
     pub(super) fn register(&mut self, slab: &Arc<Slab>) -> std::io::Result<()> {
         let pieces = slab.pieces(BUFFER_SIZE);
         let buffers: Vec<libc::iovec> = pieces
             .map(|(start, size)| libc::iovec { iov_base: start.as_ptr().cast(), iov_len: size })
             .collect();
-        // SAFETY: the buffers are the slab's mapping, which lives as long as the ring: it keeps the slab.
+        // SAFETY: the buffers are the slab's mapping, which outlives the ring, since the ring keeps the slab.
         unsafe { self.ring.submitter().register_buffers(&buffers)? };
         self.registered = Some(slab.clone());
         Ok(())
@@ -130,22 +127,22 @@ impl Ring {
         !self.free.is_empty()
     }
 
-    /// Takes a request in; there must be room.
+    /// Pushes a request. Requires [`Self::has_room`].
     pub(super) fn push(&mut self, mut request: Request) {
-        let slot = self.free.pop().expect("who pushes has seen that there is room");
+        let slot = self.free.pop().expect("the caller has checked has_room");
         let entry = request.entry(self.registered.as_ref()).user_data(slot as u64);
         self.requests[slot] = Some(request);
-        // SAFETY: the entry names memory of a frame and a registered file. The frame is in `requests` until the
-        // kernel has ended the request (`reap`, and `drop` waits for that), so that the memory stays mapped and is
-        // nobody else's: a frame that is read into is owned there, the bytes of a payload are changed by nobody.
+        // SAFETY: the entry names memory of a frame and a registered file. The frame stays in `requests` until the kernel has
+        // completed the request (`reap`, which `drop` waits for), so its memory stays mapped. A frame that is read into is owned
+        // there, and the bytes of a payload are immutable.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("there are as many entries as requests");
     }
 
-    /// Hands what was pushed to the kernel.
+    /// Submits the pushed requests to the kernel.
     ///
     /// # Errors
-    /// When the kernel does not take it now. It stays pushed.
+    /// The kernel does not accept them now. They stay pushed.
     pub(super) fn submit(&mut self) -> std::io::Result<()> {
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {
@@ -156,11 +153,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes out what has ended.
+    /// Removes completed requests.
     pub(super) fn reap(&mut self, ended: &mut Vec<(Request, Outcome)>) {
         for completion in self.ring.completion() {
             let slot = completion.user_data() as usize;
-            let request = self.requests[slot].take().expect("the kernel ends what it was given, once");
+            let request = self.requests[slot].take().expect("the kernel completes each request once");
             self.free.push(slot);
             ended.push((request, outcome(completion.result())));
         }
@@ -184,7 +181,7 @@ impl Drop for Ring {
         while !self.is_idle() {
             match self.ring.submit_and_wait(1) {
                 Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
-                    log::error!("cannot wait for the disk ({error}): its frames are given up");
+                    log::error!("cannot wait for the disk ({error}): leaking its frames");
                     std::mem::forget(std::mem::take(&mut self.requests));
                     return;
                 }
@@ -195,14 +192,14 @@ impl Drop for Ring {
     }
 }
 
-/// An io_uring that can read and write.
+/// Creates an io_uring that supports reads and writes.
 pub(super) fn build(depth: u32) -> Result<IoUring, String> {
-    // Completions wait until the thread that submits is in the kernel anyway, where the kernel can do so (5.19).
+    // With this flag (Linux 5.19), completions do not interrupt the submitting thread.
     let mut builder = IoUring::builder();
     let built = builder.setup_coop_taskrun().build(depth).or_else(|error| {
         if error.raw_os_error() == Some(Os::INVAL.raw_os_error()) { IoUring::new(depth) } else { Err(error) }
     });
-    let ring = built.map_err(|error| format!("the kernel gives no io_uring ({error})"))?;
+    let ring = built.map_err(|error| format!("cannot create an io_uring ({error})"))?;
     let mut probe = Probe::new();
     let probed = ring.submitter().register_probe(&mut probe);
     let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::ReadFixed::CODE, opcode::WriteFixed::CODE];

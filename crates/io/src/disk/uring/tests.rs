@@ -9,7 +9,7 @@ const BLOCK: u32 = 4096;
 const UNIT: u32 = UNIT_SIZE as u32;
 const SIZE: u64 = 64 << 20;
 
-/// A file on a disk, with what is needed to pass the page cache by.
+/// A file on a disk, and what its direct I/O needs.
 struct Bed {
     system: System,
     slab: Arc<Slab>,
@@ -19,14 +19,14 @@ struct Bed {
 }
 
 impl Bed {
-    /// None where this machine allows no io_uring; [`crate::disk::open`] then says so, and does without.
+    /// `None` if this machine permits no io_uring.
     fn new(frames: u32) -> Option<Self> {
         if let Err(why) = available() {
-            eprintln!("not tried: {why}");
+            eprintln!("skipped: {why}");
             return None;
         }
         let system = System::start(2).expect("threads");
-        // Other than the usual place for temporary files, it is never in memory.
+        // Never in memory, unlike the default directory for temporary files.
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
         let path = directory.path().join("extents");
         let file = FileDisk::open(&path, SIZE, system.runtime().clone()).expect("a file");
@@ -35,7 +35,7 @@ impl Bed {
     }
 
     fn disk(&self, depth: u32) -> UringDisk {
-        self.try_disk(depth).expect("a disk past the page cache")
+        self.try_disk(depth).expect("a disk with direct I/O")
     }
 
     fn try_disk(&self, depth: u32) -> std::result::Result<UringDisk, String> {
@@ -47,7 +47,7 @@ impl Bed {
         filled(&self.slab, byte, range)
     }
 
-    /// Writes so many units, so that there is space on the device for what is written in their places.
+    /// Writes `units` units, so that later writes to them find allocated space.
     fn occupy(&self, disk: &dyn Disk, units: u32) {
         for number in 0..units {
             wait(disk.write(place(number), self.payload(7, 0..UNIT))).expect("written");
@@ -67,13 +67,13 @@ fn filled(slab: &Arc<Slab>, byte: u8, range: Range<u32>) -> Payload {
 }
 
 fn place(number: u32) -> u64 {
-    // Far apart, so that each lies in a hole of its own.
+    // Far apart, so that each lies in a separate hole.
     u64::from(number) * 3 * u64::from(UNIT) / 2 / u64::from(BLOCK) * u64::from(BLOCK)
 }
 
-/// More calls than the device is given at the same time, in frames that are registered and in others.
+/// More calls than the ring takes at once, in registered frames and in others.
 #[test]
-fn calls_beyond_the_depth_wait_in_order_and_none_is_lost() {
+fn calls_beyond_the_depth_are_queued_and_none_is_lost() {
     const CALLS: u32 = 40;
     let Some(bed) = Bed::new(CALLS) else { return };
     for slab in [bed.slab.clone(), Slab::new(CALLS).expect("another slab")] {
@@ -94,14 +94,14 @@ fn calls_beyond_the_depth_wait_in_order_and_none_is_lost() {
             assert!(bytes.iter().all(|&byte| byte == number as u8 + 1), "call {number}");
         }
         drop(disk);
-        assert_eq!(slab.usage().0, 0, "all frames are back");
+        assert_eq!(slab.usage().0, 0, "all frames are free");
     }
 }
 
-/// Kernel workers of a ring would be woken every few seconds for ever, so nothing may bring them up: neither writes to
-/// holes, nor reads of holes, nor syncs.
+/// Kernel workers of a ring would wake up every few seconds, so no operation may create them: neither writes to holes, nor reads
+/// of holes, nor syncs.
 #[test]
-fn what_would_wait_is_done_by_the_pool_and_not_by_workers_of_the_kernel() {
+fn blocking_requests_use_the_pool_and_no_kernel_workers() {
     let Some(bed) = Bed::new(4) else { return };
     let disk = bed.disk(4);
     for number in 0..20 {
@@ -120,7 +120,7 @@ fn what_would_wait_is_done_by_the_pool_and_not_by_workers_of_the_kernel() {
 }
 
 #[test]
-fn frames_of_calls_that_nobody_waits_for_come_back() {
+fn frames_of_dropped_calls_are_freed() {
     const CALLS: u32 = 16;
     let Some(bed) = Bed::new(CALLS) else { return };
     let disk = bed.disk(4);
@@ -144,10 +144,10 @@ fn frames_of_calls_that_nobody_waits_for_come_back() {
     assert_eq!(bed.slab.usage().0, 0);
 }
 
-/// The frames of a disk that goes are free only when the kernel has let go of them, whether the reactor still runs or
-/// has ended, which ends what its thread has submitted.
+/// A dropped disk frees its frames only when the kernel no longer uses them, whether the reactor is running, or has ended, which
+/// cancels its requests.
 #[test]
-fn a_disk_that_goes_waits_for_the_kernel() {
+fn a_dropped_disk_waits_for_the_kernel() {
     const CALLS: u32 = 24;
     for stopped in [false, true] {
         let Some(bed) = Bed::new(CALLS) else { return };
@@ -163,42 +163,42 @@ fn a_disk_that_goes_waits_for_the_kernel() {
         drop(disk);
         assert_eq!(bed.slab.usage().0, 0, "stopped: {stopped}");
         let others: Vec<_> = (0..CALLS).map(|_| bed.payload(8, 0..UNIT)).collect();
-        // The device has ended all before this, at the latest.
+        // By now the device has completed everything.
         std::fs::read(&bed.path).expect("the file");
         assert!(others.iter().all(|bytes| bytes.iter().all(|&byte| byte == 8)), "stopped: {stopped}");
     }
 }
 
 #[test]
-fn a_file_that_was_cut_is_an_error_of_the_read() {
+fn a_read_of_a_truncated_file_fails() {
     let Some(bed) = Bed::new(2) else { return };
     let disk = bed.disk(4);
     wait(disk.write(0, bed.payload(7, 0..UNIT))).expect("written");
     let file = std::fs::File::options().write(true).open(&bed.path).expect("opens");
     for left in [u64::from(UNIT) / 2, 0] {
-        file.set_len(left).expect("is cut");
+        file.set_len(left).expect("a truncation");
         let (_, result) = wait(disk.read(0, bed.slab.pool(1).try_take().expect("a frame"), 0..UNIT));
-        let fault = result.expect_err("half of it is gone");
-        assert!(fault.message.contains(&format!("ends at byte {left}")), "{fault}");
+        let fault = result.expect_err("the file is truncated");
+        assert!(fault.to_string().contains(&format!("ends at byte {left}")), "{fault}");
     }
 }
 
 #[test]
-fn without_a_ring_the_file_stays_with_the_page_cache() {
+fn without_a_ring_the_file_uses_the_page_cache() {
     let Some(bed) = Bed::new(1) else { return };
-    let refused = bed.try_disk(0).err().expect("no ring has no room");
-    assert!(refused.contains("the kernel gives no io_uring"), "{refused}");
+    let refused = bed.try_disk(0).err().expect("a ring of depth 0 is refused");
+    assert!(refused.contains("cannot create an io_uring"), "{refused}");
     assert!(!bed.is_direct());
     wait(bed.file.write(0, bed.payload(7, 0..BLOCK))).expect("written");
     let disk = bed.disk(1);
     assert!(bed.is_direct());
-    // What went through the page cache is seen past it.
+    // What was written through the page cache is visible to direct reads.
     let (frame, result) = wait(disk.read(0, bed.slab.pool(1).try_take().expect("a frame"), 0..BLOCK));
     result.expect("read");
     assert!(frame[..BLOCK as usize].iter().all(|&byte| byte == 7));
 }
 
-/// Has the kernel refuse the calling thread an io_uring, as it does in containers.
+/// Makes the kernel refuse the calling thread an io_uring, as in containers.
 fn refuse_io_uring() -> std::io::Result<()> {
     const NUMBER_OF_CALL: u32 = 0;
     let step = |code: u32, k: u32, on_equal: u8, on_other: u8| libc::sock_filter {
@@ -223,29 +223,29 @@ fn refuse_io_uring() -> std::io::Result<()> {
 }
 
 #[test]
-fn where_io_uring_is_refused_all_is_done_through_the_page_cache() {
+fn without_io_uring_all_calls_use_the_page_cache() {
     let Some(bed) = Bed::new(2) else { return };
     let refused = move || {
-        refuse_io_uring().expect("a thread may give up rights");
-        let why = available().expect_err("it is refused");
+        refuse_io_uring().expect("a thread may install a filter");
+        let why = available().expect_err("io_uring is refused");
         assert!(why.contains("Operation not permitted"), "{why}");
         let direct = Direct { reactor: bed.system.reactor().clone(), slab: bed.slab.clone() };
         let disk = crate::disk::open(&bed.path, SIZE, bed.system.runtime(), Some(&direct)).expect("a disk");
         crate::disk::tests::keeps_what_is_written(&*disk);
         assert!(bed.try_disk(4).is_err() && !bed.is_direct());
     };
-    // A thread of its own, which nothing else comes to run on.
+    // A separate thread, since the filter stays with it.
     let thread = crate::os::process::start_thread("refused", refused).expect("a thread");
-    thread.join().expect("all was done");
+    thread.join().expect("the thread succeeds");
 }
 
-/// The reactor is told of a completion once, and then sleeps.
+/// A completion wakes the reactor once; then it sleeps.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "nothing is to happen, in real time")]
-fn a_disk_that_nobody_uses_wakes_nobody() {
+fn an_idle_disk_causes_no_wakeups() {
     let Some(bed) = Bed::new(8) else { return };
     let disk = bed.disk(4);
-    // The first time to holes, by the pool.
+    // The first writes to holes go to the pool.
     bed.occupy(&disk, 8);
     bed.occupy(&disk, 8);
     let (resolver, thread) = promise();
@@ -256,7 +256,7 @@ fn a_disk_that_nobody_uses_wakes_nobody() {
     });
     let status = format!("/proc/self/task/{}/status", wait(thread.boxed()));
     let switches = || {
-        let status = std::fs::read_to_string(&status).expect("it lives");
+        let status = std::fs::read_to_string(&status).expect("the thread runs");
         status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).expect("Linux").to_owned()
     };
     std::thread::sleep(Duration::from_millis(50));

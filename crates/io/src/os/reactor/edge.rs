@@ -1,38 +1,38 @@
-//! Something that has happened, for one task to wait for.
+//! An edge-triggered event for one waiting task.
 
 use futures_util::task::AtomicWaker;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-/// Remembers an edge that came while nobody waited. Whoever waits takes it down before he looks at what has become of
-/// it, so that an edge meanwhile is kept. At most one task waits.
+/// Remembers an event that occurred while no task waited. The waiter clears it before it checks for the cause, so that an event
+/// meanwhile is kept. At most one task waits.
 #[derive(Default)]
 pub struct Edge {
-    risen: AtomicBool,
+    is_set: AtomicBool,
     waiter: AtomicWaker,
 }
 
 impl Edge {
-    /// Raises the edge and wakes the task that waits.
+    /// Sets the event and wakes the waiting task.
     pub fn set(&self) {
-        self.risen.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
         self.waiter.wake();
     }
 
-    /// The task that waits says that the last edge was not all.
+    /// Called by the waiting task if there may be more to do.
     pub(super) fn remain(&self) {
-        self.risen.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
     }
 
-    /// Waits for an edge and takes it down.
+    /// Waits for the event and clears it.
     pub async fn take(&self) {
         poll_fn(|context| {
-            if self.risen.swap(false, Ordering::AcqRel) {
+            if self.is_set.swap(false, Ordering::AcqRel) {
                 return Poll::Ready(());
             }
             self.waiter.register(context.waker());
-            if self.risen.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
+            if self.is_set.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }

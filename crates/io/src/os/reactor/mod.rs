@@ -1,9 +1,9 @@
-//! One thread that sleeps in `epoll` and runs whatever has become possible: woken tasks, timers that are due,
-//! and sources (descriptors) that became ready.
+//! An event loop: one thread that sleeps in `epoll` and runs woken tasks, due timers, and sources (descriptors) that became
+//! ready.
 //!
-//! It makes no system call but `epoll_wait` per round, and none at all while nothing happens. A wake-up from
-//! another thread costs a write to an eventfd only when the thread sleeps; one from the thread itself never.
-//! Callbacks and tasks must not block. What is due later in the same round waits for what is due before it.
+//! Its only system call per round is `epoll_wait`, and it makes none while idle. A wake-up from another thread writes to an
+//! eventfd only if the thread sleeps; one from the thread itself never does. Callbacks and tasks must not block, since they delay
+//! the rest of the round.
 
 mod edge;
 pub(super) mod task;
@@ -31,24 +31,24 @@ use timer::Timers;
 const WAKEUP_TOKEN: u64 = 0;
 const EVENTS_PER_ROUND: usize = 256;
 
-/// What a descriptor has become ready for.
+/// The readiness of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Readiness {
-    /// A read may give something.
+    /// A read may return data.
     pub readable: bool,
-    /// A write may take something.
+    /// A write may accept data.
     pub writable: bool,
-    /// The other end has closed, or there is an error: reads will tell.
+    /// The other end has closed, or there is an error, which reads return.
     pub hangup: bool,
 }
 
-/// Told on the reactor's thread when its descriptor becomes ready. Must not block.
+/// Called on the reactor's thread when its descriptor becomes ready. Must not block.
 pub trait Source: Send + Sync {
-    /// Readiness has changed (edges, not levels).
+    /// Handles a change of readiness (edge-triggered).
     fn ready(&self, readiness: Readiness);
 }
 
-/// The reactor. Its thread is owned by [`super::system::System`].
+/// The event loop. [`super::system::System`] owns its thread.
 pub struct Reactor {
     epoll: OwnedFd,
     wakeup: OwnedFd,
@@ -60,7 +60,7 @@ pub struct Reactor {
     next_token: AtomicU64,
 }
 
-/// Ends the watch over a descriptor when dropped.
+/// The registration of a descriptor, which ends on drop.
 pub struct Registration {
     reactor: Arc<Reactor>,
     token: u64,
@@ -69,7 +69,7 @@ pub struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let source = self.reactor.sources.lock().remove(&self.token);
-        drop(source); // outside the lock: it may hold whatever its owner likes
+        drop(source); // outside the lock, since its drop may run any code
     }
 }
 
@@ -77,7 +77,7 @@ impl Reactor {
     pub(super) fn new() -> std::io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Edge triggered: each write is an event of its own, so that the counter need not be read back.
+        // Edge triggered: each write is a separate event, so that the counter need not be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &wakeup, epoll::EventData::new_u64(WAKEUP_TOKEN), flags)?;
         Ok(Arc::new(Self {
@@ -92,11 +92,11 @@ impl Reactor {
         }))
     }
 
-    /// Tells `source` of every change of readiness of `descriptor`, until the registration is dropped. The
-    /// first call tells the readiness found.
+    /// Calls `source` for every change of readiness of `descriptor`, until the registration is dropped. The first call reports
+    /// the initial readiness.
     ///
     /// # Errors
-    /// What the system says, for example that the descriptor cannot be watched.
+    /// The errors of the system, for example that the descriptor does not support `epoll`.
     pub fn register(
         self: &Arc<Self>,
         descriptor: impl AsFd,
@@ -116,10 +116,10 @@ impl Reactor {
         self.wake();
     }
 
-    /// Ends the sleep of the thread, if it sleeps.
+    /// Wakes the thread if it sleeps.
     fn wake(&self) {
         if self.sleeping.swap(false, Ordering::SeqCst) {
-            // Fails only when the counter is full, and then the thread is being woken anyway.
+            // Fails only if the counter is full; then a wake-up is pending anyway.
             let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
         }
     }
@@ -129,7 +129,7 @@ impl Reactor {
         self.wake();
     }
 
-    /// The thread's life.
+    /// The main loop of the thread.
     pub(super) fn run(&self) {
         let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
         let mut batch = VecDeque::new();
@@ -143,15 +143,15 @@ impl Reactor {
                 self.dispatch(*event);
             }
         }
-        // Drops what the tasks hold; they are not polled any more.
+        // Drops the remaining tasks without polling them.
         let tasks = std::mem::take(&mut *self.ready.lock());
         let timers = std::mem::take(&mut *self.timers.lock());
         let sources = std::mem::take(&mut *self.sources.lock());
         drop((tasks, timers, sources));
     }
 
-    /// Sleeps until something happens. `sleeping` is set before the last look at what there is to do, and who
-    /// adds something looks at `sleeping` afterwards, so that no wake-up is lost.
+    /// Sleeps until there is work. It sets `sleeping` before the last check for work, and producers check `sleeping` after they
+    /// add work, so that no wake-up is lost.
     fn wait(&self, events: &mut Vec<epoll::Event>) {
         self.sleeping.store(true, Ordering::SeqCst);
         let timeout = if !self.ready.lock().is_empty() || self.stopping.load(Ordering::SeqCst) {

@@ -1,6 +1,6 @@
-//! Tasks: futures that are polled to their end, by one thread at a time.
+//! Tasks: futures that one thread at a time polls to completion.
 //!
-//! A task is first polled by whoever spawns it, and later by the reactor's thread whenever it was woken.
+//! The spawning thread polls a task first, and the reactor's thread polls it after each wake-up.
 //!
 //! ```text
 //!            wake                 run               wake
@@ -27,7 +27,7 @@ const DONE: u8 = 4;
 
 pub(crate) struct Task {
     state: AtomicU8,
-    /// Locked by the one thread that is in `run`, so never contended.
+    /// Locked only by the thread in `run`, so never contended.
     future: Mutex<Option<BoxFuture<'static, ()>>>,
     reactor: Arc<Reactor>,
 }
@@ -39,7 +39,7 @@ impl Task {
         Arc::new(task).run();
     }
 
-    /// Polls the task once. Only called for a task in state `QUEUED`, by who took it from the queue.
+    /// Polls the task once. Only for a task in state `QUEUED`, called by the thread that dequeued it.
     pub(crate) fn run(self: Arc<Self>) {
         self.state.store(RUNNING, Release);
         let mut slot = self.future.lock();

@@ -19,9 +19,9 @@ fn a_task_is_polled_at_once_by_its_spawner_and_then_by_the_reactor() {
     let (resolver, promise) = promise();
     let (sender, receiver) = channel::<ThreadId>();
     system.runtime().spawn(async move {
-        sender.send(std::thread::current().id()).expect("the test listens");
+        sender.send(std::thread::current().id()).expect("the receiver exists");
         promise.await;
-        sender.send(std::thread::current().id()).expect("the test listens");
+        sender.send(std::thread::current().id()).expect("the receiver exists");
     });
     assert_eq!(receiver.try_recv().expect("polled before spawn returned"), std::thread::current().id());
     resolver.resolve(());
@@ -29,7 +29,7 @@ fn a_task_is_polled_at_once_by_its_spawner_and_then_by_the_reactor() {
 }
 
 #[test]
-fn wake_ups_from_many_threads_are_all_seen_and_no_task_runs_twice_at_once() {
+fn no_wakeup_is_lost_and_no_task_runs_twice_at_once() {
     const ROUNDS: usize = 3000;
     let system = system();
     let (done, end) = channel();
@@ -41,7 +41,7 @@ fn wake_ups_from_many_threads_are_all_seen_and_no_task_runs_twice_at_once() {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
             let ended = left.fetch_sub(1, Ordering::SeqCst) == 1;
             if ended {
-                done.send(()).expect("the test listens");
+                done.send(()).expect("the receiver exists");
             } else {
                 wakers.lock().push(context.waker().clone());
             }
@@ -53,7 +53,7 @@ fn wake_ups_from_many_threads_are_all_seen_and_no_task_runs_twice_at_once() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // Ends when all four tasks have given their waker for the last time.
+                // Ends when all four tasks have stopped waking each other.
                 let mut idle = Instant::now();
                 while idle.elapsed() < Duration::from_millis(500) {
                     let taken = std::mem::take(&mut *wakers.lock());
@@ -82,29 +82,29 @@ fn timers_fire_in_order_and_not_early() {
         let (sender, sleep) = (sender.clone(), system.runtime().sleep(Duration::from_millis(time_ms)));
         system.runtime().spawn(async move {
             sleep.await;
-            sender.send((time_ms, begun.elapsed())).expect("the test listens");
+            sender.send((time_ms, begun.elapsed())).expect("the receiver exists");
         });
     }
-    let fired: Vec<_> = (0..5).map(|_| receiver.recv().expect("all fire")).collect();
+    let fired: Vec<_> = (0..5).map(|_| receiver.recv().expect("all timers fire")).collect();
     assert_eq!(fired.iter().map(|(time_ms, _)| *time_ms).collect::<Vec<_>>(), [0, 10, 10, 25, 40]);
     assert!(fired.iter().all(|(time_ms, elapsed)| *elapsed >= Duration::from_millis(*time_ms)));
 }
 
 #[test]
-fn a_time_limit_ends_what_never_ends() {
+fn a_time_limit_ends_a_pending_future() {
     let system = system();
     let (sender, receiver) = channel();
     let runtime = system.runtime().clone();
     system.runtime().spawn(async move {
         let ended = runtime.timeout(Duration::from_millis(5), std::future::pending::<()>()).await;
         let quick = runtime.timeout(Duration::from_secs(60), async { 7 }).await;
-        sender.send((ended, quick)).expect("the test listens");
+        sender.send((ended, quick)).expect("the receiver exists");
     });
     assert_eq!(receiver.recv().expect("the limit passes"), (None, Some(7)));
 }
 
 #[test]
-fn blocking_calls_hold_up_nothing_and_are_never_lost() {
+fn blocking_calls_block_no_tasks_and_are_never_lost() {
     let system = system();
     let count = Arc::new(AtomicUsize::new(0));
     let (sender, receiver) = channel();
@@ -119,7 +119,7 @@ fn blocking_calls_hold_up_nothing_and_are_never_lost() {
             let _ = sender.send(());
         });
     }
-    receiver.recv_timeout(Duration::from_secs(5)).expect("results come back");
+    receiver.recv_timeout(Duration::from_secs(5)).expect("the results arrive");
     let panicked = system.runtime().block(|| panic!("on purpose"));
     drop(panicked);
     system.stop();
@@ -128,19 +128,19 @@ fn blocking_calls_hold_up_nothing_and_are_never_lost() {
 }
 
 #[test]
-fn a_task_that_panics_harms_no_other() {
+fn a_task_that_panics_affects_no_other() {
     let system = system();
     let (sender, receiver) = channel();
     system.runtime().spawn(async { panic!("on purpose") });
     let sleep = system.runtime().sleep(Duration::from_millis(1));
     system.runtime().spawn(async move {
         sleep.await;
-        sender.send(()).expect("the test listens");
+        sender.send(()).expect("the receiver exists");
     });
-    receiver.recv_timeout(Duration::from_secs(5)).expect("the reactor goes on");
+    receiver.recv_timeout(Duration::from_secs(5)).expect("the reactor continues");
 }
 
-/// The reactor's thread may use no time while there is nothing to do: not even one wake-up in half a second.
+/// The reactor's thread may use no processor time while idle: not even one wake-up in half a second.
 #[test]
 fn an_idle_reactor_sleeps() {
     let system = system();
@@ -149,11 +149,12 @@ fn an_idle_reactor_sleeps() {
     let sleep = system.runtime().sleep(Duration::from_millis(1));
     system.runtime().spawn(async move {
         sleep.await;
-        sender.send(thread()).expect("the test listens");
+        sender.send(thread()).expect("the receiver exists");
     });
     let thread = receiver.recv().expect("runs on the reactor");
     let switches = || {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("it lives");
+        let status =
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("the thread runs");
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).expect("Linux");
         line.split_whitespace().last().and_then(|count| count.parse::<u64>().ok()).expect("a number")
     };

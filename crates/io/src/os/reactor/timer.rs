@@ -1,4 +1,4 @@
-//! Deadlines and who waits for them.
+//! Timers of the event loop.
 
 use super::Reactor;
 use crate::os::clock::monotonic;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A deadline, and a number that keeps equal deadlines apart.
+/// A deadline, and a number that distinguishes equal deadlines.
 type Key = (Duration, u64);
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ impl Timers {
         self.waiting.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Takes out what is due. The clock is read only when there are timers.
+    /// Removes the due timers. Reads the clock only if there are timers.
     pub(super) fn due(&mut self, now: impl Fn() -> Duration) -> Vec<Waker> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -33,7 +33,7 @@ impl Timers {
     }
 }
 
-/// Ends at its deadline.
+/// Completes at its deadline.
 pub(in crate::os) struct Sleep {
     reactor: Arc<Reactor>,
     deadline: Duration,
@@ -61,7 +61,7 @@ impl Future for Sleep {
         let replaced = timers.waiting.insert(key, context.waker().clone());
         let first = timers.next() == Some(self.deadline);
         drop(timers);
-        drop(replaced); // outside the lock: it may be the last that holds a task, and so other timers
+        drop(replaced); // outside the lock, since its drop may drop a task with other timers
         if first && self.key.is_none() {
             self.reactor.wake();
         }

@@ -1,6 +1,4 @@
-//! A nonblocking descriptor whose readiness can be awaited.
-//!
-//! At most one task waits to read and one to write at a time.
+//! A nonblocking descriptor with awaitable readiness, for at most one reading and one writing task.
 
 use super::{Edge, Reactor, Readiness, Registration, Source};
 use rustix::io::Errno as OsErrno;
@@ -30,19 +28,19 @@ impl Source for Edges {
     }
 }
 
-/// A nonblocking descriptor under the reactor's watch.
+/// A nonblocking descriptor registered with the reactor.
 pub struct Watched<D> {
-    // Before the descriptor, so that the watch ends before the descriptor is closed.
+    // Declared first, so that the registration ends before the descriptor is closed.
     _registration: Registration,
     edges: Arc<Edges>,
     descriptor: D,
 }
 
 impl<D: AsFd> Watched<D> {
-    /// Watches `descriptor`, which must be nonblocking.
+    /// Registers `descriptor`, which must be nonblocking.
     ///
     /// # Errors
-    /// When the system cannot watch it.
+    /// The system cannot watch it.
     pub fn new(reactor: &Arc<Reactor>, descriptor: D) -> std::io::Result<Self> {
         let edges = Arc::new(Edges::default());
         let registration = reactor.register(&descriptor, edges.clone())?;
@@ -54,10 +52,10 @@ impl<D: AsFd> Watched<D> {
         &self.descriptor
     }
 
-    /// Makes `attempt` each time the descriptor may be readable, until it does not say `WouldBlock`.
+    /// Calls `attempt` each time the descriptor may be readable, until the result is not `WouldBlock`.
     ///
     /// # Errors
-    /// Any other error of the attempt.
+    /// Any other error of `attempt`.
     pub async fn read_with<T>(
         &self,
         mut attempt: impl FnMut(&D) -> std::io::Result<T>,
@@ -72,25 +70,25 @@ impl<D: AsFd> Watched<D> {
         }
     }
 
-    /// Waits until a write may take something, after one that would have blocked.
+    /// Waits until the descriptor may be writable, after a write that would have blocked.
     pub async fn writable(&self) {
         self.edges.write.take().await;
     }
 
-    /// Reads from a stream into `first`, and what does not fit it into `second`; 0 at the end of the stream.
+    /// Reads from a stream into `first`, and further bytes into `second`; 0 at the end of the stream.
     ///
     /// # Errors
-    /// What the system says.
+    /// The errors of the system.
     pub async fn read(&self, first: &mut [u8], second: &mut [u8]) -> std::io::Result<usize> {
-        let room = first.len() + second.len();
+        let size = first.len() + second.len();
         loop {
             self.edges.read.take().await;
             let slices = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
             match rustix::io::readv(&self.descriptor, slices) {
                 Ok(count) => {
-                    // A short read has emptied the socket (epoll(7)), so the next edge tells of more; but
-                    // the end of the stream, once told, is not told again.
-                    if count == room || self.edges.hangup.load(Ordering::Acquire) {
+                    // A short read has drained the socket (epoll(7)), so a new edge reports more data; but the end of the stream
+                    // is reported only once.
+                    if count == size || self.edges.hangup.load(Ordering::Acquire) {
                         self.edges.read.remain();
                     }
                     return Ok(count);

@@ -35,7 +35,7 @@ fn note(journal: &mut Journal, versions: std::ops::Range<u64>) {
 }
 
 #[test]
-fn what_was_written_is_found_in_order_until_it_is_safe() {
+fn written_records_are_found_in_order_until_they_are_durable() {
     let dir = TempDir::new().expect("a directory");
     let (mut journal, noted) = open(&dir, CONTAINER);
     assert_eq!(noted, []);
@@ -44,7 +44,7 @@ fn what_was_written_is_found_in_order_until_it_is_safe() {
         note(&mut journal, first..first + 3);
         journal.begin_sync();
         note(&mut journal, first + 3..first + 5);
-        // A process that dies meanwhile.
+        // The process fails here.
         let (_, noted) = open(&dir, CONTAINER);
         let before = if turn == 0 { 0..0 } else { first - 7..first - 5 };
         assert_eq!(noted, before.chain(first..first + 5).collect::<Vec<_>>());
@@ -65,7 +65,7 @@ fn what_was_written_is_found_in_order_until_it_is_safe() {
 }
 
 #[test]
-fn a_record_that_was_cut_off_or_damaged_ends_it() {
+fn an_incomplete_or_damaged_record_ends_the_journal() {
     let dir = TempDir::new().expect("a directory");
     let (mut journal, _) = open(&dir, CONTAINER);
     note(&mut journal, 1..4);
@@ -76,7 +76,7 @@ fn a_record_that_was_cut_off_or_damaged_ends_it() {
         let (_, noted) = open(&dir, CONTAINER);
         assert!(noted.len() < 3 && noted == [1, 2, 3][..noted.len()], "{size}: {noted:?}");
     }
-    // The last four bytes of the header mean nothing.
+    // The last four bytes of the header are unused.
     for byte in (0..28).chain(HEADER_SIZE..whole.len()) {
         let mut damaged = whole.clone();
         damaged[byte] ^= 4;
@@ -87,7 +87,7 @@ fn a_record_that_was_cut_off_or_damaged_ends_it() {
 }
 
 #[test]
-fn what_is_of_another_container_is_not_found() {
+fn records_of_another_container_are_ignored() {
     let dir = TempDir::new().expect("a directory");
     assert_eq!(count(&dir), 0);
     let (mut journal, _) = open(&dir, CONTAINER);

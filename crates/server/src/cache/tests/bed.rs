@@ -375,13 +375,13 @@ impl Bed {
 
     /// Files that the coordinators have in memory.
     pub(super) fn files_in_memory(&self) -> usize {
-        self.net.nodes.lock().iter().flatten().map(|node| node.cache.files.count()).sum()
+        self.net.nodes.lock().iter().flatten().map(|node| node.cache.base.files.count()).sum()
     }
 
     /// Dirty bytes on all nodes.
     pub(super) fn dirty_bytes(&self) -> u64 {
         let nodes = self.net.nodes.lock();
-        nodes.iter().flatten().map(|node| node.cache.parts.extents.space(View::Cache).dirty).sum()
+        nodes.iter().flatten().map(|node| node.cache.extents.space(View::Cache).dirty).sum()
     }
 
     /// A client on a node.

@@ -62,7 +62,7 @@ fn dirty_bytes_that_rot_are_said_to_be_lost() {
     let fault = bed.run(async move { client.read(b"file").await }).expect_err("they are nowhere");
     assert_eq!(fault.errno, Errno::EIO);
     let lost = format!("bytes {start} to {} of file are lost", start + BLOCK_SIZE as u64 - 1);
-    assert!(fault.message.contains(&lost), "{fault}");
+    assert!(fault.to_string().contains(&lost), "{fault}");
     let receipt = bed.drain(true);
     assert!(
         matches!(&receipt.files[0].outcome, FileOutcome::Missing(why) if why.contains(&lost)),

@@ -2,6 +2,7 @@
 
 mod basic;
 mod bed;
+mod change_detection;
 mod damaged;
 mod ends;
 mod faults;
@@ -12,6 +13,5 @@ mod paths;
 mod power;
 mod random;
 mod rounds;
-mod signs;
 mod sparse;
 mod times;

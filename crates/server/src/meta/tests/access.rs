@@ -1,4 +1,4 @@
-//! Access times of files, told with closes.
+//! Access times of files, which clients send with closes.
 
 use super::client::Client;
 use super::run;
@@ -9,7 +9,7 @@ use tameike_core::{FileKind, InodeId, Timestamp};
 const ROOT: InodeId = InodeId::ROOT;
 const LONG_AGO: Timestamp = Timestamp { seconds: 77, nanoseconds: 5 };
 
-/// Runs `work` on a file that is open as number 1, and was read at a time that is passed, too.
+/// Runs `work` on a file that is open as number 1, with the time of a read.
 fn with_read(work: impl AsyncFnOnce(&Client, InodeId, Timestamp)) {
     let world = World::new(11, &[true; 3]);
     run(&world, async |client| {
@@ -28,13 +28,13 @@ async fn set_access_time(client: &Client, inode: InodeId, time: Timestamp) {
 }
 
 #[test]
-fn a_read_that_counts_is_the_last_access_and_changes_nothing_else() {
+fn a_read_sets_only_the_access_time() {
     with_read(async |client, inode, read| {
         let before = client.stat(inode).await.unwrap();
         client.close_read(inode, 1, read).await.unwrap();
         let after = client.stat(inode).await.unwrap();
         assert_eq!(after, tameike_core::Attr { atime: read, ..before });
-        // The next one does not count.
+        // The next read does not count (relatime).
         client.open(inode, 2).await.unwrap();
         client.close_read(inode, 2, client.now()).await.unwrap();
         assert_eq!(client.stat(inode).await.unwrap(), after);
@@ -42,7 +42,7 @@ fn a_read_that_counts_is_the_last_access_and_changes_nothing_else() {
 }
 
 #[test]
-fn what_happened_between_read_and_close_does_not_hide_the_read() {
+fn a_write_between_read_and_close_does_not_hide_the_read() {
     with_read(async |client, inode, read| {
         client.write_inline(inode, 0, b"changed").await.unwrap();
         client.close_read(inode, 1, read).await.unwrap();
@@ -50,9 +50,9 @@ fn what_happened_between_read_and_close_does_not_hide_the_read() {
     });
 }
 
-/// Who keeps access times, as backup programs do, sets them back after reading, to what they were.
+/// Backup programs restore access times after reading.
 #[test]
-fn a_time_that_was_set_after_the_read_stands() {
+fn an_access_time_set_after_the_read_remains() {
     for write_after in [false, true] {
         with_read(async |client, inode, read| {
             set_access_time(client, inode, LONG_AGO).await;
@@ -62,7 +62,7 @@ fn a_time_that_was_set_after_the_read_stands() {
             }
             client.close_read(inode, 1, read).await.unwrap();
             assert_eq!(client.stat(inode).await.unwrap().atime, LONG_AGO);
-            // A later read counts, also through an open from before.
+            // A later read counts, also through an earlier open.
             client.open(inode, 2).await.unwrap();
             client.pass_time().await;
             client.close_read(inode, 2, client.now()).await.unwrap();
@@ -72,7 +72,7 @@ fn a_time_that_was_set_after_the_read_stands() {
 }
 
 #[test]
-fn a_close_that_comes_again_or_after_the_file_is_gone_says_nothing() {
+fn repeated_closes_and_closes_of_removed_files_are_ignored() {
     with_read(async |client, inode, read| {
         client.close(inode, 1).await.unwrap();
         let before = client.stat(inode).await.unwrap();

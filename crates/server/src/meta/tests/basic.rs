@@ -1,4 +1,4 @@
-//! What one client asks, on clusters of several shapes.
+//! Requests of one client, on several cluster configurations.
 
 use super::check::{orphans, tables};
 use super::client::{Client, new};
@@ -23,7 +23,7 @@ fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {
 }
 
 #[test]
-fn names_are_made_found_listed_and_removed() {
+fn names_are_created_found_listed_and_removed() {
     for world in clusters() {
         run(&world, async |client| {
             let dir = client.create(ROOT, "dir", DIR).await.unwrap();
@@ -79,7 +79,7 @@ fn links_and_renames_cross_nodes() {
             }
             assert_eq!(errno(client.link(target, dirs[1], "link").await), Errno::EEXIST);
             for pair in dirs.windows(2) {
-                // The same inode under both names: nothing happens.
+                // Both names refer to the same inode: the rename does nothing.
                 client.rename((pair[0], "link"), (pair[1], "link"), RenameMode::Replace).await.unwrap();
                 assert_eq!(client.lookup(pair[0], "link").await.unwrap(), target);
                 let other = client.create(pair[1], "other", FILE).await.unwrap();
@@ -95,7 +95,7 @@ fn links_and_renames_cross_nodes() {
                 assert!(before[0] < swapped[0] && before[1] < swapped[1], "{before:?} {swapped:?}");
                 client.pass_time().await;
                 rename(RenameMode::Replace).await.unwrap();
-                assert!(client.stat(other).await.unwrap().ctime > swapped[1], "what is renamed changes");
+                assert!(client.stat(other).await.unwrap().ctime > swapped[1], "a rename updates the ctime");
                 assert_eq!(client.lookup(pair[1], "other").await.unwrap().inode, other);
                 assert_eq!(errno(client.lookup(pair[0], "link").await), Errno::ENOENT);
             }
@@ -150,7 +150,7 @@ fn an_open_file_outlives_its_names() {
             assert_eq!(client.stat(inode).await.unwrap().nlink, 0);
             assert_eq!(client.open(inode, 2).await.unwrap().content.unwrap().as_slice(), b"still here");
             client.close(inode, 2).await.unwrap();
-            assert_eq!(client.content(inode).await.unwrap(), b"still here", "it is open once more");
+            assert_eq!(client.content(inode).await.unwrap(), b"still here", "another open remains");
             client.close(inode, 1).await.unwrap();
             assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
@@ -164,9 +164,9 @@ fn an_open_file_outlives_its_names() {
     }
 }
 
-/// A close whose answer was lost is told again: it once would have counted twice, had it been told twice.
+/// A client repeats a close whose reply was lost. Regression: the home counted it twice.
 #[test]
-fn a_close_that_is_told_again_counts_once() {
+fn a_repeated_close_counts_once() {
     for world in clusters() {
         let inode = run_open(&world);
         run(&world, async |client| {
@@ -174,24 +174,24 @@ fn a_close_that_is_told_again_counts_once() {
             client.close(inode, 2).await.unwrap();
             client.close(inode, 2).await.unwrap();
             assert_eq!(client.stat(inode).await.unwrap().nlink, 0, "one open is left");
-            client.tell_closes(inode, &[2, 7, 1], &[]).await.unwrap();
+            client.send_closes(inode, &[2, 7, 1], &[]).await.unwrap();
             assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
     }
 }
 
-/// A home counted an open for ever when the node had not heard of it: the file's space was never given back.
+/// Regression: a home counted an open forever if the node had not got the reply, and never freed the file's space.
 #[test]
-fn an_open_that_was_given_up_counts_no_more_and_never_will() {
+fn a_cancelled_open_is_not_counted() {
     for world in clusters() {
         let inode = run_open(&world);
         run(&world, async |client| {
             client.open(inode, 2).await.unwrap();
-            client.tell_closes(inode, &[1], &[2, 3]).await.unwrap();
+            client.send_closes(inode, &[1], &[2, 3]).await.unwrap();
             assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
             let named = client.create(ROOT, "named", FILE).await.unwrap();
-            client.tell_closes(named, &[], &[4]).await.unwrap();
-            assert_eq!(errno(client.open(named, 4).await), Errno::ESTALE, "it comes late");
+            client.send_closes(named, &[], &[4]).await.unwrap();
+            assert_eq!(errno(client.open(named, 4).await), Errno::ESTALE, "its request arrives late");
             client.unlink(ROOT, "named").await.unwrap();
             assert_eq!(errno(client.stat(named).await), Errno::ESTALE);
             let entry = super::client::name(ROOT, "late");
@@ -222,7 +222,7 @@ fn run_open(world: &Arc<World>) -> InodeId {
 }
 
 #[test]
-fn small_files_live_in_their_inode_until_they_outgrow_it() {
+fn small_files_are_inline_until_they_outgrow_the_inode() {
     for world in clusters() {
         run(&world, async |client| {
             let inode = client.create(ROOT, "file", FILE).await.unwrap();
@@ -314,7 +314,7 @@ fn extended_attributes_are_kept_with_their_inode() {
 }
 
 #[test]
-fn a_crowded_directory_goes_wide_and_keeps_all_names() {
+fn a_crowded_directory_is_sharded_and_keeps_all_names() {
     let world = World::new(6, &[true; 3]);
     let dir = run(&world, async |client| {
         let dir = client.create(ROOT, "crowd", DIR).await.unwrap();

@@ -1,4 +1,4 @@
-//! What must hold of the tables of all nodes whenever nothing is under way.
+//! Checks that the tables of all nodes are consistent while no operation is pending.
 
 use super::world::World;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,22 +24,22 @@ struct Name {
     target: Target,
 }
 
-/// Panics when a record is where it should not be, or records contradict each other.
+/// Panics if a record is on the wrong node, or records contradict each other.
 pub(super) fn check(world: &World) {
     let (mut inodes, mut names, mut children) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
     for node in 0..world.count() {
         for (prefix, what) in [
-            (prefix::INTENT, "an operation that is not ended"),
+            (prefix::INTENT, "a pending operation"),
             (prefix::TREE_LOCK, "the lock on the tree"),
-            (prefix::ORPHAN, "an inode without names"),
-            (prefix::TRUNCATION, "units to be cut"),
+            (prefix::ORPHAN, "an unlinked inode"),
+            (prefix::TRUNCATION, "a pending truncation"),
         ] {
-            assert!(rows(world, node, prefix).is_empty(), "node {node} is left with {what}");
+            assert!(rows(world, node, prefix).is_empty(), "node {node} still has {what}");
         }
         let mut counts = [0; View::ALL.len()];
         for (key, value) in rows(world, node, prefix::INODE) {
             let inode = InodeId(number(&key[1..]));
-            assert_eq!(world.cluster.inode_home(inode), NodeId(node as u32), "{inode} is where it belongs");
+            assert_eq!(world.cluster.inode_home(inode), NodeId(node as u32), "home of {inode}");
             inodes.insert(inode, decode::<InodeRecord>(&value).unwrap());
             counts[inode.view().index()] += 1;
         }
@@ -61,15 +61,15 @@ pub(super) fn check(world: &World) {
     check_tree(&inodes);
     for node in 0..world.count() {
         for inode in world.units(node).keys() {
-            assert!(inodes.contains_key(inode), "node {node} keeps units of {inode}, which is removed");
+            assert!(inodes.contains_key(inode), "node {node} has units of the removed {inode}");
         }
         world.service(node).assert_idle();
     }
     for (dir, node) in children.keys() {
         let sealed = children[&(*dir, *node)].sealed.is_some();
-        assert!(!(sealed && inodes.contains_key(dir)), "{dir} is closed on node {node}, but not removed");
+        assert!(!(sealed && inodes.contains_key(dir)), "{dir} is sealed on node {node}, but not removed");
         let home = world.cluster.inode_home(*dir).0 as usize;
-        assert!(!(sealed && home == *node), "what closed {dir} is still there, its inode is not");
+        assert!(!(sealed && home == *node), "the seal of {dir} remains after its inode was removed");
     }
 }
 
@@ -98,7 +98,7 @@ fn check_links(inodes: &BTreeMap<InodeId, InodeRecord>, names: &[Name]) {
     for Name { dir, target } in names {
         let record = inodes.get(&target.inode);
         let record =
-            record.unwrap_or_else(|| panic!("a name in {dir} says {}, which is not there", target.inode));
+            record.unwrap_or_else(|| panic!("a name in {dir} refers to the missing {}", target.inode));
         assert_eq!(record.kind, target.kind);
         assert!(inodes.get(dir).is_some_and(|dir| dir.kind == FileKind::Directory), "{dir} has entries");
         if record.kind == FileKind::Directory {
@@ -124,14 +124,14 @@ fn check_tree(inodes: &BTreeMap<InodeId, InodeRecord>) {
     }
 }
 
-/// All records that the nodes' tables hold, but for what only says which numbers are used.
+/// Returns all records of the nodes' tables.
 pub(super) fn tables(world: &World) -> Vec<Rows> {
     (0..world.count())
         .map(|node| world.ledger(node).read(|table| table.scan(&[1], &[255], usize::MAX)).unwrap())
         .collect()
 }
 
-/// Inodes without names that are kept for who has them open.
+/// Returns the unlinked inodes, which are kept while they are open.
 pub(super) fn orphans(world: &World) -> Vec<InodeId> {
     (0..world.count()).flat_map(|node| world.ledger(node).read(query::orphans).unwrap()).collect()
 }

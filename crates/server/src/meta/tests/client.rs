@@ -1,4 +1,4 @@
-//! What a client does with the service: finds the right node, gathers directories.
+//! A client of the service: selects the home of a request, and merges the parts of sharded directories.
 
 use super::world::World;
 use std::sync::Arc;
@@ -27,7 +27,6 @@ impl Client {
         self.world.machine.runtime_of(0).now()
     }
 
-    /// Lets the clocks go on.
     pub(super) async fn pass_time(&self) {
         self.world.machine.runtime_of(0).sleep(std::time::Duration::from_millis(1)).await;
     }
@@ -39,7 +38,7 @@ impl Client {
         }
     }
 
-    /// Asks the home of an entry, believing that directories are narrow until told otherwise.
+    /// Sends a request to the home of an entry. Assumes that directories are not sharded until a reply says otherwise.
     pub(super) async fn ask_home(
         &self,
         entry: &EntryName,
@@ -50,7 +49,7 @@ impl Client {
             let home = self.world.cluster.entry_home(entry.dir, entry.offset(), wide);
             match self.ask(home, request(wide)).await? {
                 MetaReply::Width { wide: actual } => {
-                    assert_ne!(actual, wide, "told to ask as it did");
+                    assert_ne!(actual, wide, "the reply repeats the sender's value");
                     wide = actual;
                 }
                 reply => return Ok(reply),
@@ -167,11 +166,11 @@ impl Client {
     }
 
     pub(super) async fn close(&self, inode: InodeId, open: u64) -> Result<()> {
-        self.tell_closes(inode, &[open], &[]).await
+        self.send_closes(inode, &[open], &[]).await
     }
 
-    /// Tells the home of an inode.
-    pub(super) async fn tell_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
+    /// Sends closes and cancelled opens to the home of an inode.
+    pub(super) async fn send_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
         let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
         let undone = undone.iter().copied().map(OpenId).collect();
         self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone, asked: Vec::new() })
@@ -179,7 +178,7 @@ impl Client {
             .map(|_| ())
     }
 
-    /// Closes a file that was read.
+    /// Closes a file, with the time of its last read.
     pub(super) async fn close_read(&self, inode: InodeId, open: u64, time: Timestamp) -> Result<()> {
         let opens = vec![Closed { open: OpenId(open), read: Some(time) }];
         let close = MetaRequest::Close { node: self.node, opens, undone: Vec::new(), asked: Vec::new() };
@@ -204,7 +203,7 @@ impl Client {
         Ok(stat)
     }
 
-    /// Attributes as a program sees them.
+    /// Returns attributes as a program sees them.
     pub(super) async fn stat(&self, inode: InodeId) -> Result<Attr> {
         let mut attr = match self.on_inode(inode, MetaRequest::GetAttr { inode }).await? {
             MetaReply::Node(node) => node.attr,
@@ -219,7 +218,7 @@ impl Client {
         Ok(attr)
     }
 
-    /// All names of a directory, in the order of their offsets, read `limit` at a time.
+    /// Reads all names of a directory, `limit` per request, ordered by offset.
     pub(super) async fn read_dir(&self, dir: InodeId, limit: u32) -> Result<Vec<DirEntry>> {
         let home = self.world.cluster.children_home(dir);
         let wide = self.part(home, dir).await?.wide;

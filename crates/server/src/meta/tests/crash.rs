@@ -1,9 +1,9 @@
-//! Every operation, cut off at every message between nodes and at every write to a log, by the death of each
-//! node: afterwards it has happened in whole or not at all, and nothing is left of it.
+//! Atomicity: a crash of each node at every message and at every log write of an operation. Afterwards the operation has taken full
+//! effect or none, and leaves nothing behind.
 
 use super::check::check;
 use super::client::{Client, name, new};
-use super::world::{Doom, World};
+use super::world::{CrashPoint, World};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::NARROW_ENTRIES_MAX;
@@ -12,15 +12,14 @@ use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
 const NODES: usize = 3;
 
-/// What all operations start from.
-struct Stage {
-    /// Directories whose children lie on different nodes.
+struct Setup {
+    /// Directories with entries on different nodes.
     dirs: [InodeId; NODES],
     file: Target,
     sub: Target,
 }
 
-async fn stage(client: &Client) -> Stage {
+async fn setup(client: &Client) -> Setup {
     let mut dirs = [InodeId::ROOT; NODES];
     for number in 0.. {
         let dir = client.create(InodeId::ROOT, &format!("dir{number}"), FileKind::Directory).await.unwrap();
@@ -42,166 +41,165 @@ async fn stage(client: &Client) -> Stage {
     client.create(dirs[1], "empty", FileKind::Directory).await.unwrap();
     let file = Target { inode: file, kind: FileKind::File };
     let sub = Target { inode: sub, kind: FileKind::Directory };
-    // Now the inode of a name may be elsewhere than the name.
+    // After this, a name and its inode may be on different nodes.
     client.link(file, dirs[2], "link").await.unwrap();
     client.rename((dirs[1], "other"), (dirs[0], "moved"), RenameMode::Replace).await.unwrap();
     client.rename((dirs[1], "empty"), (dirs[2], "empty"), RenameMode::Replace).await.unwrap();
-    Stage { dirs, file, sub }
+    Setup { dirs, file, sub }
 }
 
-type Work = fn(Client, Arc<Stage>) -> futures_util::future::BoxFuture<'static, Result<()>>;
+type Work = fn(Client, Arc<Setup>) -> futures_util::future::BoxFuture<'static, Result<()>>;
 
 macro_rules! work {
-    (|$client:ident, $stage:ident| $work:expr) => {
-        |$client, $stage| Box::pin(async move { $work.await.map(|_| ()) })
+    (|$client:ident, $setup:ident| $work:expr) => {
+        |$client, $setup| Box::pin(async move { $work.await.map(|_| ()) })
     };
 }
 
-/// Names and what they say in all directories of the stage.
-type Picture = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
+type Listing = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
 
-async fn picture(client: &Client, stage: &Stage) -> Picture {
-    let mut picture = Vec::new();
-    for dir in stage.dirs.into_iter().chain([stage.sub.inode, InodeId::ROOT]) {
+async fn listing(client: &Client, setup: &Setup) -> Listing {
+    let mut listing = Vec::new();
+    for dir in setup.dirs.into_iter().chain([setup.sub.inode, InodeId::ROOT]) {
         let names = client.read_dir(dir, 500).await.ok();
-        picture
+        listing
             .push(names.map(|names| names.into_iter().map(|name| (name.name, name.target.inode)).collect()));
     }
-    picture
+    listing
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Cut {
-    Message(Doom),
-    /// The node's log fails after this many writes, then it dies.
-    Write(Doom),
+enum CrashAt {
+    Message(CrashPoint),
+    /// The node's log fails after this many writes, then the node crashes.
+    Write(CrashPoint),
 }
 
-/// Runs `work` with a cut; the names before, after, how it ended, and how many messages it took.
-fn run(work: Work, cut: Option<Cut>) -> (Picture, Picture, Result<()>, u64) {
+/// Runs `work` with a crash. Returns the names before and after, the result, and the number of messages.
+fn run(work: Work, crash: Option<CrashAt>) -> (Listing, Listing, Result<()>, u64) {
     let world = World::new(7, &[true; NODES]);
     let client = super::client(&world);
-    let stage = Arc::new(world.machine.run(stage(&client)));
+    let setup = Arc::new(world.machine.run(setup(&client)));
     world.machine.finish();
-    let before = world.machine.run(picture(&client, &stage));
-    world.doom(match cut {
-        Some(Cut::Message(doom)) => Some(doom),
+    let before = world.machine.run(listing(&client, &setup));
+    world.crash_point(match crash {
+        Some(CrashAt::Message(crash_point)) => Some(crash_point),
         _ => None,
     });
-    if let Some(Cut::Write(doom)) = cut {
-        world.faults[doom.node].after(doom.event);
+    if let Some(CrashAt::Write(crash_point)) = crash {
+        world.faults[crash_point.node].after(crash_point.event);
     }
-    let result = world.machine.run(work(client.clone(), stage.clone()));
-    if let Some(Cut::Write(doom)) = cut {
-        world.kill(doom.node);
+    let result = world.machine.run(work(client.clone(), setup.clone()));
+    if let Some(CrashAt::Write(crash_point)) = crash {
+        world.kill(crash_point.node);
     }
     let events = world.events();
-    if cut.is_none() {
+    if crash.is_none() {
         world.machine.finish();
     }
     world.heal();
     check(&world);
-    let after = world.machine.run(picture(&client, &stage));
+    let after = world.machine.run(listing(&client, &setup));
     (before, after, result, events)
 }
 
-/// Cuts `work` off in every way.
+/// Runs `work` with a crash at every point.
 fn walk(work: Work) {
     let (before, done, result, events) = run(work, None);
-    result.expect("undisturbed it succeeds");
-    let check = |cut| {
-        let (_, after, result, _) = run(work, Some(cut));
+    result.expect("it succeeds without a crash");
+    let check = |crash| {
+        let (_, after, result, _) = run(work, Some(crash));
         let whole = after == done || after == before;
-        assert!(whole, "{cut:?}: ended as {result:?}\nbefore {before:?}\ndone {done:?}\nafter {after:?}");
+        assert!(whole, "{crash:?}: ended as {result:?}\nbefore {before:?}\ndone {done:?}\nafter {after:?}");
         after == done
     };
     let mut ends = [false; 2];
     for node in 0..NODES {
         for event in 0..=events {
-            ends[usize::from(check(Cut::Message(Doom { node, event })))] = true;
+            ends[usize::from(check(CrashAt::Message(CrashPoint { node, event })))] = true;
         }
         for event in 0..12 {
-            ends[usize::from(check(Cut::Write(Doom { node, event })))] = true;
+            ends[usize::from(check(CrashAt::Write(CrashPoint { node, event })))] = true;
         }
     }
-    assert_eq!(ends, [true; 2], "some cuts come before the decision and some after");
+    assert_eq!(ends, [true; 2], "some crashes come before the decision and some after");
 }
 
 #[test]
-fn unlink_of_an_inode_elsewhere() {
-    walk(work!(|client, stage| client.unlink(stage.dirs[0], "moved")));
-    walk(work!(|client, stage| client.unlink(stage.dirs[2], "link")));
+fn unlink_of_an_inode_on_another_node() {
+    walk(work!(|client, setup| client.unlink(setup.dirs[0], "moved")));
+    walk(work!(|client, setup| client.unlink(setup.dirs[2], "link")));
 }
 
 #[test]
-fn link_of_an_inode_elsewhere() {
-    walk(work!(|client, stage| client.link(stage.file, stage.dirs[1], "new")));
+fn link_of_an_inode_on_another_node() {
+    walk(work!(|client, setup| client.link(setup.file, setup.dirs[1], "new")));
 }
 
 #[test]
-fn rmdir_with_children_elsewhere() {
-    walk(work!(|client, stage| client.rmdir(stage.dirs[0], "sub")));
-    walk(work!(|client, stage| client.rmdir(stage.dirs[2], "empty")));
+fn rmdir_with_children_on_other_nodes() {
+    walk(work!(|client, setup| client.rmdir(setup.dirs[0], "sub")));
+    walk(work!(|client, setup| client.rmdir(setup.dirs[2], "empty")));
 }
 
 #[test]
 fn rename_of_a_file_over_another() {
-    walk(work!(|client, stage| client.rename(
-        (stage.dirs[0], "file"),
-        (stage.dirs[1], "new"),
+    walk(work!(|client, setup| client.rename(
+        (setup.dirs[0], "file"),
+        (setup.dirs[1], "new"),
         RenameMode::Replace
     )));
-    walk(work!(|client, stage| async {
-        let rename = client.rename((stage.dirs[2], "link"), (stage.dirs[0], "moved"), RenameMode::Replace);
+    walk(work!(|client, setup| async {
+        let rename = client.rename((setup.dirs[2], "link"), (setup.dirs[0], "moved"), RenameMode::Replace);
         rename.await
     }));
 }
 
 #[test]
 fn rename_of_a_directory_over_another() {
-    walk(work!(|client, stage| client.rename(
-        (stage.dirs[0], "sub"),
-        (stage.dirs[2], "empty"),
+    walk(work!(|client, setup| client.rename(
+        (setup.dirs[0], "sub"),
+        (setup.dirs[2], "empty"),
         RenameMode::Replace
     )));
-    walk(work!(|client, stage| client.rename(
-        (stage.dirs[2], "empty"),
-        (stage.dirs[1], "new"),
+    walk(work!(|client, setup| client.rename(
+        (setup.dirs[2], "empty"),
+        (setup.dirs[1], "new"),
         RenameMode::NoReplace
     )));
 }
 
 #[test]
 fn exchange_of_a_file_and_a_directory() {
-    walk(work!(|client, stage| client.rename(
-        (stage.dirs[0], "sub"),
-        (stage.dirs[2], "link"),
+    walk(work!(|client, setup| client.rename(
+        (setup.dirs[0], "sub"),
+        (setup.dirs[2], "link"),
         RenameMode::Exchange
     )));
 }
 
 #[test]
-fn an_acknowledged_operation_that_was_made_safe_is_not_lost() {
+fn a_synced_operation_is_not_lost() {
     let world = World::new(8, &[true; NODES]);
     let client = super::client(&world);
-    let stage = Arc::new(world.machine.run(stage(&client)));
+    let setup = Arc::new(world.machine.run(setup(&client)));
     let done = world.machine.run(async {
-        client.rename((stage.dirs[0], "file"), (stage.dirs[1], "new"), RenameMode::Replace).await.unwrap();
-        client.create(stage.dirs[0], "made", FileKind::File).await.unwrap();
+        client.rename((setup.dirs[0], "file"), (setup.dirs[1], "new"), RenameMode::Replace).await.unwrap();
+        client.create(setup.dirs[0], "made", FileKind::File).await.unwrap();
         for node in 0..NODES {
             let sync = tameike_core::wire::meta::MetaRequest::Sync { durable: false };
             assert_eq!(client.ask(NodeId(node as u32), sync).await, Ok(MetaReply::Done));
         }
-        picture(&client, &stage).await
+        listing(&client, &setup).await
     });
     (0..NODES).for_each(|node| world.kill(node));
     world.heal();
     check(&world);
-    assert_eq!(world.machine.run(picture(&client, &stage)), done);
+    assert_eq!(world.machine.run(listing(&client, &setup)), done);
 }
 
 #[test]
-fn numbers_are_never_given_out_twice() {
+fn inode_numbers_are_never_reused() {
     let world = World::new(9, &[true]);
     let client = super::client(&world);
     let mut seen = std::collections::BTreeSet::new();
@@ -217,15 +215,15 @@ fn numbers_are_never_given_out_twice() {
 }
 
 #[test]
-fn a_cut_of_units_is_completed_after_a_crash() {
+fn a_truncation_is_completed_after_a_crash() {
     for node in 0..NODES {
         for event in 0..20 {
             let world = World::new(10, &[true; NODES]);
             let client = super::client(&world);
-            let stage = world.machine.run(stage(&client));
+            let setup = world.machine.run(setup(&client));
             world.machine.finish();
-            world.doom(Some(Doom { node, event }));
-            let inode = stage.file.inode;
+            world.crash_point(Some(CrashPoint { node, event }));
+            let inode = setup.file.inode;
             let change = AttrChange { size: Some(2), ..AttrChange::default() };
             let result = world.machine.run(client.set_attr(inode, change));
             world.heal();
@@ -234,20 +232,20 @@ fn a_cut_of_units_is_completed_after_a_crash() {
             assert!(size == 2 || result.is_err());
             for node in 0..NODES {
                 let length = world.units(node)[&inode].len();
-                assert_eq!(length, if size == 2 { 2 } else { 4 }, "{length} bytes are left of {size}");
+                assert_eq!(length, if size == 2 { 2 } else { 4 }, "{length} bytes remain of {size}");
             }
         }
     }
 }
 
 #[test]
-fn going_wide_is_completed_after_a_crash() {
+fn sharding_is_completed_after_a_crash() {
     for node in 0..NODES {
         for event in 0..10 {
             let world = World::new(11, &[true; NODES]);
             let client = super::client(&world);
             let dir = world.machine.run(crowd(&client));
-            world.doom(Some(Doom { node, event }));
+            world.crash_point(Some(CrashPoint { node, event }));
             let last = world.machine.run(client.create(dir, "last", FileKind::File));
             let home = world.cluster.children_home(dir);
             world
@@ -255,7 +253,7 @@ fn going_wide_is_completed_after_a_crash() {
                 .run(world.machine.runtime_of(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
             world.heal();
             check(&world);
-            // What was only in the memory of a node that died may be gone, in the order of its making.
+            // Creates that a crashed node had only in memory may be lost, the last ones first.
             let names = world.machine.run(client.read_dir(dir, 500)).unwrap();
             assert!(names.len() as u64 <= NARROW_ENTRIES_MAX + 1);
             if node != home.0 as usize {
@@ -267,13 +265,13 @@ fn going_wide_is_completed_after_a_crash() {
 }
 
 #[test]
-fn names_of_an_operation_wait_until_its_nodes_are_back() {
+fn names_of_a_pending_operation_are_blocked_until_its_nodes_restart() {
     let world = World::new(12, &[true; NODES]);
     let client = super::client(&world);
-    let stage = world.machine.run(stage(&client));
-    let (from, to) = ((stage.dirs[0], "file"), (stage.dirs[1], "new"));
-    // The node of the new name dies before it answers; whether it has the name is not known.
-    world.doom(Some(Doom { node: 1, event: 3 }));
+    let setup = world.machine.run(setup(&client));
+    let (from, to) = ((setup.dirs[0], "file"), (setup.dirs[1], "new"));
+    // The node of the new name crashes before it replies: it may have the name or not.
+    world.crash_point(Some(CrashPoint { node: 1, event: 3 }));
     let result = world.machine.run(client.rename(from, to, RenameMode::Replace));
     assert_eq!(result.unwrap_err().errno, Errno::EHOSTDOWN);
     for restart in [false, true] {
@@ -284,21 +282,21 @@ fn names_of_an_operation_wait_until_its_nodes_are_back() {
         for result in [
             world.machine.run(client.lookup(from.0, from.1)).map(|_| ()),
             world.machine.run(client.unlink(from.0, from.1)),
-            world.machine.run(client.rename((stage.dirs[2], "link"), from, RenameMode::Replace)),
+            world.machine.run(client.rename((setup.dirs[2], "link"), from, RenameMode::Replace)),
         ] {
             let errno = result.unwrap_err().errno;
             assert!(matches!(errno, Errno::ETIMEDOUT | Errno::EBUSY), "{errno:?}");
         }
-        assert!(world.machine.run(client.lookup(stage.dirs[0], "sub")).is_ok());
+        assert!(world.machine.run(client.lookup(setup.dirs[0], "sub")).is_ok());
     }
     world.heal();
     check(&world);
-    assert_eq!(world.machine.run(client.lookup(to.0, to.1)), Ok(stage.file));
+    assert_eq!(world.machine.run(client.lookup(to.0, to.1)), Ok(setup.file));
     assert_eq!(world.machine.run(client.lookup(from.0, from.1)).unwrap_err().errno, Errno::ENOENT);
 }
 
 #[test]
-fn a_directory_that_goes_wide_waits_until_its_nodes_are_back() {
+fn sharding_waits_until_its_nodes_restart() {
     let world = World::new(13, &[true; NODES]);
     let client = super::client(&world);
     let dir = world.machine.run(crowd(&client));
@@ -329,11 +327,11 @@ async fn crowd(client: &Client) -> InodeId {
 }
 
 #[test]
-fn renames_that_cross_each_other_all_end() {
+fn concurrent_renames_all_end() {
     for seed in 0..200 {
         let world = World::new(100 + seed, &[true; NODES]);
         let client = super::client(&world);
-        let dirs = world.machine.run(stage(&client)).dirs;
+        let dirs = world.machine.run(setup(&client)).dirs;
         let crossing: Vec<_> = (0..6)
             .map(|number| {
                 let (from, to) = (dirs[number % NODES], dirs[(number + 1 + number / NODES) % NODES]);
@@ -359,11 +357,11 @@ fn renames_that_cross_each_other_all_end() {
 }
 
 #[test]
-fn directories_moved_at_once_make_no_loop() {
+fn concurrent_moves_of_directories_make_no_loop() {
     for seed in 0..100 {
         let world = World::new(500 + seed, &[true; NODES]);
         let client = super::client(&world);
-        let dirs = world.machine.run(stage(&client)).dirs;
+        let dirs = world.machine.run(setup(&client)).dirs;
         let names = world.machine.run(client.read_dir(InodeId::ROOT, 500)).unwrap();
         let name_of = |dir| {
             let entry = names.iter().find(|entry| entry.target.inode == dir).unwrap();

@@ -1,4 +1,4 @@
-//! What nodes believe without asking is not believed any more when another node's change is answered.
+//! Leases: a change returns only after stale leases on other nodes are revoked or have expired.
 
 use super::client::{Client, name};
 use super::world::World;
@@ -12,13 +12,12 @@ use tameike_core::{FileKind, InodeId, NodeId};
 
 const NODES: [bool; 3] = [true; 3];
 
-/// The client of another node.
 fn other(world: &Arc<World>, node: u32) -> Client {
     Client { node: NodeId(node), ..client(world) }
 }
 
 impl Client {
-    /// Looks a name up as a view does; the inode, and whether the view holds the name from now on.
+    /// Looks up a name as a view does. Returns the inode, and whether the view got a lease.
     async fn view(&self, dir: InodeId, entry: &str) -> Option<(InodeId, bool)> {
         let entry = name(dir, entry);
         let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: true };
@@ -34,48 +33,48 @@ impl Client {
     }
 }
 
-/// Runs `work` on a new file that node 1 holds the name of, and then expects node 1 to have been told.
-fn told_of(work: impl AsyncFnOnce(&Client, InodeId)) {
+/// Runs `work` on a new file whose lease node 1 has, and expects it to revoke that lease.
+fn revokes_on(work: impl AsyncFnOnce(&Client, InodeId)) {
     let world = World::new(7, &NODES);
     run(&world, async |client| {
         let inode = client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
-        // Until now its maker holds the name.
+        // Until then its creator has the lease.
         let holder = other(&world, 1);
         world.machine.runtime_of(0).sleep(NAME_LEASE).await;
         assert_eq!(holder.view(InodeId::ROOT, "file").await, Some((inode, true)));
         assert_eq!(*world.revoked.lock(), []);
         holder.chmod(inode).await;
-        assert_eq!(*world.revoked.lock(), [], "who changes a file knows");
+        assert_eq!(*world.revoked.lock(), [], "its own change revokes no lease");
         work(client, inode).await;
         assert_eq!(*world.revoked.lock(), [(NodeId(1), inode)]);
     });
 }
 
 #[test]
-fn a_holder_is_told_of_each_kind_of_change() {
+fn each_kind_of_change_revokes_the_lease() {
     let (file, new) = ((InodeId::ROOT, "file"), (InodeId::ROOT, "new"));
-    told_of(async |client, inode| client.chmod(inode).await);
-    told_of(async |client, _| client.unlink(InodeId::ROOT, "file").await.unwrap());
-    told_of(async |client, _| {
+    revokes_on(async |client, inode| client.chmod(inode).await);
+    revokes_on(async |client, _| client.unlink(InodeId::ROOT, "file").await.unwrap());
+    revokes_on(async |client, _| {
         client.rename(file, new, RenameMode::Replace).await.unwrap();
     });
-    told_of(async |client, inode| {
+    revokes_on(async |client, inode| {
         let target = Target { inode, kind: FileKind::File };
         client.link(target, InodeId::ROOT, "link").await.unwrap();
     });
-    told_of(async |client, inode| {
+    revokes_on(async |client, inode| {
         client.open(inode, 1).await.unwrap();
         client.pass_time().await;
         client.close_read(inode, 1, client.now()).await.unwrap();
     });
-    told_of(async |client, _| {
+    revokes_on(async |client, _| {
         client.create(InodeId::ROOT, "new", FileKind::File).await.unwrap();
         client.rename(new, file, RenameMode::Replace).await.unwrap();
     });
 }
 
 #[test]
-fn a_holder_is_told_of_changes_from_other_directories() {
+fn a_rename_from_another_directory_revokes_the_lease() {
     for seed in 0..20 {
         let world = World::new(seed, &NODES);
         run(&world, async |client| {
@@ -91,7 +90,7 @@ fn a_holder_is_told_of_changes_from_other_directories() {
 }
 
 #[test]
-fn holders_are_told_before_the_entries_of_a_directory_move() {
+fn leases_are_revoked_before_the_entries_of_a_directory_move() {
     let world = World::new(5, &NODES);
     run(&world, async |client| {
         let holder = other(&world, 1);
@@ -104,13 +103,13 @@ fn holders_are_told_before_the_entries_of_a_directory_move() {
             client.create(dir, &number.to_string(), FileKind::Symlink).await.unwrap();
         }
         world.machine.runtime_of(0).sleep(Duration::from_secs(1)).await;
-        assert!(client.dir_stat(dir).await.unwrap().wide, "the directory went wide");
+        assert!(client.dir_stat(dir).await.unwrap().wide, "the directory is sharded");
         assert!(world.revoked.lock().contains(&(NodeId(1), held)));
     });
 }
 
 #[test]
-fn a_holder_that_cannot_be_told_is_waited_for_until_its_lease_is_over() {
+fn a_change_waits_until_the_lease_of_an_unreachable_holder_expires() {
     let world = World::new(3, &[true, true, false]);
     run(&world, async |client| {
         client.create(InodeId::ROOT, "file", FileKind::File).await.unwrap();
@@ -129,18 +128,18 @@ fn a_holder_that_cannot_be_told_is_waited_for_until_its_lease_is_over() {
 }
 
 #[test]
-fn a_change_of_a_directory_waits_for_what_others_were_shown() {
+fn a_change_of_a_directory_waits_for_caches_of_other_nodes() {
     let world = World::new(4, &NODES);
     run(&world, async |client| {
         let clock = world.machine.runtime_of(0).clock.clone();
         let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
-        // Who made it need not wait.
+        // Its creator need not wait.
         let start = clock.monotonic();
         client.chmod(dir).await;
         assert!(clock.monotonic() - start < DIRECTORY_SIGHT / 4);
         assert!(other(&world, 1).view(InodeId::ROOT, "dir").await.is_some());
         let shown = clock.monotonic();
-        // Nor who sets its times, which others need not see at once.
+        // Nor a change of its times, which are not coherent.
         let change = AttrChange { mtime: Some(SetTime::Now), ..AttrChange::default() };
         client.set_attr(dir, change).await.unwrap();
         assert!(clock.monotonic() - shown < DIRECTORY_SIGHT / 4);

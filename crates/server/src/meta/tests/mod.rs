@@ -1,6 +1,5 @@
-//! Tests of the metadata service: clusters on one thread, with simulated time, messages that take a while, and
-//! nodes that die and come back with what their logs hold. After every test the tables of all nodes are checked
-//! against each other.
+//! Tests of the metadata service on simulated clusters: one thread, simulated time, delayed messages, and nodes that crash and restart
+//! from their logs. After every test, the tables of all nodes must be consistent.
 
 mod access;
 mod basic;
@@ -18,7 +17,7 @@ use tameike_core::NodeId;
 use world::World;
 
 impl MetaService {
-    /// Panics when a name or an operation is in the middle of something.
+    /// Panics if a name, a directory or an operation is pending.
     fn assert_idle(&self) {
         self.state.lock().assert_idle();
     }
@@ -28,7 +27,7 @@ fn client(world: &Arc<World>) -> Client {
     Client { world: world.clone(), node: NodeId(0) }
 }
 
-/// Runs a client's work, then lets everything end, and checks all tables.
+/// Runs a client's work and all tasks to their end, then checks all tables.
 fn run<T>(world: &Arc<World>, work: impl AsyncFnOnce(&Client) -> T) -> T {
     let client = client(world);
     let result = world.machine.run(work(&client));

@@ -1,4 +1,4 @@
-//! Random operations on clusters against a tree in memory: the same results, the same names.
+//! Compares random operations on clusters with a POSIX tree in memory.
 
 use super::check::check;
 use super::client::{Client, name, new};
@@ -24,7 +24,7 @@ enum Operation {
     Crash(u8),
 }
 
-/// A path of one to three names out of four.
+/// Paths of one to three names out of four.
 fn path() -> impl Strategy<Value = Path> {
     prop::collection::vec(b'a'..=b'd', 1..4)
 }
@@ -44,10 +44,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Number and kind of an inode.
+/// Number and file type of an inode.
 type Entry = (u64, FileKind);
 
-/// A tree as POSIX has it: inodes by number, directories with their names.
+/// A POSIX tree: inodes by number, directories with their names.
 #[derive(Default)]
 struct Model {
     directories: BTreeMap<u64, BTreeMap<u8, Entry>>,
@@ -73,7 +73,7 @@ impl Model {
         Ok(found)
     }
 
-    fn place(&self, path: &[u8]) -> Result<(u64, u8, Option<Entry>)> {
+    fn parent(&self, path: &[u8]) -> Result<(u64, u8, Option<Entry>)> {
         let (&name, dir) = path.split_last().expect("a path has a name");
         match self.find(dir)? {
             (dir, FileKind::Directory) => Ok((dir, name, self.directories[&dir].get(&name).copied())),
@@ -90,7 +90,7 @@ impl Model {
     }
 
     fn make(&mut self, path: &[u8], kind: FileKind, exclusive: bool) -> Result<()> {
-        match self.place(path)? {
+        match self.parent(path)? {
             (_, _, Some(_)) if exclusive => Err(Errno::EEXIST.into()),
             (_, _, Some(_)) => Ok(()),
             (dir, name, None) => {
@@ -107,7 +107,7 @@ impl Model {
     }
 
     fn unlink(&mut self, path: &[u8]) -> Result<()> {
-        match self.place(path)? {
+        match self.parent(path)? {
             (_, _, None) => Err(Errno::ENOENT.into()),
             (_, _, Some((_, FileKind::Directory))) => Err(Errno::EISDIR.into()),
             (dir, name, Some((inode, _))) => {
@@ -119,7 +119,7 @@ impl Model {
     }
 
     fn rmdir(&mut self, path: &[u8]) -> Result<()> {
-        match self.place(path)? {
+        match self.parent(path)? {
             (_, _, None) => Err(Errno::ENOENT.into()),
             (dir, name, Some((inode, FileKind::Directory))) => {
                 if !self.directories[&inode].is_empty() {
@@ -135,7 +135,7 @@ impl Model {
 
     fn link(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         let (inode, kind) = self.find(from)?;
-        let (dir, name, old) = self.place(to)?;
+        let (dir, name, old) = self.parent(to)?;
         if kind == FileKind::Directory {
             return Err(Errno::EPERM.into());
         }
@@ -147,7 +147,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or below it.
+    /// Returns true if `dir` is `ancestor` or below it.
     fn is_below(&self, dir: u64, ancestor: u64) -> bool {
         dir == ancestor
             || self.directories[&ancestor]
@@ -157,8 +157,8 @@ impl Model {
 
     fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         use FileKind::Directory;
-        let (from_dir, from_name, moved) = self.place(from)?;
-        let (to_dir, to_name, old) = self.place(to)?;
+        let (from_dir, from_name, moved) = self.parent(from)?;
+        let (to_dir, to_name, old) = self.parent(to)?;
         let moved = moved.ok_or(Errno::ENOENT)?;
         match (mode, old) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
@@ -233,7 +233,7 @@ async fn walk(client: &Client, path: &[u8]) -> Result<Target> {
     Ok(target)
 }
 
-async fn place(client: &Client, path: &[u8]) -> Result<(InodeId, String)> {
+async fn parent(client: &Client, path: &[u8]) -> Result<(InodeId, String)> {
     let (&name, dir) = path.split_last().expect("a path has a name");
     let dir = walk(client, dir).await?;
     if dir.kind != FileKind::Directory {
@@ -249,7 +249,7 @@ async fn perform(client: &Client, operation: &Operation) -> Result<Vec<u8>> {
         Operation::Symlink(path) => (path, FileKind::Symlink, true),
         _ => return perform_on_names(client, operation).await,
     };
-    let (dir, name) = place(client, path).await?;
+    let (dir, name) = parent(client, path).await?;
     client.create_as(dir, &name, new(kind), exclusive, None).await?;
     Ok(Vec::new())
 }
@@ -257,21 +257,21 @@ async fn perform(client: &Client, operation: &Operation) -> Result<Vec<u8>> {
 async fn perform_on_names(client: &Client, operation: &Operation) -> Result<Vec<u8>> {
     match operation {
         Operation::Unlink(path) => {
-            let (dir, name) = place(client, path).await?;
+            let (dir, name) = parent(client, path).await?;
             client.unlink(dir, &name).await?;
         }
         Operation::Rmdir(path) => {
-            let (dir, name) = place(client, path).await?;
+            let (dir, name) = parent(client, path).await?;
             client.rmdir(dir, &name).await?;
         }
         Operation::Link(from, to) => {
             let target = walk(client, from).await?;
-            let (dir, name) = place(client, to).await?;
+            let (dir, name) = parent(client, to).await?;
             client.link(target, dir, &name).await?;
         }
         Operation::Rename(from, to, mode) => {
-            let (from_dir, from) = place(client, from).await?;
-            let (to_dir, to) = place(client, to).await?;
+            let (from_dir, from) = parent(client, from).await?;
+            let (to_dir, to) = parent(client, to).await?;
             client.rename((from_dir, &from), (to_dir, &to), *mode).await?;
         }
         Operation::List(path) => {
@@ -289,7 +289,7 @@ async fn perform_on_names(client: &Client, operation: &Operation) -> Result<Vec<
     Ok(Vec::new())
 }
 
-/// Everything that can be seen below the root: paths, kinds and link counts.
+/// Reads the tree below the root: paths, file types and link counts.
 async fn seen(client: &Client) -> BTreeSet<(Path, FileKindName, u32)> {
     let mut seen = BTreeSet::new();
     let mut pending = vec![(Path::new(), InodeId::ROOT)];
@@ -361,7 +361,7 @@ fn compare(seed: u64, devices: &[bool], operations: &[Operation]) {
     check_replay(&world, &client);
 }
 
-/// The tables made again from the logs are the same, byte for byte.
+/// Checks that replayed logs produce the same tables, byte for byte.
 fn check_replay(world: &Arc<World>, client: &Client) {
     world.machine.run(sync(client));
     let tables = || {
@@ -389,9 +389,9 @@ proptest! {
     }
 }
 
-/// Several clients at once, nodes dying now and then: everything ends, and the tables fit each other.
+/// Concurrent clients with node crashes: everything ends, and the tables are consistent.
 #[test]
-fn chaos_leaves_nothing_behind() {
+fn concurrent_operations_with_crashes_leave_consistent_tables() {
     for seed in 0..60 {
         let world = World::new(seed * 7919 + 1, &[true, true, false, true]);
         let mut runner = proptest::test_runner::TestRunner::new_with_rng(
@@ -413,14 +413,14 @@ fn chaos_leaves_nothing_behind() {
                 let client = Client { world: world.clone(), node: NodeId(number as u32 % 4) };
                 async move {
                     for operation in script {
-                        // Whoever meets a dead node is told so.
+                        // Calls to a failed node return an error.
                         let _ = perform(&client, &operation).await;
                     }
                 }
             });
             let victim = [0, 1, 3][world.machine.draw(3) as usize];
             let event = world.machine.draw(150);
-            world.doom((round > 0).then_some(super::world::Doom { node: victim, event }));
+            world.crash_point((round > 0).then_some(super::world::CrashPoint { node: victim, event }));
             world.machine.run(futures_util::future::join_all(clients));
             world.heal();
             check(&world);
@@ -430,7 +430,7 @@ fn chaos_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_rename_onto_the_other_view_is_refused() {
+fn a_rename_to_another_view_is_refused() {
     let world = World::new(3, &[true, true]);
     let client = super::client(&world);
     let local = InodeId::local_root(NodeId(1), NodeId(1));

@@ -1,4 +1,4 @@
-//! Several metadata services joined by direct calls, on ledgers in memory that survive a crash.
+//! A cluster of metadata services that call each other directly, on ledgers in memory that survive crashes.
 
 use crate::holders::CacheTable;
 use crate::meta::{MetaParts, MetaService};
@@ -32,11 +32,11 @@ impl Data for NoData {
     }
 }
 
-/// What survives a crash of a node.
+/// The state of a node that survives a crash.
 struct Disk {
     logs: [MemoryLog; 2],
     kv: MemoryKv,
-    /// Units in bytes from the start of the file.
+    /// Bytes of units, from the start of the file.
     units: BTreeMap<InodeId, Vec<u8>>,
 }
 
@@ -49,32 +49,29 @@ struct Running {
 struct Site {
     disk: Disk,
     running: Option<Running>,
-    /// Counts the starts.
-    life: u64,
+    incarnation: u64,
 }
 
-/// Which node dies at which message between nodes.
+/// A crash of a node at a message between nodes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Doom {
+pub(super) struct CrashPoint {
     pub(super) node: usize,
     pub(super) event: u64,
 }
 
 pub(super) struct World {
     pub(super) machine: Simulation,
-    /// A node died.
-    deaths: Event,
+    crashes: Event,
     pub(super) cluster: Arc<Cluster>,
     pub(super) faults: Vec<Faults>,
     sites: Mutex<Vec<Site>>,
-    events: Mutex<(u64, Option<Doom>)>,
+    events: Mutex<(u64, Option<CrashPoint>)>,
     slab: Arc<Slab>,
-    /// What the views of each node were told.
     pub(super) revoked: Mutex<Vec<(NodeId, InodeId)>>,
 }
 
 impl World {
-    /// `devices` says of each node whether it has a device.
+    /// Starts a cluster. `devices` states whether each node has a device.
     pub(super) fn new(seed: u64, devices: &[bool]) -> Arc<Self> {
         let info = |(id, &device): (usize, &bool)| NodeInfo {
             id: NodeId(id as u32),
@@ -93,13 +90,13 @@ impl World {
                 units: BTreeMap::new(),
             },
             running: None,
-            life: 0,
+            incarnation: 0,
         };
         let sites = Mutex::new(faults.iter().map(site).collect());
         let slab = Slab::new(8).unwrap();
         let world = Arc::new(Self {
             machine: Simulation::shuffled(seed),
-            deaths: Event::new(),
+            crashes: Event::new(),
             cluster,
             faults,
             sites,
@@ -115,7 +112,7 @@ impl World {
         self.sites.lock().len()
     }
 
-    /// Opens a node's service on what its disks have, and lets it recover.
+    /// Starts a node's service on its disk, with recovery in the background.
     pub(super) fn start(self: &Arc<Self>, node: usize) {
         self.machine.bury();
         self.faults[node].none();
@@ -152,7 +149,7 @@ impl World {
         {
             let mut sites = self.sites.lock();
             sites[node].running = Some(Running { service, ledger, _rpc: rpc });
-            sites[node].life += 1;
+            sites[node].incarnation += 1;
         }
         runtime.spawn(async move { recovering.recover().await });
     }
@@ -161,14 +158,14 @@ impl World {
         self.machine.kill_node(node);
         let running = self.sites.lock()[node].running.take();
         drop(running);
-        self.deaths.notify(usize::MAX);
+        self.crashes.notify(usize::MAX);
     }
 
     pub(super) fn is_up(&self, node: usize) -> bool {
         self.sites.lock()[node].running.is_some()
     }
 
-    /// Starts what is down, and lets everything end that is under way.
+    /// Starts all nodes that are down, and runs all tasks to their end.
     pub(super) fn heal(self: &Arc<Self>) {
         self.events.lock().1 = None;
         self.faults.iter().for_each(Faults::none);
@@ -192,34 +189,34 @@ impl World {
         self.sites.lock()[node].disk.units.clone()
     }
 
-    /// Lets `doom` come true, and counts messages from 0 again.
-    pub(super) fn doom(&self, doom: Option<Doom>) {
-        *self.events.lock() = (0, doom);
+    /// Schedules a crash, and resets the count of messages.
+    pub(super) fn crash_point(&self, crash_point: Option<CrashPoint>) {
+        *self.events.lock() = (0, crash_point);
     }
 
     pub(super) fn events(&self) -> u64 {
         self.events.lock().0
     }
 
-    /// A message is about to be delivered, or an answer to be returned.
+    /// Counts the delivery of a message or reply, and executes a scheduled crash.
     fn event(&self) {
-        let doomed = {
+        let crashed = {
             let mut events = self.events.lock();
-            let doomed = events.1.filter(|doom| doom.event == events.0);
+            let crashed = events.1.filter(|crash_point| crash_point.event == events.0);
             events.0 += 1;
-            doomed
+            crashed
         };
-        if let Some(doom) = doomed {
-            self.kill(doom.node);
+        if let Some(crash_point) = crashed {
+            self.kill(crash_point.node);
         }
     }
 
-    fn life(&self, node: usize) -> Option<u64> {
+    fn incarnation(&self, node: usize) -> Option<u64> {
         let sites = self.sites.lock();
-        sites[node].running.as_ref().map(|_| sites[node].life)
+        sites[node].running.as_ref().map(|_| sites[node].incarnation)
     }
 
-    /// Delivers a request and waits for the answer, or for the death of the node.
+    /// Delivers a request, and waits for the reply or a crash of the node.
     pub(super) async fn deliver(
         self: Arc<Self>,
         from: NodeId,
@@ -228,7 +225,7 @@ impl World {
     ) -> Result<Reply> {
         let down = || Fault::new(Errno::EHOSTDOWN, format!("{to} is down"));
         let node = to.0 as usize;
-        let life = self.life(node).ok_or_else(down)?;
+        let incarnation = self.incarnation(node).ok_or_else(down)?;
         let (resolver, mut answer) = promise();
         let world = self.clone();
         self.machine.runtime_of(node).spawn(async move {
@@ -246,12 +243,12 @@ impl World {
             resolver.resolve(reply);
         });
         loop {
-            let death = self.deaths.listen();
-            if self.life(node) != Some(life) {
+            let crash = self.crashes.listen();
+            if self.incarnation(node) != Some(incarnation) {
                 return Err(down());
             }
-            if let Either::Left((reply, _)) = select(&mut answer, death).await
-                && self.life(node) == Some(life)
+            if let Either::Left((reply, _)) = select(&mut answer, crash).await
+                && self.incarnation(node) == Some(incarnation)
             {
                 return reply;
             }
@@ -286,13 +283,12 @@ impl World {
         Ok(Reply::Unit(UnitReply::Done))
     }
 
-    /// Bytes written to units as a client would, by their home.
+    /// Writes bytes to units on their home.
     pub(super) fn write_units(&self, node: NodeId, inode: InodeId, bytes: &[u8]) {
         self.sites.lock()[node.0 as usize].disk.units.insert(inode, bytes.to_vec());
     }
 }
 
-/// The network as one node sees it.
 struct Wire {
     world: Weak<World>,
     node: usize,
@@ -315,21 +311,21 @@ impl Rpc for Wire {
         };
         let from = self.node;
         async move {
-            let life = world.life(from);
+            let incarnation = world.incarnation(from);
             let travel = Duration::from_micros(world.machine.draw(200));
             world.machine.runtime_of(from).sleep(travel).await;
             world.event();
-            world.stop_if_dead(from, life).await;
-            let peer = world.life(to.0 as usize);
+            world.stop_if_crashed(from, incarnation).await;
+            let peer = world.incarnation(to.0 as usize);
             let mut reply = if let Request::Unit(request) = request {
                 world.serve_unit(to.0 as usize, request, payload)
             } else {
                 world.clone().deliver(NodeId(from as u32), to, request).await
             };
             world.event();
-            world.stop_if_dead(from, life).await;
-            if world.life(to.0 as usize) != peer {
-                reply = Err(Fault::new(Errno::EHOSTDOWN, "the answer is lost"));
+            world.stop_if_crashed(from, incarnation).await;
+            if world.incarnation(to.0 as usize) != peer {
+                reply = Err(Fault::new(Errno::EHOSTDOWN, "the reply is lost"));
             }
             if reply.as_ref().is_err_and(|fault| fault.errno == Errno::EHOSTDOWN) {
                 world.machine.runtime_of(from).sleep(Duration::from_secs(1)).await;
@@ -341,9 +337,9 @@ impl Rpc for Wire {
 }
 
 impl World {
-    /// The dead do nothing more.
-    async fn stop_if_dead(&self, node: usize, life: Option<u64>) {
-        if self.life(node) != life {
+    /// Blocks forever if the calling node has crashed.
+    async fn stop_if_crashed(&self, node: usize, incarnation: Option<u64>) {
+        if self.incarnation(node) != incarnation {
             std::future::pending::<()>().await;
         }
     }

@@ -1,4 +1,4 @@
-//! A stopped store with a bit of everything, and ways to damage it.
+//! A stopped store with files of each kind, and functions to damage it.
 
 use crate::check::{Book, Dirty, Report, Rooms, Severity, check};
 use crate::directory::{Options, Store};
@@ -24,17 +24,18 @@ use tameike_io::{Payload, Slab};
 pub(super) const CACHED: InodeId = InodeId(0x8000_0000_0000_0102);
 pub(super) const NOW: Timestamp = Timestamp { seconds: 7, nanoseconds: 0 };
 
-/// Held alone while a process is started: until it runs its program it has all that this one has open, locks of other tests'
-/// stores, too, which these would find taken.
+/// Taken exclusively while a process starts: until exec, the child inherits all descriptors, with the locks of other
+/// tests' stores.
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// A number above those of all other descriptors of these tests.
+/// Above the descriptor numbers that these tests use.
 const LAST_DESCRIPTOR: i32 = 1000;
 
-/// Starts a process while no other test locks a store.
+/// Starts a process while no test holds a store's lock.
 pub(super) fn start(command: &mut process::Command) -> process::Child {
     let _alone = STARTING.write();
-    // Whoever starts a process goes on before the kernel closes what that one has of others, the highest number last.
+    // The parent continues before the kernel has closed the child's inherited descriptors; waits for the highest,
+    // closed last.
     let (mut closed, other_end) = std::io::pipe().unwrap();
     let inherited = rustix::io::fcntl_dupfd_cloexec(&other_end, LAST_DESCRIPTOR).unwrap();
     drop(other_end);
@@ -44,7 +45,7 @@ pub(super) fn start(command: &mut process::Command) -> process::Child {
     child
 }
 
-/// What the store keeps of the cache view is only its units.
+/// Checks no journal: the cache view of these stores consists of units.
 pub(super) struct Plain;
 
 impl Rooms for Plain {
@@ -60,20 +61,17 @@ impl Rooms for Plain {
     }
 }
 
-/// All that these tests use of the extents file, and more.
+/// Size of the prefix of a file that tests edit; more than they use of the extents file.
 const EDITED_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) struct Bed {
     machine: Simulation,
     slab: Arc<Slab>,
     pub(super) home: tempfile::TempDir,
-    /// The file with a unit, by its name `data`.
+    /// The file `data`, with a unit.
     pub(super) data: InodeId,
-    /// The small file `note`.
     pub(super) note: InodeId,
-    /// The directory `dir`.
     pub(super) dir: InodeId,
-    /// The symbolic link `dir/link`.
     pub(super) link: InodeId,
 }
 
@@ -102,7 +100,7 @@ fn create(ledger: &Ledger, birth: u64, entry: EntryName, kind: FileKind) -> Inod
 }
 
 impl Bed {
-    /// A store whose records are in the log, or (`moved`) in the table.
+    /// A store with all records in the log, or (`moved`) in the table.
     pub(super) fn new(moved: bool) -> Self {
         let none = InodeId(0);
         let home = tempfile::tempdir().unwrap();
@@ -160,16 +158,16 @@ impl Bed {
         self.machine.run(opened)
     }
 
-    /// Opens the store as the next agent does, and looks whether what is whole is there.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Store) -> T) -> T {
+    /// Opens the store as the next agent would, and calls `inspect`.
+    pub(super) fn reopen<T>(&self, inspect: impl FnOnce(&Store) -> T) -> T {
         let store = self.open().unwrap();
-        let seen = look(&store);
+        let seen = inspect(&store);
         drop(store);
         self.machine.kill();
         seen
     }
 
-    /// The first 10000 bytes of a unit; `None` where it holds none.
+    /// The first 10000 bytes of a unit; `None` for bytes that it lacks.
     pub(super) fn read(&self, store: &Store, unit: UnitId) -> Vec<Option<u8>> {
         let frame = self.slab.pool(1).try_take().unwrap();
         let (frame, held) = self.machine.run(store.extents.read(unit, 0..10_000, frame, Generation(1)));
@@ -181,7 +179,7 @@ impl Bed {
         self.home.path().join(name)
     }
 
-    /// Changes a file of the store, or its beginning.
+    /// Edits a file of the store, or its prefix.
     pub(super) fn edit(&self, name: &str, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut file = std::fs::File::options().read(true).write(true).open(self.path(name)).unwrap();
         let mut bytes = Vec::new();
@@ -194,11 +192,11 @@ impl Bed {
         }
     }
 
-    /// Changes records of a store whose table has all of them.
+    /// Changes records of a store whose log is empty.
     pub(super) fn tamper(&self, changes: impl FnOnce(&dyn Fn(&[u8]) -> Vec<u8>) -> Changes) {
         let _nothing_starts = STARTING.read();
         let kv = RedbKv::open(&self.path("table"), 1 << 20, 0).unwrap();
-        let changes = changes(&|key| kv.snapshot().get(key).unwrap().expect("there"));
+        let changes = changes(&|key| kv.snapshot().get(key).unwrap().expect("a value"));
         kv.commit(&changes).unwrap();
     }
 
@@ -211,11 +209,11 @@ impl Bed {
         self.try_check(repair).unwrap()
     }
 
-    /// What a check says but for notes; what it says must not depend on repairing, nor may looking change a file.
+    /// Findings of a check, without notes. Verifies that a check changes no file, and that a repair finds the same.
     pub(super) fn found(&self) -> Vec<String> {
         let before = files(self.home.path());
         let report = self.check(false);
-        assert_eq!(files(self.home.path()), before, "a check without repair has changed something");
+        assert_eq!(files(self.home.path()), before, "a check without repair changed a file");
         let repaired = self.check(true);
         assert_eq!(repaired.findings, report.findings);
         let mut found = Vec::new();
@@ -230,7 +228,7 @@ impl Bed {
     }
 }
 
-/// All files of a store, or their beginnings.
+/// All files of a store, or their prefixes.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = dir.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries

@@ -1,4 +1,4 @@
-//! Records that contradict each other, one kind after the other.
+//! Checks of contradictory records, by kind.
 
 use super::bed::{Bed, CACHED, NOW, entry};
 use super::{CLEAN, DIRTY};
@@ -25,13 +25,13 @@ fn unit_key(prefix: u8, inode: InodeId, index: u64) -> Vec<u8> {
 
 type Get<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
-/// Makes one change to a store and says what a check finds; whatever it was, afterwards the store opens, and the bytes
-/// of the cache view are there.
+/// Makes one change to a store and returns the findings. Verifies that the repaired store opens and has the bytes of
+/// the cache view.
 fn after(change: impl FnOnce(&Bed, Get<'_>) -> Changes) -> Vec<String> {
     let bed = Bed::new(true);
     bed.tamper(|get| change(&bed, get));
     let found = bed.found();
-    bed.look(|store| {
+    bed.reopen(|store| {
         if !found.iter().any(|found| found.contains("out/result")) {
             assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]);
             assert_eq!(bed.read(store, CLEAN), [Some(5); 10_000]);
@@ -56,10 +56,10 @@ fn change_inode(inode: InodeId, get: Get<'_>, change: impl FnOnce(&mut InodeReco
 }
 
 #[test]
-fn names_lead_to_inodes() {
+fn names_must_have_inodes() {
     let gone = after(|bed, _| remove(numbered(prefix::INODE, bed.note)));
     assert!(
-        gone[0].starts_with("lost the name \"note\" in directory inode 1 leads nowhere: inode "),
+        gone[0].starts_with("lost the name \"note\" in directory inode 1 is dangling: inode "),
         "{gone:?}"
     );
     assert!(gone.iter().any(|found| found.contains("wrong directory inode 1 counts 3 entries")), "{gone:?}");
@@ -83,7 +83,7 @@ fn names_lead_to_inodes() {
 }
 
 #[test]
-fn what_follows_from_other_records_is_put_right_without_loss() {
+fn wrong_derived_records_are_repaired_without_loss() {
     let only = |found: Vec<String>, words: &str| {
         assert!(
             matches!(found.as_slice(), [one] if one.starts_with("wrong ") && one.contains(words)),
@@ -96,7 +96,7 @@ fn what_follows_from_other_records_is_put_right_without_loss() {
         record.entries = 9;
         set(key, encode(&record).unwrap())
     });
-    only(counts, "counts 9 entries and 0 directories among them, and has 1 and 0 on this node");
+    only(counts, "counts 9 entries and 0 directories among them, but has 1 and 0 on this node");
     only(
         after(|bed, _| remove(numbered(prefix::DIRECTORY, bed.dir))),
         "has 1 entries on this node and no counts",
@@ -104,30 +104,30 @@ fn what_follows_from_other_records_is_put_right_without_loss() {
     only(after(|bed, _| set(numbered(prefix::DIRECTORY, bed.dir), vec![7])), "the counts of directory");
     only(
         after(|bed, get| change_inode(bed.data, get, |record| record.links = 4)),
-        "counts 4 links, and has 1 names",
+        "counts 4 links, but has 1 names",
     );
-    only(after(|_, _| set(numbered(prefix::ORPHAN, InodeId(77)), Vec::new())), "marked to be removed");
+    only(after(|_, _| set(numbered(prefix::ORPHAN, InodeId(77)), Vec::new())), "orphan marks");
     only(after(|bed, _| set(numbered(prefix::CONTENT, bed.data), vec![1])), "belong to no inode");
     only(
         after(|bed, get| change_inode(bed.note, get, |record| record.size = 2)),
-        "is said to have 2 bytes, and has 5",
+        "has size 2, but 5 bytes of content",
     );
     only(after(|_, _| remove(unit_key(prefix::DIRTY, CACHED, 0))), "1 marks of dirty units");
     only(after(|_, _| set(unit_key(prefix::DIRTY, CACHED, 2), Vec::new())), "1 marks of dirty units");
     let lock = OperationId { node: NodeId(0), sequence: 3 };
     only(
         after(|_, _| set(vec![prefix::TREE_LOCK], encode(&lock).unwrap())),
-        "held by operation 3, which is ended",
+        "held by operation 3, which has finished",
     );
     let starts = after(|_, get| {
         let mut shard: ShardRecord = decode(&get(&[prefix::SHARD])).unwrap();
         shard.incarnation = 0;
         set(vec![prefix::SHARD], encode(&shard).unwrap())
     });
-    only(starts, "numbers would be given out twice");
+    only(starts, "inode numbers could be allocated twice");
 }
 
-/// Adds the directory `below` to `dir`, by its records.
+/// Adds the directory `below` to `dir`.
 fn below(bed: &Bed, get: Get<'_>) -> (InodeId, Changes) {
     let below = InodeId(bed.dir.0 + 50);
     let record: InodeRecord = decode(&get(&numbered(prefix::INODE, bed.dir))).unwrap();
@@ -148,11 +148,11 @@ fn children(entries: u64) -> Vec<u8> {
 }
 
 #[test]
-fn directories_have_one_name_and_are_not_in_themselves() {
+fn directories_have_one_name_and_form_no_cycles() {
     let up = |bed: &Bed| encode(&Target { inode: bed.dir, kind: FileKind::Directory }).unwrap();
     let whole = after(|bed, get| below(bed, get).1);
     assert_eq!(whole, Vec::<String>::new());
-    // A directory that can be reached from itself.
+    // A directory below itself.
     let looped = after(|bed, get| {
         let (below, mut changes) = below(bed, get);
         changes.insert(entry_key(below, "up"), Some(up(bed)));
@@ -160,9 +160,9 @@ fn directories_have_one_name_and_are_not_in_themselves() {
         changes
     });
     assert!(looped[0].starts_with("wrong the name \"up\" in directory inode "), "{looped:?}");
-    assert!(looped[0].ends_with("which is in inode 1: a directory has one name, or could lie in itself"));
+    assert!(looped[0].ends_with("which is in inode 1: a directory must have one name"));
     assert!(looped.iter().all(|found| found.starts_with("wrong ")), "{looped:?}");
-    // And the root from below.
+    // The root below another directory.
     let root = after(|bed, get| {
         let target = Target { inode: InodeId::ROOT, kind: FileKind::Directory };
         let counts: DirectoryRecord = decode(&get(&numbered(prefix::DIRECTORY, bed.dir))).unwrap();
@@ -173,7 +173,7 @@ fn directories_have_one_name_and_are_not_in_themselves() {
         ])
     });
     assert!(root[0].starts_with("wrong the name \"top\" in directory inode "), "{root:?}");
-    // Two directories that are in each other, which no path leads to.
+    // A cycle of two directories that no path reaches.
     let bed = Bed::new(true);
     bed.tamper(|get| {
         let (below, mut changes) = below(&bed, get);
@@ -183,13 +183,10 @@ fn directories_have_one_name_and_are_not_in_themselves() {
         changes.insert(numbered(prefix::DIRECTORY, below), Some(children(1)));
         changes
     });
-    let ring = bed.found();
-    assert!(
-        ring[0].starts_with("wrong directories are in each other, and no path leads to them: "),
-        "{ring:?}"
-    );
-    assert!(ring.iter().all(|found| found.starts_with("wrong ")), "nothing is lost: {ring:?}");
-    bed.look(|store| {
+    let cycle = bed.found();
+    assert!(cycle[0].starts_with("wrong directories form a cycle that no path reaches: "), "{cycle:?}");
+    assert!(cycle.iter().all(|found| found.starts_with("wrong ")), "nothing is lost: {cycle:?}");
+    bed.reopen(|store| {
         let name = format!("lost+found-{:016x}", bed.dir.0);
         let target = store.ledger.read(|table| query::entry(table, &entry(InodeId::ROOT, &name))).unwrap();
         assert_eq!(target.map(|target| target.inode), Some(bed.dir));
@@ -197,38 +194,38 @@ fn directories_have_one_name_and_are_not_in_themselves() {
     });
     let astray = after(|bed, get| change_inode(bed.dir, get, |record| record.parent = InodeId(99)));
     assert!(
-        matches!(astray.as_slice(), [one] if one.contains("is said to be in inode 63, and is in inode 1")),
+        matches!(astray.as_slice(), [one] if one.contains("has parent inode 63, but its name is in inode 1")),
         "{astray:?}"
     );
 }
 
 #[test]
-fn names_in_what_is_no_directory_are_cut() {
+fn names_below_other_kinds_of_inodes_are_removed() {
     let found = after(|bed, get| {
         let target = Target { inode: bed.link, kind: FileKind::Symlink };
         assert!(!get(&numbered(prefix::INODE, bed.note)).is_empty());
         set(entry_key(bed.note, "child"), encode(&target).unwrap())
     });
     assert!(found[0].starts_with("lost the name \"child\" in directory inode "), "{found:?}");
-    assert!(found[0].ends_with("is no directory"), "{found:?}");
+    assert!(found[0].ends_with("is not a directory"), "{found:?}");
 }
 
 #[test]
-fn content_that_is_gone_is_told_with_its_range() {
+fn missing_content_is_reported_with_its_range() {
     let content = after(|bed, _| remove(numbered(prefix::CONTENT, bed.note)));
-    assert_eq!(content, ["lost bytes 0 to 4 of shared:/note are lost: its content is not there"]);
+    assert_eq!(content, ["lost bytes 0 to 4 of shared:/note are lost: the content is missing"]);
     let link = after(|bed, _| remove(numbered(prefix::CONTENT, bed.link)));
     assert!(link[0].starts_with("lost bytes 0 to 5 of shared:/dir/link are lost"), "{link:?}");
 }
 
 #[test]
-fn units_of_files_that_are_gone_are_a_leak() {
+fn units_of_removed_files_are_a_leak() {
     let leak = after(|_, get| {
         set(unit_key(prefix::UNIT, InodeId(0x77), 0), get(&unit_key(prefix::UNIT, CACHED, 2)))
     });
     assert_eq!(
         leak,
-        ["wrong 12288 bytes in 1 units belong to inode 77, which is gone: their space is leaked"]
+        ["wrong 12288 bytes in 1 units belong to inode 77, which no longer exists: their space is leaked"]
     );
     let cut = after(|bed, get| {
         let cut = Truncation { layout: Layout::Striped, size: 0 };
@@ -239,11 +236,11 @@ fn units_of_files_that_are_gone_are_a_leak() {
             (unit, None),
         ])
     });
-    assert_eq!(cut, Vec::<String>::new(), "the next start of the node cuts them");
+    assert_eq!(cut, Vec::<String>::new(), "the next start of the node truncates them");
 }
 
 #[test]
-fn blocks_of_two_units_are_parted_and_nothing_is_lost() {
+fn blocks_of_two_units_are_copied_without_loss() {
     let shared =
         after(|bed, get| set(unit_key(prefix::UNIT, bed.data, 0), get(&unit_key(prefix::UNIT, CACHED, 2))));
     assert!(
@@ -259,7 +256,7 @@ fn a_damaged_unit_record_is_lost_only_when_the_unit_was_dirty() {
         matches!(dirty.as_slice(), [one] if one.starts_with("lost the index record of unit 0")),
         "{dirty:?}"
     );
-    assert!(dirty[0].ends_with("of out/result, between bytes 0 and 1048575, is lost"), "{dirty:?}");
+    assert!(dirty[0].ends_with("of out/result, within bytes 0 to 1048575, is lost"), "{dirty:?}");
     let clean = after(|_, _| set(unit_key(prefix::UNIT, CACHED, 2), vec![1, 2, 3]));
     assert!(
         matches!(clean.as_slice(), [one] if one.starts_with("wrong the index record of unit 2")),
@@ -268,7 +265,7 @@ fn a_damaged_unit_record_is_lost_only_when_the_unit_was_dirty() {
 }
 
 #[test]
-fn half_done_operations_are_told_and_left_to_the_next_start() {
+fn pending_operations_are_noted_and_left_to_the_next_start() {
     let bed = Bed::new(true);
     bed.tamper(|get| {
         let intent = Intent::Decided { redo: Vec::new() };
@@ -287,15 +284,15 @@ fn half_done_operations_are_told_and_left_to_the_next_start() {
     assert_eq!(
         notes,
         [
-            "operation 5 on names is half done, decided: the next start of the node carries it through",
+            "metadata operation 5 is pending and decided: the next start of the node completes it",
             "1 removed files were open; the next start of the node removes them"
         ]
     );
 }
 
-/// Kinds that only other nodes make are at least read.
+/// Records that other nodes make are decoded at least.
 #[test]
-fn damaged_records_of_every_kind_are_noticed() {
+fn damaged_records_of_every_kind_are_reported() {
     let prefixes = [
         prefix::INTENT,
         prefix::STEP,

@@ -1,4 +1,4 @@
-//! The bytes of a stopped store's units, as they are.
+//! Raw access to the data of a stopped store.
 
 use super::super::record::{self, BLOCK, UnitRecord};
 use crate::check::Copy;
@@ -11,12 +11,12 @@ use tameike_core::{Fault, Result};
 
 const SIZE: u64 = BLOCK as u64;
 
-/// Where the bytes of units are: a file, or what stands for it in a simulated cluster.
+/// The medium of the data: a file, or its simulated counterpart.
 pub trait Device {
     /// Fills `bytes` from byte `offset` on.
     ///
     /// # Errors
-    /// What the device says.
+    /// Those of the device.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
 }
 
@@ -26,14 +26,14 @@ impl Device for File {
     }
 }
 
-/// The device, or none.
+/// The extents file of a store, if it has one.
 pub(crate) struct Extents {
     device: Option<Box<dyn Device>>,
     size: u64,
 }
 
 impl Extents {
-    /// Opens the file for reading. One that is not there has no bytes.
+    /// Opens the file for reading. A missing file has no bytes.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error| Fault::from_os(format!("open {}", path.display()), &error);
         match File::open(path) {
@@ -46,17 +46,15 @@ impl Extents {
         }
     }
 
-    /// Those on a device of `size` bytes.
     pub(crate) fn on(device: Box<dyn Device>, size: u64) -> Self {
         Self { device: Some(device), size }
     }
 
-    /// Number of whole blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.size / SIZE
     }
 
-    /// Bytes of these blocks, up to the end of the file. Where the device refuses to read, zeros.
+    /// Reads these blocks, up to the end of the file. Unreadable blocks are zero-filled.
     pub(super) fn read(&self, blocks: &Range<u64>) -> Result<Vec<u8>> {
         let start = blocks.start.saturating_mul(SIZE).min(self.size);
         let end = blocks.end.saturating_mul(SIZE).min(self.size);
@@ -65,7 +63,7 @@ impl Extents {
         if device.read(start, &mut bytes).is_ok() {
             return Ok(bytes);
         }
-        // Block by block, so that one bad place does not hide its neighbours.
+        // Block by block, so that one bad block does not hide its neighbours.
         for (number, block) in bytes.chunks_mut(BLOCK as usize).enumerate() {
             if device.read(start + number as u64 * SIZE, block).is_err() {
                 block.fill(0);
@@ -74,7 +72,7 @@ impl Extents {
         Ok(bytes)
     }
 
-    /// Bytes of the file as far as they can be read; `None` when none can.
+    /// Reads bytes of the file; `None` if they are unreadable.
     pub(crate) fn readable(&self, bytes: Range<u64>) -> Option<Vec<u8>> {
         let end = bytes.end.min(self.size);
         let mut found = vec![0; end.checked_sub(bytes.start)? as usize];
@@ -82,7 +80,7 @@ impl Extents {
         Some(found)
     }
 
-    /// Whether the bytes are there that a record of the log names.
+    /// Returns true if the bytes that a log record names match their checksums.
     pub(crate) fn holds(&self, body: &[u8]) -> Result<bool> {
         let (unit, value) = record::split_body(body)?;
         if value.is_empty() {
@@ -96,7 +94,7 @@ impl Extents {
         Ok(true)
     }
 
-    /// Copies blocks to free ones of the file at `path`, from which these are, and makes them safe.
+    /// Copies blocks to free ones of the same file, at `path`, and syncs it.
     pub(crate) fn copy_blocks(&self, path: &Path, copies: &[Copy]) -> Result<()> {
         if copies.is_empty() {
             return Ok(());

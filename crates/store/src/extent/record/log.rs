@@ -1,4 +1,4 @@
-//! Keys of units, and the log's records of their changes.
+//! Keys of units, and the log records of their changes.
 
 use super::{DIRTY_FLAG, UnitRecord};
 use crate::table::{Table, prefix};
@@ -6,7 +6,7 @@ use tameike_core::{Fault, InodeId, Result, UnitId};
 
 pub(super) const KEY_SIZE: usize = 17;
 
-/// Key of a unit, or of its mark of being dirty.
+/// Key of a unit, or of its dirty mark.
 pub(in crate::extent) fn key(prefix: u8, unit: UnitId) -> Vec<u8> {
     let mut key = Vec::with_capacity(KEY_SIZE);
     key.push(prefix);
@@ -15,17 +15,15 @@ pub(in crate::extent) fn key(prefix: u8, unit: UnitId) -> Vec<u8> {
     key
 }
 
-/// The unit of a key.
 pub(in crate::extent) fn unit_of(key: &[u8]) -> Result<UnitId> {
     let (inode, index) = key
         .get(1..)
         .and_then(|rest| rest.split_first_chunk::<8>())
         .and_then(|(inode, rest)| Some((*inode, <[u8; 8]>::try_from(rest).ok()?)))
-        .ok_or_else(|| Fault::io(format!("{key:?} is no key of a unit")))?;
+        .ok_or_else(|| Fault::io(format!("{key:?} is not a unit's key")))?;
     Ok(UnitId { inode: InodeId(u64::from_be_bytes(inode)), index: u64::from_be_bytes(index) })
 }
 
-/// The log's record of a change of a unit.
 pub(in crate::extent) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> Result<Vec<u8>> {
     let mut body = key(prefix::UNIT, unit);
     if let Some(record) = record {
@@ -34,17 +32,16 @@ pub(in crate::extent) fn log_body(unit: UnitId, record: Option<&UnitRecord>) -> 
     Ok(body)
 }
 
-/// Takes the log's record of a change of a unit apart.
 pub(in crate::extent) fn split_body(body: &[u8]) -> Result<(UnitId, &[u8])> {
     let (key, value) =
         body.split_at_checked(KEY_SIZE).ok_or_else(|| Fault::io("an extent record is too short"))?;
     Ok((unit_of(key)?, value))
 }
 
-/// Makes the change of one record of the log.
+/// Applies a log record to the table.
 ///
 /// # Errors
-/// `EIO` when the record is out of shape, and those of the table.
+/// `EIO` if the record is malformed, and those of the table.
 pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
     let (unit, value) = split_body(body)?;
     if unit.inode.is_cached() {

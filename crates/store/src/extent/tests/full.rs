@@ -1,4 +1,4 @@
-//! A disk whose space others take.
+//! A store on a disk that other data fills.
 
 use super::*;
 use futures_util::future::{BoxFuture, FutureExt};
@@ -7,38 +7,38 @@ use std::collections::BTreeSet;
 
 const BLOCKS_PER_MIB: u64 = MIB / BLOCK_SIZE as u64;
 
-/// A disk on a file system.
+/// A disk on a file system of limited size.
 #[derive(Clone)]
 pub(super) struct Crowded {
     disk: MemoryDisk,
     below: Arc<Mutex<FileSystem>>,
 }
 
-/// Blocks that it has to give, and those of the disk that have got some.
+/// Number of free blocks, and blocks of the disk that are allocated.
 #[derive(Default)]
 struct FileSystem {
     free: u64,
-    given: BTreeSet<u64>,
+    allocated: BTreeSet<u64>,
 }
 
 impl FileSystem {
-    /// As a file system does: as far as there is space.
-    fn give(&mut self, bytes: Range<u64>) -> Result<()> {
+    /// Allocates as much as fits, as file systems do.
+    fn allocate(&mut self, bytes: Range<u64>) -> Result<()> {
         for block in blocks_at(bytes) {
-            if self.given.contains(&block) {
+            if self.allocated.contains(&block) {
                 continue;
             }
             let Some(free) = self.free.checked_sub(1) else {
-                return Err(Fault::new(Errno::ENOSPC, "the disk below is full on purpose"));
+                return Err(Fault::new(Errno::ENOSPC, "injected: the disk below is full"));
             };
             self.free = free;
-            self.given.insert(block);
+            self.allocated.insert(block);
         }
         Ok(())
     }
 
-    fn take_back(&mut self, bytes: Range<u64>) {
-        self.free += blocks_at(bytes).filter(|block| self.given.remove(block)).count() as u64;
+    fn release(&mut self, bytes: Range<u64>) {
+        self.free += blocks_at(bytes).filter(|block| self.allocated.remove(block)).count() as u64;
     }
 }
 
@@ -47,20 +47,18 @@ fn blocks_at(bytes: Range<u64>) -> Range<u64> {
 }
 
 impl Crowded {
-    /// The world's disk, for which there are `free` blocks.
+    /// Puts the world's disk on a file system with `free` free blocks.
     pub(super) fn over(world: &World, free: u64) -> Self {
         let below = FileSystem { free, ..FileSystem::default() };
         Self { disk: world.disk.clone(), below: Arc::new(Mutex::new(below)) }
     }
 
-    /// Others leave so many blocks.
     pub(super) fn leave(&self, free: u64) {
         self.below.lock().free = free;
     }
 
-    /// Blocks of the disk that have space.
-    pub(super) fn given(&self) -> u64 {
-        self.below.lock().given.len() as u64
+    pub(super) fn allocated(&self) -> u64 {
+        self.below.lock().allocated.len() as u64
     }
 }
 
@@ -75,7 +73,7 @@ impl Disk for Crowded {
         self.disk.read(offset, frame, range)
     }
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
-        match self.below.lock().give(offset..offset + payload.len() as u64) {
+        match self.below.lock().allocate(offset..offset + payload.len() as u64) {
             Ok(()) => self.disk.write(offset, payload),
             Err(fault) => async { Err(fault) }.boxed(),
         }
@@ -84,17 +82,17 @@ impl Disk for Crowded {
         self.disk.sync()
     }
     fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        let given = self.below.lock().give(range);
-        async { given }.boxed()
+        let allocated = self.below.lock().allocate(range);
+        async { allocated }.boxed()
     }
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        self.below.lock().take_back(range.clone());
+        self.below.lock().release(range.clone());
         self.disk.discard(range)
     }
 }
 
-/// Blocks that waited for a sync kept their space while others were written to holes of the disk: of a disk that had been
-/// full and was emptied, a view took as much less than it may as had been in it.
+/// Regression: retired blocks kept their space while writes went to holes of the disk, so that a view on a disk that
+/// had been full and was emptied got less space than its capacity.
 #[test]
 fn blocks_that_wait_for_a_sync_are_freed_when_the_disk_below_is_full() {
     for seed in 0..3 {
@@ -109,13 +107,13 @@ fn blocks_that_wait_for_a_sync_are_freed_when_the_disk_below_is_full() {
             (0..30).for_each(|index| world.whole(&store, shared(index), &bytes));
             world.machine.run(store.truncate(shared(0).inode, 0)).unwrap();
         }
-        world.settle(&store);
-        assert!(disk.given() <= 16 * BLOCKS_PER_MIB);
+        world.rest_and_check(&store);
+        assert!(disk.allocated() <= 16 * BLOCKS_PER_MIB);
     }
 }
 
 #[test]
-fn a_full_disk_below_refuses_what_is_new_and_takes_what_is_overwritten() {
+fn a_full_disk_refuses_new_units_and_accepts_overwrites() {
     for seed in 0..3 {
         let world = World::new(seed, 128 << 20, [0, 64 * MIB, 0]);
         let disk = Crowded::over(&world, 20 * BLOCKS_PER_MIB);
@@ -128,13 +126,13 @@ fn a_full_disk_below_refuses_what_is_new_and_takes_what_is_overwritten() {
                 world.write(&store, shared(index), 0, &pattern(round, UNIT_SIZE - 8)).unwrap();
             }
         }
-        // Others were faster.
+        // Other data fills the disk.
         disk.leave(0);
         for index in 19..22 {
             let refused = world.write(&store, shared(index), 0, &pattern(5, UNIT_SIZE - 8));
             let Err(fault) = refused else { continue };
             assert_eq!(fault.errno, Errno::ENOSPC);
-            assert!(fault.message.contains("the space of the disk below the extents file"), "{fault}");
+            assert!(fault.to_string().contains("the space of the disk below the extents file"), "{fault}");
         }
         assert!(store.load(shared(21)).unwrap().is_none());
         (0..19).for_each(|index| world.whole(&store, shared(index), &pattern(4, UNIT_SIZE - 8)));
@@ -142,15 +140,15 @@ fn a_full_disk_below_refuses_what_is_new_and_takes_what_is_overwritten() {
         for index in 19..36 {
             world.write(&store, shared(index), 0, &pattern(5, UNIT_SIZE - 8)).unwrap();
         }
-        world.settle(&store);
+        world.rest_and_check(&store);
         let used = store.space(View::JobShared).used / BLOCK_SIZE as u64;
-        let given = disk.given();
-        assert!((used..=used + 16 * BLOCKS_PER_MIB).contains(&given), "{given} for {used}");
+        let allocated = disk.allocated();
+        assert!((used..=used + 16 * BLOCKS_PER_MIB).contains(&allocated), "{allocated} for {used}");
     }
 }
 
 #[test]
-fn clean_units_go_when_the_disk_below_is_full() {
+fn clean_units_are_evicted_when_the_disk_is_full() {
     let world = World::new(1, 128 << 20, [0, 0, 64 * MIB]);
     let disk = Crowded::over(&world, 20 * BLOCKS_PER_MIB);
     let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
@@ -161,6 +159,6 @@ fn clean_units_go_when_the_disk_below_is_full() {
     }
     (0..20).for_each(|index| world.whole(&store, cached(2, index), &bytes));
     let refused = world.write(&store, cached(2, 20), 0, &bytes);
-    assert_eq!(refused.unwrap_err().errno, Errno::ENOSPC, "what is dirty does not go");
-    world.settle(&store);
+    assert_eq!(refused.unwrap_err().errno, Errno::ENOSPC, "dirty units are not evicted");
+    world.rest_and_check(&store);
 }

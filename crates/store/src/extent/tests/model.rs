@@ -1,4 +1,4 @@
-//! Random work against arrays of bytes, with death and power loss at any instant.
+//! Random operations against a model, with crashes and power losses at any instant.
 
 use super::*;
 use crate::extent::record::blocks_of;
@@ -7,11 +7,10 @@ use tameike_core::wire::unit::SpaceChange;
 
 const SPAN: usize = 24_000;
 
-/// What a unit holds: value and whether it is dirty.
+/// Model of a unit: value of each byte, and whether it is dirty.
 #[derive(Clone, PartialEq)]
 struct Image {
     bytes: Vec<Option<(u8, bool)>>,
-    /// Blocks for which room is set aside.
     reserved: RangeSet,
     generation: u64,
 }
@@ -21,7 +20,7 @@ impl Image {
         Self { bytes: vec![None; SPAN], reserved: RangeSet::new(), generation: 0 }
     }
 
-    fn cut(&mut self, size: usize) {
+    fn truncate(&mut self, size: usize) {
         self.bytes[size..].fill(None);
         self.reserved.remove(size.div_ceil(4096) as u32..256);
     }
@@ -53,21 +52,21 @@ impl Image {
         self.bytes.iter_mut().for_each(|byte| *byte = byte.filter(|(_, dirty)| *dirty));
     }
 
-    fn renew(&mut self, cached: bool, generation: u64) {
+    fn set_generation(&mut self, cached: bool, generation: u64) {
         if cached && self.generation < generation {
             self.drop_clean();
             self.generation = generation;
         }
     }
 
-    /// Forgets bytes that are not there.
+    /// Drops bytes that the store lacks.
     fn keep(&mut self, found: &[Option<u8>]) {
         for (byte, found) in self.bytes.iter_mut().zip(found) {
             *byte = byte.filter(|_| found.is_some());
         }
     }
 
-    /// A unit without bytes has no record, and so no generation.
+    /// Resets the generation of an empty unit, which has no record.
     fn forget_if_empty(&mut self) {
         if self.bytes.iter().all(Option::is_none) && self.reserved.is_empty() {
             self.generation = 0;
@@ -117,30 +116,30 @@ enum Step {
         durable: bool,
     },
     Rest,
-    /// Others leave so many blocks on the disk.
+    /// Other data leaves so many free blocks on the disk.
     Others {
         free: u64,
     },
-    Death {
+    Crash {
         power_loss: bool,
     },
 }
 
-/// Places and sizes of which many, not all, are whole blocks.
+/// Ranges, many of them whole blocks.
 fn place() -> impl Strategy<Value = (usize, usize)> + Clone {
     let block = (0usize..5, 1usize..4).prop_map(|(first, count)| (first * 4096, count * 4096));
     let any = (0usize..SPAN, 1usize..7000);
     prop_oneof![block, any].prop_map(|(offset, size)| (offset, size.min(SPAN - offset)))
 }
 
-/// One place mostly, or some.
+/// One range in most cases, or several.
 fn pieces() -> impl Strategy<Value = RangeSet> {
     let few = prop_oneof![2 => Just(1usize..2), 1 => Just(2..6)];
     few.prop_flat_map(|count| prop::collection::vec(place(), count))
         .prop_map(|places| places.into_iter().map(|(at, size)| at as u32..(at + size) as u32).collect())
 }
 
-/// What is written at a place of a unit: never zero, and not the same everywhere.
+/// Value written at an offset of a unit: not zero, and not constant.
 fn byte_at(offset: u32, value: u8) -> u8 {
     ((u32::from(value) + offset / 512) % 255 + 1) as u8
 }
@@ -165,7 +164,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<bool>().prop_map(|durable| Step::Sync { durable }),
         1 => Just(Step::Rest),
         1 => prop_oneof![Just(0), 0u64..20].prop_map(|free| Step::Others { free }),
-        1 => any::<bool>().prop_map(|power_loss| Step::Death { power_loss }),
+        1 => any::<bool>().prop_map(|power_loss| Step::Crash { power_loss }),
     ]
 }
 
@@ -177,10 +176,10 @@ fn unit(number: usize) -> UnitId {
 struct Test {
     world: World,
     store: Arc<ExtentStore>,
-    /// States of each unit that may be found after a crash, oldest first; the last one is the present.
+    /// States of each unit that recovery may restore, oldest first; the last one is the present.
     histories: Vec<Vec<Image>>,
-    /// Where states that survive death and those that survive power loss begin, by unit.
-    promised: [Vec<usize>; 2],
+    /// By unit, index of the oldest state that may follow a crash, and a power loss.
+    oldest_allowed: [Vec<usize>; 2],
     taken: Vec<(DirtyUnit, Image)>,
 }
 
@@ -189,8 +188,8 @@ impl Test {
         self.histories[number].last_mut().expect("never empty")
     }
 
-    /// What the store holds now, without its dirty marks.
-    fn look(&self, number: usize) -> Vec<Option<u8>> {
+    /// The unit's bytes in the store, without dirty marks.
+    fn read_unit(&self, number: usize) -> Vec<Option<u8>> {
         self.world.faults.none();
         self.world.read(&self.store, unit(number), 0..SPAN as u32, 0).expect("no block is damaged")
     }
@@ -207,7 +206,7 @@ impl Test {
         self.store.load(unit(number)).unwrap().unwrap_or_default().reserved
     }
 
-    /// Whether the store may hold this when the model holds `image`; clean bytes of the cache may have gone.
+    /// Returns true if the store matches `image`; clean bytes of the cache view may be missing.
     fn fits(number: usize, found: &[Option<u8>], dirty: &RangeSet, image: &Image) -> bool {
         let cached = number >= 2;
         let mut marked = vec![false; SPAN];
@@ -221,16 +220,16 @@ impl Test {
             })
     }
 
-    /// Compares all units with their models, and learns what clean bytes have gone.
+    /// Compares all units with their models, and notes evicted clean bytes.
     fn observe(&mut self) {
         for number in 0..4 {
-            let (found, dirty) = (self.look(number), self.dirty(number));
+            let (found, dirty) = (self.read_unit(number), self.dirty(number));
             let image = self.now(number);
-            assert!(Self::fits(number, &found, &dirty, image), "unit {number} is as the model says");
+            assert!(Self::fits(number, &found, &dirty, image), "unit {number} matches the model");
             let expected = image.reserved.clone();
-            assert_eq!(self.reserved(number), expected, "set aside in unit {number}");
+            assert_eq!(self.reserved(number), expected, "reserved in unit {number}");
             let image = self.now(number);
-            // A new state: the old one comes back if the machine dies before the log is written.
+            // A new state, because a crash before the log is written restores the old one.
             if image.bytes.iter().zip(&found).any(|(byte, found)| byte.is_some() && found.is_none()) {
                 self.push(number, |image| image.keep(&found));
             }
@@ -261,7 +260,7 @@ impl Test {
         self.histories[number].push(image);
     }
 
-    /// Does one step to the store and to the model. `Err` means that the machine died in it.
+    /// Runs one step on the store and on the model. `Err` means that the machine crashed in it.
     fn run(&mut self, step: Step) -> Result<()> {
         match step {
             Step::Write { unit, pieces, value, generation } => {
@@ -274,15 +273,15 @@ impl Test {
                 let read = self.world.read(&self.store, unit(number), 0..SPAN as u32, generation);
                 self.push(number, |image| {
                     if image.has_clean() {
-                        image.renew(number >= 2, generation);
+                        image.set_generation(number >= 2, generation);
                     }
                 });
                 read?;
             }
             Step::Truncate { file, size } => {
                 let result = self.world.machine.run(self.store.truncate(unit(file * 2).inode, size as u64));
-                self.push(file * 2, |image| image.cut(size));
-                self.push(file * 2 + 1, |image| image.cut(0));
+                self.push(file * 2, |image| image.truncate(size));
+                self.push(file * 2 + 1, |image| image.truncate(0));
                 result?;
             }
             Step::Space { unit, offset, size, change } => {
@@ -304,14 +303,14 @@ impl Test {
             Step::Sync { durable } => {
                 self.world.machine.run(self.store.sync(durable))?;
                 let ends = |history: &Vec<Image>| history.len() - 1;
-                self.promised[0] = self.histories.iter().map(ends).collect();
+                self.oldest_allowed[0] = self.histories.iter().map(ends).collect();
                 if durable {
-                    self.promised[1] = self.promised[0].clone();
+                    self.oldest_allowed[1] = self.oldest_allowed[0].clone();
                 }
             }
             Step::Rest => self.world.machine.rest(Duration::from_secs(2)),
             Step::Others { free } => self.world.crowded.iter().for_each(|crowded| crowded.leave(free)),
-            Step::Death { .. } => unreachable!("a death is not a step of the store"),
+            Step::Crash { .. } => unreachable!("a crash is not a step of the store"),
         }
         Ok(())
     }
@@ -323,7 +322,7 @@ impl Test {
         if matches!(&result, Err(fault) if fault.errno == Errno::ENOSPC) {
             return Ok(());
         }
-        // Of cached files nothing is set aside here.
+        // The store reserves nothing for cached files.
         let change = match change {
             SpaceChange::Zero if number >= 2 => SpaceChange::Punch,
             SpaceChange::Allocate if number >= 2 => return result,
@@ -345,7 +344,7 @@ impl Test {
                 if is_forgotten {
                     *image = Image::new();
                 }
-                image.renew(cached, generation);
+                image.set_generation(cached, generation);
                 for range in pieces.iter() {
                     image.written(&(range.start as usize..range.end as usize));
                     range.for_each(|at| image.bytes[at as usize] = Some((byte_at(at, value), cached)));
@@ -356,7 +355,7 @@ impl Test {
         Ok(())
     }
 
-    /// Whether a write had to let all of its own unit go, which was clean, and with it the generation.
+    /// Returns true if a write evicted its own clean unit, and thereby the generation.
     fn is_forgotten(&mut self, number: usize) -> bool {
         self.world.faults.none();
         let record = self.store.load(unit(number)).unwrap().unwrap_or_default();
@@ -374,7 +373,7 @@ impl Test {
         let result = self.world.machine.run(fill);
         if result.is_err() || self.filled(number, range.clone(), generation) {
             self.push(number, |image| {
-                image.renew(cached, generation);
+                image.set_generation(cached, generation);
                 if !cached || image.generation == generation {
                     image.written(&range);
                     image.bytes[range].iter_mut().for_each(|byte| *byte = byte.or(Some((value, false))));
@@ -388,14 +387,14 @@ impl Test {
         self.now(2 + unit.index as usize).clone()
     }
 
-    /// Whether a fill was made, or skipped for want of room.
+    /// Returns true if a fill was not skipped for lack of space.
     fn filled(&self, number: usize, range: Range<usize>, generation: u64) -> bool {
         let record = self.store.load(unit(number)).unwrap().unwrap_or_default();
-        let renewed = number < 2 || record.generation.0 >= generation;
-        renewed && self.look(number)[range].iter().all(Option::is_some)
+        let is_current = number < 2 || record.generation.0 >= generation;
+        is_current && self.read_unit(number)[range].iter().all(Option::is_some)
     }
 
-    /// The store may leave more dirty than the model would, whole blocks that were written again; never less.
+    /// The store may leave whole blocks dirty that were written again, never less than the model.
     fn mark_clean(&mut self, generation: u64) -> Result<()> {
         for (flushed, image) in std::mem::take(&mut self.taken) {
             let number = 2 + flushed.unit.index as usize;
@@ -411,7 +410,7 @@ impl Test {
                     if let Some((value, dirty @ true)) = byte
                         && !is_left
                     {
-                        assert_eq!(flushed_value, Some((*value, true)), "only what was flushed is clean");
+                        assert_eq!(flushed_value, Some((*value, true)), "only flushed bytes are clean");
                         *dirty = false;
                     }
                 }
@@ -427,60 +426,60 @@ impl Test {
         if power_loss {
             self.world.lose_power();
         }
-        // The next life may die while it opens.
+        // Recovery may crash as well.
         if self.world.try_open(power_loss).is_err() {
             self.world.machine.kill();
         }
         self.world.faults.none();
         self.world.machine.kill();
-        self.store = self.world.try_open(power_loss).expect("a crash is no damage");
+        self.store = self.world.try_open(power_loss).expect("recovery after a crash");
         self.taken.clear();
         for number in 0..4 {
-            let (found, dirty) = (self.look(number), self.dirty(number));
+            let (found, dirty) = (self.read_unit(number), self.dirty(number));
             let generation = self.store.load(unit(number)).unwrap().map_or(0, |record| record.generation.0);
-            let from = self.promised[usize::from(power_loss)][number];
+            let from = self.oldest_allowed[usize::from(power_loss)][number];
             let allowed = self.histories[number][from..].iter().rev();
             let reserved = self.reserved(number);
             let mut image = allowed
                 .filter(|image| Self::fits(number, &found, &dirty, image) && image.reserved == reserved)
                 .max_by_key(|image| image.generation == generation)
-                .unwrap_or_else(|| panic!("unit {number} is as it was at some time since the last sync"))
+                .unwrap_or_else(|| panic!("unit {number} has a state since the last sync"))
                 .clone();
             image.keep(&found);
             image.generation = generation;
             image.forget_if_empty();
             self.histories[number] = vec![image];
         }
-        self.promised = [vec![0; 4], vec![0; 4]];
+        self.oldest_allowed = [vec![0; 4], vec![0; 4]];
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn units_are_what_was_written_to_them(
+    fn units_match_the_model_after_crashes(
         seed in any::<u64>(),
         steps in prop::collection::vec(step(), 1..60),
-        deaths in prop::collection::vec(0u64..60, 0..5),
+        crashes in prop::collection::vec(0u64..60, 0..5),
     ) {
-        // Room for 10 of 12 blocks of each view, and little more on the disk.
+        // Space for 10 of 12 blocks of each view, and little more on the disk.
         let mut world = World::new(seed, 30 * 4096, [0, 10 * 4096, 10 * 4096]);
-        // Media that are memory: blocks are used again without waiting for more than the death of the agent asks.
+        // On volatile media, blocks are reused without a durable sync.
         world.volatile = seed & 4 == 0;
-        // On a disk that others fill, too, or not.
+        // In half of the cases other data fills the disk.
         world.crowded = (seed & 8 == 0).then(|| Crowded::over(&world, 30));
         let volatile = world.volatile;
         let store = world.open();
         let histories = vec![vec![Image::new()]; 4];
-        let mut test = Test { world, store, histories, promised: [vec![0; 4], vec![0; 4]], taken: Vec::new() };
-        let mut deaths = deaths.into_iter();
+        let mut test = Test { world, store, histories, oldest_allowed: [vec![0; 4], vec![0; 4]], taken: Vec::new() };
+        let mut crashes = crashes.into_iter();
         for step in steps {
             test.observe();
-            if let Some(calls) = deaths.next() {
+            if let Some(calls) = crashes.next() {
                 test.world.faults.after(calls);
             }
             match step {
-                Step::Death { power_loss } => test.crash(power_loss && !volatile),
+                Step::Crash { power_loss } => test.crash(power_loss && !volatile),
                 step => {
                     if test.run(step).is_err() {
                         test.crash(seed & 1 == 0 && !volatile);
@@ -492,6 +491,6 @@ proptest! {
         test.observe();
         let report = test.world.machine.run(test.store.scrub()).unwrap();
         prop_assert!(report.damaged.is_empty(), "{:?}", report.damaged);
-        test.world.settle(&test.store);
+        test.world.rest_and_check(&test.store);
     }
 }

@@ -1,4 +1,4 @@
-//! What others do while the store below takes its time to answer somebody.
+//! Concurrency of readers and changes while the key-value store is slow.
 
 use super::*;
 use crate::ledger::kv::{Changes, Snapshot};
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 type Interruption = Box<dyn FnMut() + Send>;
 
-/// A store that lets others work before it answers a read.
+/// A key-value store that runs another operation before it answers a read.
 #[derive(Clone, Default)]
 struct Slow {
     kv: MemoryKv,
@@ -52,16 +52,16 @@ impl Kv for Slow {
 }
 
 fn is_free(ledger: &Ledger) -> bool {
-    ledger.turn.try_lock().is_some() && ledger.state.try_write().is_some()
+    ledger.change_lock.try_lock().is_some() && ledger.state.try_write().is_some()
 }
 
 #[derive(Clone, Debug)]
 enum Other {
     Execute(Vec<u8>),
     Checkpoint,
-    /// A checkpoint during which the disk fails after so many calls.
+    /// A checkpoint during which the disk fails after that many calls.
     Failure(u64),
-    /// The middle of a checkpoint, whose log fails then or does not.
+    /// The first half of a checkpoint.
     Freeze,
     Unfreeze,
 }
@@ -80,7 +80,7 @@ fn other() -> impl Strategy<Value = Other> {
 impl Other {
     fn happen(&self, world: &World, ledger: &Ledger) {
         match self {
-            // After a failed sync nothing more is taken.
+            // Fails after a failed sync.
             Self::Execute(body) => drop(execute(ledger, body)),
             Self::Checkpoint => drop(world.machine.run(ledger.checkpoint())),
             Self::Failure(calls) => {
@@ -100,7 +100,7 @@ impl Other {
 }
 
 /// Keys 0 to 11, by single reads or in pages.
-fn look(table: &dyn Table, page: usize) -> Result<Map> {
+fn read_keys(table: &dyn Table, page: usize) -> Result<Map> {
     let mut found = Map::new();
     if page == 0 {
         for key in (0u8..12).map(|key| vec![b'k', key]) {
@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_reader_sees_one_moment_and_holds_nobody_up(
+    fn a_reader_sees_one_version_and_blocks_no_other_caller(
         seed in any::<u64>(),
         before in prop::collection::vec(other(), 0..12),
         during in prop::collection::vec(other(), 0..40),
@@ -140,12 +140,12 @@ proptest! {
                 other.happen(&world_then, &ledger_then);
             }
         }));
-        prop_assert_eq!(ledger.read(|table| look(table, page)).unwrap(), expected);
+        prop_assert_eq!(ledger.read(|table| read_keys(table, page)).unwrap(), expected);
         *slow.interruption.lock() = None;
     }
 
     #[test]
-    fn a_change_that_reads_holds_no_reader_up(
+    fn a_change_that_reads_blocks_no_reader(
         before in prop::collection::vec(other(), 0..12),
         body in prop::collection::vec(1u8..12, 4..=4),
     ) {
@@ -166,7 +166,7 @@ proptest! {
         });
         *slow.interruption.lock() = None;
         let seen = seen.lock().take();
-        // A ledger that has failed asks nothing.
+        // A failed ledger does not read the store.
         prop_assert!(seen.is_none_or(|seen| seen == expected));
     }
 }

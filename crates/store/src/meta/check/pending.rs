@@ -1,4 +1,4 @@
-//! What was under way when the agent ended.
+//! Operations that were pending when the agent ended.
 
 use super::super::key;
 use super::super::record::{Intent, StepRecord, Truncation};
@@ -10,16 +10,14 @@ use tameike_core::{InodeId, OperationId, Result};
 
 /// Length of a step's key: prefix, coordinator, sequence, number.
 const STEP_KEY_SIZE: usize = 17;
-/// Length of the key that says how far a coordinator's operations are ended.
+/// Length of the key of a coordinator's last finished operation.
 const FINISHED_KEY_SIZE: usize = 5;
 
-fn in_words(intent: &Intent) -> &'static str {
+fn describe(intent: &Intent) -> &'static str {
     match intent {
-        Intent::Open { .. } => "not decided: the next start of the node undoes it, or carries it through",
-        Intent::Decided { .. } => "decided: the next start of the node carries it through",
-        Intent::Widen { .. } => {
-            "of a directory that goes wide: the next start of the node carries it through"
-        }
+        Intent::Open { .. } => "and undecided: the next start of the node undoes or completes it",
+        Intent::Decided { .. } => "and decided: the next start of the node completes it",
+        Intent::Widen { .. } => "and shards a directory: the next start of the node completes it",
     }
 }
 
@@ -27,14 +25,14 @@ impl Names {
     pub(super) fn read_pending(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
         let mut intents = BTreeSet::new();
         for_each(table, prefix::INTENT, |key, value| {
-            let Some(InodeId(sequence)) = only_inode("an operation on names", key, value, book) else {
+            let Some(InodeId(sequence)) = only_inode("a metadata operation", key, value, book) else {
                 return Ok(());
             };
-            let what = format!("what was to be done for operation {sequence} on names");
+            let what = format!("the plan of metadata operation {sequence}");
             if let Some(intent) = decode_or_lose::<Intent>(&what, None, (key, value), book) {
                 intents.insert(sequence);
-                let words = format!("operation {sequence} on names is half done, {}", in_words(&intent));
-                book.note(Part::Names, words);
+                let message = format!("metadata operation {sequence} is pending {}", describe(&intent));
+                book.note(Part::Names, message);
             }
             Ok(())
         })?;
@@ -55,7 +53,7 @@ impl Names {
             Ok(())
         })?;
         for_each(table, prefix::FINISHED, |key, value| {
-            let what = "how far another node's operations are ended";
+            let what = "the last finished operation of another node";
             if key.len() != FINISHED_KEY_SIZE {
                 lose_key(what, key, value, book);
             } else {
@@ -70,18 +68,18 @@ impl Names {
 
     fn read_tree_lock(&self, table: &dyn Table, intents: &BTreeSet<u64>, book: &mut Book) -> Result<()> {
         let Some(value) = table.get(&key::tree_lock())? else { return Ok(()) };
-        let what = "the lock on the shape of the tree";
+        let what = "the lock of the tree's shape";
         let Some(holder) = decode_or_lose::<OperationId>(what, None, (&key::tree_lock(), &value), book)
         else {
             return Ok(());
         };
         let own = self.share.is_some_and(|share| share.node == holder.node);
         if own && !intents.contains(&holder.sequence) {
-            let words = format!(
-                "{what} is held by operation {}, which is ended: no directory could move",
+            let message = format!(
+                "{what} is held by operation {}, which has finished: no directory could be renamed",
                 holder.sequence
             );
-            book.wrong(Part::Names, words);
+            book.wrong(Part::Names, message);
             book.remove(key::tree_lock());
         } else {
             book.note(
@@ -94,7 +92,7 @@ impl Names {
 
     fn read_truncations(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
         for_each(table, prefix::TRUNCATION, |key, value| {
-            let what = "the note that units are to be cut";
+            let what = "the record of a pending truncation";
             let Some(inode) = only_inode(what, key, value, book) else { return Ok(()) };
             self.truncated.insert(inode);
             decode_or_lose::<Truncation>(what, Some(inode), (key, value), book);
@@ -102,11 +100,11 @@ impl Names {
         })?;
         let count = self.truncated.len();
         if count > 0 {
-            let words = format!(
-                "units of {count} files are still to be cut; the next start of the node, or the removal of the file, \
-                 does it"
+            let message = format!(
+                "truncations of {count} files are pending; the next start of the node, or the removal of the file, \
+                 completes them"
             );
-            book.note(Part::Names, words);
+            book.note(Part::Names, message);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What must hold between the records of a node.
+//! Rules between the records of a node.
 
 use super::super::key;
 use super::super::record::{self, DirectoryRecord, InodeRecord};
@@ -10,34 +10,39 @@ use tameike_core::wire::codec;
 use tameike_core::{FileKind, InodeId, Result};
 
 impl Names {
-    /// Counts of directories are those of their entries here.
+    /// The counts of a directory must match its entries here.
     pub(super) fn examine_children(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
         let mut counted = self.children.clone();
         for_each(table, prefix::DIRECTORY, |key, value| {
-            let what = "what is known of the entries of a directory";
+            let what = "the counts of a directory";
             let Some(dir) = only_inode(what, key, value, book) else { return Ok(()) };
             let (entries, subdirs) = counted.remove(&dir).unwrap_or_default();
             let Ok(children) = record::decode::<DirectoryRecord>(key, value) else {
                 book.wrong(
                     Part::Names,
-                    format!("the counts of directory {dir} are damaged; they follow from its entries"),
+                    format!(
+                        "the counts of directory {dir} are damaged; they can be derived from its entries"
+                    ),
                 );
                 return self.recount(dir, DirectoryRecord::default(), (entries, subdirs), book);
             };
             if self.keeps(dir) && !self.inodes.contains_key(&dir) {
-                book.wrong(Part::Names, format!("directory {dir} is gone, and its counts are still there"));
+                book.wrong(
+                    Part::Names,
+                    format!("the counts of directory {dir} remain, but it no longer exists"),
+                );
                 book.remove(key.to_vec());
             } else if (children.entries, children.subdirs) != (entries, subdirs) {
-                let words = format!(
-                    "directory {dir} counts {} entries and {} directories among them, and has {entries} and {subdirs} \
+                let message = format!(
+                    "directory {dir} counts {} entries and {} directories among them, but has {entries} and {subdirs} \
                      on this node",
                     children.entries, children.subdirs
                 );
-                book.wrong(Part::Names, words);
+                book.wrong(Part::Names, message);
                 return self.recount(dir, children, (entries, subdirs), book);
             } else if children.sealed.is_some() && entries > 0 {
-                let words = format!("directory {dir} is closed to be removed, and has {entries} entries");
-                book.wrong(Part::Names, words);
+                let message = format!("directory {dir} is sealed for its removal, but has {entries} entries");
+                book.wrong(Part::Names, message);
                 return self.recount(
                     dir,
                     DirectoryRecord { sealed: None, ..children },
@@ -57,7 +62,7 @@ impl Names {
         Ok(())
     }
 
-    /// A directory that this node would not keep the entries of while it is narrow is wide.
+    /// Repairs the counts. A directory whose entries would be on another node if it were not sharded must be sharded.
     fn recount(
         &self,
         dir: InodeId,
@@ -69,15 +74,15 @@ impl Names {
             dir.pinned_node().is_some() || dir.children_slot().0 % share.count.max(1) == share.place
         });
         let wide = children.wide || !narrow_here;
-        let mended = DirectoryRecord { entries, subdirs, wide, ..children };
-        book.set(key::directory(dir), codec::encode(&mended)?);
+        let repaired = DirectoryRecord { entries, subdirs, wide, ..children };
+        book.set(key::directory(dir), codec::encode(&repaired)?);
         Ok(())
     }
 
-    /// Contents and extended attributes have an inode, which says the same of them.
+    /// Contents and extended attributes must have an inode that matches them.
     pub(super) fn examine_belongings(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
         let mut sizes = BTreeMap::new();
-        let mut needless = 0;
+        let mut stale = 0;
         for_each(table, prefix::CONTENT, |key, value| {
             let Some(inode) = only_inode("the content of a small file", key, value, book) else {
                 return Ok(());
@@ -88,7 +93,7 @@ impl Names {
                     sizes.insert(inode, value.len() as u64);
                 }
                 _ => {
-                    needless += 1;
+                    stale += 1;
                     book.remove_aside(key.to_vec(), value.to_vec());
                 }
             }
@@ -97,14 +102,14 @@ impl Names {
         for_each(table, prefix::XATTR, |key, value| {
             let inode = key::number(key).filter(|_| key.len() > 9).map(InodeId);
             if !inode.is_some_and(|inode| self.inodes.contains_key(&inode)) {
-                needless += 1;
+                stale += 1;
                 book.remove_aside(key.to_vec(), value.to_vec());
             }
             Ok(())
         })?;
-        if needless > 0 {
-            let words = format!("{needless} contents or extended attributes belong to no inode");
-            book.wrong(Part::Names, words);
+        if stale > 0 {
+            let message = format!("{stale} contents or extended attributes belong to no inode");
+            book.wrong(Part::Names, message);
         }
         for (&inode, known) in &self.inodes {
             let found = sizes.get(&inode).copied().unwrap_or(0);
@@ -127,16 +132,14 @@ impl Names {
             return Ok(());
         }
         let path = self.path(table, inode);
-        let called = path.clone().unwrap_or_else(|| inode.to_string());
+        let name = path.clone().unwrap_or_else(|| inode.to_string());
         if found < record.size {
-            let words = format!(
-                "bytes {found} to {} of {called} are lost: its content is not there",
-                record.size - 1
-            );
-            book.lost(Part::Names, words, vec![Loss::of(inode, path, Some(found..record.size))]);
+            let message =
+                format!("bytes {found} to {} of {name} are lost: the content is missing", record.size - 1);
+            book.lost(Part::Names, message, vec![Loss::of(inode, path, Some(found..record.size))]);
         } else {
-            let words = format!("{called} is said to have {} bytes, and has {found}", record.size);
-            book.wrong(Part::Names, words);
+            let message = format!("{name} has size {}, but {found} bytes of content", record.size);
+            book.wrong(Part::Names, message);
         }
         if record.kind == FileKind::Symlink && found == 0 {
             book.remove_aside(key::inode(inode), codec::encode(record)?);
@@ -146,37 +149,37 @@ impl Names {
         Ok(())
     }
 
-    /// Links are at least the names here, and no more where no other node can have names of the inode.
+    /// The link count must be at least the names here, and equal if no other node can have names of the inode.
     pub(super) fn examine_links(&self, table: &dyn Table, book: &mut Book) -> Result<()> {
         for (&inode, known) in &self.inodes {
             let record = &known.record;
             let is_root = record.parent == inode && record.kind == FileKind::Directory;
             let names = if is_root { 1 } else { known.names };
-            let right = record.links >= names && (!self.is_alone(inode) || record.links == names);
+            let right = record.links >= names && (!self.has_all_names(inode) || record.links == names);
             if right || self.busy {
                 continue;
             }
-            let called = self.path(table, inode).unwrap_or_else(|| inode.to_string());
+            let name = self.path(table, inode).unwrap_or_else(|| inode.to_string());
             if names == 0 {
-                let words = format!(
-                    "{called} has no name on any node, but counts {}: nobody can reach it",
+                let message = format!(
+                    "{name} has no name on any node, but counts {} links: no path reaches it",
                     record.links
                 );
-                book.lost(Part::Names, words, vec![Loss::of(inode, None, None)]);
+                book.lost(Part::Names, message, vec![Loss::of(inode, None, None)]);
                 book.remove_aside(key::inode(inode), codec::encode(record)?);
                 continue;
             }
-            book.wrong(Part::Names, format!("{called} counts {} links, and has {names} names", record.links));
+            book.wrong(Part::Names, format!("{name} counts {} links, but has {names} names", record.links));
             book.set(key::inode(inode), codec::encode(&InodeRecord { links: names, ..record.clone() })?);
         }
         Ok(())
     }
 
-    /// An inode without links is marked to be removed, and no other is.
+    /// Exactly the inodes without links must have an orphan mark.
     pub(super) fn examine_orphans(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
-        let mut needless = 0;
+        let mut stale = 0;
         for_each(table, prefix::ORPHAN, |key, value| {
-            let Some(inode) = only_inode("the mark of an inode without names", key, value, book) else {
+            let Some(inode) = only_inode("an orphan mark", key, value, book) else {
                 return Ok(());
             };
             match self.inodes.get(&inode) {
@@ -184,31 +187,28 @@ impl Names {
                     self.orphans.insert(inode);
                 }
                 _ => {
-                    needless += 1;
+                    stale += 1;
                     book.remove(key.to_vec());
                 }
             }
             Ok(())
         })?;
-        if needless > 0 {
+        if stale > 0 {
             book.wrong(
                 Part::Names,
-                format!("{needless} inodes are marked to be removed that are gone or have names"),
+                format!("{stale} orphan marks are of inodes that do not exist or have names"),
             );
         }
         for (&inode, known) in &self.inodes {
             if known.record.links == 0 && !self.orphans.contains(&inode) {
-                book.wrong(
-                    Part::Names,
-                    format!("{inode} has no links, and no mark that it is to be removed"),
-                );
+                book.wrong(Part::Names, format!("{inode} has no links, but no orphan mark"));
                 book.set(key::orphan(inode), Vec::new());
             }
         }
         let count = self.orphans.len();
         if count > 0 {
-            let words = format!("{count} removed files were open; the next start of the node removes them");
-            book.note(Part::Names, words);
+            let message = format!("{count} removed files were open; the next start of the node removes them");
+            book.note(Part::Names, message);
         }
         Ok(())
     }

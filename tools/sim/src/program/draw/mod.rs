@@ -1,14 +1,14 @@
-//! Programs from seeds. Each seed leaves some calls and troubles out, so that the others come in company that they
-//! would rarely have.
+//! Generates programs from seeds. Each seed omits some kinds of calls and faults, so that the others occur in combinations that a
+//! uniform mix would rarely produce.
 
 mod filling;
 mod locking;
 mod racing;
 mod sharing;
 
-use super::{Action, Program, Step, Trouble};
-use crate::chance::Chance;
+use super::{Action, Injection, Program, Step};
 use crate::op::{DIRS, Flags, Op, SLOTS};
+use crate::rng::Rng;
 use crate::tree::TreeFaults;
 use crate::world::{AMPLE_CAPACITY, CHECKPOINT_BYTES, Canary, DiskFaults, WorldConfig};
 use filling::draw_filling;
@@ -23,40 +23,39 @@ use tameike_fabric::simulated::Weather;
 
 const FILES: [&str; 3] = ["x", "y", "z"];
 const LENGTHS: [u32; 7] = [1, 30, 100, 3000, 5000, 5000, 70_000];
-/// Where there is little space.
+/// Write sizes where capacity is small, in bytes.
 const LARGE_LENGTHS: [u32; 9] = [1, 30, 100, 3000, 5000, 70_000, 70_000, 400_000, 400_000];
 const UNIT: u64 = UNIT_SIZE as u64;
-/// Set the draws of locks, of shared reads and of pools apart.
+/// Seeds of separate generators for locks, shared reads and pools.
 const LOCKS: u64 = 0x10C4;
 const SHARED_READS: u64 = 0x5AED;
 const POOLS: u64 = 0xF4A3;
 
-/// What a seed makes more or less of.
-struct Taste {
+/// The mix of calls and faults of a seed.
+struct Profile {
     nodes: usize,
     views: Vec<View>,
-    /// Of a hundred steps, so many have trouble.
-    trouble: u64,
-    troubles: Vec<Kind>,
-    /// Weights of the kinds of calls.
+    /// Percentage of steps with a fault.
+    injection: u64,
+    injections: Vec<Kind>,
     weights: Vec<(u64, Call)>,
-    /// Of a hundred offsets, so many lie beyond the first unit.
+    /// Percentage of offsets beyond the first unit.
     far: u64,
-    /// Most calls at a time.
+    /// Maximum number of concurrent calls.
     together: u64,
     files: u64,
-    /// Of a hundred steps, so many begin a race of appends.
+    /// Percentage of steps that begin concurrent appends.
     races: u64,
-    /// How much is written at a time, in bytes.
+    /// Write sizes, in bytes.
     lengths: &'static [u32],
-    /// Whether there is space for all that is ever written.
+    /// The capacity exceeds everything that a program can write.
     is_ample: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kill,
-    Cut,
+    Partition,
     Weather,
     Tree,
     Disk,
@@ -103,135 +102,135 @@ const CALLS: [(u64, Call); 16] = [
     (1, Call::SyncDir),
 ];
 
-/// The program of a seed.
+/// Generates the program of a seed.
 pub fn draw(seed: u64, canary: Option<Canary>) -> Program {
-    let mut chance = Chance::new(seed);
-    let mut world = draw_world(&mut chance, seed, canary);
-    let mut taste = draw_taste(&mut chance, &world);
+    let mut rng = Rng::new(seed);
+    let mut world = draw_world(&mut rng, seed, canary);
+    let mut profile = draw_profile(&mut rng, &world);
     let mut steps = Vec::new();
     let mut tag = 0;
-    // Apart, so that the other calls of a seed stay what they are.
-    let mut locking = Chance::new(seed ^ LOCKS);
-    let locks = *locking.of(&[0, 0, 10, 25]);
-    let mut sharing = Chance::new(seed ^ SHARED_READS);
-    let shares = sharing::suit(&mut sharing, &mut world);
-    let mut pools = Chance::new(seed ^ POOLS);
-    world.service_frames = *pools.of(&[u32::MAX, u32::MAX, 2, 1]);
-    let fills = filling::suit(&mut pools, &taste);
-    let phases = 1 + chance.below(3);
+    // Separate generators: a change to one of them does not change the other calls of a seed.
+    let mut locking = Rng::new(seed ^ LOCKS);
+    let locks = *locking.pick(&[0, 0, 10, 25]);
+    let mut sharing = Rng::new(seed ^ SHARED_READS);
+    let shares = sharing::draw_percent(&mut sharing, &mut world);
+    let mut pools = Rng::new(seed ^ POOLS);
+    world.service_frames = *pools.pick(&[u32::MAX, u32::MAX, 2, 1]);
+    let fills = filling::draw_percent(&mut pools, &profile);
+    let phases = 1 + rng.below(3);
     for _ in 0..phases {
-        if !taste.troubles.is_empty() && chance.percent(70) {
-            taste.trouble = 4 + chance.below(12);
+        if !profile.injections.is_empty() && rng.percent(70) {
+            profile.injection = 4 + rng.below(12);
         } else {
-            taste.trouble = 0;
+            profile.injection = 0;
         }
-        for _ in 0..10 + chance.below(25) {
-            if chance.percent(taste.races) {
-                steps.extend(draw_race(&mut chance, &taste, &mut tag));
+        for _ in 0..10 + rng.below(25) {
+            if rng.percent(profile.races) {
+                steps.extend(draw_race(&mut rng, &profile, &mut tag));
             } else {
-                steps.push(draw_step(&mut chance, &taste, &mut tag));
+                steps.push(draw_step(&mut rng, &profile, &mut tag));
             }
             if locking.percent(locks) {
-                steps.extend(draw_locking(&mut locking, &taste, &mut tag));
+                steps.extend(draw_locking(&mut locking, &profile, &mut tag));
             }
             if pools.percent(fills) {
-                steps.extend(draw_filling(&mut pools, &taste, &mut tag));
+                steps.extend(draw_filling(&mut pools, &profile, &mut tag));
             }
             if sharing.percent(shares) {
-                steps.extend(draw_sharing(&mut sharing, &taste, &mut tag));
+                steps.extend(draw_sharing(&mut sharing, &profile, &mut tag));
             }
         }
         steps.push(Step::Check);
     }
-    let dies = chance.percent(30);
-    Program { world, steps, dies }
+    let crashes = rng.percent(30);
+    Program { world, steps, crashes }
 }
 
-fn draw_world(chance: &mut Chance, seed: u64, canary: Option<Canary>) -> WorldConfig {
-    let count = *chance.of(&[1, 2, 2, 3, 3, 3, 4]);
-    let mut devices: Vec<bool> = (0..count).map(|_| chance.percent(85)).collect();
+fn draw_world(rng: &mut Rng, seed: u64, canary: Option<Canary>) -> WorldConfig {
+    let count = *rng.pick(&[1, 2, 2, 3, 3, 3, 4]);
+    let mut devices: Vec<bool> = (0..count).map(|_| rng.percent(85)).collect();
     devices[0] |= !devices.iter().any(|&has| has);
-    let slow = chance.percent(40);
-    let skewed = chance.percent(40);
+    let slow = rng.percent(40);
+    let skewed = rng.percent(40);
     let mut times = |is_some: bool, limit: u64| -> Vec<Duration> {
-        devices.iter().map(|_| Duration::from_micros(if is_some { chance.below(limit) } else { 0 })).collect()
+        devices.iter().map(|_| Duration::from_micros(if is_some { rng.below(limit) } else { 0 })).collect()
     };
     let slowness = times(slow, 20_000);
     let skew = times(skewed, 2_000_000);
     WorldConfig {
         seed,
-        inline_max: *chance.of(&[UNIT_SIZE, UNIT_SIZE, 3000]),
-        capacity: if chance.percent(15) { *chance.of(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
+        inline_max: *rng.pick(&[UNIT_SIZE, UNIT_SIZE, 3000]),
+        capacity: if rng.percent(15) { *rng.pick(&[96, 256, 1024, 1024]) << 10 } else { AMPLE_CAPACITY },
         view_frames: u32::MAX,
         service_frames: u32::MAX,
         checkpoint_bytes: CHECKPOINT_BYTES,
         slowness,
         skew,
-        volatile: chance.percent(40),
+        volatile: rng.percent(40),
         devices,
         canary,
     }
 }
 
-fn draw_taste(chance: &mut Chance, world: &WorldConfig) -> Taste {
-    let views = match chance.below(4) {
+fn draw_profile(rng: &mut Rng, world: &WorldConfig) -> Profile {
+    let views = match rng.below(4) {
         0 => vec![View::JobShared],
         1 => vec![View::Cache],
         _ => vec![View::JobShared, View::Cache],
     };
-    let kinds = [Kind::Kill, Kind::Cut, Kind::Weather, Kind::Tree, Kind::Disk, Kind::Slow, Kind::Rot];
-    let troubles = kinds.into_iter().filter(|_| chance.percent(30)).collect();
+    let kinds = [Kind::Kill, Kind::Partition, Kind::Weather, Kind::Tree, Kind::Disk, Kind::Slow, Kind::Rot];
+    let injections = kinds.into_iter().filter(|_| rng.percent(30)).collect();
     let weights = CALLS
         .into_iter()
         .map(|(weight, call)| {
             let needed = matches!(call, Call::Open | Call::Create | Call::Write | Call::Read | Call::Close);
-            let factor = if needed { 1 + chance.below(2) } else { chance.below(3) };
+            let factor = if needed { 1 + rng.below(2) } else { rng.below(3) };
             (weight * factor, call)
         })
         .collect();
-    Taste {
+    Profile {
         nodes: world.devices.len(),
         views,
-        trouble: 0,
-        troubles,
+        injection: 0,
+        injections,
         weights,
-        far: *chance.of(&[0, 0, 10, 40]),
-        together: 1 + chance.below(4),
-        files: 1 + chance.below(3),
-        races: *chance.of(&[0, 0, 4, 12]),
+        far: *rng.pick(&[0, 0, 10, 40]),
+        together: 1 + rng.below(4),
+        files: 1 + rng.below(3),
+        races: *rng.pick(&[0, 0, 4, 12]),
         lengths: if world.capacity < AMPLE_CAPACITY { &LARGE_LENGTHS } else { &LENGTHS },
         is_ample: world.capacity >= AMPLE_CAPACITY,
     }
 }
 
-fn draw_slot(chance: &mut Chance) -> u8 {
-    chance.below(u64::from(SLOTS)) as u8
+fn draw_slot(rng: &mut Rng) -> u8 {
+    rng.below(u64::from(SLOTS)) as u8
 }
 
-fn draw_some_trouble(chance: &mut Chance, taste: &Taste) -> Option<Action> {
-    if !chance.percent(taste.trouble) {
+fn draw_some_injection(rng: &mut Rng, profile: &Profile) -> Option<Action> {
+    if !rng.percent(profile.injection) {
         return None;
     }
-    let latest = *chance.of(&[1, 500, 5000]);
-    let after = chance.below(latest);
-    Some(Action::Trouble(after, draw_trouble(chance, taste)))
+    let latest = *rng.pick(&[1, 500, 5000]);
+    let after = rng.below(latest);
+    Some(Action::Injection(after, draw_injection(rng, profile)))
 }
 
-fn draw_step(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Step {
-    if chance.percent(10) {
-        return Step::Rest(*chance.of(&[1, 20, 120, 400, 3000]));
+fn draw_step(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Step {
+    if rng.percent(10) {
+        return Step::Rest(*rng.pick(&[1, 20, 120, 400, 3000]));
     }
-    if chance.percent(2) {
+    if rng.percent(2) {
         return Step::Drain;
     }
     let mut actions = Vec::new();
     let mut namers = Vec::new();
-    for _ in 0..1 + chance.below(taste.together) {
-        let (node, view) = (chance.below(taste.nodes as u64) as usize, *chance.of(&taste.views));
-        let op = draw_op(chance, taste, tag);
-        // One change of a view's names or inodes at a time: else its outcome would be anybody's guess. Beside it files may be opened,
-        // where it does what it says.
-        let is_beside = op.only_opens() && taste.troubles.is_empty();
+    for _ in 0..1 + rng.below(profile.together) {
+        let (node, view) = (rng.below(profile.nodes as u64) as usize, *rng.pick(&profile.views));
+        let op = draw_op(rng, profile, tag);
+        // One change of a view's names or inodes at a time, else its outcome cannot be predicted. Without faults, files may be opened
+        // concurrently with it.
+        let is_beside = op.only_opens() && profile.injections.is_empty();
         if (op.changes_names() || op.changes_inode()) && !is_beside {
             if namers.contains(&view) {
                 continue;
@@ -240,143 +239,143 @@ fn draw_step(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Step {
         }
         actions.push(Action::Call { node, view, op });
     }
-    actions.extend(draw_some_trouble(chance, taste));
+    actions.extend(draw_some_injection(rng, profile));
     Step::Together(actions)
 }
 
-fn draw_trouble(chance: &mut Chance, taste: &Taste) -> Trouble {
-    let node = chance.below(taste.nodes as u64) as usize;
-    match chance.of(&taste.troubles) {
+fn draw_injection(rng: &mut Rng, profile: &Profile) -> Injection {
+    let node = rng.below(profile.nodes as u64) as usize;
+    match rng.pick(&profile.injections) {
         Kind::Kill => {
-            // After a loss of power, rot is not told from what was being written.
-            let power = chance.percent(40) && !taste.troubles.contains(&Kind::Rot);
-            Trouble::Kill { node, power }
+            // After power loss, bit rot cannot be distinguished from torn writes.
+            let power = rng.percent(40) && !profile.injections.contains(&Kind::Rot);
+            Injection::Kill { node, power }
         }
-        Kind::Cut if chance.percent(35) => Trouble::Mend,
-        Kind::Cut => {
-            let to = chance.below(taste.nodes as u64) as usize;
-            Trouble::Cut { from: node, to, both: chance.percent(50) }
+        Kind::Partition if rng.percent(35) => Injection::Heal,
+        Kind::Partition => {
+            let to = rng.below(profile.nodes as u64) as usize;
+            Injection::Partition { from: node, to, both: rng.percent(50) }
         }
-        Kind::Weather => Trouble::Weather(Weather {
-            delay_max: Duration::from_micros(*chance.of(&[100, 1000, 30_000])),
-            lost: *chance.of(&[0, 0, 5000, 20_000]) as u32,
-            doubled: *chance.of(&[0, 10_000, 100_000]) as u32,
-            broken: *chance.of(&[0, 0, 5000]) as u32,
+        Kind::Weather => Injection::Weather(Weather {
+            delay_max: Duration::from_micros(*rng.pick(&[100, 1000, 30_000])),
+            lost: *rng.pick(&[0, 0, 5000, 20_000]) as u32,
+            doubled: *rng.pick(&[0, 10_000, 100_000]) as u32,
+            broken: *rng.pick(&[0, 0, 5000]) as u32,
         }),
         Kind::Tree => {
-            let mut some = |limit: u64| if chance.percent(40) { chance.below(limit) as u32 } else { 0 };
+            let mut some = |limit: u64| if rng.percent(40) { rng.below(limit) as u32 } else { 0 };
             let (reads, writes, syncs, full) = (some(60), some(200), some(600), some(200));
-            Trouble::Tree(TreeFaults { reads, writes, syncs, full, read_only: chance.percent(10) })
+            Injection::Tree(TreeFaults { reads, writes, syncs, full, read_only: rng.percent(10) })
         }
         Kind::Disk => {
-            let mut some = |limit: u64| if chance.percent(40) { chance.below(limit) as u32 } else { 0 };
-            Trouble::Disk(node, DiskFaults { reads: some(100), writes: some(100), syncs: some(60) })
+            let mut some = |limit: u64| if rng.percent(40) { rng.below(limit) as u32 } else { 0 };
+            Injection::Disk(node, DiskFaults { reads: some(100), writes: some(100), syncs: some(60) })
         }
-        Kind::Slow => Trouble::Slow(node, *chance.of(&[0, 30, 300])),
-        Kind::Rot => Trouble::Rot(node),
+        Kind::Slow => Injection::Slow(node, *rng.pick(&[0, 30, 300])),
+        Kind::Rot => Injection::Rot(node),
     }
 }
 
-fn draw_path(chance: &mut Chance, taste: &Taste) -> String {
-    let dir = *chance.of(&["", "a", "a", "b", "a/c", "d", "a/d"]);
-    let name = FILES[chance.below(taste.files) as usize];
+fn draw_path(rng: &mut Rng, profile: &Profile) -> String {
+    let dir = *rng.pick(&["", "a", "a", "b", "a/c", "d", "a/d"]);
+    let name = FILES[rng.below(profile.files) as usize];
     crate::model::path::join(dir, name)
 }
 
-fn draw_dir(chance: &mut Chance) -> String {
-    (*chance.of(&["", "a", "b", "a/c", "d", "a/d", "b/d"])).to_owned()
+fn draw_dir(rng: &mut Rng) -> String {
+    (*rng.pick(&["", "a", "b", "a/c", "d", "a/d", "b/d"])).to_owned()
 }
 
-fn draw_new_dir(chance: &mut Chance) -> String {
-    (*chance.of(&["d", "a/d", "b/d", "d/e"])).to_owned()
+fn draw_new_dir(rng: &mut Rng) -> String {
+    (*rng.pick(&["d", "a/d", "b/d", "d/e"])).to_owned()
 }
 
-fn draw_offset(chance: &mut Chance, taste: &Taste) -> u64 {
-    let near = chance.below(80);
-    if chance.percent(taste.far) {
-        return (1 + chance.below(2)) * UNIT - 40 + near;
+fn draw_offset(rng: &mut Rng, profile: &Profile) -> u64 {
+    let near = rng.below(80);
+    if rng.percent(profile.far) {
+        return (1 + rng.below(2)) * UNIT - 40 + near;
     }
-    *chance.of(&[0, 0, near, near * 13, 4096 - 40 + near, 20_000 + near * 700])
+    *rng.pick(&[0, 0, near, near * 13, 4096 - 40 + near, 20_000 + near * 700])
 }
 
-fn draw_op(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Op {
-    let total: u64 = taste.weights.iter().map(|(weight, _)| weight).sum();
-    let mut left = chance.below(total);
+fn draw_op(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Op {
+    let total: u64 = profile.weights.iter().map(|(weight, _)| weight).sum();
+    let mut left = rng.below(total);
     let mut call = Call::Open;
-    for (weight, kind) in &taste.weights {
+    for (weight, kind) in &profile.weights {
         if left < *weight {
             call = *kind;
             break;
         }
         left -= weight;
     }
-    let slot = draw_slot(chance);
+    let slot = draw_slot(rng);
     match call {
         Call::Open => {
-            let write = chance.percent(60);
-            let truncate = write && chance.percent(15);
+            let write = rng.percent(60);
+            let truncate = write && rng.percent(15);
             Op::Open {
                 slot,
-                path: draw_path(chance, taste),
+                path: draw_path(rng, profile),
                 flags: Flags { write, truncate, ..Flags::default() },
             }
         }
         Call::Create => {
-            let (append, exclusive) = (chance.percent(15), chance.percent(20));
-            let truncate = chance.percent(15);
+            let (append, exclusive) = (rng.percent(15), rng.percent(20));
+            let truncate = rng.percent(15);
             let flags = Flags { write: true, append, truncate, create: true, exclusive };
-            Op::Open { slot, path: draw_path(chance, taste), flags }
+            Op::Open { slot, path: draw_path(rng, profile), flags }
         }
         Call::Read => {
-            let length = *chance.of(&[1, 100, 5000, 5000, 70_000, UNIT as u32]);
-            Op::Read { slot, offset: draw_offset(chance, taste), length }
+            let length = *rng.pick(&[1, 100, 5000, 5000, 70_000, UNIT as u32]);
+            Op::Read { slot, offset: draw_offset(rng, profile), length }
         }
         Call::Write => {
             *tag += 1;
-            let length = *chance.of(taste.lengths);
-            Op::Write { slot, offset: draw_offset(chance, taste), length, tag: *tag }
+            let length = *rng.pick(profile.lengths);
+            Op::Write { slot, offset: draw_offset(rng, profile), length, tag: *tag }
         }
         Call::Fsync => Op::Fsync { slot },
         Call::Close => Op::Close { slot },
-        Call::Truncate => Op::Truncate { path: draw_path(chance, taste), size: draw_offset(chance, taste) },
+        Call::Truncate => Op::Truncate { path: draw_path(rng, profile), size: draw_offset(rng, profile) },
         Call::Stat => {
-            Op::Stat { path: if chance.percent(80) { draw_path(chance, taste) } else { draw_dir(chance) } }
+            Op::Stat { path: if rng.percent(80) { draw_path(rng, profile) } else { draw_dir(rng) } }
         }
-        Call::List => Op::List { path: draw_dir(chance) },
-        Call::Directory if chance.percent(60) => Op::Mkdir { path: draw_new_dir(chance) },
-        Call::Directory => Op::Rmdir { path: draw_new_dir(chance) },
-        Call::Unlink => Op::Unlink { path: draw_path(chance, taste) },
-        Call::Rename => draw_rename(chance, taste),
-        Call::Link => Op::Link { from: draw_path(chance, taste), to: draw_path(chance, taste) },
-        Call::Symlink if chance.percent(50) => Op::Readlink { path: draw_path(chance, taste) },
+        Call::List => Op::List { path: draw_dir(rng) },
+        Call::Directory if rng.percent(60) => Op::Mkdir { path: draw_new_dir(rng) },
+        Call::Directory => Op::Rmdir { path: draw_new_dir(rng) },
+        Call::Unlink => Op::Unlink { path: draw_path(rng, profile) },
+        Call::Rename => draw_rename(rng, profile),
+        Call::Link => Op::Link { from: draw_path(rng, profile), to: draw_path(rng, profile) },
+        Call::Symlink if rng.percent(50) => Op::Readlink { path: draw_path(rng, profile) },
         Call::Symlink => {
-            let target = format!("{}/{}", chance.of(&DIRS), chance.below(100));
-            Op::Symlink { path: draw_path(chance, taste), target }
+            let target = format!("{}/{}", rng.pick(&DIRS), rng.below(100));
+            Op::Symlink { path: draw_path(rng, profile), target }
         }
         Call::Attribute => {
-            let path = draw_path(chance, taste);
-            match chance.below(3) {
-                0 => Op::Chmod { path, mode: 0o600 | chance.below(0o200) as u16 },
-                1 => Op::SetXattr { path, value: chance.below(1000) },
+            let path = draw_path(rng, profile);
+            match rng.below(3) {
+                0 => Op::Chmod { path, mode: 0o600 | rng.below(0o200) as u16 },
+                1 => Op::SetXattr { path, value: rng.below(1000) },
                 _ => Op::GetXattr { path },
             }
         }
-        Call::SyncDir => Op::SyncDir { path: draw_dir(chance) },
+        Call::SyncDir => Op::SyncDir { path: draw_dir(rng) },
     }
 }
 
-fn draw_rename(chance: &mut Chance, taste: &Taste) -> Op {
-    let mode = *chance.of(&[
+fn draw_rename(rng: &mut Rng, profile: &Profile) -> Op {
+    let mode = *rng.pick(&[
         RenameMode::Replace,
         RenameMode::Replace,
         RenameMode::Replace,
         RenameMode::NoReplace,
         RenameMode::Exchange,
     ]);
-    let (from, to) = if chance.percent(20) {
-        (draw_new_dir(chance), draw_new_dir(chance))
+    let (from, to) = if rng.percent(20) {
+        (draw_new_dir(rng), draw_new_dir(rng))
     } else {
-        (draw_path(chance, taste), draw_path(chance, taste))
+        (draw_path(rng, profile), draw_path(rng, profile))
     };
     Op::Rename { from, to, mode }
 }

@@ -1,16 +1,15 @@
-//! Descriptors that append to one file at the same time.
+//! Concurrent appends to one file.
 
-use super::{Taste, draw_path, draw_slot, draw_some_trouble};
-use crate::chance::Chance;
+use super::{Profile, draw_path, draw_slot, draw_some_injection};
 use crate::op::{Flags, Op};
 use crate::program::{Action, Step};
+use crate::rng::Rng;
 
-/// Several descriptors, on any nodes, append to one file at the same time.
-pub(super) fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
-    let (view, path) = (*chance.of(&taste.views), draw_path(chance, taste));
-    let racers: Vec<_> = (0..2 + chance.below(3))
-        .map(|_| (chance.below(taste.nodes as u64) as usize, draw_slot(chance)))
-        .collect();
+/// Several descriptors, on any nodes, append to one file concurrently.
+pub(super) fn draw_race(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Vec<Step> {
+    let (view, path) = (*rng.pick(&profile.views), draw_path(rng, profile));
+    let racers: Vec<_> =
+        (0..2 + rng.below(3)).map(|_| (rng.below(profile.nodes as u64) as usize, draw_slot(rng))).collect();
     let alone = |node, op| Step::Together(vec![Action::Call { node, view, op }]);
     let mut steps = Vec::new();
     for &(node, slot) in &racers {
@@ -18,15 +17,15 @@ pub(super) fn draw_race(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Ve
         steps.push(alone(node, Op::Close { slot }));
         steps.push(alone(node, Op::Open { slot, path: path.clone(), flags }));
     }
-    for _ in 0..1 + chance.below(3) {
+    for _ in 0..1 + rng.below(3) {
         let appends = racers.iter().map(|&(node, slot)| {
             *tag += 1;
-            // One byte would not tell whose it is.
-            let length = *chance.of(&taste.lengths[1..]);
+            // A single byte would not identify its write.
+            let length = *rng.pick(&profile.lengths[1..]);
             Action::Call { node, view, op: Op::Write { slot, offset: 0, length, tag: *tag } }
         });
         let mut actions: Vec<_> = appends.collect();
-        actions.extend(draw_some_trouble(chance, taste));
+        actions.extend(draw_some_injection(rng, profile));
         steps.push(Step::Together(actions));
     }
     steps

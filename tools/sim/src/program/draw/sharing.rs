@@ -1,10 +1,12 @@
-//! Nodes that read one file, on which others are asked for it: the homes are slow, and who holds it dies, is cut off, has few frames or
-//! other things to do, while the file is written, cut, locked, removed and loaded.
+//! Several nodes read one file from each other's peer caches.
+//!
+//! Homes are slow; cache holders fail, are partitioned, have few frames or evict; and programs write, truncate, lock, remove and warm
+//! the file meanwhile.
 
-use super::{FILES, Taste, UNIT, draw_slot, draw_some_trouble};
-use crate::chance::Chance;
+use super::{FILES, Profile, UNIT, draw_slot, draw_some_injection};
 use crate::op::{DIRS, Flags, Op};
-use crate::program::{Action, Step, Trouble};
+use crate::program::{Action, Injection, Step};
+use crate::rng::Rng;
 use crate::world::WorldConfig;
 use std::time::Duration;
 use tameike_core::View;
@@ -12,13 +14,13 @@ use tameike_core::wire::lock::LockKind;
 use tameike_core::wire::unit::SpaceChange;
 use tameike_fabric::simulated::Weather;
 
-/// Of a hundred steps, so many are shared reads.
+/// Percentages of steps with shared reads.
 const SHARES: [u64; 4] = [0, 0, 8, 20];
-/// Homes that are slow take up to so long, in microseconds.
+/// Maximum delay of a slow home, in microseconds.
 const HOME_TIME_MAX: u64 = 20_000;
 const CREATE: Flags = Flags { write: true, create: true, append: false, truncate: false, exclusive: false };
 
-/// One file, and who reads it by which descriptors.
+/// A file, with the descriptor of each node.
 struct Shared {
     view: View,
     path: String,
@@ -26,61 +28,61 @@ struct Shared {
     writer: usize,
 }
 
-/// How much of a program is shared reads. The world is then one in which nodes ask each other.
-pub(super) fn suit(chance: &mut Chance, world: &mut WorldConfig) -> u64 {
-    let shares = if world.devices.len() > 1 { *chance.of(&SHARES) } else { 0 };
+/// Chooses the percentage of shared reads. If there are any, configures the cluster so that peer reads are likely.
+pub(super) fn draw_percent(rng: &mut Rng, world: &mut WorldConfig) -> u64 {
+    let shares = if world.devices.len() > 1 { *rng.pick(&SHARES) } else { 0 };
     if shares > 0 {
-        if chance.percent(70) {
+        if rng.percent(70) {
             world
                 .slowness
                 .iter_mut()
-                .for_each(|time| *time = Duration::from_micros(chance.below(HOME_TIME_MAX)));
+                .for_each(|time| *time = Duration::from_micros(rng.below(HOME_TIME_MAX)));
         }
-        world.view_frames = *chance.of(&[u32::MAX, u32::MAX, 6, 3]);
+        world.view_frames = *rng.pick(&[u32::MAX, u32::MAX, 6, 3]);
     }
     shares
 }
 
-pub(super) fn draw_sharing(chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Vec<Step> {
-    let view = *chance.of(&taste.views);
-    let dir = *chance.of(&DIRS);
+pub(super) fn draw_sharing(rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Vec<Step> {
+    let view = *rng.pick(&profile.views);
+    let dir = *rng.pick(&DIRS);
     let shared = Shared {
         view,
-        path: crate::model::path::join(dir, FILES[chance.below(taste.files) as usize]),
-        slots: (0..taste.nodes).map(|_| draw_slot(chance)).collect(),
-        writer: chance.below(taste.nodes as u64) as usize,
+        path: crate::model::path::join(dir, FILES[rng.below(profile.files) as usize]),
+        slots: (0..profile.nodes).map(|_| draw_slot(rng)).collect(),
+        writer: rng.below(profile.nodes as u64) as usize,
     };
     let mut steps = shared.open(shared.writer, CREATE).to_vec();
-    for _ in 0..1 + chance.below(2) {
-        steps.push(alone(shared.write(chance, taste, tag)));
+    for _ in 0..1 + rng.below(2) {
+        steps.push(alone(shared.write(rng, profile, tag)));
     }
     steps.push(alone(shared.call(shared.writer, |slot| Op::Fsync { slot })));
-    if shared.view == View::Cache && chance.percent(15) {
+    if shared.view == View::Cache && rng.percent(15) {
         steps.push(Step::Drain);
     }
-    for node in (0..taste.nodes).filter(|node| *node != shared.writer) {
-        steps.extend(shared.open(node, Flags { write: chance.percent(30), ..Flags::default() }));
+    for node in (0..profile.nodes).filter(|node| *node != shared.writer) {
+        steps.extend(shared.open(node, Flags { write: rng.percent(30), ..Flags::default() }));
     }
-    for _ in 0..3 + chance.below(6) {
+    for _ in 0..3 + rng.below(6) {
         let mut actions = Vec::new();
-        for node in 0..taste.nodes {
-            for _ in 0..*chance.of(&[0, 1, 1, 1, 2, 3]) {
-                actions.push(shared.read(chance, node));
+        for node in 0..profile.nodes {
+            for _ in 0..*rng.pick(&[0, 1, 1, 1, 2, 3]) {
+                actions.push(shared.read(rng, node));
             }
         }
-        if chance.percent(30) {
-            actions.push(shared.change(chance, taste, tag));
+        if rng.percent(30) {
+            actions.push(shared.change(rng, profile, tag));
         }
-        if taste.trouble > 0 && chance.percent(40) {
-            let latest = *chance.of(&[1, 500, 5000, 20_000]);
-            let after = chance.below(latest);
-            actions.push(Action::Trouble(after, shared.trouble(chance, taste)));
+        if profile.injection > 0 && rng.percent(40) {
+            let latest = *rng.pick(&[1, 500, 5000, 20_000]);
+            let after = rng.below(latest);
+            actions.push(Action::Injection(after, shared.injection(rng, profile)));
         }
-        actions.extend(draw_some_trouble(chance, taste));
+        actions.extend(draw_some_injection(rng, profile));
         steps.push(Step::Together(actions));
-        if chance.percent(30) {
-            let node = chance.below(taste.nodes as u64) as usize;
-            steps.extend(shared.open(node, Flags { write: chance.percent(50), ..Flags::default() }));
+        if rng.percent(30) {
+            let node = rng.below(profile.nodes as u64) as usize;
+            steps.extend(shared.open(node, Flags { write: rng.percent(50), ..Flags::default() }));
         }
     }
     steps
@@ -95,66 +97,66 @@ impl Shared {
         Action::Call { node, view: self.view, op: op(self.slots[node]) }
     }
 
-    /// Whatever has the slot open is closed.
+    /// Closes the slot, then opens the file in it.
     fn open(&self, node: usize, flags: Flags) -> [Step; 2] {
         let open = |slot| Op::Open { slot, path: self.path.clone(), flags };
         [alone(self.call(node, |slot| Op::Close { slot })), alone(self.call(node, open))]
     }
 
-    fn read(&self, chance: &mut Chance, node: usize) -> Action {
-        let offset = *chance.of(&[0, 0, 4096, 65_536, UNIT - 40, UNIT, UNIT + 70_000]);
-        let length = *chance.of(&[100, 5000, 70_000, 70_000, UNIT as u32]);
+    fn read(&self, rng: &mut Rng, node: usize) -> Action {
+        let offset = *rng.pick(&[0, 0, 4096, 65_536, UNIT - 40, UNIT, UNIT + 70_000]);
+        let length = *rng.pick(&[100, 5000, 70_000, 70_000, UNIT as u32]);
         self.call(node, |slot| Op::Read { slot, offset, length })
     }
 
-    fn write(&self, chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Action {
+    fn write(&self, rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Action {
         *tag += 1;
-        let offset = *chance.of(&[0, 0, 0, 3000, 40_000, UNIT - 50, UNIT]);
+        let offset = *rng.pick(&[0, 0, 0, 3000, 40_000, UNIT - 50, UNIT]);
         let lengths: &[u32] = &[5000, 70_000, 70_000, 400_000, UNIT as u32];
-        let length = *chance.of(if taste.is_ample { lengths } else { &lengths[..3] });
+        let length = *rng.pick(if profile.is_ample { lengths } else { &lengths[..3] });
         self.call(self.writer, |slot| Op::Write { slot, offset, length, tag: *tag })
     }
 
-    /// Something that makes what others hold untrue, or may.
-    fn change(&self, chance: &mut Chance, taste: &Taste, tag: &mut u64) -> Action {
-        let node = if chance.percent(60) { self.writer } else { chance.below(taste.nodes as u64) as usize };
-        match chance.below(16) {
-            0..5 => self.write(chance, taste, tag),
+    /// A call that may invalidate the frames of other nodes.
+    fn change(&self, rng: &mut Rng, profile: &Profile, tag: &mut u64) -> Action {
+        let node = if rng.percent(60) { self.writer } else { rng.below(profile.nodes as u64) as usize };
+        match rng.below(16) {
+            0..5 => self.write(rng, profile, tag),
             5..7 => self.call(self.writer, |slot| Op::Fsync { slot }),
             7 => self.call(node, |slot| Op::Close { slot }),
             8..10 => {
-                let size = *chance.of(&[0, 3000, 65_536, UNIT, UNIT + 5000]);
+                let size = *rng.pick(&[0, 3000, 65_536, UNIT, UNIT + 5000]);
                 self.call(node, |_| Op::Truncate { path: self.path.clone(), size })
             }
             10 => self.call(node, |_| Op::Unlink { path: self.path.clone() }),
             11..13 => {
-                let kind = if chance.percent(50) { LockKind::Exclusive } else { LockKind::Shared };
+                let kind = if rng.percent(50) { LockKind::Exclusive } else { LockKind::Shared };
                 self.call(node, |slot| Op::Lock { slot, range: None, kind, wait: false })
             }
             13 => self.call(node, |slot| Op::Unlock { slot, range: None }),
             _ => {
-                let change = *chance.of(&[SpaceChange::Punch, SpaceChange::Punch, SpaceChange::Zero]);
-                let change = if taste.is_ample { change } else { SpaceChange::Punch };
-                let (offset, length) = (*chance.of(&[0, 4096, 30_000]), *chance.of(&[4096, 60_000, UNIT]));
+                let change = *rng.pick(&[SpaceChange::Punch, SpaceChange::Punch, SpaceChange::Zero]);
+                let change = if profile.is_ample { change } else { SpaceChange::Punch };
+                let (offset, length) = (*rng.pick(&[0, 4096, 30_000]), *rng.pick(&[4096, 60_000, UNIT]));
                 self.call(node, |slot| Op::Space { slot, change, offset, length })
             }
         }
     }
 
-    /// Mostly of who has written the file, and is likely to be asked.
-    fn trouble(&self, chance: &mut Chance, taste: &Taste) -> Trouble {
-        let node = if chance.percent(50) { self.writer } else { chance.below(taste.nodes as u64) as usize };
-        let to = chance.below(taste.nodes as u64) as usize;
-        match chance.below(12) {
-            0..4 => Trouble::Flip(node),
-            4 if self.view == View::Cache => Trouble::Warm(node),
-            4..6 => Trouble::Slow(node, *chance.of(&[0, 30, 300])),
-            6..8 => Trouble::Kill { node, power: false },
-            8..10 => Trouble::Cut { from: node, to, both: chance.percent(50) },
-            10 => Trouble::Mend,
+    /// A fault, in half of the cases of the writer: it is a likely target of peer reads.
+    fn injection(&self, rng: &mut Rng, profile: &Profile) -> Injection {
+        let node = if rng.percent(50) { self.writer } else { rng.below(profile.nodes as u64) as usize };
+        let to = rng.below(profile.nodes as u64) as usize;
+        match rng.below(12) {
+            0..4 => Injection::Flip(node),
+            4 if self.view == View::Cache => Injection::Warm(node),
+            4..6 => Injection::Slow(node, *rng.pick(&[0, 30, 300])),
+            6..8 => Injection::Kill { node, power: false },
+            8..10 => Injection::Partition { from: node, to, both: rng.percent(50) },
+            10 => Injection::Heal,
             _ => {
-                let delay_max = Duration::from_micros(*chance.of(&[100, 1000, 30_000]));
-                Trouble::Weather(Weather { delay_max, ..Weather::FAIR })
+                let delay_max = Duration::from_micros(*rng.pick(&[100, 1000, 30_000]));
+                Injection::Weather(Weather { delay_max, ..Weather::FAIR })
             }
         }
     }

@@ -1,0 +1,102 @@
+//! Serves the requests that need the store alone.
+
+use super::external::make_external;
+use super::store::Store;
+use tameike_core::wire::meta::RenameMode;
+use tameike_core::wire::pack::{PackReply, PackRequest};
+use tameike_core::{Errno, Fault, Result};
+use tameike_io::shared::SharedFs;
+
+/// Serves a request from a store. Content that the request makes larger than `size_max` becomes external first.
+///
+/// # Errors
+/// The errors of the file system, and of the system calls of the same names.
+pub fn serve_from(
+    store: &mut Store,
+    plain: &dyn SharedFs,
+    size_max: u64,
+    request: PackRequest,
+) -> Result<PackReply> {
+    let done = |done: Result<()>| done.map(|()| PackReply::Done);
+    if let Some((file, size)) = size_after(store, &request)?
+        && make_external(store, plain, size_max, file, size)?
+    {
+        return Ok(PackReply::Outside { file });
+    }
+    match request {
+        PackRequest::Stat { path } => store.stat(&path).map(PackReply::Stat),
+        PackRequest::List { dir, after } => {
+            let names = store.names(&dir, &after)?;
+            Ok(PackReply::Names(names.into_iter().map(|(name, file)| (name.into(), file)).collect()))
+        }
+        PackRequest::Open { path } => store.open_file(&path).map(PackReply::Stat),
+        PackRequest::Close { file } => done(store.close_file(file)),
+        PackRequest::Look { file } => store.stat_open(file).map(PackReply::Stat),
+        PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
+        PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
+        PackRequest::Expect { .. } => Ok(PackReply::Done),
+        PackRequest::Forget => done(store.forget_pages()),
+        PackRequest::Unlink { path } => done(store.unlink(&path)),
+        PackRequest::Rename { from, to, mode } => {
+            match mode {
+                RenameMode::Exchange => return Err(Errno::EINVAL.into()),
+                RenameMode::NoReplace if store.stat(&to).is_ok() => return Err(Errno::EEXIST.into()),
+                RenameMode::NoReplace | RenameMode::Replace => {}
+            }
+            done(store.rename(&from, &to))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Serves a request of a job that has packed nothing.
+///
+/// # Errors
+/// `ENOENT` for a path, `ESTALE` for an open file.
+pub fn serve_without_store(request: &PackRequest) -> Result<PackReply> {
+    match request {
+        PackRequest::List { .. } => Ok(PackReply::Names(Vec::new())),
+        PackRequest::Forget => Ok(PackReply::Done),
+        PackRequest::Close { .. }
+        | PackRequest::Look { .. }
+        | PackRequest::Write { .. }
+        | PackRequest::Truncate { .. }
+        | PackRequest::Expect { .. } => Err(Errno::ESTALE.into()),
+        PackRequest::Stat { .. }
+        | PackRequest::Open { .. }
+        | PackRequest::Change { .. }
+        | PackRequest::Unlink { .. }
+        | PackRequest::Rename { .. } => Err(Errno::ENOENT.into()),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Whether a request puts an entry.
+pub fn puts_entry(request: &PackRequest) -> bool {
+    matches!(
+        request,
+        PackRequest::Create { .. }
+            | PackRequest::Change { .. }
+            | PackRequest::Close { .. }
+            | PackRequest::Truncate { .. }
+            | PackRequest::Expect { .. }
+            | PackRequest::Unlink { .. }
+            | PackRequest::Rename { .. }
+    )
+}
+
+/// The open file whose content a request changes, and the size that this needs.
+fn size_after(store: &mut Store, request: &PackRequest) -> Result<Option<(u64, u64)>> {
+    Ok(match request {
+        PackRequest::Write { file, offset, bytes } => {
+            let offset = offset.map_or_else(|| store.stat_open(*file).map(|stat| stat.size), Ok)?;
+            Some((*file, offset.saturating_add(bytes.len() as u64)))
+        }
+        PackRequest::Truncate { file, size } | PackRequest::Expect { file, size } => Some((*file, *size)),
+        _ => None,
+    })
+}
+
+fn unexpected(request: &PackRequest) -> Fault {
+    Fault::new(Errno::EPROTO, format!("the packer got a request that it does not serve here: {request:?}"))
+}

@@ -1,0 +1,232 @@
+//! Creates, opens, reads and writes packed files.
+
+use super::Store;
+use crate::server::attribute_cache::identity_of;
+use crate::server::open_files::OpenFile;
+use tameike_container::format::external::{Identity, Place};
+use tameike_container::session::draft::{Draft, Reading};
+use tameike_container::{Content, Given, IndexEntry, Node, check_path};
+use tameike_core::attr::AttrChange;
+use tameike_core::wire::pack::PackedStat;
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::os::process::{random_bytes, wall};
+
+/// A file to be created.
+pub struct NewFile<'a> {
+    pub path: &'a [u8],
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A file that was created. It is acknowledged once its entry is with the file system.
+pub struct Created {
+    stat: PackedStat,
+    entry: IndexEntry,
+}
+
+impl Created {
+    /// The address of its entry.
+    pub fn address(&self) -> u64 {
+        self.entry.address
+    }
+
+    /// Its attributes.
+    pub fn into_stat(self) -> PackedStat {
+        self.stat
+    }
+}
+
+impl Store {
+    /// Creates a file that must not exist, and opens it. [`Self::end_create`] ends that, once the entry was written.
+    ///
+    /// # Errors
+    /// `EEXIST`, and the errors of the file system.
+    pub fn begin_create(&mut self, file: &NewFile<'_>) -> Result<Created> {
+        let NewFile { path, mode, uid, gid } = *file;
+        check_path(path)?;
+        if self.stat(path).is_ok() {
+            return Err(Errno::EEXIST.into());
+        }
+        self.begin()?;
+        let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
+        let identity = Identity { number, ctime: now, place: Place::Inside };
+        let node = Node {
+            kind: FileKind::File,
+            mode: mode & 0o7777,
+            uid,
+            gid,
+            rdev: 0,
+            atime: now,
+            mtime: now,
+            target: identity.encode(),
+            xattrs: Vec::new(),
+            size: 0,
+            content: Content::Here,
+        };
+        let entry = self.log.put(path, Some(node.clone()))?;
+        let draft = Draft::of(path.to_vec(), node, Vec::new(), 0);
+        let stat = self.files.insert(OpenFile::new(draft, identity, Some(entry.address)));
+        self.log.begin_creation();
+        Ok(Created { stat, entry })
+    }
+
+    /// Ends a creation, whose entry must be with the file system.
+    ///
+    /// # Errors
+    /// The errors of the file system. The file does not exist then, unless another request has changed it meanwhile.
+    pub fn end_create(&mut self, created: &Created) -> Result<()> {
+        let Created { stat, entry } = created;
+        self.log.end_creation();
+        let Err(fault) = self.log.write_entry(entry.address) else { return Ok(()) };
+        if self.log.entry(&entry.path).is_ok_and(|now| now.version == entry.version) {
+            self.log.undo(&[(entry.clone(), None)]);
+            self.forget_name(&entry.path);
+        }
+        self.drop_open(stat.number);
+        Err(fault)
+    }
+
+    /// The address of the entry of the open file at a path, if the file system does not have it yet.
+    pub fn unwritten(&self, path: &[u8]) -> Option<u64> {
+        self.files.at(path)?.put_at().filter(|address| !self.log.has_written(*address))
+    }
+
+    /// Writes the entry at an address, with all entries before it.
+    ///
+    /// # Errors
+    /// The errors of the device and of the file system.
+    pub fn write_entry(&mut self, address: u64) -> Result<()> {
+        self.log.write_entry(address)
+    }
+
+    /// Returns the write that covers the entry at an address, for the caller to do without the store.
+    ///
+    /// # Errors
+    /// The errors of the device.
+    pub fn begin_write(&mut self, address: u64) -> Result<Option<Given>> {
+        self.log.begin_write(address)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when its entry is damaged.
+    pub fn open_file(&mut self, path: &[u8]) -> Result<PackedStat> {
+        if let Some(stat) = self.files.reopen(path) {
+            return Ok(stat);
+        }
+        let entry = self.log.entry(path)?;
+        let node = self.log.node_of(&entry)?;
+        let identity = identity_of(&entry, &node);
+        let Content::Extents(extents) = node.content.clone() else { return Err(Errno::EIO.into()) };
+        let size = node.size;
+        let draft = Draft::of(path.to_vec(), node, extents, size);
+        Ok(self.files.insert(OpenFile::new(draft, identity, None)))
+    }
+
+    /// Ends one open of a file.
+    ///
+    /// # Errors
+    /// The errors of the file system for the last writes; the file stays open then.
+    pub fn close_file(&mut self, number: u64) -> Result<()> {
+        if self.files.get(number)?.is_last_open() {
+            self.publish(number)?;
+            if let Some(address) = self.files.get(number)?.put_at() {
+                self.log.write_entry(address)?;
+            }
+        }
+        self.drop_open(number);
+        Ok(())
+    }
+
+    fn drop_open(&mut self, number: u64) {
+        if let Some(removed) = self.files.close(number) {
+            self.drop_external(&removed);
+        }
+    }
+
+    /// Whether any file is open.
+    #[cfg(test)]
+    pub fn has_open_files(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Attributes of an open file.
+    ///
+    /// # Errors
+    /// `ESTALE` when it is not open.
+    pub fn stat_open(&mut self, number: u64) -> Result<PackedStat> {
+        Ok(self.files.get(number)?.stat())
+    }
+
+    /// The path of an open file, unless it was removed.
+    ///
+    /// # Errors
+    /// `ESTALE` when it is not open.
+    pub fn path_of(&mut self, number: u64) -> Result<Option<Vec<u8>>> {
+        Ok(self.files.get(number)?.path().map(<[u8]>::to_vec))
+    }
+
+    /// Begins a read of the present content of an open file, which ends without the store.
+    ///
+    /// # Errors
+    /// `ESTALE` when it is not open, and the errors of the file system.
+    pub fn read(&mut self, number: u64, offset: u64, length: usize) -> Result<Reading> {
+        self.files.get(number)?.begin_read(&mut self.log, offset, length)
+    }
+
+    /// Writes to an open file, at its end without an offset. The file system has the bytes once the file was published.
+    ///
+    /// # Errors
+    /// `EFBIG` beyond the largest size, and the errors of the file system.
+    pub fn write(&mut self, number: u64, bytes: &[u8], offset: Option<u64>) -> Result<()> {
+        self.begin()?;
+        let buffered = self.files.buffered();
+        self.files.get(number)?.write(&mut self.log, bytes, offset, buffered)
+    }
+
+    /// Sets the size of an open file.
+    ///
+    /// # Errors
+    /// The errors of the file system; nothing has changed then.
+    pub fn truncate(&mut self, number: u64, size: u64) -> Result<()> {
+        if size > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        self.begin()?;
+        self.publish(number)?;
+        self.files.get(number)?.truncate(size);
+        self.publish(number)?;
+        self.log.write_pending()
+    }
+
+    /// Changes attributes of an open file. Returns the address of its last entry, for the caller to have written.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    pub fn change(&mut self, number: u64, change: &AttrChange) -> Result<Option<u64>> {
+        if change.size.is_some() || change.layout.is_some() {
+            return Err(Errno::EINVAL.into());
+        }
+        let AttrChange { mode, uid, gid, .. } = change;
+        let is_external = self.files.get(number)?.place() != Place::Inside;
+        if is_external && mode.is_none() && uid.is_none() && gid.is_none() {
+            // The external file has the times.
+            return self.check().map(|()| None);
+        }
+        self.begin()?;
+        self.files.get(number)?.change(change);
+        self.publish(number)?;
+        Ok(self.files.get(number)?.put_at())
+    }
+
+    /// Puts an entry of the present state of an open file, where its last entry lacks that.
+    pub(super) fn publish(&mut self, number: u64) -> Result<()> {
+        if !self.files.get(number)?.is_unpublished() {
+            return Ok(());
+        }
+        self.begin()?;
+        self.files.get(number)?.publish(&mut self.log)
+    }
+}

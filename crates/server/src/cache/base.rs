@@ -1,0 +1,21 @@
+//! The objects that all parts of the service use.
+
+use super::dirty_queue::DirtyQueue;
+use super::file_table::FileTable;
+use super::locate::Locator;
+use super::record::Journal;
+use super::unit_homes::UnitHomes;
+use std::sync::Arc;
+use tameike_io::Runtime;
+use tameike_io::shared::SharedFs;
+
+#[derive(Clone)]
+pub(super) struct Base {
+    pub runtime: Runtime,
+    pub shared: Arc<dyn SharedFs>,
+    pub journal: Arc<Journal>,
+    pub files: Arc<FileTable>,
+    pub homes: Arc<UnitHomes>,
+    pub locator: Arc<Locator>,
+    pub queue: Arc<DirtyQueue>,
+}

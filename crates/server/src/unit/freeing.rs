@@ -1,0 +1,83 @@
+//! Space for writers when the cache area is full of dirty bytes: flushes files while the writers wait.
+//!
+//! A write to a full store is refused, and its sender waits by a request that holds no frame: the flush may need messages that are queued
+//! behind writes on a connection, and those are read only while frames are free.
+
+use super::UnitService;
+use event_listener::{Event, listener};
+use futures_util::FutureExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tameike_core::wire::Request;
+use tameike_core::wire::cache::CacheRequest;
+use tameike_core::{Errno, Fault, InodeId, Result, View};
+
+/// Changes in flight that take blocks. Their blocks are neither clean nor dirty until the change is logged.
+#[derive(Default)]
+pub(super) struct Allocations {
+    count: AtomicUsize,
+    ended: Event,
+}
+
+/// One change in flight, until dropped.
+pub(super) struct Allocation<'a>(&'a Allocations);
+
+impl Allocations {
+    pub(super) fn begin(&self) -> Allocation<'_> {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Allocation(self)
+    }
+}
+
+impl Drop for Allocation<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.notify(usize::MAX);
+    }
+}
+
+impl UnitService {
+    /// Returns when the writer should try again. One request at a time flushes files, the others wait for it.
+    pub(super) async fn free_space(&self, attempt: u32) -> Result<()> {
+        let _only = self.freeing.lock().await;
+        // On the first attempt another request may have freed space meanwhile. On later ones the store has refused a write although it
+        // reported space: more must be flushed.
+        if attempt == 0 && self.has_space() {
+            return Ok(());
+        }
+        let (mut refusal, mut after) = (None, InodeId(0));
+        listener!(self.allocations.ended => ended);
+        let were_others = self.allocations.count.load(Ordering::Acquire) > 0;
+        loop {
+            let inodes = self.parts.extents.dirty_inodes(after)?;
+            let Some(&last) = inodes.last() else { break };
+            for inode in inodes {
+                let coordinator = self.parts.cluster.inode_home(inode);
+                let request = Request::Cache(CacheRequest::Writeback { inode });
+                match self.parts.rpc.call(coordinator, request, None, None).await {
+                    Ok(_) if self.has_space() => return Ok(()),
+                    Ok(_) => {}
+                    Err(fault) => refusal = Some(fault),
+                }
+            }
+            after = last;
+        }
+        match refusal {
+            _ if self.has_space() => Ok(()),
+            // All was flushed. Writes in flight take space that the next attempt can free.
+            None => {
+                if were_others {
+                    ended.await;
+                }
+                Ok(())
+            }
+            Some(fault) => Err(Fault::new(
+                Errno::ENOSPC,
+                format!("the cache area is full and the shared file system takes no more of it: {fault}"),
+            )),
+        }
+    }
+
+    fn has_space(&self) -> bool {
+        self.parts.extents.wait_for_space(View::Cache).now_or_never().is_some()
+    }
+}

@@ -1,0 +1,83 @@
+//! Keeps shared files open between the reads of a sequential reader.
+
+use super::UnitService;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tameike_core::{Cluster, Generation, InodeId, NodeId};
+use tameike_io::shared::{KeptFile, KeptFiles, Moment, SharedFile};
+
+/// How long a file stays open after its last read.
+const OPEN_TIME: Duration = Duration::from_millis(250);
+
+/// Whether files stay open, and the task that closes them.
+pub(super) struct OpenFiles {
+    /// Otherwise another agent with the same mount may remove a name while the file is open here.
+    is_alone_on_host: bool,
+    /// Whether the task runs.
+    is_closing: Arc<AtomicBool>,
+}
+
+/// A read of a shared file.
+pub(super) struct Reading<'a> {
+    kept: Option<(&'a KeptFiles, Moment)>,
+    /// The open file, if there was one.
+    pub(super) file: Option<Arc<dyn SharedFile>>,
+}
+
+impl OpenFiles {
+    pub(super) fn new(cluster: &Cluster, node: NodeId) -> Self {
+        let host = |node| cluster.node(node).map(|node| &node.host);
+        let beside = cluster.nodes().iter().filter(|other| Some(&other.host) == host(node));
+        Self { is_alone_on_host: beside.count() == 1, is_closing: Arc::default() }
+    }
+}
+
+impl UnitService {
+    /// Begins a read.
+    pub(super) fn begin_reading(&self, inode: InodeId, generation: Generation) -> Reading<'_> {
+        match self.parts.shared.kept().filter(|_| self.open_files.is_alone_on_host) {
+            Some(kept) => {
+                let (file, moment) = kept.take(inode, generation);
+                Reading { kept: Some((kept, moment)), file }
+            }
+            None => Reading { kept: None, file: None },
+        }
+    }
+
+    /// Ends a read of this open file.
+    pub(super) fn end_reading(
+        &self,
+        reading: &Reading<'_>,
+        inode: InodeId,
+        generation: Generation,
+        file: Arc<dyn SharedFile>,
+    ) {
+        if let Some((kept, moment)) = reading.kept {
+            let used = self.parts.runtime.clock.monotonic();
+            kept.keep(KeptFile { inode, generation, used, file }, moment);
+            self.close_later();
+        }
+    }
+
+    fn close_later(&self) {
+        let is_closing = self.open_files.is_closing.clone();
+        if is_closing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (runtime, shared) = (self.parts.runtime.clone(), self.parts.shared.clone());
+        self.parts.runtime.spawn(async move {
+            loop {
+                runtime.sleep(OPEN_TIME).await;
+                // A read that keeps a file open from now on starts the task again.
+                is_closing.store(false, Ordering::Release);
+                let (shared, before) = (shared.clone(), runtime.clock.monotonic().saturating_sub(OPEN_TIME));
+                let let_go = move || shared.kept().is_some_and(|kept| kept.let_go(before));
+                let has_others = runtime.block(let_go).await;
+                if !has_others || is_closing.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! Starts an agent on its node's disks.
+
+use super::attached::Attached;
+use super::canary::{BuggyRpc, Canary};
+use super::counted::CountedFabric;
+use super::holders::CountedRpc;
+use super::machine::Machine;
+use super::{Running, World};
+use crate::countdown::Countdown;
+use crate::kernel::Kernel;
+use crate::tree::SimulatedTree;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tameike_agent::assembly::{self, Parts, StoreParts};
+use tameike_agent::{LocalFiles, MEMORY_MIN, Memory, ProcessState};
+use tameike_core::{NodeId, Result, View};
+use tameike_fabric::Rpc;
+use tameike_fabric::rpc::RpcNode;
+use tameike_fabric::simulated::SimulatedConfig;
+use tameike_io::{Pool, Runtime};
+use tameike_store::extent::ExtentData;
+use tameike_store::ledger::{LedgerOptions, Media};
+use tameike_store::{ExtentStore, Ledger, Options, open_media};
+
+/// Silence after which a peer counts as unreachable, as in the product.
+const PEER_LIMIT: Duration = Duration::from_secs(10);
+
+impl World {
+    /// Starts the agent of a node.
+    pub(super) async fn start(&self, node: usize, after_power_loss: bool) -> Result<()> {
+        let incarnation = {
+            let mut state = self.state.lock();
+            state.sites[node].flips.clear();
+            state.incarnations += 1;
+            state.incarnations
+        };
+        let id = NodeId(node as u32);
+        log::info!("{id} starts");
+        let machine =
+            Machine::new(&self.simulation, incarnation, self.config.slowness[node], self.config.skew[node]);
+        let started = self.assemble(node, incarnation, &machine, after_power_loss).await;
+        if started.is_err() {
+            // A process that cannot start exits.
+            machine.stop();
+            self.simulation.kill_node(incarnation);
+            self.network.kill(id);
+        }
+        started
+    }
+
+    async fn assemble(
+        &self,
+        node: usize,
+        incarnation: usize,
+        machine: &Arc<Machine>,
+        after_power_loss: bool,
+    ) -> Result<()> {
+        let (id, runtime) = (NodeId(node as u32), machine.runtime());
+        let memory = Memory::new(MEMORY_MIN, true)?;
+        let store = self.open_store(node, &runtime, &memory, after_power_loss).await?;
+        let fabric = self.network.start(SimulatedConfig {
+            node: id,
+            runtime: runtime.clone(),
+            inline_max: self.config.inline_max,
+            peer_limit: PEER_LIMIT,
+            request_frames: memory.requests.clone(),
+            reply_frames: memory.replies.clone(),
+        });
+        let fabric =
+            CountedFabric { inner: fabric, network: self.network.clone(), countdown: self.countdown.clone() };
+        let fabric = Arc::new(fabric);
+        let rpc = RpcNode::new(fabric.clone(), runtime.clone(), memory.replies.clone());
+        let attached = Arc::new(Attached::new(self.config.canary, memory.replies.clone()));
+        rpc.attach(attached.clone());
+        let rpc = self.wrapped(Arc::new(rpc));
+        let shared = self.tree.mounted_by(id);
+        let local = SimulatedTree::new(self.simulation.clone(), Countdown::default()).mounted_by(id);
+        let parts = Parts {
+            node: id,
+            cluster: self.cluster.clone(),
+            runtime,
+            memory: &memory,
+            rpc: rpc.clone(),
+            fabric,
+            store: store.map(|(ledger, extents)| StoreParts { ledger, extents, shared: shared.clone() }),
+            shared: Some(shared),
+            local: match self.config.devices[node] {
+                true => LocalFiles::Directory(local, self.config.capacity),
+                false => LocalFiles::Remote,
+            },
+            owner: (crate::tree::OWNER, crate::tree::OWNER),
+            process: || ProcessState { pid: 1, resident_bytes: 0, cores: None },
+            holders: true,
+            packing: None,
+        };
+        let assembled = assembly::assemble(parts).await?;
+        attached.set(assembled.clone());
+        let (machine, waiting) = (machine.clone(), BTreeMap::new());
+        let views = [&memory.shared_view, &memory.cache_view].map(|pool| (pool, self.config.view_frames));
+        let services = [&memory.requests, &memory.replies, &memory.reads, &memory.flushes, &memory.scratch];
+        let services = services.map(|pool| (pool, self.config.service_frames));
+        let withhold = |(pool, left): (&Pool, u32)| {
+            (left..pool.share()).filter_map(|_| pool.try_take()).collect::<Vec<_>>()
+        };
+        let withheld = views.into_iter().chain(services).flat_map(withhold).collect();
+        let shows_old = self.config.canary == Some(Canary::OldAttributes);
+        let kernel = || Arc::new(Kernel::new(self.simulation.clone(), machine.runtime(), shows_old));
+        let kernels = [kernel(), kernel()];
+        let running = Running {
+            incarnation,
+            machine,
+            node: assembled,
+            rpc,
+            attached,
+            memory,
+            withheld,
+            kernels,
+            waiting,
+        };
+        self.state.lock().sites[node].running = Some(running);
+        Ok(())
+    }
+
+    fn wrapped(&self, rpc: Arc<RpcNode>) -> Arc<dyn Rpc> {
+        let inner: Arc<dyn Rpc> = match self.config.canary {
+            Some(canary) if canary.is_of_calls() => {
+                let replies = Arc::default();
+                Arc::new(BuggyRpc { inner: rpc, canary, simulation: self.simulation.clone(), replies })
+            }
+            _ => rpc,
+        };
+        Arc::new(CountedRpc { inner, tally: self.tally.clone() })
+    }
+
+    async fn open_store(
+        &self,
+        node: usize,
+        runtime: &Runtime,
+        memory: &Memory,
+        after_power_loss: bool,
+    ) -> Result<Option<(Arc<Ledger>, Arc<ExtentStore>)>> {
+        let (disk, media) = {
+            let state = self.state.lock();
+            let Some(disks) = &state.sites[node].disks else { return Ok(None) };
+            let disk = disks.disk();
+            let data = Arc::new(ExtentData::new(disk.clone(), memory.scratch.clone()));
+            (disk, Media { logs: disks.logs(), kv: disks.table(), data })
+        };
+        let options = Options {
+            runtime: runtime.clone(),
+            direct: None,
+            scratch: memory.scratch.clone(),
+            capacity: [self.config.capacity; View::ALL.len()],
+            checkpoint_bytes: self.config.checkpoint_bytes,
+            table_cache_bytes: 0,
+        };
+        let ledger_options = LedgerOptions {
+            checkpoint_bytes: self.config.checkpoint_bytes,
+            volatile: self.config.volatile,
+            after_power_loss,
+        };
+        let open = open_media(disk, media, ledger_options, options, tameike_agent::replay);
+        open.await.map(Some).map_err(|fault| fault.context(format_args!("node {node}")))
+    }
+}
