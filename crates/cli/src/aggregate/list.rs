@@ -50,7 +50,7 @@ pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
             }
         }
         if found.is_none() && count == 0 && !path.is_empty() {
-            let message = format!("{}: not in the container", shown(path));
+            let message = format!("{}: it is not in the container", shown(path));
             return Err(Fault::new(Errno::ENOENT, message));
         }
     }

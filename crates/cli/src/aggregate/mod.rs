@@ -97,7 +97,7 @@ fn report_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
 
 fn warn_of_missing_index(path: &Path) {
     say(format_args!(
-        "{}: no index. Its writer may not have finished: only files that it had written exist",
+        "{}: it has no index. Its writer may not have finished: only files that it had written exist",
         path.display()
     ));
 }
@@ -320,7 +320,7 @@ fn chosen(container: &Container, paths: &[std::path::PathBuf]) -> Result<Vec<Ind
         all.extend(found);
         let below: Vec<_> = container.below(wanted)?.collect::<Result<_>>()?;
         if !is_found && below.is_empty() {
-            return Err(Fault::new(Errno::ENOENT, format!("{}: not in the container", path.display())));
+            return Err(Fault::new(Errno::ENOENT, format!("{}: it is not in the container", path.display())));
         }
         all.extend(below);
     }
