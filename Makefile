@@ -42,7 +42,7 @@ python: ## build and test the wheel of the Python package; with TORCH=1 also in 
 
 bench: ## compare with plain disk, tmpfs, GlusterFS, MooseFS; NAME= names the report in bench/runs, BENCH= takes options
 	@scripts/install-deps.sh bench
-	cargo build --release $(LOCKED) --package tameike --package tameike-bench
+	cargo build --release $(LOCKED) --package tameike --package tameike-preload --package tameike-redirect --package tameike-bench
 	PATH="$(TARGET_DIR)/release:$$PATH" tameike-bench run --name "$(NAME)" $(BENCH)
 
 soak: ## run the long variants of all tests, then random tests until SOAK_MINUTES= (30) are over; print a summary

@@ -1,5 +1,5 @@
 //! Device benchmark: writes units to a store on a disk and reads them back, without frontends and network.
-//! `bench/device.py` compares it with fio.
+//! Compare it with fio on the same device.
 //!
 //! `device DIRECTORY UNITS IN_FLIGHT` prints one line of JSON, and leaves the store in place.
 #![forbid(unsafe_code)]

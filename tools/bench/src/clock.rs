@@ -1,8 +1,9 @@
-//! Clocks. No other module of this program reads one.
+//! The clocks of this program; no other module reads one.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
+/// Seconds since it was started.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -16,12 +17,13 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
+    /// The time since then.
     pub fn elapsed(self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// Processor time of this process so far, user and system, in seconds.
+/// User and system time of this process so far, in seconds.
 pub fn processor_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,98 +1,85 @@
-//! Starts the ranks of one run, synchronizes them, and collects their results.
+//! Starts the ranks of one run, sends them the steps, and collects their measurements.
 //!
-//! This process is the barrier between two steps: it starts the next one when all ranks have reported. It kills ranks that remain
-//! at the end of a run.
+//! This process is the barrier between two steps: it starts a step when all ranks have answered. It kills ranks that still run when a
+//! run succeeds or fails.
 
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
+use crate::place::{Limits, Place};
 use crate::rank::{FromRank, Link, ToRank};
-use crate::servers::{Servers, Usage};
-use crate::wait::{self, Interrupt};
+use crate::servers::Usage;
+use crate::target::Target;
+use crate::wait;
 use crate::workload::{Measured, Plan, Step};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-/// Where ranks run.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// The command that starts a rank on its node; empty for this machine.
-    pub launcher: Vec<String>,
-    /// The directory to measure; `$NAME` is expanded from the rank's environment.
-    pub directory: String,
-    pub nodes: u32,
-    pub servers: Servers,
-    /// The command that runs to completion before each reading step; empty for none.
-    pub settle: Vec<String>,
-}
-
-impl Place {
-    fn settle(&self) -> Outcome<()> {
-        let Some((program, words)) = self.settle.split_first() else { return Ok(()) };
-        let output = Command::new(program).args(words).stdin(Stdio::null()).output();
-        let output = output.context(|| format!("start {program}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
-                "{} failed ({}): {}",
-                self.settle.join(" "),
-                output.status,
-                String::from_utf8_lossy(&output.stderr)
-            )),
-        }
-    }
-}
-
+/// The measurements of one step.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub step: Step,
-    /// The result of each rank.
+    /// The measurements of each rank.
     pub ranks: Vec<Measured>,
-    /// The servers' processor time during the step, and memory at its end.
+    /// Resources that the servers used: processor time during the step, memory at its end.
     pub servers: Option<Usage>,
-    /// The end, in seconds from the start of the measurements.
+    /// The time of its end, in seconds since the first measurement.
     pub at_seconds: f64,
 }
 
-/// Time limit and interrupt.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Started at the start of the measurements.
-    pub watch: Stopwatch,
-    /// Time limit of a step.
-    pub step: Duration,
-    /// Set by a signal.
-    pub interrupt: Interrupt,
+/// Runs all steps of `plan` on `target`.
+pub fn run(plan: &Plan, target: &mut Target, limits: &Limits) -> Outcome<Vec<Done>> {
+    let _pinned = plan.processor.map(|processor| target.place.servers.pin(processor)).transpose()?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
+    let mut done = Vec::new();
+    for steps in plan.steps.split_inclusive(|step| step.ends_ranks()) {
+        let plan = Plan { steps: steps.to_vec(), in_container: target.place.in_container, ..plan.clone() };
+        run_ranks(&plan, target, &listener, limits, &mut done)?;
+    }
+    Ok(done)
 }
 
-pub fn run(plan: &Plan, place: &Place, limits: &Limits) -> Outcome<Vec<Done>> {
-    let _pinned = plan.processor.map(|processor| place.servers.pin(processor)).transpose()?;
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context(|| "listen for ranks")?;
-    let mut ranks = Ranks::start(plan, place, &listener)?;
-    let mut links = greet(plan, &listener, &mut ranks, limits)?;
-    let mut done = Vec::new();
-    for &step in plan.workload.steps() {
-        if step.reads() {
-            place.settle()?;
+/// Starts ranks, has them take the steps of `plan`, and waits until they have exited.
+fn run_ranks(
+    plan: &Plan,
+    target: &mut Target,
+    listener: &TcpListener,
+    limits: &Limits,
+    done: &mut Vec<Done>,
+) -> Outcome<()> {
+    let mut ranks = Ranks::start(plan, &target.place, listener)?;
+    let mut links = greet(plan, listener, &mut ranks, limits)?;
+    let mut begun = Stopwatch::start();
+    for &step in &plan.steps {
+        if step.ends_ranks() {
+            ranks.finish(limits)?;
+            target.persist()?;
+            rustix::fs::sync();
+            let before = done.last().map_or(&[][..], |done| &done.ranks);
+            let persisted = before.iter().map(|rank| rank.persisted(begun.elapsed())).collect();
+            target.resume()?;
+            let at_seconds = limits.watch.elapsed().as_secs_f64();
+            done.push(Done { step, ranks: persisted, servers: None, at_seconds });
+            return Ok(());
         }
+        let place = &target.place;
+        place.prepare(step)?;
+        begun = Stopwatch::start();
         let before = place.servers.usage()?;
         for link in &mut links {
             link.send(&ToRank::Go)?;
         }
         let mut measured = Vec::new();
         for link in &mut links {
-            measured
-                .push(await_result(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
+            measured.push(answer(link, &mut ranks, limits).map_err(|error| format!("{step:?}: {error}"))?);
         }
         let after = place.servers.usage()?;
         let servers = before.zip(after).map(|(before, after)| after.since(before));
         done.push(Done { step, ranks: measured, servers, at_seconds: limits.watch.elapsed().as_secs_f64() });
     }
-    ranks.finish(limits)?;
-    Ok(done)
+    ranks.finish(limits)
 }
 
-/// Accepts one connection per rank, and sends the plan. Returns them in the order of ranks.
+/// Accepts one connection per rank, in the order of ranks, and sends the plan.
 fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits) -> Outcome<Vec<Link>> {
     let mut links: Vec<Option<Link>> = (0..plan.ranks).map(|_| None).collect();
     while links.iter().any(Option::is_none) {
@@ -106,24 +93,24 @@ fn greet(plan: &Plan, listener: &TcpListener, ranks: &mut Ranks, limits: &Limits
                 link.send(&ToRank::Plan(plan.clone()))?;
                 links[rank as usize] = Some(link);
             }
-            // Not a rank of this run: another process connected to the port.
+            // Another process of this machine has connected to the port.
             _ => drop(link),
         }
     }
     Ok(links.into_iter().flatten().collect())
 }
 
-fn await_result(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measured> {
+fn answer(link: &mut Link, ranks: &mut Ranks, limits: &Limits) -> Outcome<Measured> {
     wait::readable(link.stream(), limits.step, || ranks.check(limits))?;
     match link.receive()? {
         Some(FromRank::Done(measured)) => Ok(measured),
         Some(FromRank::Failed(message)) => Err(message),
-        Some(FromRank::Hello { .. }) => Err("a rank sent hello twice".to_owned()),
-        None => Err("a rank exited during its work; its output is above".to_owned()),
+        Some(FromRank::Hello { .. }) => Err("a rank connected twice".to_owned()),
+        None => Err("a rank exited before the step ended; see its messages above".to_owned()),
     }
 }
 
-/// The rank processes of a run.
+/// The processes of a run.
 #[derive(Debug)]
 struct Ranks(Vec<Child>);
 
@@ -134,7 +121,9 @@ impl Ranks {
         let mut ranks = Self(Vec::new());
         for rank in 0..plan.ranks {
             let fill = |word: &String| {
-                word.replace("{node}", &(rank % place.nodes).to_string()).replace("{rank}", &rank.to_string())
+                word.replace("{node}", &(rank % place.nodes).to_string())
+                    .replace("{rank}", &rank.to_string())
+                    .replace("{run}", &plan.run)
             };
             let mut words: Vec<String> = place.launcher.iter().map(fill).collect();
             words.extend([&program, "rank", "--coordinator", &address].map(str::to_owned));
@@ -150,13 +139,13 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// Fails if a rank has exited before its hello.
+    /// Returns an error if a rank has exited before it connected.
     fn check_started(&mut self, limits: &Limits) -> Outcome<()> {
         limits.interrupt.check()?;
         self.ended().map_or(Ok(()), |(rank, status)| Err(format!("rank {rank} ended early: {status}")))
     }
 
-    /// Fails if a rank has failed. A rank may complete before others.
+    /// Returns an error if a rank has failed. A rank that is done may exit before the other ones.
     fn check(&mut self, limits: &Limits) -> Outcome<()> {
         limits.interrupt.check()?;
         match self.ended() {
@@ -165,13 +154,13 @@ impl Ranks {
         }
     }
 
-    /// A rank that has exited, preferably a failed one.
+    /// Finds a rank that has exited, a failed one first.
     fn ended(&mut self) -> Option<(usize, std::process::ExitStatus)> {
         let ended = |(rank, child): (usize, &mut Child)| Some((rank, child.try_wait().ok()??));
         self.0.iter_mut().enumerate().filter_map(ended).min_by_key(|(_, status)| status.success())
     }
 
-    /// Waits until every rank has exited successfully.
+    /// Waits until every rank has exited without an error.
     fn finish(&mut self, limits: &Limits) -> Outcome<()> {
         for rank in 0..self.0.len() {
             wait::until(&format!("the end of rank {rank}"), limits.step, || {
@@ -186,7 +175,7 @@ impl Ranks {
 impl Drop for Ranks {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only if the process has ended already.
+            // Both fail only if the process has exited.
             child.kill().ok();
             child.wait().ok();
         }

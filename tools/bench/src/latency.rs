@@ -1,34 +1,37 @@
-//! A histogram of the latencies of calls.
+//! How long single calls took, counted in buckets.
 //!
-//! The width of a bucket is 1/64 of a power of two, so the error is at most 1 %, and the histograms of many ranks can be added.
+//! A bucket is a 64th of a power of two wide, so no figure is off by more than 1 %, and the calls of many ranks
+//! are put together without keeping each of them.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Buckets per power of two, as an exponent.
+/// Buckets in a power of two, as a power of two.
 const FINE_BITS: u32 = 6;
 /// The last bucket holds 2^64 - 1 nanoseconds.
 const BUCKETS: usize = ((u64::BITS - FINE_BITS + 1) as usize) << FINE_BITS;
 
+/// Counts of calls by how long they took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Sparse", into = "Sparse")]
 pub struct Latencies(Vec<u32>);
 
-/// The non-empty buckets, as sent from rank to coordinator.
+/// Only the buckets that count something: what is sent from rank to coordinator.
 #[derive(Serialize, Deserialize)]
 struct Sparse(Vec<(usize, u32)>);
 
-/// Percentiles of latencies, in microseconds.
+/// Percentiles of the latencies of many calls, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
+    /// Half of the calls took less.
     pub p50_us: f64,
-    /// 90th percentile.
+    /// Nine tenths took less.
     pub p90_us: f64,
-    /// 99th percentile.
+    /// 99 of 100 took less.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 999 of 1,000 took less.
     pub p999_us: f64,
-    /// Maximum.
+    /// None took more.
     pub highest_us: f64,
 }
 
@@ -57,18 +60,19 @@ impl From<Latencies> for Sparse {
 }
 
 impl Latencies {
+    /// Counts one call.
     pub fn count(&mut self, took: Duration) {
         self.0[bucket(took.as_nanos() as u64)] += 1;
     }
 
-    /// Adds the counts of `other`.
+    /// Counts all calls of `other` too.
     pub fn add(&mut self, other: &Self) {
         for (held, more) in self.0.iter_mut().zip(&other.0) {
             *held += more;
         }
     }
 
-    /// The percentiles; `None` if no call was counted.
+    /// The percentiles; `None` when no call was counted.
     pub fn percentiles(&self) -> Option<Percentiles> {
         Some(Percentiles {
             p50_us: self.at(0.5)?,
@@ -79,7 +83,7 @@ impl Latencies {
         })
     }
 
-    /// The latency that `share` of the calls do not exceed, in microseconds: the middle of its bucket.
+    /// What `share` of the calls stayed below, in microseconds: the middle of its bucket.
     fn at(&self, share: f64) -> Option<f64> {
         let total: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
         let wanted = ((total as f64 * share).ceil() as u64).max(1);
@@ -97,7 +101,7 @@ fn bucket(nanos: u64) -> usize {
     ((u64::from(shift) << FINE_BITS) + (nanos >> shift)) as usize
 }
 
-/// The middle of a bucket, in nanoseconds.
+/// In nanoseconds.
 fn middle(bucket: usize) -> f64 {
     let bucket = bucket as u64;
     let shift = (bucket >> FINE_BITS).saturating_sub(1);
@@ -110,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duration_has_a_bucket_with_a_close_middle() {
+    fn every_duration_has_a_bucket_and_its_middle_is_near() {
         let mut last = 0;
         for nanos in (0..1000).chain((10..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits, 3 << (bits - 2)]))
         {
             let found = bucket(nanos);
             let off = (middle(found) - nanos as f64).abs();
-            assert!(off <= nanos as f64 / 64.0, "{nanos} counts as {}", middle(found));
+            assert!(off <= nanos as f64 / 64.0, "{nanos} is reported as {}", middle(found));
             last = last.max(found);
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
@@ -131,17 +135,17 @@ mod tests {
             let mut one = Latencies::default();
             one.count(Duration::from_micros(micros));
             let sent = serde_json::to_string(&one).expect("JSON");
-            all.add(&serde_json::from_str(&sent).expect("the encoded histogram"));
+            all.add(&serde_json::from_str(&sent).expect("what was sent"));
         }
         let found = all.percentiles().expect("calls");
-        for (shown, right) in [
+        for (found, right) in [
             (found.p50_us, 500.0),
             (found.p90_us, 900.0),
             (found.p99_us, 990.0),
             (found.p999_us, 999.0),
             (found.highest_us, 1000.0),
         ] {
-            assert!((shown / right - 1.0f64).abs() < 0.02, "{shown}, not {right}");
+            assert!((found / right - 1.0f64).abs() < 0.02, "{found}, not {right}");
         }
     }
 }

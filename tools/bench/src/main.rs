@@ -1,9 +1,10 @@
-//! Benchmarks of file systems side by side, with a check of every byte read.
+//! Measures file systems side by side, and checks every byte it reads.
 //!
-//! - `tameike-bench run` measures targets (a plain directory, tmpfs, GlusterFS, Tameike), interleaved in each repetition, and
-//!   writes a report. Its ranks are separate processes (`tameike-bench rank`), each started on its node if the target has nodes.
-//! - `tameike-bench noise` measures how agents disturb a computing program.
-//! - `tameike-bench profile` samples where agents spend their processor time.
+//! - `run` measures targets (a plain directory, tmpfs, GlusterFS, MooseFS, Gfarm, Tameike) alternately, and writes a report. Its ranks are
+//!   processes (`tameike-bench rank`), which it starts on the nodes of the target.
+//! - `slow-server` gives a run a disk of limited speed.
+//! - `noise` measures the slowdown of a program that computes beside agents, `profile` the functions that agents spend time in.
+//! - `picture` draws the measurements of `tameike bench net`.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -13,10 +14,13 @@ mod noise;
 mod options;
 mod outcome;
 mod pattern;
+mod picture;
+mod place;
 mod profile;
 mod rank;
 mod report;
 mod servers;
+mod slow_server;
 mod suite;
 mod target;
 mod wait;
@@ -31,6 +35,8 @@ fn main() -> ExitCode {
         Command::Run(options) => suite::run(&options),
         Command::Noise(options) => noise::run(&options),
         Command::Profile(options) => profile::run(&options),
+        Command::Picture(options) => picture::run(&options),
+        Command::SlowServer(options) => slow_server::run(&options),
         Command::Rank(options) => rank::serve(&options),
         Command::Quantum(options) => noise::serve(&options),
     };

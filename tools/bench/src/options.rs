@@ -14,25 +14,29 @@ pub struct Options {
     pub command: Command,
 }
 
-/// The subcommands.
+/// A subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure targets side by side, and write a report.
-    Run(RunOptions),
-    /// Measure how agents disturb a program that computes on a processor.
+    /// Measure the targets alternately, and write a report.
+    Run(Box<RunOptions>),
+    /// Measure the slowdown of a program that computes beside agents.
     Noise(NoiseOptions),
-    /// Sample where agents spend their processor time, with `perf`.
+    /// Draw flame graphs of the agents, with `perf`.
     Profile(ProfileOptions),
-    /// One process of a run; started by `run`.
+    /// Print the picture (SVG) of what `tameike bench net --json` measured.
+    Picture(PictureOptions),
+    /// Run a command beside an XFS file system on a disk of limited speed (needs root).
+    SlowServer(SlowServerOptions),
+    /// One process of a run, which `run` starts.
     #[command(hide = true)]
     Rank(RankOptions),
-    /// The compute process; started by `noise`.
+    /// The compute process, which `noise` starts.
     #[command(hide = true)]
     Quantum(QuantumOptions),
 }
 
 impl RunOptions {
-    /// The requested workloads; all if none was named.
+    /// The named workloads; all if none is named.
     pub fn workloads(&self) -> &[Workload] {
         match self.workloads.as_slice() {
             [] => Workload::value_variants(),
@@ -41,7 +45,7 @@ impl RunOptions {
     }
 }
 
-/// A target that this program sets up.
+/// A target that the program sets up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BuiltIn {
     /// A directory on this machine's disk.
@@ -52,46 +56,55 @@ pub enum BuiltIn {
     Glusterfs,
     /// MooseFS with one copy, a master, one chunk server in /dev/shm and one mount per node (needs root).
     Moosefs,
+    /// Gfarm with one I/O server and one mount per node (needs root, and runs below `slow-server` only).
+    Gfarm,
     /// The job-shared view of a Tameike job, RAM device, one agent per node.
     Tameike,
-    /// As `tameike`, with one agent that all ranks use.
+    /// The same with one agent, which all ranks use.
     #[value(name = "tameike-1")]
     TameikeOne,
-    /// As `tameike`, with preloaded ranks.
+    /// As `tameike`, with ranks that are preloaded.
     TameikePreload,
-    /// As `tameike-1`, with preloaded ranks.
+    /// As `tameike-1`, with ranks that are preloaded.
     #[value(name = "tameike-1-preload")]
     TameikeOnePreload,
-    /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in /dev/shm.
+    /// The cache view of a Tameike job, RAM device, one agent per node, over a directory in `--shared`.
     TameikeCache,
+    /// The same with `--aggregate`: the job packs the files into a container.
+    TameikeAggregate,
+    /// A directory in `--shared`, with ranks that run in `tameike run --aggregate-only`; one node.
+    TameikeAggregateOnly,
+    /// A container in `--shared` that ranks open with the container library; only the workload `containers`.
+    TameikeLibrary,
 }
 
+/// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// Targets to measure.
+    /// The targets.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "tmpfs,disk,tameike,tameike-1,tameike-preload,tameike-1-preload,tameike-cache,glusterfs,moosefs"
     )]
     pub targets: Vec<BuiltIn>,
-    /// Also measure this directory, under this name. `$VARIABLE` is expanded from the rank's environment, `{node}` and `{rank}`
-    /// are replaced by its numbers.
+    /// Measure DIRECTORY too, as target NAME. A leading `$VARIABLE` is expanded in the rank's environment;
+    /// `{node}` and `{rank}` stand for its numbers.
     #[arg(long = "also", value_name = "NAME=DIRECTORY")]
     pub also: Vec<String>,
-    /// Start the ranks of target NAME by this command: `NAME=ssh host{node}`.
+    /// Start the ranks of the target NAME through this command: `NAME=ssh host{node}`.
     #[arg(long = "launcher", value_name = "NAME=COMMAND")]
     pub launchers: Vec<String>,
-    /// Run this command before each step in which ranks of target NAME read: `NAME=tameike drain`.
+    /// Run COMMAND before each step in which ranks of the target NAME read: `NAME=tameike drain`.
     #[arg(long = "settle", value_name = "NAME=COMMAND")]
     pub settles: Vec<String>,
-    /// The target that ratios are relative to [default: tmpfs, or else the first].
+    /// The target that ratios are relative to [default: tmpfs, or the first].
     #[arg(long)]
     pub base: Option<String>,
-    /// Workloads to run [default: all].
+    /// The workloads [default: all].
     #[arg(long, value_delimiter = ',')]
     pub workloads: Vec<Workload>,
-    /// Number of ranks (processes that read and write concurrently).
+    /// Number of processes that read and write.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
     /// Nodes of targets that have nodes (`tameike-1` always has one); rank r runs on node r modulo this.
@@ -103,25 +116,37 @@ pub struct RunOptions {
     /// Size of each rank's large file, in MiB.
     #[arg(long, default_value_t = Sizes::USUAL.size_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub size_mib: u64,
-    /// Empty files and small files per rank.
+    /// Empty files, small files and files of `containers`, of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.files, value_parser = clap::value_parser!(u32).range(1..))]
     pub files: u32,
-    /// Files of 1 MiB per rank.
+    /// Files of 1 MiB of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.large_files, value_parser = clap::value_parser!(u32).range(1..))]
     pub large_files: u32,
-    /// Random reads and writes per rank.
+    /// Size of each file of `containers`, in bytes.
+    #[arg(long, default_value_t = Sizes::USUAL.file_bytes)]
+    pub file_bytes: usize,
+    /// Random reads and writes of each rank.
     #[arg(long, default_value_t = Sizes::USUAL.operations, value_parser = clap::value_parser!(u32).range(1..))]
     pub operations: u32,
-    /// Minimal sizes and one repetition, for tests: the options above are ignored.
+    /// Use very small sizes and one repetition, for tests.
     #[arg(long)]
     pub tiny: bool,
-    /// Parent of the plain directory on disk.
+    /// Where the plain directory on disk is made.
     #[arg(long, default_value = "/var/tmp")]
     pub disk: PathBuf,
+    /// Parent of the shared directories and containers of Tameike: a directory, or a target that stands earlier in `--targets`.
+    #[arg(long, default_value = "/dev/shm")]
+    pub shared: String,
+    /// Where the servers of other file systems keep their data.
+    #[arg(long, default_value = "/dev/shm")]
+    pub store: PathBuf,
+    /// Sync all file systems, and drop the kernel's clean pages and dentries, before each cold read (needs root).
+    #[arg(long)]
+    pub drop_caches: bool,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// Seed of the written data.
+    /// The seed of the files' content.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Time limit of a step, in seconds.
@@ -135,28 +160,30 @@ pub struct RunOptions {
     pub out: PathBuf,
 }
 
+/// Options of `rank`.
 #[derive(Debug, Args)]
 pub struct RankOptions {
-    /// Address of the coordinator.
+    /// The address of the coordinator.
     #[arg(long)]
     pub coordinator: SocketAddr,
-    /// Number of this rank.
+    /// The number of this rank.
     #[arg(long)]
     pub rank: u32,
-    /// Identifies the run to the coordinator.
+    /// A token that shows that this rank is part of the run.
     #[arg(long)]
     pub token: String,
-    /// Directory to read and write; `$VARIABLE` is expanded from this process's environment.
+    /// The directory to read and write in; a leading `$VARIABLE` is expanded in this process's environment.
     #[arg(long)]
     pub directory: String,
 }
 
+/// Options of `noise`.
 #[derive(Debug, Args)]
 pub struct NoiseOptions {
     /// Rounds of a window without a job, one with an idle job and one with a busy job.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Length of a window, in seconds.
+    /// Length of a window.
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
     /// Agents of the job, and ranks that use it.
@@ -168,7 +195,7 @@ pub struct NoiseOptions {
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// Time limit of a step, in seconds.
+    /// What takes longer than this many seconds has failed.
     #[arg(long, default_value_t = 600)]
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
@@ -179,15 +206,16 @@ pub struct NoiseOptions {
     pub out: PathBuf,
 }
 
+/// Options of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileOptions {
-    /// Workloads to run on the job.
+    /// The workloads.
     #[arg(long, value_delimiter = ',', default_value = "sequential,interleaved,latency,metadata")]
     pub workloads: Vec<Workload>,
-    /// Repeat each workload for this time, in seconds.
+    /// Repeat each workload for this long.
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// Number of ranks (processes that read and write concurrently).
+    /// Number of processes that read and write.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
     /// Agents of the job.
@@ -196,13 +224,13 @@ pub struct ProfileOptions {
     /// Preload the ranks.
     #[arg(long)]
     pub preload: bool,
-    /// Sample the whole machine, including ranks and idle processors, instead of the agents.
+    /// Sample all processors, idle time included, instead of the agents only.
     #[arg(long)]
     pub machine: bool,
     /// The `tameike` program.
     #[arg(long, default_value = "tameike")]
     pub tameike: PathBuf,
-    /// Time limit of a step, in seconds.
+    /// What takes longer than this many seconds has failed.
     #[arg(long, default_value_t = 600)]
     pub limit_s: u64,
     /// The report goes to OUT/DATE-NAME.
@@ -213,6 +241,34 @@ pub struct ProfileOptions {
     pub out: PathBuf,
 }
 
+/// Options of `picture`.
+#[derive(Debug, Args)]
+pub struct PictureOptions {
+    /// The file.
+    pub json: PathBuf,
+}
+
+/// Options of `slow-server`.
+#[derive(Debug, Args)]
+pub struct SlowServerOptions {
+    /// MB/s of the disk, reads and writes each; 0 for no limit.
+    #[arg(long, default_value_t = 150)]
+    pub rate: u64,
+    /// Operations per second of the disk, reads and writes each, as of a disk that seeks; 0 for no limit.
+    #[arg(long, default_value_t = 0)]
+    pub iops: u64,
+    /// Size of the disk in GiB; its image is a sparse file.
+    #[arg(long, default_value_t = 32)]
+    pub size_gib: u64,
+    /// Where the image of the disk is made.
+    #[arg(long, default_value = "/var/tmp")]
+    pub image: PathBuf,
+    /// The command. It runs in mount, network and process namespaces that end with it. `{mount}` stands for the directory of the disk.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// Options of `quantum`.
 #[derive(Debug, Args)]
 pub struct QuantumOptions {
     /// The processor to compute on.

@@ -1,13 +1,13 @@
-//! Errors of this program: one line that states the failed operation and the cause.
+//! Errors of this program: one line with the operation and its failure.
 
 use std::fmt::Display;
 
-/// The result of a step, or the reason that there is none.
+/// A result, or the message of the error.
 pub type Outcome<T> = Result<T, String>;
 
-/// Adds the failed operation to an error.
+/// Adds the operation to an error.
 pub trait Context<T> {
-    /// `doing` is a verb with its object: "open /x/y".
+    /// `doing` is a verb and its object: "open /x/y".
     fn context<D: Display>(self, doing: impl FnOnce() -> D) -> Outcome<T>;
 }
 

@@ -1,25 +1,25 @@
-//! Test data: bytes determined by (seed, file, offset, version), cheap to generate and to check.
+//! File content that follows from (seed, file, offset, version), cheap to generate and to check.
 //!
-//! Every file repeats one block of random words, and combines each page with a separate key. So a page of another file, another
-//! offset or an older version is never taken for the right one, and generating or checking a gigabyte takes a fraction of the
-//! time of its transfer.
+//! Every file repeats one block of random words. Each page combines it with a key, so that a page of another file, offset or version never
+//! passes for this one. Generating or checking a gigabyte takes a fraction of the time of moving it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// Bytes under one key.
 const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 256;
 
-/// Identifies a version of a file's content.
+/// The file, and the version of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Identifies the file within a run.
+    /// Unique among the files of a run.
     pub file: u64,
     /// Changes when the file is overwritten.
     pub version: u64,
 }
 
-/// The data of all files of a run.
+/// The bytes of all files of a run.
 #[derive(Debug)]
 pub struct Pattern {
     seed: u64,
@@ -27,14 +27,14 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The same seed gives the same bytes everywhere.
+    /// Makes the pattern of a seed; it is the same in all processes.
     pub fn new(seed: u64) -> Self {
         let word = |index: usize| xxh3_64_with_seed(&index.to_le_bytes(), seed);
         let page = |page: usize| std::array::from_fn(|at| word(page * PAGE_BYTES + at));
         Self { seed, block: (0..BLOCK_PAGES).map(page).collect() }
     }
 
-    /// Fills `bytes` with the data at `offset` of `content`; `offset` is a multiple of 8.
+    /// Fills `bytes` with `content` from `offset`, which must be a multiple of 8.
     pub fn fill(&self, content: Content, offset: u64, bytes: &mut [u8]) {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -46,7 +46,7 @@ impl Pattern {
         }
     }
 
-    /// Fills `bytes` with the data of `page` from its word `first` on.
+    /// Fills `bytes` with `page` of `content` from its word `first`.
     fn fill_in_page(&self, content: Content, page: u64, first: usize, bytes: &mut [u8]) {
         let (words, key) = (&self.words(page)[first..], self.key(content, page));
         let (whole, rest) = bytes.as_chunks_mut::<WORD_BYTES>();
@@ -57,7 +57,7 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// The offset of the first wrong byte of `bytes`; `None` if all are right.
+    /// Returns the offset of the first byte that differs from `content`, or `None`.
     pub fn first_wrong(&self, content: Content, offset: u64, bytes: &[u8]) -> Option<u64> {
         let mut expected = [0; PAGE_BYTES];
         for (index, chunk) in bytes.chunks(PAGE_BYTES).enumerate() {
@@ -88,8 +88,15 @@ impl Pattern {
 /// The blocks that random access visits, the same for writer and reader.
 pub fn random_blocks(seed: u64, file: u64, blocks: u64, count: u64) -> impl Iterator<Item = u64> {
     let draw = move |index: u64| xxh3_64_with_seed(&index.to_le_bytes(), seed ^ file.rotate_left(32));
-    // The high half of a product has no modulo bias.
+    // The high part of a product spreads evenly over the range without the bias of a remainder.
     (0..count).map(move |index| ((u128::from(draw(index)) * u128::from(blocks)) >> 64) as u64)
+}
+
+/// The numbers below `count` in a random order that follows from `seed`.
+pub fn shuffled(seed: u64, count: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    order.sort_by_cached_key(|number| xxh3_64_with_seed(&number.to_le_bytes(), seed));
+    order
 }
 
 #[cfg(test)]
@@ -105,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn filled_bytes_are_right() {
+    fn what_was_filled_is_right() {
         let pattern = Pattern::new(1);
         for size in [0, 1, 7, 8, 3901, 4096, 4097, 3 << 20] {
             let bytes = filled(&pattern, CONTENT, 8192, size);
@@ -135,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn misplaced_bytes_are_found() {
+    fn bytes_of_elsewhere_are_found() {
         let pattern = Pattern::new(1);
         let bytes = filled(&pattern, CONTENT, 0, 4096);
         let period = (BLOCK_PAGES * PAGE_BYTES) as u64;
@@ -160,5 +167,9 @@ mod tests {
         assert!(blocks.iter().all(|&block| block < 100));
         let distinct: std::collections::BTreeSet<_> = blocks.iter().collect();
         assert!(distinct.len() > 90, "{} of 100 blocks visited", distinct.len());
+        let mut order = shuffled(3, 100);
+        assert!(order != shuffled(4, 100) && !order.is_sorted());
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..100));
     }
 }

@@ -1,7 +1,7 @@
-//! A rank: executes the coordinator's plan step by step.
+//! One rank: takes the steps that the coordinator sends.
 //!
-//! Coordinator and rank exchange lines of JSON over one connection. The coordinator sends the plan, and one [`ToRank::Go`] per
-//! step, after every rank has completed the previous one. The rank replies to each with its measurements.
+//! Coordinator and rank exchange lines of JSON over one connection. The coordinator sends the plan, then one
+//! [`ToRank::Go`] per step once every rank has finished the step before; the rank answers each with its work.
 
 use crate::options::RankOptions;
 use crate::outcome::{Context, Outcome};
@@ -15,21 +15,25 @@ use std::path::PathBuf;
 /// A message of the coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ToRank {
+    /// The plan of the run, sent once.
     Plan(Plan),
+    /// Start the next step.
     Go,
 }
 
 /// A message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromRank {
-    /// The first message.
+    /// The rank has connected.
     Hello {
+        /// Its number.
         rank: u32,
-        /// The token of the run.
+        /// The token from its command line.
         token: String,
     },
+    /// The step is done.
     Done(Measured),
-    /// The step has failed, with the reason.
+    /// The step failed, with the error.
     Failed(String),
 }
 
@@ -38,22 +42,25 @@ pub enum FromRank {
 pub struct Link(BufReader<TcpStream>);
 
 impl Link {
+    /// Over `stream`.
     pub fn new(stream: TcpStream) -> Outcome<Self> {
         stream.set_nodelay(true).context(|| "set up a connection")?;
         Ok(Self(BufReader::new(stream)))
     }
 
+    /// The connection, to wait on.
     pub fn stream(&self) -> &TcpStream {
         self.0.get_ref()
     }
 
+    /// Sends one message.
     pub fn send(&mut self, message: &impl Serialize) -> Outcome<()> {
         let mut line = serde_json::to_vec(message).context(|| "write a message")?;
         line.push(b'\n');
         self.0.get_mut().write_all(&line).context(|| "send a message")
     }
 
-    /// Receives the next message; `None` if the other end has closed.
+    /// Receives the next message; `None` if the peer has closed the connection.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Outcome<Option<T>> {
         let mut line = String::new();
         match self.0.read_line(&mut line).context(|| "read a message")? {
@@ -63,10 +70,10 @@ impl Link {
     }
 }
 
-/// Executes all steps of one run.
+/// Serves one coordinator from hello to the last step.
 pub fn serve(options: &RankOptions) -> Outcome<()> {
     let rank = options.rank;
-    let gone = || format!("rank {rank}: the coordinator closed the connection");
+    let gone = || format!("rank {rank}: the coordinator has closed the connection");
     let directory = expand(&options.directory)?;
     let stream =
         TcpStream::connect(options.coordinator).context(|| format!("reach {}", options.coordinator))?;
@@ -76,9 +83,8 @@ pub fn serve(options: &RankOptions) -> Outcome<()> {
     if let Some(processor) = plan.processor {
         servers::pin_self(processor)?;
     }
-    let steps = plan.workload.steps();
     let site = Site::new(plan, rank, &directory);
-    for &step in steps {
+    for step in site.steps() {
         let Some(ToRank::Go) = link.receive()? else { return Err(gone()) };
         match site.take(step) {
             Ok(measured) => link.send(&FromRank::Done(measured))?,
@@ -92,7 +98,7 @@ pub fn serve(options: &RankOptions) -> Outcome<()> {
     Ok(())
 }
 
-/// Expands `$NAME/rest` from the environment, since the path of a view differs between nodes.
+/// `$NAME/rest` with NAME taken from the environment: views may be elsewhere on each node.
 fn expand(directory: &str) -> Outcome<PathBuf> {
     let Some(variable) = directory.strip_prefix('$') else { return Ok(directory.into()) };
     let (name, rest) = variable.split_once('/').unwrap_or((variable, ""));

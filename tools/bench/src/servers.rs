@@ -1,6 +1,6 @@
-//! The server processes of a target: their processor time, memory, and affinity.
+//! The processes that serve a target: their processor time and memory, and their processors.
 //!
-//! All data comes from `/proc`, whose times have a resolution of 10 ms (ticks) on Linux.
+//! The figures come from `/proc`; its times have a resolution of 10 ms.
 
 use crate::outcome::{Context, Outcome};
 use rustix::io::Errno;
@@ -10,32 +10,33 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Server processes of this host, by number; empty if the kernel or another host serves the target.
+/// Process IDs on this host; none if the kernel or another host serves the target.
 #[derive(Clone, Debug, Default)]
 pub struct Servers(Vec<u32>);
 
-/// Resource usage of the processes together.
+/// Resources that they use together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Usage {
-    /// Processor time, user and system, in seconds.
+    /// In user and in system mode.
     pub processor_seconds: f64,
-    /// Current resident memory, in bytes.
+    /// Resident now.
     pub resident_bytes: u64,
-    /// Sum of their peak resident memory, in bytes.
+    /// The most that was ever resident, summed over processes.
     pub peak_bytes: u64,
 }
 
 impl Servers {
+    /// These processes.
     pub fn new(processes: Vec<u32>) -> Self {
         Self(processes)
     }
 
-    /// Their numbers, separated by commas.
+    /// Their process IDs, separated by commas.
     pub fn numbers(&self) -> String {
         self.0.iter().map(u32::to_string).collect::<Vec<String>>().join(",")
     }
 
-    /// Their usage so far; `None` without processes.
+    /// Their usage so far; `None` if there are none.
     pub fn usage(&self) -> Outcome<Option<Usage>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -47,26 +48,26 @@ impl Servers {
                 fs::read_to_string(&path).context(|| format!("read {path} (has that server ended?)"))
             };
             let (stat, status) = (read("stat")?, read("status")?);
-            all.processor_seconds += processor_seconds(&stat).ok_or("cannot parse /proc/PID/stat")?;
+            all.processor_seconds += processor_seconds(&stat).ok_or("cannot understand /proc/PID/stat")?;
             all.resident_bytes += bytes(&status, "VmRSS:");
             all.peak_bytes += bytes(&status, "VmHWM:");
         }
         Ok(Some(all))
     }
 
-    /// Pins all their threads to one processor until the result is dropped.
+    /// Keeps all their threads on one processor until the result is dropped.
     pub fn pin(&self, processor: usize) -> Outcome<Pinned> {
         let mut pinned = Pinned { servers: self.clone(), before: BTreeMap::new() };
         for thread in self.threads() {
-            // A thread that has exited meanwhile needs no pinning.
+            // A thread that has ended meanwhile needs no pinning.
             let set = match sched_getaffinity(Some(thread)) {
                 Err(Errno::SRCH) => continue,
-                other => other.context(|| "get the affinity of a server")?,
+                other => other.context(|| "ask where a server runs")?,
             };
             pinned.before.insert(thread.as_raw_nonzero().get(), set);
             match sched_setaffinity(Some(thread), &only(processor)) {
                 Ok(()) | Err(Errno::SRCH) => {}
-                Err(error) => return Err(format!("cannot pin a server to processor {processor}: {error}")),
+                Err(error) => return Err(format!("cannot keep a server on processor {processor}: {error}")),
             }
         }
         Ok(pinned)
@@ -80,27 +81,27 @@ impl Servers {
 }
 
 impl Usage {
-    /// The usage with the processor time since `before`.
+    /// With the processor time since `before`.
     pub fn since(self, before: Self) -> Self {
         Self { processor_seconds: self.processor_seconds - before.processor_seconds, ..self }
     }
 }
 
-/// Servers pinned to one processor.
+/// Servers that are kept on one processor.
 #[derive(Debug)]
 pub struct Pinned {
     servers: Servers,
-    /// The previous affinity of each thread, by its number.
+    /// Where each thread ran, by its number.
     before: BTreeMap<i32, CpuSet>,
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         for thread in self.servers.threads() {
-            // A thread started meanwhile gets the affinity of another one.
+            // A thread that started later gets the processors of another one.
             let before = self.before.get(&thread.as_raw_nonzero().get());
             if let Some(set) = before.or_else(|| self.before.values().next()) {
-                // Fails only if the thread has exited.
+                // It fails only for a thread that has ended.
                 sched_setaffinity(Some(thread), set).ok();
             }
         }
@@ -109,18 +110,18 @@ impl Drop for Pinned {
 
 /// The first and the last processor that this process may run on.
 pub fn first_and_last_processor() -> Outcome<(usize, usize)> {
-    let allowed = sched_getaffinity(None).context(|| "get the affinity of this process")?;
+    let allowed = sched_getaffinity(None).context(|| "ask where this process runs")?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|&at| allowed.is_set(at));
     let first = allowed.next().ok_or("there is no processor")?;
     Ok((first, allowed.next_back().unwrap_or(first)))
 }
 
-/// Time stolen from `processor` by the hypervisor so far.
+/// Steal time of `processor` so far: it had work, and the hypervisor did not run it.
 pub fn stolen_seconds(processor: usize) -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/stat").context(|| "read /proc/stat")?;
     stolen_ticks(&stat, processor)
         .map(|ticks| ticks as f64 / clock_ticks_per_second() as f64)
-        .ok_or_else(|| format!("/proc/stat lacks processor {processor}"))
+        .ok_or_else(|| format!("/proc/stat has no processor {processor}"))
 }
 
 /// The eighth figure in the line of `processor`.
@@ -130,9 +131,9 @@ fn stolen_ticks(stat: &str, processor: usize) -> Option<u64> {
     line.split_ascii_whitespace().nth(7)?.parse().ok()
 }
 
-/// Pins this process to one processor.
+/// Keeps this process on one processor from now on.
 pub fn pin_self(processor: usize) -> Outcome<()> {
-    sched_setaffinity(None, &only(processor)).context(|| format!("pin this process to processor {processor}"))
+    sched_setaffinity(None, &only(processor)).context(|| format!("stay on processor {processor}"))
 }
 
 fn only(processor: usize) -> CpuSet {
@@ -141,14 +142,14 @@ fn only(processor: usize) -> CpuSet {
     set
 }
 
-/// User and system time: fields 14 and 15 of `/proc/PID/stat`. The name, in brackets, is field 2.
+/// User and system time from `/proc/PID/stat`: its fields 14 and 15, of which the second is the name in brackets.
 fn processor_seconds(stat: &str) -> Option<f64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     Some((ticks()? + ticks()?) as f64 / clock_ticks_per_second() as f64)
 }
 
-/// A figure of `/proc/PID/status` in bytes; the file has KiB.
+/// The figure of a line of `/proc/PID/status`, which is in KiB.
 fn bytes(status: &str, name: &str) -> u64 {
     let figure = status.lines().find_map(|line| line.strip_prefix(name));
     figure.and_then(|text| text.split_ascii_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
@@ -161,7 +162,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn times_are_parsed_after_any_name() {
+    fn times_are_found_behind_any_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 5 6 7 8 250 50 0 0 20 0 1 0 9";
         assert_eq!(processor_seconds(stat), Some(300.0 / clock_ticks_per_second() as f64));
         assert_eq!(processor_seconds("7 (a) S 1"), None);
@@ -192,7 +193,7 @@ mod tests {
         drop(pinned);
         assert_eq!(sched_getaffinity(thread).expect("a mask"), before);
         drop(child.stdin.take());
-        assert!(child.wait().expect("an exit status").success());
-        assert!(Servers::new(vec![child.id()]).usage().is_err(), "the process has exited");
+        assert!(child.wait().expect("it ends").success());
+        assert!(Servers::new(vec![child.id()]).usage().is_err(), "it has ended");
     }
 }

@@ -1,4 +1,4 @@
-//! Waits with a time limit that also check for interrupts and for processes that have exited.
+//! Waits for file descriptors and conditions, and for signals and exits of processes at the same time.
 
 use crate::clock::Stopwatch;
 use crate::outcome::{Context, Outcome};
@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval of checks for events that wake no wait.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Set when a signal requests the end of this program, which then cleans up and exits.
+/// A request of a user or batch system to end this program, after it has cleaned up.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on SIGINT, SIGTERM and SIGHUP are recorded here and no longer kill the program.
+    /// Handles SIGINT, SIGTERM and SIGHUP, which no longer end the program at once.
     pub fn listen() -> Outcome<Self> {
         let noted = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -25,46 +26,46 @@ impl Interrupt {
         Ok(noted)
     }
 
-    /// Fails after a signal.
+    /// Returns an error after a signal.
     pub fn check(&self) -> Outcome<()> {
         match self.0.load(Ordering::Relaxed) {
-            true => Err("interrupted; nothing is left behind, and there is no report".to_owned()),
+            true => Err("interrupted; there is no report".to_owned()),
             false => Ok(()),
         }
     }
 }
 
-/// Waits until `source` is readable. Calls `check` regularly to check whether to continue.
+/// Waits until `source` is readable. An error of `check`, which it calls every 100 ms, ends the wait.
 pub fn readable(source: impl AsFd, limit: Duration, mut check: impl FnMut() -> Outcome<()>) -> Outcome<()> {
     let begun = Stopwatch::start();
     loop {
         let mut polled = [PollFd::new(&source, PollFlags::IN)];
-        match poll(&mut polled, Some(&timespec(CHECK_INTERVAL))) {
+        match poll(&mut polled, Some(&timespec(POLL_INTERVAL))) {
             Ok(0) | Err(rustix::io::Errno::INTR) => check()?,
             Ok(_) => return Ok(()),
             Err(error) => return Err(format!("cannot wait: {error}")),
         }
         if begun.elapsed() > limit {
-            return Err(format!("no data within {} s", limit.as_secs()));
+            return Err(format!("no message for {} s", limit.as_secs()));
         }
     }
 }
 
-/// True if `source` is readable now.
+/// Returns true if `source` is readable now.
 pub fn is_readable(source: impl AsFd) -> Outcome<bool> {
     let mut polled = [PollFd::new(&source, PollFlags::IN)];
-    poll(&mut polled, Some(&timespec(Duration::ZERO))).map(|count| count > 0).context(|| "poll for a result")
+    poll(&mut polled, Some(&timespec(Duration::ZERO))).map(|count| count > 0).context(|| "poll for an answer")
 }
 
-/// Polls `ready`, for third-party programs without an event to wait for.
+/// Polls `ready` until it returns true; for programs that offer no event to wait for.
 pub fn until(what: &str, limit: Duration, mut ready: impl FnMut() -> Outcome<bool>) -> Outcome<()> {
     let begun = Stopwatch::start();
     while !ready()? {
         if begun.elapsed() > limit {
             return Err(format!("{what} is not ready after {} s", limit.as_secs()));
         }
-        // An interrupted wait is only shorter.
-        poll(&mut [], Some(&timespec(CHECK_INTERVAL))).ok();
+        // An interrupted wait only polls earlier.
+        poll(&mut [], Some(&timespec(POLL_INTERVAL))).ok();
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub const EDGES: [(&str, &[&str]); 21] = [
     ("tameike", &["tameike-agent", "tameike-spool", "tameike-preload", "tameike-redirect", "tameike-capi"]),
     ("tameike-sim", &["tameike-agent"]),
     ("tameike-fuzz", &["tameike"]),
-    ("tameike-bench", &[]),
+    ("tameike-bench", &["tameike-container"]),
     ("xtask", &[]),
 ];
 

@@ -3,7 +3,6 @@
 use super::JobChoice;
 use crate::settings::size;
 use clap::{Args, Subcommand};
-use std::path::PathBuf;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::{REPETITION_MS_MAX, REPETITIONS_MAX, WINDOW_MAX};
 
@@ -43,9 +42,9 @@ pub struct NetArguments {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Also draw the results into FILE (SVG)
-    #[arg(long, value_name = "FILE.svg")]
-    pub out: Option<PathBuf>,
+    /// Print CSV: a line with the median of each fabric, quantity and size
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
 }
 
 fn parse_nodes(text: &str) -> Result<[u32; 2], String> {
@@ -81,7 +80,7 @@ with an error. Programs of the job continue, and share network and cores with it
 
 Examples:
   tameike bench net                               two nodes on this machine, auto and tcp
-  tameike bench net --job demo --nodes 0,3 --out net.svg
+  tameike bench net --job demo --nodes 0,3 --csv > net.csv
   tameike bench net --sizes 8,64KiB,1MiB --json
 
 Exit code: 0 if everything was measured, 71 if not.";

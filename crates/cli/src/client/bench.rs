@@ -21,7 +21,7 @@ const FABRICS: [&str; 2] = ["auto", "tcp"];
 const MEMORY: &str = "256MiB";
 const CAPACITY: &str = "64MiB";
 
-/// Measures, prints, and draws. Returns the exit code.
+/// Measures, and prints the outcomes. Returns the exit code.
 pub fn bench_net(arguments: &NetArguments) -> u8 {
     match measure(arguments).and_then(|network| deliver(&network, arguments)) {
         Ok(()) => 0,
@@ -142,15 +142,11 @@ fn ask(job_dir: &Path, node: u32, order: Order) -> Result<tameike_core::wire::me
 }
 
 fn deliver(network: &Network, arguments: &NetArguments) -> Result<()> {
-    let printed = if arguments.json {
-        network.write_json(&mut std::io::stdout().lock())
-    } else {
-        network.write(&mut std::io::stdout().lock())
+    let out = &mut std::io::stdout().lock();
+    let printed = match (arguments.json, arguments.csv) {
+        (true, _) => network.write_json(out),
+        (_, true) => network.write_csv(out),
+        _ => network.write(out),
     };
-    printed.map_err(|error| Fault::from_os("printing the measurements", &error))?;
-    if let Some(path) = &arguments.out {
-        std::fs::write(path, report::network::picture(network))
-            .map_err(|error| Fault::from_os(format_args!("drawing {}", path.display()), &error))?;
-    }
-    Ok(())
+    printed.map_err(|error| Fault::from_os("printing the measurements", &error))
 }

@@ -1,36 +1,36 @@
-//! Noise figures of a compute processor, from measured windows.
+//! Figures of the noise on a compute processor, from windows.
 
 use super::quantum::Window;
 use crate::report::median;
 use serde::Serialize;
 
-/// Shortest delay that counts as a gap.
+/// A shorter delay is not called a gap.
 const GAP_NS: u32 = 10_000;
-/// The system of the slowdown estimate: number of nodes, and seconds between two barriers.
+/// The machine of the slowdown: nodes, and the seconds between two barriers of its program.
 const NODES: f64 = 100_000.0;
 const GRAIN_SECONDS: f64 = 1e-3;
-/// Up to this rate without an agent, the machine counts as quiet (a requirement on A64FX clusters).
+/// Up to this rate without any agent, the figures of this machine are its own (what A64FX clusters were asked for).
 const QUIET_RATE: f64 = 5.0e-5;
 
-/// Noise over all windows of one kind.
+/// All windows of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Noise {
-    /// Lost time as a share of working time: median of the windows.
+    /// Time lost over time worked: median of the windows.
     pub rate: f64,
-    /// Delays of at least 10 us, per second: median of the windows.
+    /// Delays of at least 10 us, a second: median of the windows.
     pub gaps_per_second: f64,
-    /// The longest delay of all windows, in microseconds.
+    /// The longest delay of all windows.
     pub longest_us: f64,
-    /// Involuntary context switches per second: median of the windows.
+    /// Times a second that another process took the processor: median of the windows.
     pub switches_per_second: f64,
-    /// Share of the time stolen by the hypervisor: median of the windows.
+    /// Share of the time that the hypervisor gave to others: median of the windows.
     pub stolen: f64,
-    /// Estimated slowdown on 100,000 such nodes with a barrier each millisecond (Tsafrir's formula).
+    /// How much longer a program takes on 100,000 such nodes with a barrier each millisecond (Tsafrir's formula).
     pub slowdown: f64,
 }
 
 impl Noise {
-    /// The noise of `windows`, where an undisturbed quantum of work takes `shortest_ns`.
+    /// Of `windows`, where a piece of work takes `shortest_ns` undisturbed.
     pub fn of(windows: &[Window], shortest_ns: u32) -> Option<Self> {
         let delays = |window: &Window| -> Vec<u32> {
             window.quanta_ns.iter().map(|quantum| quantum.saturating_sub(shortest_ns)).collect()
@@ -38,7 +38,7 @@ impl Noise {
         let middle = |figure: &dyn Fn(&Window) -> f64| median(windows.iter().map(figure));
         let all: Vec<u32> = windows.iter().flat_map(delays).collect();
         let longest_ns = *all.iter().max()?;
-        // The frequency of delays comparable to the longest one.
+        // Of delays like the longest one: how often they come.
         let like_it = all.iter().filter(|&&delay| delay >= longest_ns / 2).count();
         let between_seconds = windows.iter().map(seconds).sum::<f64>() / like_it as f64;
         let gaps = |window: &Window| delays(window).iter().filter(|&&delay| delay >= GAP_NS).count() as f64;
@@ -53,14 +53,14 @@ impl Noise {
         })
     }
 
-    /// True if the machine without a job is quiet enough to show the noise of agents.
+    /// Whether a machine with so little noise by itself shows that of agents.
     pub fn is_quiet(&self) -> bool {
         self.rate <= QUIET_RATE
     }
 }
 
-/// Tsafrir's formula: `1 + (1 - e^(-N*G/T)) * D/G`, for delays of D seconds every T seconds on each of N nodes that synchronize
-/// every G seconds.
+/// Tsafrir's formula: `1 + (1 - e^(-N*G/T)) * D/G` for delays of D seconds that come every T seconds on each of N
+/// nodes, where all nodes wait for each other every G seconds.
 fn slowdown(delay_seconds: f64, between_seconds: f64) -> f64 {
     1.0 + (1.0 - (-NODES * GRAIN_SECONDS / between_seconds).exp()) * delay_seconds / GRAIN_SECONDS
 }
@@ -74,15 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_slowdown_of_fugaku_is_reproduced() {
+    fn the_published_slowdown_of_fugaku_comes_out() {
         // 41 us about once a second: 4.1 %.
         assert!((slowdown(41e-6, 1.0) - 1.041).abs() < 1e-6);
-        // So rare that hardly any node is delayed between two barriers.
+        // So seldom that hardly any of the nodes is hit in a grain.
         assert!(slowdown(41e-6, 1e6) < 1.000_01);
     }
 
     #[test]
-    fn delays_are_relative_to_the_shortest_quantum() {
+    fn delays_are_those_beyond_the_shortest_piece_of_work() {
         let window =
             |quanta_ns: &[u32]| Window { quanta_ns: quanta_ns.to_vec(), switches: 3, stolen_seconds: 0.0 };
         let mut quanta = vec![100_000; 10_000];

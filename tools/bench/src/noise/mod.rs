@@ -1,7 +1,7 @@
-//! Measures the noise that agents cause on a processor that runs a computing program.
+//! Measures the slowdown of a program that computes on a separate processor beside agents.
 //!
-//! Windows without a job, with an idle job and with a busy job alternate. This program, the agents and the ranks are pinned to
-//! the first processor unless `--anywhere` is given; the compute process has the last one.
+//! Windows without a job, with an idle one, and with one that is read and written take turns. This program, the
+//! agents and the ranks keep to the first processor, unless `--anywhere` is given; the compute process has the last.
 
 mod figures;
 mod quantum;
@@ -9,9 +9,10 @@ mod quantum;
 pub use quantum::serve;
 
 use crate::clock::Stopwatch;
-use crate::coordinator::{self, Limits};
+use crate::coordinator;
 use crate::options::NoiseOptions;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::report::{self, Machine};
 use crate::servers;
 use crate::target::{self, Target};
@@ -24,10 +25,10 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The sizes of the load that is repeated while the compute process runs.
+/// Written and read again and again beside the compute process.
 const LOAD: Sizes = Sizes { size_bytes: 64 << 20, ..Sizes::USUAL };
 
-/// What runs beside the compute process.
+/// What there is beside the compute process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Beside {
@@ -36,7 +37,7 @@ enum Beside {
     BusyJob,
 }
 
-/// The results.
+/// All that is kept.
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,
@@ -44,10 +45,11 @@ struct Report {
     shortest_ns: u32,
     is_quiet: bool,
     noise: Vec<(Beside, Noise)>,
-    /// The noise of each window.
+    /// Of each window alone, in their order.
     windows: Vec<(Beside, Noise)>,
 }
 
+/// Measures, and writes the report.
 pub fn run(options: &NoiseOptions) -> Outcome<()> {
     let step = Duration::from_secs(options.limit_s);
     let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
@@ -55,8 +57,8 @@ pub fn run(options: &NoiseOptions) -> Outcome<()> {
     if first == last {
         return Err("noise needs two processors: one for agents, one to compute on".to_owned());
     }
-    // Before this process is pinned, after which it sees one processor only.
-    let machine = Machine::inspect()?;
+    // Before it is kept to one processor, and sees no other any more.
+    let machine = Machine::detect()?;
     if !options.anywhere {
         // Ranks, and the job with its agents, inherit this.
         servers::pin_self(first)?;
@@ -78,35 +80,35 @@ fn measure(options: &NoiseOptions, processor: usize, limits: &Limits) -> Outcome
     let mut windows = Vec::new();
     for round in 0..options.rounds {
         windows.push((Beside::Nothing, window(options, processor, None, limits)?));
-        let job = target::own_job("noise", &options.tameike, options.nodes, false)?;
+        let mut job = target::own_job("noise", &options.tameike, options.nodes, false)?;
         windows.push((Beside::IdleJob, window(options, processor, None, limits)?));
-        windows.push((Beside::BusyJob, window(options, processor, Some(&job), limits)?));
+        windows.push((Beside::BusyJob, window(options, processor, Some(&mut job), limits)?));
         job.stop()?;
         println!("round {} of {}", round + 1, options.rounds);
     }
     Ok(windows)
 }
 
-/// Measures one window. Repeats the load on `busy` meanwhile.
+/// One window; `busy` is read and written until it is over.
 fn window(
     options: &NoiseOptions,
     processor: usize,
-    busy: Option<&Target>,
+    busy: Option<&mut Target>,
     limits: &Limits,
 ) -> Outcome<Window> {
     let compute = Compute::start(processor, options.seconds)?;
     let mut turn = 0;
     if let Some(target) = busy {
-        while !compute.has_output()? {
+        while !compute.has_written()? {
             let plan = LOAD.plan(Workload::Sequential, options.nodes, 1, turn)?;
-            coordinator::run(&plan, &target.place, limits)?;
+            coordinator::run(&plan, target, limits)?;
             turn += 1;
         }
     }
     compute.finish(limits)
 }
 
-/// The compute process, killed on drop.
+/// The compute process; it ends with this value.
 struct Compute(Child);
 
 impl Compute {
@@ -118,24 +120,24 @@ impl Compute {
         child.map(Self).context(|| "start the compute process")
     }
 
-    /// True if it has begun to write its result, which exceeds the capacity of a pipe: it exits only after the result is read.
-    fn has_output(&self) -> Outcome<bool> {
+    /// Returns true if it has written its result, which a pipe does not hold: it exits only when the result is read.
+    fn has_written(&self) -> Outcome<bool> {
         self.0.stdout.as_ref().map_or(Ok(true), wait::is_readable)
     }
 
     fn finish(mut self, limits: &Limits) -> Outcome<Window> {
-        let mut text = String::new();
+        let mut said = String::new();
         if let Some(mut output) = self.0.stdout.take() {
             wait::readable(&output, limits.step, || limits.interrupt.check())?;
-            output.read_to_string(&mut text).context(|| "read the output of the compute process")?;
+            output.read_to_string(&mut said).context(|| "read from the compute process")?;
         }
-        serde_json::from_str(&text).context(|| "parse the output of the compute process")
+        serde_json::from_str(&said).context(|| "parse the result of the compute process")
     }
 }
 
 impl Drop for Compute {
     fn drop(&mut self) {
-        // Both fail only if the process has ended already.
+        // Both fail only for a process that has ended, which is what is wanted.
         self.0.kill().ok();
         self.0.wait().ok();
     }
@@ -165,8 +167,8 @@ impl Report {
 
     fn markdown(&self) -> String {
         let agents = match self.agents_anywhere {
-            true => "may run on any processor, including that of the compute process",
-            false => "are pinned to the first processor, and the compute process to the last",
+            true => "may run on any processor, also the compute process's",
+            false => "keep to the first processor, the compute process has the last",
         };
         let verdict = match self.is_quiet {
             true => {
@@ -174,13 +176,13 @@ impl Report {
             }
             false => {
                 "**Without a job this machine is not quiet** (rate above 5e-5, from its hypervisor or from other programs): \
-                 only the difference between the lines shows the noise of agents, and the slowdown is that of this machine."
+                 only the difference between the lines is the effect of agents, and the slowdown is that of this machine."
             }
         };
         let mut text = format!(
-            "# Noise on a compute processor, {}\n\n    {}\n\nAgents and ranks {agents}. A quantum of work takes {:.1} us. {verdict}\n\n\
+            "# Noise on a compute processor, {}\n\n    {}\n\nAgents and ranks {agents}. A piece of work takes {:.1} us. {verdict}\n\n\
              {} processors ({}), {}, Linux {}, commit {}.\n\n\
-             | load | noise rate | delays of 10 us or more [1/s] | longest [us] | switches [1/s] | stolen | \
+             | beside it | noise rate | delays of 10 us or more [1/s] | longest [us] | switches [1/s] | stolen | \
              slowdown on 100,000 nodes, barrier each ms |\n|---|---:|---:|---:|---:|---:|---:|\n",
             self.machine.date,
             self.machine.command,
@@ -193,9 +195,9 @@ impl Report {
         );
         for (beside, noise) in &self.noise {
             let name = match beside {
-                Beside::Nothing => "none",
-                Beside::IdleJob => "an idle job",
-                Beside::BusyJob => "a busy job",
+                Beside::Nothing => "nothing",
+                Beside::IdleJob => "a job that is idle",
+                Beside::BusyJob => "a job that is written and read",
             };
             text += &format!(
                 "| {name} | {:.2e} | {:.1} | {:.0} | {:.1} | {:.2} % | {:.1} % |\n",
@@ -215,15 +217,14 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// Regression: the result of a long window exceeds the capacity of a pipe, so waiting for the exit of the process before
-    /// reading it waited forever.
+    /// The result of a long window is larger than a pipe. A caller that waited for the exit before it read the result would block forever.
     #[test]
-    fn a_compute_process_with_unread_output_is_complete() {
+    fn a_compute_process_that_blocks_on_its_result_has_finished() {
         let mut command = Command::new("head");
         command.args(["--bytes", "1000000", "/dev/zero"]).stdout(Stdio::piped());
         let compute = Compute(command.spawn().expect("head starts"));
         let limit = Duration::from_secs(60);
-        wait::until("its output", limit, || compute.has_output()).expect("output");
+        wait::until("its result", limit, || compute.has_written()).expect("it writes");
         let limits = Limits { watch: Stopwatch::start(), step: limit, interrupt: Interrupt::default() };
         let message = compute.finish(&limits).expect_err("zeros are no window");
         assert!(message.contains("parse"), "{message}");

@@ -1,6 +1,6 @@
-//! The compute process: repeats a fixed quantum of work on one processor, and times each.
+//! The compute process: repeats one piece of work on its processor, and times each.
 //!
-//! As the benchmark FWQ (fixed work quanta): without disturbance, every quantum takes as long as the shortest one.
+//! As the benchmark FWQ (fixed work quanta): undisturbed, every piece takes as long as the shortest one.
 
 use crate::clock::Stopwatch;
 use crate::options::QuantumOptions;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::hint::black_box;
 
-/// Additions per quantum.
+/// Additions of one piece of work.
 const WORK: u32 = 1 << 18;
 
 /// The measurements of one window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// The duration of each quantum.
+    /// How long each piece of work took.
     pub quanta_ns: Vec<u32>,
     /// Involuntary context switches.
     pub switches: u64,
-    /// Time stolen from its processor by the hypervisor, in seconds.
+    /// Steal time of its processor, in seconds.
     pub stolen_seconds: f64,
 }
 
-/// Computes for `options.seconds`, and prints the measurements.
+/// Works for some seconds, and prints the measurements.
 pub fn serve(options: &QuantumOptions) -> Outcome<()> {
     servers::pin_self(options.processor)?;
     let (switches, stolen) = (switches()?, servers::stolen_seconds(options.processor)?);
@@ -42,7 +42,7 @@ pub fn serve(options: &QuantumOptions) -> Outcome<()> {
         switches: self::switches()? - switches,
         stolen_seconds: servers::stolen_seconds(options.processor)? - stolen,
     };
-    println!("{}", serde_json::to_string(&window).context(|| "encode the measurements")?);
+    println!("{}", serde_json::to_string(&window).context(|| "write what was seen")?);
     Ok(())
 }
 

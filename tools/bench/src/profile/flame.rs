@@ -1,7 +1,7 @@
-//! A flame graph: one box per function, with the width of its share of samples, above its caller.
+//! A flame graph: a box per function, as wide as its share of the samples, on top of the one that called it.
 //!
-//! Boxes of this project are orange, other Rust is yellow, kernel and C libraries are blue. In a browser, a box shows its full
-//! name and share as a tooltip.
+//! Boxes of this project are orange, other Rust is yellow, the kernel and libraries of C are blue. A browser shows
+//! the full name and share of a box.
 
 use super::stacks::Frame;
 use crate::report::escaped;
@@ -10,10 +10,11 @@ const WIDTH: f64 = 1400.0;
 const MARGIN: f64 = 10.0;
 const HEAD: f64 = 40.0;
 const ROW: f64 = 15.0;
-/// Boxes below this width are omitted.
+/// Narrower boxes are left out.
 const NARROWEST: f64 = 0.7;
 const LETTER: f64 = 6.0;
 
+/// The picture of `root`.
 pub fn svg(title: &str, root: &Frame) -> String {
     let height = HEAD + root.depth() as f64 * ROW + MARGIN;
     let mut text = format!(
@@ -30,7 +31,7 @@ pub fn svg(title: &str, root: &Frame) -> String {
     text + "</svg>\n"
 }
 
-/// Properties of all boxes.
+/// What all boxes share.
 struct Picture {
     /// Width of a sample.
     scale: f64,
@@ -38,7 +39,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// Draws the callees of `frame`, from `left` on, in the row at `top` and above.
+    /// Draws what `frame` called, from `left` on, in the row at `top` and those above.
     fn draw(&self, frame: &Frame, left: f64, top: f64, text: &mut String) {
         let mut left = left;
         for (name, callee) in &frame.callees {

@@ -1,12 +1,13 @@
-//! Profiles of agents: repeats workloads on a job while `perf` samples its agents.
+//! Where agents spend their processor time: workloads on a job again and again, its agents sampled by `perf`.
 
 mod flame;
 mod stacks;
 
 use crate::clock::Stopwatch;
-use crate::coordinator::{self, Limits};
+use crate::coordinator;
 use crate::options::ProfileOptions;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::report::{self, Machine};
 use crate::target::{self, Target};
 use crate::wait::{self, Interrupt};
@@ -19,14 +20,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Samples per second; no divisor of the kernel's timer frequencies.
+/// Samples a second; no divisor of the kernel's own clocks.
 const FREQUENCY: &str = "499";
-/// Unwinds stacks from copies of this size, since the code has no frame pointers.
+/// Stacks are unwound from copies of this size: code without frame pointers has no other.
 const UNWIND: &str = "dwarf,16384";
 const INSTALL: &str = "(perf is Debian's linux-perf)";
-/// Rows in the table of each workload.
+/// Lines in a table of each workload.
 const SHOWN: usize = 12;
 
+/// Samples, and writes the report.
 pub fn run(options: &ProfileOptions) -> Outcome<()> {
     let step = Duration::from_secs(options.limit_s);
     let limits = Limits { watch: Stopwatch::start(), step, interrupt: Interrupt::listen()? };
@@ -40,10 +42,10 @@ pub fn run(options: &ProfileOptions) -> Outcome<()> {
 }
 
 fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workload, Frame)>> {
-    let job = target::own_job("profile", &options.tameike, options.nodes, options.preload)?;
+    let mut job = target::own_job("profile", &options.tameike, options.nodes, options.preload)?;
     let mut profiles = Vec::new();
     for &workload in &options.workloads {
-        let root = sample(options, workload, &job, limits)?;
+        let root = sample(options, workload, &mut job, limits)?;
         println!("{workload:?}: {} samples", root.samples);
         profiles.push((workload, root));
     }
@@ -52,25 +54,26 @@ fn sample_all(options: &ProfileOptions, limits: &Limits) -> Outcome<Vec<(Workloa
 }
 
 /// Repeats `workload` for some seconds while the agents are sampled.
-fn sample(options: &ProfileOptions, workload: Workload, job: &Target, limits: &Limits) -> Outcome<Frame> {
+fn sample(options: &ProfileOptions, workload: Workload, job: &mut Target, limits: &Limits) -> Outcome<Frame> {
     let agents = job.place.servers.numbers();
     let perf = Perf::start(Some(agents.as_str()).filter(|_| !options.machine))?;
     let (begun, mut turn) = (Stopwatch::start(), 0);
     while begun.elapsed().as_secs_f64() < options.seconds {
         let plan = Sizes::USUAL.plan(workload, options.ranks, 1, turn)?;
-        coordinator::run(&plan, &job.place, limits)?;
+        coordinator::run(&plan, job, limits)?;
         turn += 1;
     }
     perf.stop(limits)
 }
 
-/// A running `perf record`, killed on drop.
+/// A running `perf record`; it ends with this value.
 struct Perf {
     process: Child,
     directory: TempDir,
 }
 
 impl Perf {
+    /// Samples these processes, or all.
     fn start(processes: Option<&str>) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/var/tmp");
         let directory = directory.context(|| "make a directory in /var/tmp")?;
@@ -94,7 +97,7 @@ impl Perf {
         Ok(Self { process: process.context(|| format!("start perf {INSTALL}"))?, directory })
     }
 
-    /// Stops the recording, and returns the merged samples.
+    /// Ends it, and puts its samples together.
     fn stop(mut self, limits: &Limits) -> Outcome<Frame> {
         kill_process(Pid::from_child(&self.process), Signal::INT).context(|| "stop perf")?;
         wait::until("the end of perf", limits.step, || {
@@ -115,7 +118,7 @@ impl Perf {
 
 impl Drop for Perf {
     fn drop(&mut self) {
-        // Both fail only if the process has ended already.
+        // Both fail only for a process that has ended, which is what is wanted.
         self.process.kill().ok();
         self.process.wait().ok();
     }
@@ -128,11 +131,11 @@ fn data(directory: &TempDir) -> PathBuf {
 fn write(place: &Path, options: &ProfileOptions, profiles: &[(Workload, Frame)]) -> Outcome<()> {
     let (spender, sampled) = match options.machine {
         false => {
-            ("agents spend their", "running thread of the agents, kernel included; ranks are not sampled")
+            ("agents spend their", "running thread of the agents, kernel included; the ranks are not sampled")
         }
-        true => ("all processes spend their", "processor, ranks and idle time included"),
+        true => ("all that runs spends its", "processor, ranks and idle time included"),
     };
-    let machine = Machine::inspect()?;
+    let machine = Machine::detect()?;
     let mut text = format!(
         "# Where {spender} processor time, {}\n\n    {}\n\n{FREQUENCY} samples a second of each {sampled}.\n\n\
          {} processors ({}), {}, Linux {}, commit {}.\n",

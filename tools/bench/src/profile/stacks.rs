@@ -1,13 +1,13 @@
-//! Merges stacks as printed by `perf script` into a tree.
+//! Stacks as `perf script` prints them, put together to a tree.
 
 use std::collections::BTreeMap;
 
-/// A function with its call path.
+/// A function in the place where it was called from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Samples in it and in its callees.
+    /// Samples in it and in what it called.
     pub samples: u64,
-    /// The callees, by name.
+    /// What it called.
     pub callees: BTreeMap<String, Frame>,
 }
 
@@ -18,8 +18,8 @@ fn most_first(samples: impl IntoIterator<Item = (String, u64)>) -> Vec<(String, 
 }
 
 impl Frame {
-    /// The tree of all samples in `script`. Each sample is a paragraph: the first line names the thread, the others hold an
-    /// address and a function, the innermost first.
+    /// The tree of all samples in `script`: a paragraph each, of which the first line names the thread and each
+    /// further line holds an address and a function, the innermost first.
     pub fn of_script(script: &str) -> Self {
         let mut root = Self::default();
         for paragraph in script.split("\n\n") {
@@ -40,19 +40,19 @@ impl Frame {
         }
     }
 
-    /// The depth of the tree.
+    /// How many frames lie above each other at most.
     pub fn depth(&self) -> usize {
         self.callees.values().map(|callee| 1 + callee.depth()).max().unwrap_or(0)
     }
 
-    /// Samples in each function itself, over all callers, in descending order.
+    /// Samples in each function itself, wherever it was called from, the most first.
     pub fn by_function(&self) -> Vec<(String, u64)> {
         let mut samples = BTreeMap::new();
         self.count_own(&mut samples);
         most_first(samples)
     }
 
-    /// Samples in threads of each name, in descending order.
+    /// Samples in threads of each name, the most first.
     pub fn by_thread(&self) -> Vec<(String, u64)> {
         most_first(self.callees.iter().map(|(name, thread)| (name.clone(), thread.samples)))
     }
@@ -68,7 +68,7 @@ impl Frame {
     }
 }
 
-/// The function in a line of address and function.
+/// The function of a line of address and function.
 fn function(line: &str) -> &str {
     line.trim().split_once(' ').map_or("[unknown]", |(_, function)| function.trim())
 }

@@ -1,16 +1,19 @@
-//! The machine and the build that were measured.
+//! What the figures were measured on, and by which build.
 
 use crate::outcome::{Context, Outcome};
+use crate::slow_server;
 use serde::Serialize;
 use std::fs;
 use std::process::Command;
 
+/// The machine and the build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// The date of the run, year-month-day, in UTC.
+    /// When: year-month-day, in UTC.
     pub date: String,
+    /// The command line.
     pub command: String,
-    /// The commit of the working directory; with `-dirty` if files differ from it.
+    /// The commit that the working directory is at; with `-dirty` when files differ from it.
     pub commit: String,
     /// The kernel's version.
     pub kernel: String,
@@ -18,21 +21,22 @@ pub struct Machine {
     pub system: String,
     /// The model of the first processor.
     pub processor: String,
-    /// The number of processors available to this program.
+    /// How many there are for this program.
     pub processors: usize,
-    /// Memory in bytes.
+    /// In bytes.
     pub memory_bytes: u64,
-    /// The version of this program.
+    /// Version of this program.
     pub version: String,
 }
 
 impl Machine {
-    pub fn inspect() -> Outcome<Self> {
+    /// Detects the machine that this runs on.
+    pub fn detect() -> Outcome<Self> {
         let memory_kib =
             field("/proc/meminfo", "MemTotal:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
         Ok(Self {
             date: date()?,
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command(),
             commit: commit(),
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             system: field("/etc/os-release", "PRETTY_NAME=").unwrap_or_default().trim_matches('"').to_owned(),
@@ -47,13 +51,19 @@ impl Machine {
     }
 }
 
-/// Today's date in UTC.
+/// The command line, with that of the slow server around it.
+fn command() -> String {
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    std::env::var(slow_server::INSIDE).map_or(command.clone(), |outer| format!("{outer} -- {command}"))
+}
+
+/// Today, in UTC.
 pub fn date() -> Outcome<String> {
     let output = Command::new("date").args(["--utc", "+%F"]).output().context(|| "start date")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The rest of the line that starts with `name`.
+/// What follows `name` in a file of one thing per line.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())

@@ -1,4 +1,4 @@
-//! Resident memory of each target's processes over the run, as figures and as a picture.
+//! Resident memory of each target's processes over the run, in figures and as a picture.
 
 use super::{COLOURS, Report, escaped, grouped};
 
@@ -8,25 +8,25 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 50.0;
 const RIGHT: f64 = 170.0;
 const BOTTOM: f64 = 50.0;
-/// Grid lines of the picture.
+/// Lines across the picture.
 const LINES: u32 = 5;
 const MIB: f64 = (1 << 20) as f64;
 
-/// Resident memory of one target's processes together.
+/// What one target's processes held together.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// After the first step, in bytes.
+    /// After the first step.
     pub first_bytes: u64,
-    /// The maximum after any step, in bytes.
+    /// The most after any step.
     pub most_bytes: u64,
-    /// After the last step, in bytes.
+    /// After the last step.
     pub last_bytes: u64,
-    /// Sum of the peaks of all processes at the end, in bytes.
+    /// Sum of the peaks of all processes, at the end.
     pub peak_bytes: u64,
 }
 
 impl Memory {
-    /// The memory of the target `name`, if processes serve it.
+    /// Of the target `name`, when processes serve it.
     pub fn of(report: &Report, name: &str) -> Option<Self> {
         let points = points(report, name);
         let last = report.figures.samples.iter().rev().find(|sample| sample.target == name)?.servers?;
@@ -45,7 +45,7 @@ fn points(report: &Report, name: &str) -> Vec<(f64, u64)> {
     samples.filter_map(|sample| Some((sample.at_seconds, sample.servers?.resident_bytes))).collect()
 }
 
-/// Maps seconds and MiB to positions in the picture.
+/// From seconds and MiB to their place on the page.
 struct Axes {
     end_seconds: f64,
     top_mib: f64,
@@ -93,7 +93,7 @@ impl Axes {
     }
 }
 
-/// A picture with a line per target with known processes; `None` if there is no such target.
+/// A line per target whose processes are known; `None` when there is no such target.
 pub fn svg(report: &Report) -> Option<String> {
     let most = report
         .figures

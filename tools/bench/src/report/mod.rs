@@ -1,4 +1,4 @@
-//! The report of a run: raw figures as JSON, medians and ratios as Markdown, and pictures.
+//! The report of a run: raw figures as JSON, medians and ratios as Markdown, and charts as SVG.
 
 mod machine;
 mod memory;
@@ -24,26 +24,28 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A workload at which another file system failed.
+/// A workload that another file system failed at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
+    /// The workload.
     pub workload: Workload,
+    /// On which target.
     pub target: String,
-    /// The reason.
+    /// What went wrong.
     pub message: String,
 }
 
-/// The measurements of a run.
+/// What was measured.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
-    /// Every measured step of every repetition.
+    /// Every step, every time.
     pub samples: Vec<Sample>,
-    /// Failed workloads, which have no figures.
+    /// Where there is no figure, and why.
     pub failures: Vec<Failure>,
 }
 
 impl Figures {
-    /// Adds the steps of one turn, and prints their rates.
+    /// Adds the measurements of one turn, and prints its rates.
     pub fn add(&mut self, workload: Workload, target: &Target, repetition: u32, done: &[Done]) {
         let name = &target.label.name;
         let measured = done.iter().filter(|done| done.step.unit().is_some());
@@ -54,19 +56,20 @@ impl Figures {
         self.samples.extend(samples);
     }
 
-    /// Records a failure. Removes figures of earlier repetitions, which would mislead.
+    /// Records that `target` failed at `workload`, and drops its figures of earlier repetitions.
     pub fn fail(&mut self, workload: Workload, target: &str, message: String) {
         println!("{workload:?} {target}: {message}");
         self.samples.retain(|sample| sample.workload != workload || sample.target != target);
         self.failures.push(Failure { workload, target: target.to_owned(), message });
     }
 
-    /// True if `target` has failed at `workload`.
+    /// Returns true if `target` has failed at `workload`.
     pub fn has_failed(&self, workload: Workload, target: &str) -> bool {
         self.failures.iter().any(|failure| failure.workload == workload && failure.target == target)
     }
 }
 
+/// All that is kept of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
@@ -85,10 +88,10 @@ impl Report {
         let targets = targets.iter().map(|target| target.label.clone()).collect();
         let repetitions = figures.samples.iter().map(|sample| sample.repetition + 1).max().unwrap_or(0);
         let (ranks, nodes) = (options.ranks, options.nodes);
-        Ok(Self { machine: Machine::inspect()?, targets, base, ranks, nodes, repetitions, figures })
+        Ok(Self { machine: Machine::detect()?, targets, base, ranks, nodes, repetitions, figures })
     }
 
-    /// Writes all files of the report to `place`.
+    /// Writes all its files to `place`.
     pub fn write(&self, place: &Path) -> Outcome<()> {
         let rows = self.rows();
         let raw = serde_json::to_string_pretty(self).context(|| "write the figures")?;
@@ -101,7 +104,7 @@ impl Report {
         write_files(place, &files)
     }
 
-    /// A row per measured step, by group, in the order of the run.
+    /// A row per measured step, group by group, in the order of the run.
     fn rows(&self) -> Vec<Row> {
         let mut steps: Vec<(Workload, Step)> = Vec::new();
         for sample in &self.figures.samples {
@@ -114,14 +117,15 @@ impl Report {
     }
 }
 
-/// Creates the directory of a report; never an existing one.
+/// Makes the directory of a report, which must not exist.
 pub fn make_directory(out: &Path, name: &str) -> Outcome<PathBuf> {
     let place = out.join(format!("{}-{name}", machine::date()?));
     fs::create_dir_all(out).context(|| format!("make {}", out.display()))?;
-    fs::create_dir(&place).context(|| format!("make {} (choose another --name?)", place.display()))?;
+    fs::create_dir(&place).context(|| format!("make {} (take another --name?)", place.display()))?;
     Ok(place)
 }
 
+/// Writes the files of a report.
 pub fn write_files(place: &Path, files: &[(impl AsRef<Path>, String)]) -> Outcome<()> {
     for (name, text) in files {
         let path = place.join(name);
@@ -130,7 +134,7 @@ pub fn write_files(place: &Path, files: &[(impl AsRef<Path>, String)]) -> Outcom
     Ok(())
 }
 
-/// Formats a rate: 12,345 or 6.7.
+/// A rate for people: 12,345 or 6.78.
 fn grouped(rate: f64) -> String {
     if rate < 99.5 {
         return format!("{rate:.1}");
@@ -146,7 +150,7 @@ fn grouped(rate: f64) -> String {
     text
 }
 
-/// Formats a ratio with two significant digits: 1.25 or 0.012.
+/// A ratio with two significant digits: 1.25 or 0.012.
 fn ratio_text(ratio: f64) -> String {
     match ratio {
         ..0.01 => format!("{ratio:.4}"),
@@ -155,9 +159,10 @@ fn ratio_text(ratio: f64) -> String {
     }
 }
 
+/// Text as it stands in a picture.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Colours that colour-blind readers can distinguish (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#666666"];
+/// The palette of Okabe and Ito, for readers with any colour vision.
+pub const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#666666"];

@@ -1,7 +1,7 @@
-//! The report as a picture: a panel per step, a line per target, a dot at its median rate.
+//! The report as a picture: a panel per step, a line per target, a dot at the median of its rates.
 //!
-//! Axes are logarithmic, since rates may differ by a factor of a hundred: equal distances are equal ratios. Plain SVG of lines,
-//! dots and text.
+//! The axes are logarithmic, as a file system in memory may be a hundred times as fast as one over a network:
+//! equal distances are equal ratios. Written as SVG by hand: lines, dots and text are all it needs.
 
 use super::row::{Cell, Row};
 use super::{COLOURS, Report, escaped, grouped, ratio_text};
@@ -15,6 +15,7 @@ const MARGIN: usize = 20;
 const HEAD_HEIGHT: usize = 50;
 const LABEL_WIDTH: usize = 100;
 const VALUE_WIDTH: usize = 130;
+/// The picture of `rows`.
 pub fn svg(report: &Report, rows: &[Row]) -> String {
     let panel_height = TITLE_HEIGHT + report.targets.len() * LINE_HEIGHT + AXIS_HEIGHT;
     let width = COLUMNS * (PANEL_WIDTH + MARGIN) + MARGIN;
@@ -38,7 +39,7 @@ pub fn svg(report: &Report, rows: &[Row]) -> String {
     text + "</svg>\n"
 }
 
-/// Maps a rate to a position in the picture.
+/// From a rate to its place on the page.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     start: usize,
@@ -48,7 +49,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whole decades that contain all rates of `row`.
+    /// Whole decades that hold all rates of `row`.
     fn over(row: &Row, start: usize) -> Self {
         let cells = || row.cells.iter().flatten();
         let lowest = cells().map(|cell| cell.lowest).fold(f64::INFINITY, f64::min);

@@ -1,42 +1,46 @@
-//! All figures of one step on all targets: a row of the tables, and a panel of the picture.
+//! All figures of one step on all targets: a row of the tables, a panel of the picture.
 
 use super::Report;
 use super::sample::Sample;
 use crate::workload::{Group, Step, Unit, Workload};
 
-/// Bytes per GB, the unit of processor cost.
+/// Bytes of a GB, as processor time is counted.
 const GB: f64 = 1e9;
 
+/// One step of one workload.
 #[derive(Debug)]
 pub struct Row {
-    /// The table of the row.
+    /// The table that it stands in.
     pub group: Group,
-    /// The title within its table.
+    /// Within its table.
     pub title: String,
-    /// The unit of its rates.
+    /// Of its rates.
     pub unit: Unit,
-    /// In the order of the report's targets; `None` for a target without a figure.
+    /// In the order of the report's targets; `None` for one that has no figure.
     pub cells: Vec<Option<Cell>>,
 }
 
-/// The figures of one target; medians over the repetitions unless stated otherwise.
+/// One target's figures: medians over the repetitions, unless noted.
 #[derive(Debug)]
 pub struct Cell {
+    /// The lowest rate.
     pub lowest: f64,
+    /// The rate in the middle.
     pub median: f64,
+    /// The highest rate.
     pub highest: f64,
-    /// The median relative to that of the base.
+    /// Of the median to the base's.
     pub ratio: Option<f64>,
     /// Median and 99th percentile of single operations, in microseconds.
     pub latency_us: Option<(f64, f64)>,
     /// Processor time of all ranks over all repetitions, in the unit of [`Row::cost_unit`].
     pub ranks_cost: f64,
-    /// Processor time of the target's processes, likewise.
+    /// The same of the target's processes.
     pub servers_cost: Option<f64>,
 }
 
 impl Row {
-    /// The row of `step` of `workload`.
+    /// The figures of `step` of `workload`.
     pub fn new(report: &Report, workload: Workload, step: Step) -> Option<Self> {
         let unit = step.unit()?;
         let samples = |target: &str| -> Vec<&Sample> {
@@ -84,6 +88,7 @@ impl Cell {
     }
 }
 
+/// The figure in the middle, or between the two in the middle.
 pub fn median(figures: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut figures: Vec<f64> = figures.into_iter().collect();
     figures.sort_by(f64::total_cmp);

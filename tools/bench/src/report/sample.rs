@@ -1,4 +1,4 @@
-//! A single measurement: one step of one workload on one target.
+//! One step of one workload on one target, measured once.
 
 use super::grouped;
 use crate::coordinator::Done;
@@ -7,25 +7,29 @@ use crate::servers::Usage;
 use crate::workload::{Step, Unit, Work, Workload};
 use serde::Serialize;
 
+/// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
+    /// The workload.
     pub workload: Workload,
+    /// Its step.
     pub step: Step,
+    /// On which target.
     pub target: String,
-    /// The repetition, from 0.
+    /// From 0.
     pub repetition: u32,
-    /// The end of the step, in seconds from the start of the run.
+    /// When it ended, from the start of the run.
     pub at_seconds: f64,
-    /// The work of each rank.
+    /// What each rank did.
     pub ranks: Vec<Work>,
-    /// Percentiles of single operations of all ranks.
+    /// How long single operations of all ranks took.
     pub latency: Option<Percentiles>,
-    /// The usage of the target's processes.
+    /// What the target's processes took.
     pub servers: Option<Usage>,
 }
 
 impl Sample {
-    /// The sample of a completed step.
+    /// What ranks and servers did in a step.
     pub fn new(workload: Workload, target: &str, repetition: u32, done: &Done) -> Self {
         let mut latencies = Latencies::default();
         for rank in &done.ranks {
@@ -43,7 +47,7 @@ impl Sample {
         }
     }
 
-    /// The work of all ranks divided by the time of the slowest, in the unit of the step.
+    /// The work of all ranks over the time of the slowest, in the unit of the step.
     pub fn rate(&self) -> f64 {
         let slowest = self.ranks.iter().map(|work| work.seconds).fold(0.0, f64::max);
         match self.step.unit() {
@@ -52,21 +56,22 @@ impl Sample {
         }
     }
 
-    /// Bytes read or written by all ranks.
+    /// Read or written by all ranks.
     pub fn bytes(&self) -> f64 {
         self.ranks.iter().map(|work| work.bytes).sum::<u64>() as f64
     }
 
+    /// Of all ranks.
     pub fn operations(&self) -> f64 {
         self.ranks.iter().map(|work| work.operations).sum::<u64>() as f64
     }
 
-    /// Processor seconds of all ranks in calls to the file system.
+    /// Of all ranks, in their calls to the file system.
     pub fn processor_seconds(&self) -> f64 {
         self.ranks.iter().map(|work| work.processor_seconds).sum()
     }
 
-    /// Step and rate, for progress output.
+    /// Step and rate, for the progress of a run.
     pub fn summary(&self) -> String {
         let unit = self.step.unit().map_or("", Unit::name);
         format!("{} {} {unit}", self.workload.title(self.step), grouped(self.rate()))

@@ -7,12 +7,12 @@ use super::{Report, grouped, ratio_text};
 const LATENCIES: &str = "Microseconds of single operations of all ranks: median, and 99th percentile; \
      medians of the repetitions. Percentiles further out are in `result.json`.";
 const PROCESSOR: &str = "Processor time, over all repetitions: of the ranks in their calls (kernel included), + that of \
-     the target's processes (in ticks of 10 ms, so short steps have no meaningful value). Kernel \
-     threads are not counted.";
-const MEMORY: &str = "MiB resident in the target's processes together: after the first step, the maximum after any step, \
-     after the last step, and the sum of their peaks. Data in `/dev/shm` is not counted.";
+     the target's own processes (in ticks of 10 ms: a dash or 0 for short steps means little). The kernel's own \
+     threads are counted nowhere.";
+const MEMORY: &str = "MiB resident in the target's own processes together: after the first step, the most after any step, \
+     after the last step, and the sum of the peaks that the kernel kept. Their files in `/dev/shm` are not counted.";
 
-/// Formats the report: description, then tables of medians and ratios.
+/// The machine and the command, then tables of medians and ratios.
 pub fn markdown(report: &Report, rows: &[Row]) -> String {
     let mut text = head(report);
     text += "\n## Rates\n";
@@ -27,7 +27,7 @@ pub fn markdown(report: &Report, rows: &[Row]) -> String {
     text += &table(report, rows, title, Row::cost_unit, cost);
     text += &memory(report);
     text += &failures(report);
-    text += "\n## Targets\n\n| target | what it is |\n|---|---|\n";
+    text += "\n## Targets\n\n| target | version |\n|---|---|\n";
     for label in &report.targets {
         text += &format!("| {} | {} |\n", label.name, label.version);
     }
@@ -37,9 +37,9 @@ pub fn markdown(report: &Report, rows: &[Row]) -> String {
 fn head(report: &Report) -> String {
     let machine = &report.machine;
     format!(
-        "# Measured {date}\n\n    {command}\n\n{ranks} ranks, up to {nodes} nodes, median of {repetitions} interleaved \
+        "# Measured {date}\n\n    {command}\n\n{ranks} ranks, up to {nodes} nodes, median of {repetitions} alternating \
          repetitions; in brackets the ratio to {base}, and below the lowest and the highest.\n\
-         Every byte read was checked. Reads of another rank's large file begin without cached pages of it in the reader's kernel.\n\n\
+         Every byte read was checked. Reads of another rank's large file begin with none of it in the reader's kernel.\n\n\
          {processors} processors ({processor}), {memory_gib:.0} GiB, {system}, Linux {kernel}, commit {commit}.\n",
         date = machine.date,
         command = machine.command,
@@ -56,7 +56,7 @@ fn head(report: &Report) -> String {
     )
 }
 
-/// A line per row and a column per target, with a dash for missing figures.
+/// A line per row and a column per target; a target without a figure has a dash.
 fn table(
     report: &Report,
     rows: &[Row],
@@ -115,7 +115,7 @@ fn failures(report: &Report) -> String {
     if failures.is_empty() {
         return String::new();
     }
-    let mut text = "\n## Failures\n\n| target | workload | why |\n|---|---|---|\n".to_owned();
+    let mut text = "\n## Where there is no figure\n\n| target | workload | why |\n|---|---|---|\n".to_owned();
     for failure in failures {
         let message = failure.message.replace('|', "\\|").replace('\n', "<br>");
         text += &format!("| {} | {:?} | {message} |\n", failure.target, failure.workload);

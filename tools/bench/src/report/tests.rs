@@ -26,7 +26,7 @@ fn sample(target: &str, repetition: u32, seconds: [f64; 2]) -> Sample {
 fn report(samples: Vec<Sample>) -> Report {
     let label = |name: &str| Label { name: name.to_owned(), version: "1 & <2>".to_owned() };
     Report {
-        machine: Machine::inspect().expect("this machine"),
+        machine: Machine::detect().expect("this machine"),
         targets: vec![label("slow"), label("fast")],
         base: "slow".to_owned(),
         ranks: 2,
@@ -41,7 +41,7 @@ fn cells(row: &Row) -> Vec<&Cell> {
 }
 
 #[test]
-fn a_rate_is_the_work_of_all_ranks_per_time_of_the_slowest() {
+fn a_rate_is_the_work_of_all_over_the_time_of_the_slowest() {
     assert_eq!(sample("slow", 0, [1.0, 2.0]).rate(), 8.0);
 }
 
@@ -60,7 +60,7 @@ fn medians_and_ratios_are_those_of_the_samples() {
 }
 
 #[test]
-fn processor_time_is_per_byte_and_memory_is_over_the_run() {
+fn processor_time_is_told_per_byte_and_memory_over_the_run() {
     let samples: Vec<Sample> = (0..3).map(|repetition| sample("fast", repetition, [1.0, 3.0])).collect();
     let report = report(samples);
     let rows = report.rows();
@@ -75,7 +75,7 @@ fn processor_time_is_per_byte_and_memory_is_over_the_run() {
 }
 
 #[test]
-fn a_target_that_fails_has_no_figure_instead_of_zero() {
+fn a_target_that_fails_has_no_figure_rather_than_a_zero() {
     let mut report = report(vec![sample("slow", 0, [1.0, 1.0]), sample("fast", 0, [0.5, 0.5])]);
     report.figures.fail(Workload::Sequential, "fast", "cannot | at all".to_owned());
     assert!(report.figures.has_failed(Workload::Sequential, "fast"));
@@ -88,19 +88,17 @@ fn a_target_that_fails_has_no_figure_instead_of_zero() {
 }
 
 #[test]
-fn rates_have_digit_groups() {
+fn rates_are_grouped_for_people() {
     let text = [0.04, 9.96, 99.4, 123.4, 1234.5, 1_234_567.0].map(grouped);
     assert_eq!([1.2345, 0.0543, 0.00123].map(ratio_text), ["1.23", "0.054", "0.0012"]);
     assert_eq!(text, ["0.0", "10.0", "99.4", "123", "1,234", "1,234,567"]);
 }
 
 #[test]
-fn all_files_of_a_report_are_written_and_never_overwrite_another() {
+fn all_files_of_a_report_are_written_and_never_over_another() {
     let out = tempfile::tempdir().expect("a directory");
     let place = make_directory(out.path(), "test").expect("a new directory");
-    assert!(
-        make_directory(out.path(), "test").expect_err("an existing directory").contains("another --name")
-    );
+    assert!(make_directory(out.path(), "test").expect_err("it is there").contains("another --name"));
     let samples = vec![sample("slow", 0, [1.0, 1.0]), sample("fast", 0, [0.5, 0.5])];
     report(samples).write(&place).expect("written");
     let read = |name: &str| fs::read_to_string(place.join(name)).expect(name);

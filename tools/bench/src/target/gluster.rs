@@ -1,11 +1,11 @@
-//! A private distributed GlusterFS volume: a brick in /dev/shm and a FUSE mount per node.
+//! Starts a distributed GlusterFS volume: a brick and a FUSE mount per node.
 //!
-//! GlusterFS's management daemon, with a separate port and directory, creates the volume in its usual way, and is then stopped.
-//! This program starts bricks and clients from the volume files.
+//! The management daemon runs with a separate port and directory, only to write the volume files. This program starts bricks and clients
+//! from these.
 
 use super::peer::{Peer, READY_LIMIT};
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::wait;
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -16,8 +16,8 @@ const NAME: &str = "bench";
 const INSTALL: &str = "(GlusterFS is Debian's glusterfs-server; it needs root)";
 
 /// Starts a volume over `nodes` bricks, mounted once per node.
-pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
-    let mut peer = Peer::new("gluster", INSTALL)?;
+pub fn start(nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
+    let mut peer = Peer::new("gluster", INSTALL, store)?;
     let host = own_address()?;
     lay_out(&peer, nodes, &host, limits)?;
     let ports = start_bricks(&mut peer, nodes, &host, limits)?;
@@ -27,11 +27,12 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
     Ok(peer)
 }
 
+/// Name and version of the GlusterFS on this machine.
 pub fn version() -> Outcome<String> {
     super::version_of(Path::new("glusterfs"))
 }
 
-/// Runs glusterd to create the volume files.
+/// Has glusterd write the volume files.
 fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> {
     peer.make("work")?;
     peer.make("run")?;
@@ -57,7 +58,7 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     wait::until("glusterd", READY_LIMIT, || {
         limits.interrupt.check()?;
         if !daemon.is_alive() {
-            return Err(format!("glusterd ended {INSTALL}:{}", peer.log_ends()));
+            return Err(format!("glusterd ended {INSTALL}:{}", peer.log_tail()));
         }
         let listed = || gluster(&["pool", "list"]).output().context(|| format!("start gluster {INSTALL}"));
         Ok(socket.exists() && listed()?.status.success())
@@ -72,11 +73,10 @@ fn lay_out(peer: &Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<()> 
     peer.call(&mut gluster(&words))
 }
 
-/// Starts a brick per node. Returns their ports once all of them listen.
+/// Starts a brick per node, waits until all listen, and returns their ports.
 fn start_bricks(peer: &mut Peer, nodes: u32, host: &str, limits: &Limits) -> Outcome<Vec<u16>> {
     let ports = free_ports(nodes as usize)?;
-    let info =
-        fs::read_to_string(peer.path("work/glusterd.info")).context(|| "read the files of glusterd")?;
+    let info = fs::read_to_string(peer.path("work/glusterd.info")).context(|| "read what glusterd wrote")?;
     let uuid = info.lines().find_map(|line| line.strip_prefix("UUID=")).unwrap_or_default();
     for (node, port) in (0..).zip(&ports) {
         let brick = peer.text(&format!("brick-{node}"));
@@ -106,14 +106,14 @@ fn mount(peer: &mut Peer, node: u32, ports: &[u16], limits: &Limits) -> Outcome<
     peer.mount(node, &mut command, limits)
 }
 
-/// A program of GlusterFS, in the foreground.
+/// One of GlusterFS's programs, in the foreground.
 fn program(peer: &Peer, name: &str, log: &str) -> Command {
     let mut command = Command::new(name);
     command.args(["--no-daemon", "--log-file", &peer.text(&format!("log/{log}"))]);
     command
 }
 
-/// Free ports, all bound at once during the choice, so that they differ.
+/// Finds free ports. It holds all of them while it chooses, so that they differ.
 fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     let listeners: Result<Vec<TcpListener>, _> =
         (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
@@ -121,9 +121,9 @@ fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     ports.context(|| "find a free port")
 }
 
-/// The address of this host for GlusterFS, which refuses loopback addresses. The host name only works if the resolver knows it.
+/// The host name for GlusterFS, which takes no loopback address, and the host's name only if the resolver knows it.
 fn own_address() -> Outcome<String> {
-    // Connecting a UDP socket sends nothing; the destination is reserved for documentation.
+    // Choosing a route sends nothing; the destination is an address reserved for documentation.
     let routed = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()

@@ -1,4 +1,4 @@
-//! A Tameike job of several agents on this machine, each with a device in memory.
+//! A Tameike job of several agents on this machine, each with its data in memory.
 
 use crate::outcome::{Context, Outcome};
 use crate::servers::Servers;
@@ -7,31 +7,68 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
+/// A job that is up, or that a turn has ended.
 #[derive(Debug)]
 pub struct Job {
     program: PathBuf,
     name: String,
+    /// Arguments of `up` beside the name.
+    arguments: Vec<String>,
     agents: Servers,
-    /// The shared directory below its cache view.
+    is_up: bool,
+    /// The shared directory behind its cache view.
     shared: Option<TempDir>,
 }
 
 impl Job {
-    /// Starts a job of `nodes` agents with `program`; its name contains that of the target.
-    pub fn start(program: &Path, target: &str, nodes: u32) -> Outcome<Self> {
-        let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in("/dev/shm");
-        let shared = shared.context(|| "make a directory in /dev/shm")?;
-        let directory = shared.path().display().to_string();
-        let name = format!("bench-{}-{target}", std::process::id());
-        // From here on the drop runs `down`, also if `up` fails.
-        let mut job =
-            Self { program: program.to_owned(), name, agents: Servers::default(), shared: Some(shared) };
-        let nodes = nodes.to_string();
-        job.call(&["up", "--job", &job.name, "--local", &nodes, "--device", "ram", "--shared", &directory])?;
-        job.agents = agents(&job.call(&["status", "--job", &job.name, "--json"])?)?;
+    /// Starts a job of `nodes` agents with `program` and these options of `up`, over a new directory in `parent`.
+    pub fn start(program: &Path, target: &str, nodes: u32, parent: &Path, options: &[&str]) -> Outcome<Self> {
+        let shared = tempfile::Builder::new().prefix("tameike-bench-").tempdir_in(parent);
+        let shared = shared.context(|| format!("make a directory in {}", parent.display()))?;
+        let (directory, nodes) = (shared.path().display().to_string(), nodes.to_string());
+        let words = ["--local", &nodes, "--device", "ram", "--shared", &directory];
+        let mut job = Self {
+            program: program.to_owned(),
+            name: format!("bench-{}-{target}", std::process::id()),
+            arguments: words.iter().chain(options).map(|&word| word.to_owned()).collect(),
+            agents: Servers::default(),
+            is_up: false,
+            shared: Some(shared),
+        };
+        job.up()?;
         Ok(job)
     }
 
+    /// Starts it, unless it is up.
+    pub fn up(&mut self) -> Outcome<()> {
+        // `down` cleans up also after an `up` that failed half-way.
+        if !std::mem::replace(&mut self.is_up, true) {
+            let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+            self.call(&[&["up", "--job", &self.name][..], &arguments].concat())?;
+            self.agents = agents(&self.call(&["status", "--job", &self.name, "--json"])?)?;
+        }
+        Ok(())
+    }
+
+    /// Drains and ends it, unless it has ended.
+    pub fn down(&mut self) -> Outcome<()> {
+        match std::mem::take(&mut self.is_up) {
+            true => self.call(&["down", "--job", &self.name]).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Name and version of its program.
+    pub fn version(&self) -> Outcome<String> {
+        super::version_of(&self.program)
+    }
+
+    /// The directory behind its cache view.
+    pub fn shared(&self) -> &str {
+        self.arguments.iter().skip_while(|word| *word != "--shared").nth(1).map_or("", String::as_str)
+    }
+
+    /// Its agents.
     pub fn servers(&self) -> Servers {
         self.agents.clone()
     }
@@ -43,18 +80,13 @@ impl Job {
         [&exec, options, &["--"]].concat().into_iter().map(str::to_owned).collect()
     }
 
-    /// Stops the job. A second call does nothing.
+    /// Ends it, and removes its shared directory; a second call does nothing.
     pub fn stop(&mut self) -> Outcome<()> {
-        match self.shared.take() {
-            Some(shared) => {
-                self.call(&["down", "--job", &self.name])?;
-                shared.close().context(|| "remove the shared directory of the job")
-            }
-            None => Ok(()),
-        }
+        self.down()?;
+        self.shared.take().map_or(Ok(()), TempDir::close).context(|| "remove the shared directory of the job")
     }
 
-    /// The output of the program with these arguments.
+    /// Runs the program, and returns its output.
     fn call(&self, arguments: &[&str]) -> Outcome<Vec<u8>> {
         let what = format!("{} {}", self.program.display(), arguments.join(" "));
         let output = Command::new(&self.program)
@@ -64,9 +96,12 @@ impl Job {
             .context(|| format!("start {what}"))?;
         match output.status.success() {
             true => Ok(output.stdout),
-            false => {
-                Err(format!("{what} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr)))
-            }
+            false => Err(format!(
+                "{what} failed ({}): {}{}",
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            )),
         }
     }
 }
@@ -79,19 +114,15 @@ impl Drop for Job {
     }
 }
 
-/// The agent processes in the output of `status --json` for one job.
+/// The process of each agent, from the output of `status --json`.
 fn agents(status: &[u8]) -> Outcome<Servers> {
-    let jobs: Value = serde_json::from_slice(status).context(|| "parse the state of the job")?;
+    let jobs: Value = serde_json::from_slice(status).context(|| "understand the state of the job")?;
     let nodes = jobs[0]["running"]["nodes"].as_array().map_or(&[][..], Vec::as_slice);
     let processes = nodes.iter().map(|node| u32::try_from(node["status"]["pid"].as_u64()?).ok());
     match processes.collect::<Option<Vec<u32>>>() {
         Some(processes) if !processes.is_empty() => Ok(Servers::new(processes)),
-        _ => Err(format!("the job is running, but its state lists no agents: {jobs}")),
+        _ => Err(format!("the job is up, but its state names no agents: {jobs}")),
     }
-}
-
-pub fn version(program: &Path) -> Outcome<String> {
-    super::version_of(program)
 }
 
 #[cfg(test)]
@@ -99,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_parsed_from_the_state_of_a_job_and_missing_ones_are_errors() {
+    fn agents_are_found_in_the_state_of_a_job_unless_one_does_not_answer() {
         let state = |second: &str| {
             format!(r#"[{{"running":{{"job":"a","nodes":[{{"node":0,"status":{{"pid":77}}}},{second}]}}}}]"#)
         };

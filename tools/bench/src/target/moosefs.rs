@@ -1,35 +1,34 @@
-//! A private MooseFS: a master, a chunk server in /dev/shm and a FUSE mount per node.
+//! Starts MooseFS: a master, and a chunk server and a FUSE mount per node.
 //!
-//! MooseFS refuses chunk servers on loopback addresses. So all of its processes run in a private network namespace, with an
-//! address reserved for documentation; the namespace ends with the last process. There is one copy of all data, and removed files
-//! are freed at once, as on the other targets.
+//! MooseFS refuses chunk servers on loopback addresses. So its processes run in a network namespace with an address that is reserved for
+//! documentation. The volume keeps one copy and no trash, as the other targets do.
 
 use super::peer::Peer;
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 const INSTALL: &str =
     "(MooseFS is Debian's moosefs-master, moosefs-chunkserver and moosefs-client; it needs root)";
-/// Reserved for documentation, so it denotes no host.
+/// Reserved for documentation, so it stands for no host.
 const ADDRESS: &str = "192.0.2.1";
-/// The default ports of the master, since the namespace has no other processes.
+/// The usual port of the master: no other process is in the namespace.
 const MASTER_PORT_FOR_CLIENTS: u16 = 9421;
 const FIRST_CHUNK_PORT: u16 = 9500;
 /// The metadata of a new master.
 const EMPTY_METADATA: &str = "MFSM NEW";
-/// Settings for daemons started by hand: no change of user, and no priority over the ranks.
+/// The daemons run as root, and with the priority of the ranks.
 const AS_STARTED: &str = "WORKING_USER = root\nWORKING_GROUP = root\nNICE_LEVEL = 0\n";
-/// Frees chunks of removed files as fast as possible, because of the memory that they occupy.
+/// Frees the chunks of removed files as fast as possible.
 const REMOVE_SOON: &str =
     "CHUNKS_LOOP_MIN_TIME = 60\nCHUNKS_SOFT_DEL_LIMIT = 1000\nCHUNKS_HARD_DEL_LIMIT = 1000\n";
 const LISTENING: &str = "0A";
 
 /// Starts a master and `nodes` chunk servers, mounted once per node.
-pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
-    let mut peer = Peer::new("moosefs", INSTALL)?;
+pub fn start(nodes: u32, store: &Path, limits: &Limits) -> Outcome<Peer> {
+    let mut peer = Peer::new("moosefs", INSTALL, store)?;
     let namespace = make_namespace(&mut peer, limits)?;
     start_master(&mut peer, &namespace, limits)?;
     for node in 0..nodes {
@@ -41,33 +40,34 @@ pub fn start(nodes: u32, limits: &Limits) -> Outcome<Peer> {
         peer.mount(node, &mut client, limits)?;
     }
     let mount = peer.path("mount-0");
-    peer.wait("the space of all chunk servers", limits, || has_space_of(&mount, nodes))?;
+    peer.wait("the space of all chunk servers", limits, || has_space_of(&mount, store, nodes))?;
     for (tool, figure) in [("mfssetgoal", "1"), ("mfssettrashtime", "0")] {
         peer.call(namespace.program(tool).arg(figure).arg(&mount))?;
     }
     Ok(peer)
 }
 
+/// Name and version of the MooseFS on this machine.
 pub fn version() -> Outcome<String> {
     let output =
         Command::new("mfsmaster").arg("-v").output().context(|| format!("start mfsmaster {INSTALL}"))?;
-    let text =
+    let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    Ok(format!("MooseFS {}", text.lines().next().unwrap_or("unknown").trim_start_matches("version: ")))
+    Ok(format!("MooseFS {}", said.lines().next().unwrap_or("unknown").trim_start_matches("version: ")))
 }
 
-/// A network namespace, by the number of its process.
+/// A network namespace, named by a process in it.
 struct Namespace(u32);
 
 impl Namespace {
-    /// A command in the namespace.
+    /// A command that runs a program in it.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0)).arg("--").arg(name);
         command
     }
 
-    /// True if a process in the namespace listens on `port`.
+    /// Returns true if a process in it listens on `port`.
     fn listens(&self, port: u16) -> Outcome<bool> {
         let path = format!("/proc/{}/net/tcp", self.0);
         let sockets = fs::read_to_string(&path).context(|| format!("read {path}"))?;
@@ -75,7 +75,7 @@ impl Namespace {
     }
 }
 
-/// True if a list in the format of `/proc/net/tcp` has a listening socket with `port`.
+/// Returns true if a list like `/proc/net/tcp` has a socket that listens on `port`.
 fn is_listening(sockets: &str, port: u16) -> bool {
     let end = format!(":{port:04X}");
     sockets.lines().any(|line| {
@@ -132,14 +132,15 @@ fn start_chunk_server(peer: &mut Peer, node: u32, namespace: &Namespace, limits:
     peer.wait(&format!("chunk server {node}"), limits, || namespace.listens(port))
 }
 
-/// True if `mount` has the space of all `nodes` chunk servers. Each has slightly less than that of /dev/shm, so more than the
-/// space of all but one suffices.
-fn has_space_of(mount: &Path, nodes: u32) -> Outcome<bool> {
+/// Returns true if `mount` offers the space of all `nodes` chunk servers: each has that of `store`, less what it leaves
+/// free, so more than those of all but one is that of all.
+fn has_space_of(mount: &Path, store: &Path, nodes: u32) -> Outcome<bool> {
     let bytes = |path: &Path| {
-        let found = rustix::fs::statvfs(path).context(|| format!("get the space of {}", path.display()))?;
+        let found =
+            rustix::fs::statvfs(path).context(|| format!("ask for the space of {}", path.display()))?;
         Ok::<_, String>(u128::from(found.f_blocks) * u128::from(found.f_frsize))
     };
-    Ok(bytes(mount)? > u128::from(nodes - 1) * bytes(Path::new("/dev/shm"))?)
+    Ok(bytes(mount)? > u128::from(nodes - 1) * bytes(store)?)
 }
 
 #[cfg(test)]
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listening_sockets_differ_from_connected_ones() {
+    fn listening_sockets_are_distinguished_from_connected_ones() {
         let sockets = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   \
                        0: 00000000:24CD 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n   \
                        1: 010200C0:9C40 010200C0:24CC 01 00000000:00000000 00:00000000 00000000     0\n";

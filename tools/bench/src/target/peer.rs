@@ -1,10 +1,10 @@
-//! Servers and clients of a third-party file system, run in the foreground, and their mounts.
+//! The servers, clients and mounts of a peer file system.
 //!
-//! They are children of this program with all files in one directory in memory, so they end with it, and an existing installation
-//! is neither used nor changed.
+//! The processes are children of this program in the foreground and have all their files in one directory. They end with this program, and
+//! leave an installation of the same file system on this machine alone.
 
-use crate::coordinator::Limits;
 use crate::outcome::{Context, Outcome};
+use crate::place::Limits;
 use crate::servers::Servers;
 use crate::wait;
 use rustix::mount::{UnmountFlags, unmount};
@@ -15,16 +15,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Time limit until each of them is ready.
+/// Time until a server or mount must be ready.
 pub const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Lines of each log in an error message.
+/// Lines of each log in the error if a process exits.
 const LINES_SHOWN: usize = 8;
 
+/// Processes, mounts and files.
 #[derive(Debug)]
 pub struct Peer {
-    /// How to install it, for error messages.
+    /// For errors: the packages that have the programs.
     install: &'static str,
-    /// Servers first, then clients.
+    /// Servers first, then their clients.
     processes: Vec<Child>,
     mounts: Vec<PathBuf>,
     state: Option<TempDir>,
@@ -32,10 +33,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// An empty directory; `install` states where the programs come from.
-    pub fn new(name: &str, install: &'static str) -> Outcome<Self> {
-        let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in("/dev/shm");
-        let state = state.context(|| "make a directory in /dev/shm")?;
+    /// Makes the directory in `store`. `install` names the packages that have the programs.
+    pub fn new(name: &str, install: &'static str, store: &Path) -> Outcome<Self> {
+        let state = tempfile::Builder::new().prefix(&format!("tameike-bench-{name}-")).tempdir_in(store);
+        let state = state.context(|| format!("make a directory in {}", store.display()))?;
         let root = state.path().to_owned();
         let peer = Self { install, processes: Vec::new(), mounts: Vec::new(), state: Some(state), root };
         peer.make("log")?;
@@ -47,12 +48,12 @@ impl Peer {
         self.root.join(name)
     }
 
-    /// As [`Self::path`], as text for command lines and settings.
+    /// The same as text, for command lines and settings.
     pub fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    /// Creates a subdirectory.
+    /// Makes a directory in the directory.
     pub fn make(&self, name: &str) -> Outcome<()> {
         let path = self.path(name);
         fs::create_dir(&path).context(|| format!("make {}", path.display()))
@@ -64,16 +65,17 @@ impl Peer {
         fs::write(&path, text).context(|| format!("write {}", path.display()))
     }
 
-    /// The path of a node's mount, with `{node}` for its number.
+    /// Where the mount of a node is; `{node}` stands for its number.
     pub fn mount_template(&self) -> String {
         self.text("mount-{node}")
     }
 
+    /// All processes.
     pub fn servers(&self) -> Servers {
         Servers::new(self.processes.iter().map(Child::id).collect())
     }
 
-    /// Starts a program in the foreground, killed on drop. Returns its process number.
+    /// Starts a program in the foreground, until this value is dropped. Returns its process ID.
     pub fn start(&mut self, command: &mut Command, log: &str) -> Outcome<u32> {
         let process = self.spawn(command, log)?;
         let number = process.id();
@@ -81,17 +83,17 @@ impl Peer {
         Ok(number)
     }
 
-    /// Starts a program that is needed temporarily.
+    /// Starts a program in the foreground, until the result is dropped.
     pub fn start_for_now(&self, command: &mut Command, log: &str) -> Outcome<Daemon> {
         self.spawn(command, log).map(Daemon)
     }
 
     fn spawn(&self, command: &mut Command, log: &str) -> Outcome<Child> {
         let program = command.get_program().display().to_string();
-        let output = self.path(&format!("log/{log}.out"));
-        let file = File::create(&output).context(|| format!("make {}", output.display()))?;
-        let other = file.try_clone().context(|| format!("open {}", output.display()))?;
-        // A separate process group does not receive the terminal's Ctrl-C.
+        let said = self.path(&format!("log/{log}.out"));
+        let file = File::create(&said).context(|| format!("make {}", said.display()))?;
+        let other = file.try_clone().context(|| format!("open {}", said.display()))?;
+        // Ctrl-C of the terminal must not reach it.
         let command = command.stdin(Stdio::null()).stdout(file).stderr(other).process_group(0);
         command.spawn().context(|| format!("start {program} {}", self.install))
     }
@@ -111,7 +113,7 @@ impl Peer {
         }
     }
 
-    /// Waits until `ready`, while all processes run.
+    /// Waits until `ready` returns true, and fails if a process exits.
     pub fn wait(&mut self, what: &str, limits: &Limits, ready: impl Fn() -> Outcome<bool>) -> Outcome<()> {
         wait::until(what, READY_LIMIT, || {
             limits.interrupt.check()?;
@@ -120,43 +122,43 @@ impl Peer {
         })
     }
 
-    /// Starts a client that mounts the file system for `node` (the last argument), and waits for the mount.
+    /// Starts a client that mounts the file system for `node` at the end of its command line, and waits for it.
     pub fn mount(&mut self, node: u32, command: &mut Command, limits: &Limits) -> Outcome<()> {
         self.make(&format!("mount-{node}"))?;
         let mount = self.path(&format!("mount-{node}"));
         self.start(command.arg(&mount), &format!("client-{node}"))?;
-        // Unmount from here on, also after a failed wait.
+        // `stop` unmounts it also if waiting fails.
         self.mounts.push(mount.clone());
         self.wait(&format!("the mount of node {node}"), limits, || is_mounted(&mount))?;
         fs::metadata(&mount).context(|| format!("stat {}", mount.display()))?;
         Ok(())
     }
 
-    /// Fails, with the ends of the logs, if a process has exited.
+    /// Returns an error with the ends of the logs if a process has exited.
     fn all_alive(&mut self) -> Outcome<()> {
         for process in &mut self.processes {
             let ended = process.try_wait().context(|| "watch a server")?;
             if let Some(status) = ended {
-                return Err(format!("a server ended ({status}) {}:{}", self.install, self.log_ends()));
+                return Err(format!("a server ended ({status}) {}:{}", self.install, self.log_tail()));
             }
         }
         Ok(())
     }
 
     /// The last lines of all logs.
-    pub fn log_ends(&self) -> String {
-        let mut ends = String::new();
+    pub fn log_tail(&self) -> String {
+        let mut said = String::new();
         for entry in fs::read_dir(self.path("log")).into_iter().flatten().flatten() {
             let log = fs::read_to_string(entry.path()).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(LINES_SHOWN)..] {
-                ends += &format!("\n  {}: {line}", entry.file_name().display());
+                said += &format!("\n  {}: {line}", entry.file_name().display());
             }
         }
-        ends
+        said
     }
 
-    /// Unmounts, kills all processes and removes all files. A second call does nothing.
+    /// Unmounts, ends all processes and removes all files; a second call does nothing.
     pub fn stop(&mut self) -> Outcome<()> {
         let mut outcome = Ok(());
         for mount in self.mounts.drain(..) {
@@ -168,7 +170,7 @@ impl Peer {
             });
             outcome = outcome.and(unmounted);
         }
-        // Clients before servers, since a client without its servers blocks.
+        // Clients before servers: a client without its servers waits for them.
         for mut process in self.processes.drain(..).rev() {
             end(&mut process);
         }
@@ -187,12 +189,12 @@ impl Drop for Peer {
     }
 }
 
-/// A process that is killed on drop.
+/// A process that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// True while it runs.
+    /// Returns true while it runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
@@ -210,7 +212,7 @@ fn is_mounted(place: &Path) -> Outcome<bool> {
 }
 
 fn end(process: &mut Child) {
-    // Both fail only if the process has ended already.
+    // Both fail only if the process has exited.
     process.kill().ok();
     process.wait().ok();
 }
@@ -226,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_ends_all_processes_and_files() {
-        let mut peer = Peer::new("test", "(always installed)").expect("a directory");
+    fn all_processes_and_files_end_with_it() {
+        let mut peer = Peer::new("test", "(it is always there)", Path::new("/dev/shm")).expect("a directory");
         let number = peer.start(Command::new("sleep").arg("600"), "sleep").expect("a process");
         let root = peer.root.clone();
         assert!(root.exists() && peer.servers().usage().expect("its usage").is_some());
@@ -237,11 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn the_log_of_a_failed_server_is_shown() {
-        let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
+    fn the_error_of_a_server_that_exits_has_its_log() {
+        let mut peer = Peer::new("test", "(from nowhere)", Path::new("/dev/shm")).expect("a directory");
         peer.start(Command::new("sh").args(["-c", "echo no such disk >&2; exit 3"]), "server")
             .expect("a shell");
-        let message = peer.wait("the server", &limits(), || Ok(false)).expect_err("the server has exited");
+        let message = peer.wait("the server", &limits(), || Ok(false)).expect_err("it has ended");
         for part in ["exit status: 3", "(from nowhere)", "server.out: no such disk"] {
             assert!(message.contains(part), "{message}");
         }
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_client_that_mounts_nothing_leaves_nothing_to_unmount() {
-        let mut peer = Peer::new("test", "(from nowhere)").expect("a directory");
+        let mut peer = Peer::new("test", "(from nowhere)", Path::new("/dev/shm")).expect("a directory");
         assert!(peer.mount(0, &mut Command::new("false"), &limits()).is_err());
         assert_eq!(peer.stop(), Ok(()));
     }

@@ -1,15 +1,15 @@
-//! Many files of one size, possibly empty: created, stat-ed and read by their creator and by another rank, and removed, as mdtest
-//! does.
+//! Many files of one size, 0 bytes included: their creator and another rank stat and read them, as mdtest does.
 
+use super::container::Container;
 use super::{Measured, Site, open};
 use crate::outcome::{Context, Outcome};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
-/// Creates, writes in one call and closes this rank's files, which must not exist.
+/// Creates, writes in one call and closes this rank's files, which must not be there.
 pub fn create(site: &Site) -> Outcome<Measured> {
-    let (paths, size) = (paths(site, site.rank), site.plan.workload.file_bytes());
+    let (paths, size) = (paths(site, &site.files_of(site.rank)), site.plan.file_bytes);
     let mut bytes = vec![0; paths.len() * size];
     let mut contents: Vec<&[u8]> = vec![&[]; paths.len()];
     if size > 0 {
@@ -20,7 +20,14 @@ pub fn create(site: &Site) -> Outcome<Measured> {
     }
     let mut measured = Measured::default();
     measured.time(|laps| {
-        for (path, content) in paths.iter().zip(&contents) {
+        let container = site.plan.in_container.then(|| Container::open(site, true)).transpose()?;
+        laps.pass();
+        for (index, (path, content)) in (0..).zip(paths.iter().zip(&contents)) {
+            if let Some(container) = &container {
+                container.write((site.rank, index), content)?;
+                laps.done(content.len());
+                continue;
+            }
             let mut file = File::create_new(path).context(|| format!("create {}", path.display()))?;
             if !content.is_empty() {
                 file.write_all(content).context(|| format!("write {}", path.display()))?;
@@ -28,14 +35,14 @@ pub fn create(site: &Site) -> Outcome<Measured> {
             drop(file);
             laps.done(content.len());
         }
-        Ok(())
+        container.map_or(Ok(()), Container::finish)
     })?;
     Ok(measured)
 }
 
-/// Stats each file of `rank`: it exists, is a file, and has the right size.
+/// Stats each file of `rank`, which must be a file of the right size.
 pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
-    let (paths, size) = (paths(site, rank), site.plan.workload.file_bytes());
+    let (paths, size) = (paths(site, &site.files_of(rank)), site.plan.file_bytes);
     let mut measured = Measured::default();
     measured.time(|laps| {
         for path in &paths {
@@ -50,23 +57,30 @@ pub fn stat(site: &Site, rank: u32) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Opens, reads and closes the files of `rank`, and checks them.
-pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
-    let (paths, size) = (paths(site, rank), site.plan.workload.file_bytes());
-    // One byte more each, to detect a file that is too long.
+/// Opens, reads and closes `files`, and checks them.
+pub fn read(site: &Site, files: &[(u32, u32)]) -> Outcome<Measured> {
+    let (paths, size) = (paths(site, files), site.plan.file_bytes);
+    // One byte more detects a file that is too long.
     let mut bytes = vec![1; paths.len() * (size + 1)];
     let mut sizes = Vec::with_capacity(paths.len());
     let mut measured = Measured::default();
     measured.time(|laps| {
-        for (path, content) in paths.iter().zip(bytes.chunks_mut(size + 1)) {
-            let found =
-                read_whole(&mut open(path)?, content).context(|| format!("read {}", path.display()))?;
+        let container = site.plan.in_container.then(|| Container::open(site, false)).transpose()?;
+        laps.pass();
+        for ((path, &file), content) in paths.iter().zip(files).zip(bytes.chunks_mut(size + 1)) {
+            let found = match &container {
+                Some(container) => container.read(file, content)?,
+                None => {
+                    read_whole(&mut open(path)?, content).context(|| format!("read {}", path.display()))?
+                }
+            };
             sizes.push(found);
             laps.done(found);
         }
         Ok(())
     })?;
-    for (index, (content, (path, found))) in (0..).zip(bytes.chunks(size + 1).zip(paths.iter().zip(sizes))) {
+    let read = bytes.chunks(size + 1).zip(paths.iter().zip(sizes));
+    for (&(rank, index), (content, (path, found))) in files.iter().zip(read) {
         if found != size {
             return Err(format!("WRONG SIZE of {}: not {size} bytes", path.display()));
         }
@@ -75,9 +89,9 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Removes this rank's files, and checks that none of them is listed.
+/// Removes this rank's files; afterwards none of them may be listed.
 pub fn unlink(site: &Site) -> Outcome<Measured> {
-    let paths = paths(site, site.rank);
+    let paths = paths(site, &site.files_of(site.rank));
     let mut measured = Measured::default();
     measured.time(|laps| {
         for path in &paths {
@@ -97,11 +111,11 @@ pub fn unlink(site: &Site) -> Outcome<Measured> {
     Ok(measured)
 }
 
-fn paths(site: &Site, rank: u32) -> Vec<PathBuf> {
-    (0..site.plan.files).map(|index| site.file(rank, index)).collect()
+fn paths(site: &Site, files: &[(u32, u32)]) -> Vec<PathBuf> {
+    files.iter().map(|&(rank, index)| site.file(rank, index)).collect()
 }
 
-/// Reads until the end of the file or of `content`. Returns the number of bytes.
+/// Reads until the end of the file or of `content`; returns the number of bytes.
 fn read_whole(file: &mut File, content: &mut [u8]) -> std::io::Result<usize> {
     let mut size = 0;
     while size < content.len() {

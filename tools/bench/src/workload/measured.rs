@@ -1,4 +1,4 @@
-//! Measurement of calls to a file system: total time, processor time, and the latency of each call.
+//! Measures calls to a file system: elapsed time, processor time, and the latency of each call.
 
 use crate::clock::{Stopwatch, processor_seconds};
 use crate::latency::Latencies;
@@ -6,27 +6,35 @@ use crate::outcome::Outcome;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The work of one rank in one step.
+/// The work of one rank in one step, in sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Time in calls to the file system, in seconds.
+    /// In calls to the file system.
     pub seconds: f64,
-    /// Processor time of this process in those calls, in seconds.
+    /// Of this process on a processor, in those calls.
     pub processor_seconds: f64,
-    /// Number of files, or of calls on a file.
+    /// Files, or calls on a file.
     pub operations: u64,
+    /// Read or written.
     pub bytes: u64,
 }
 
 /// The measurements of one rank in one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
+    /// All of it.
     pub work: Work,
+    /// Each operation.
     pub latencies: Latencies,
 }
 
 impl Measured {
-    /// Measures `calls`, which report the end of each operation.
+    /// The same work, persisted after `elapsed`.
+    pub fn persisted(&self, elapsed: Duration) -> Self {
+        Self { work: Work { seconds: elapsed.as_secs_f64(), ..self.work }, latencies: Latencies::default() }
+    }
+
+    /// Times `calls`, which report the end of each operation.
     pub fn time<T>(&mut self, calls: impl FnOnce(&mut Laps) -> Outcome<T>) -> Outcome<T> {
         let processor_before = processor_seconds();
         let watch = Stopwatch::start();
@@ -37,7 +45,7 @@ impl Measured {
     }
 }
 
-/// The clock during measured calls.
+/// The running clock of a stretch of calls.
 #[derive(Debug)]
 pub struct Laps<'a> {
     measured: &'a mut Measured,
@@ -46,7 +54,7 @@ pub struct Laps<'a> {
 }
 
 impl Laps<'_> {
-    /// Counts an operation on `bytes`, which started at the end of the previous one.
+    /// An operation on `bytes` is done; it began when the one before it ended.
     pub fn done(&mut self, bytes: usize) {
         let before = self.last;
         self.pass();
@@ -55,7 +63,7 @@ impl Laps<'_> {
         self.measured.work.bytes += bytes as u64;
     }
 
-    /// Excludes the time since the last operation from latencies. It counts only in the sum.
+    /// The time since the last operation counts in the sum only.
     pub fn pass(&mut self) {
         self.last = self.watch.elapsed();
     }
@@ -66,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_counted_and_excluded_time_is_not() {
+    fn operations_are_counted_and_what_belongs_to_none_is_not() {
         let mut measured = Measured::default();
         let spin = |micros| {
             let watch = Stopwatch::start();

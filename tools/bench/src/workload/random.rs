@@ -1,6 +1,6 @@
-//! Random access to an existing file, in blocks of 4 KiB.
+//! Blocks of 4 KiB at random places of a file that is there already.
 //!
-//! The offsets follow from the seed, so the reader knows which blocks the writer has overwritten.
+//! The places follow from the seed, so the reader knows which blocks its neighbour has overwritten.
 
 use super::{Measured, Site, Workload, drop_pages, open};
 use crate::outcome::{Context, Outcome};
@@ -17,16 +17,16 @@ const READ: u64 = 2;
 pub fn write(site: &Site) -> Outcome<Measured> {
     let path = site.large_file(site.rank);
     let content = Content { version: 1, ..site.content(site.rank, None) };
-    let offsets = offsets(site, site.rank, WRITE);
-    let mut bytes = vec![0; offsets.len() * BLOCK_BYTES];
-    for (&offset, block) in offsets.iter().zip(bytes.chunks_mut(BLOCK_BYTES)) {
-        site.pattern.fill(content, offset, block);
+    let places = places(site, site.rank, WRITE);
+    let mut bytes = vec![0; places.len() * BLOCK_BYTES];
+    for (&place, block) in places.iter().zip(bytes.chunks_mut(BLOCK_BYTES)) {
+        site.pattern.fill(content, place, block);
     }
     let file = OpenOptions::new().write(true).open(&path).context(|| format!("open {}", path.display()))?;
     let mut measured = Measured::default();
     measured.time(|laps| {
-        for (&offset, block) in offsets.iter().zip(bytes.chunks(BLOCK_BYTES)) {
-            file.write_all_at(block, offset).context(|| format!("write {}", path.display()))?;
+        for (&place, block) in places.iter().zip(bytes.chunks(BLOCK_BYTES)) {
+            file.write_all_at(block, place).context(|| format!("write {}", path.display()))?;
             laps.done(BLOCK_BYTES);
         }
         file.sync_all().context(|| format!("fsync {}", path.display()))
@@ -38,36 +38,36 @@ pub fn write(site: &Site) -> Outcome<Measured> {
 pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
     let overwritten: BTreeSet<u64> = match site.plan.workload {
-        Workload::Random => offsets(site, rank, WRITE).into_iter().collect(),
+        Workload::Random => places(site, rank, WRITE).into_iter().collect(),
         _ => BTreeSet::new(),
     };
-    let offsets = offsets(site, rank, READ);
-    let mut bytes = vec![1; offsets.len() * BLOCK_BYTES];
+    let places = places(site, rank, READ);
+    let mut bytes = vec![1; places.len() * BLOCK_BYTES];
     let file = open(&path)?;
     let mut measured = Measured::default();
     measured.time(|laps| {
-        for (&offset, block) in offsets.iter().zip(bytes.chunks_mut(BLOCK_BYTES)) {
-            file.read_exact_at(block, offset).context(|| format!("read {}", path.display()))?;
+        for (&place, block) in places.iter().zip(bytes.chunks_mut(BLOCK_BYTES)) {
+            file.read_exact_at(block, place).context(|| format!("read {}", path.display()))?;
             laps.done(BLOCK_BYTES);
         }
         Ok(())
     })?;
-    for (&offset, block) in offsets.iter().zip(bytes.chunks(BLOCK_BYTES)) {
-        let version = u64::from(overwritten.contains(&offset));
-        site.check(&path, Content { version, ..site.content(rank, None) }, offset, block)?;
+    for (&place, block) in places.iter().zip(bytes.chunks(BLOCK_BYTES)) {
+        let version = u64::from(overwritten.contains(&place));
+        site.check(&path, Content { version, ..site.content(rank, None) }, place, block)?;
     }
     Ok(measured)
 }
 
-/// As [`read`], after dropping the file's pages from this node's kernel.
+/// As [`read`], with no pages of the file in this node's page cache.
 pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
     drop_pages(&open(&path)?, &path)?;
     read(site, rank)
 }
 
-/// Offsets in the file of `rank`, in the order of access.
-fn offsets(site: &Site, rank: u32, purpose: u64) -> Vec<u64> {
+/// Offsets in the file of `rank`, in the order of their visits.
+fn places(site: &Site, rank: u32, purpose: u64) -> Vec<u64> {
     let blocks = site.plan.size_bytes / BLOCK_BYTES as u64;
     let file = (u64::from(rank) << 8) + purpose;
     random_blocks(site.plan.seed, file, blocks, u64::from(site.plan.operations))

@@ -1,6 +1,6 @@
-//! Large files, read and written sequentially in large calls, as IOR does.
+//! Large files, read and written in one direction in large calls, as the program IOR does.
 //!
-//! Each rank has a file, a part of one file, or interleaved records of one file.
+//! Each rank has a file, a part of one file, or every n-th record of one file; or all ranks read one file.
 
 use super::{Measured, Site, Workload, drop_pages, open};
 use crate::outcome::{Context, Outcome};
@@ -10,25 +10,28 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
-/// A record size that is no multiple of a page, as particle codes write (IOR's "hard" pattern).
+/// A record size that is no multiple of a page, as particle codes have (IOR's "hard" pattern).
 const RECORD_BYTES: u64 = 47_008;
-/// Bytes generated or checked at once, while the clock is stopped; smaller files are timed in one piece.
+/// Bytes that are generated or checked at once while the clock stands.
 const WINDOW_BYTES: u64 = 256 << 20;
 
-/// The layout of one rank's bytes in a file.
+/// How the bytes of one rank lie in a file.
 struct Stream {
     path: PathBuf,
     content: Content,
+    /// Bytes of one call.
     call_bytes: u64,
-    /// The offset of the first call.
+    /// Where the first call goes.
     start: u64,
-    /// The distance between the starts of two calls.
+    /// From the start of one call to that of the next.
     stride: u64,
+    /// Of this rank, in all.
     size_bytes: u64,
-    /// Bytes of all ranks that write this file.
+    /// Of all ranks that write this file.
     file_bytes: u64,
 }
 
+/// One call.
 #[derive(Clone, Copy)]
 struct Call {
     offset: u64,
@@ -48,9 +51,10 @@ impl Stream {
             size_bytes: size,
             file_bytes: size,
         };
-        // A file of all ranks has the content of the first one's.
+        // A file of all ranks has the bytes of the first one's.
         let content = site.content(0, None);
         match site.plan.workload {
+            Workload::HotFile => Self { content, ..own },
             Workload::Shared => Self { content, start: part * size, file_bytes: ranks * size, ..own },
             Workload::Interleaved => {
                 let size_bytes = (size / RECORD_BYTES).max(1) * RECORD_BYTES;
@@ -85,13 +89,13 @@ impl Stream {
         (WINDOW_BYTES / self.call_bytes) as usize
     }
 
-    /// Memory for one window, touched before, to keep page faults out of the measurement.
+    /// Memory for one window, written once, so that no page faults are measured.
     fn window(&self) -> Vec<u8> {
         vec![1; (self.calls_in_window() as u64 * self.call_bytes).min(self.size_bytes) as usize]
     }
 }
 
-/// The part of `window` for each of `calls`.
+/// The part of `window` that belongs to each of `calls`.
 fn pieces<'a>(calls: &'a [Call], stream: &Stream, window: &'a mut [u8]) -> Vec<(Call, &'a mut [u8])> {
     let pieces = calls.iter().zip(window.chunks_mut(stream.call_bytes as usize));
     pieces.map(|(&call, piece)| (call, &mut piece[..call.size])).collect()
@@ -112,7 +116,7 @@ pub fn write(site: &Site) -> Outcome<Measured> {
         measured.time(|laps| {
             let file = match &mut file {
                 Some(file) => file,
-                // Never truncated, since other ranks may have written their parts already.
+                // Other ranks may have written their parts.
                 None => file.insert(
                     OpenOptions::new()
                         .write(true)
@@ -137,7 +141,7 @@ pub fn write(site: &Site) -> Outcome<Measured> {
     Ok(measured)
 }
 
-/// Reads the data of `rank`, and checks it.
+/// Reads what `rank` wrote, and checks it.
 pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     let stream = Stream::of(site, rank);
     let doing = || format!("read {}", stream.path.display());
@@ -170,7 +174,7 @@ pub fn read(site: &Site, rank: u32) -> Outcome<Measured> {
     }
 }
 
-/// As [`read`], after dropping the file's pages from this node's kernel.
+/// As [`read`], with no pages of the file in this node's page cache.
 pub fn read_cold(site: &Site, rank: u32) -> Outcome<Measured> {
     let path = site.large_file(rank);
     drop_pages(&open(&path)?, &path)?;

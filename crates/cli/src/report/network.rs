@@ -1,8 +1,4 @@
-//! Output of network measurements: as a table, as JSON, and as a picture.
-
-mod picture;
-
-pub use picture::picture;
+//! Output of network measurements: as a table, as JSON, and as CSV.
 
 use super::table;
 use crate::settings::size::show;
@@ -182,12 +178,29 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Prints CSV: a line with the median of each fabric, quantity and size.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        writeln!(out, "job,fabric,node,with,figure,bytes,median,unit")?;
+        for Series { job, fabric, nodes: [node, with], outcomes, .. } in &self.series {
+            for Point { outcome, median, unit } in outcomes.iter().map(Point::of) {
+                let (name, size) = (name(outcome.quantity), outcome.size);
+                writeln!(out, "{job},{fabric},{node},{with},{name},{size},{median},{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tameike_core::wire::measure::HalfTrips;
 
-    pub(super) fn network() -> Network {
+    fn network() -> Network {
         let outcome = |quantity, size: u32| {
             let one = |nanoseconds| Repetition { messages: 100, nanoseconds };
             let half_trips = HalfTrips { median: 2000, p90: 3000, p99: 40_000, longest: 50_000 };
@@ -222,6 +235,15 @@ mod tests {
         assert_eq!(words(lines[3])[2..], ["2.00", "40.0", "524288", "524288", "524288", "524288"]);
         assert_eq!(lines[4], "up to 64 messages in flight; for put and get, 64 frames");
         assert!(lines[6].contains("fabric tcp"), "{text}");
+    }
+
+    #[test]
+    fn csv_has_a_line_per_quantity_and_size() {
+        let mut out = Vec::new();
+        network().write_csv(&mut out).expect("memory takes it");
+        let text = String::from_utf8(out).expect("text");
+        assert_eq!(text.lines().count(), 1 + 2 * 2 * Quantity::ALL.len(), "{text}");
+        assert_eq!(text.lines().nth(1), Some("test,auto,0,2,latency,1,2,us"), "{text}");
     }
 
     #[test]
