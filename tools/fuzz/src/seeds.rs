@@ -281,7 +281,7 @@ fn lines() -> Vec<Seed> {
         listen: "127.0.0.1:0".to_owned(),
         fabric: FabricChoice::Tcp,
         connections: Some(9),
-        no_holders: true,
+        no_peer_reads: true,
         coherent_mmap: true,
         cores: CoreSet::new([0, 2, 3]),
         device: Some(DeviceStart { dir: PathBuf::from("/dev/shm/x"), ram: true }),

@@ -122,7 +122,7 @@ impl Driver {
                 listen: listen.to_owned(),
                 fabric: plan.fabric,
                 connections: plan.connections,
-                no_holders: plan.no_peer_reads,
+                no_peer_reads: plan.no_peer_reads,
                 coherent_mmap: plan.coherent_mmap,
                 cores: plan.cores.clone(),
                 device: spec.device.then(device),
