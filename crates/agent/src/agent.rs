@@ -3,7 +3,7 @@
 use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
     AgentControl, AgentMode, AgentStart, FabricChoice, Left, PROGRESS_INTERVAL, Progress, StartInput,
-    ViewDoor,
+    ViewFrontend,
 };
 use crate::files::{FileLine, FilesAsked};
 use crate::gathering::Gathering;
@@ -49,7 +49,7 @@ pub struct Agent {
     rpc: Arc<RpcNode>,
     node: OnceLock<Arc<Node>>,
     cluster: OnceLock<Arc<Cluster>>,
-    mounts: Mutex<Vec<ViewDoor>>,
+    mounts: Mutex<Vec<ViewFrontend>>,
     /// Socket at which the ring listens.
     ring_path: Option<PathBuf>,
     ring: OnceLock<Ring>,
@@ -106,7 +106,7 @@ impl Agent {
 
     fn local(&self) -> Result<LocalFiles> {
         let Some(dir) = self.device_dir() else { return Ok(LocalFiles::Remote) };
-        let is_mounted = |mount: &&ViewDoor| mount.view == View::NodeLocal && mount.fuse.is_none();
+        let is_mounted = |mount: &&ViewFrontend| mount.view == View::NodeLocal && mount.fuse.is_none();
         if let Some(mount) = self.mounts.lock().iter().find(is_mounted) {
             return Ok(LocalFiles::Mounted(Arc::new(PosixTree::open(&mount.path)?)));
         }
@@ -145,7 +145,7 @@ fn make_dir(dir: &Path) -> Result<()> {
 
 impl AgentControl for Agent {
     fn start(input: StartInput) -> Result<Self> {
-        let StartInput { start, doors: mounts, ring: ring_path } = input;
+        let StartInput { start, frontends: mounts, ring: ring_path } = input;
         if let Some(cores) = &start.cores {
             // Before any other thread starts, as threads inherit the binding.
             process::bind_to_cores(cores)?;

@@ -5,10 +5,10 @@
 //! to an open, ring requests in flight on the file end; each later ring request checks the file's gate first.
 //!
 //! What the kernel has cached of a file that it has closed may be older than writes through the ring since. The kernel drops such
-//! pages at its next open, as after any write past them ([`KernelPages::pages_passed`]). The agent invalidates recent attributes: those of
+//! pages at its next open, as after any write past them ([`KernelPages::mark_pages_stale`]). The agent invalidates recent attributes: those of
 //! a file when the kernel opens it, those of a directory when the ring changes names in it.
 //!
-//! [`KernelPages::pages_passed`]: tameike_client::vfs::KernelPages::pages_passed
+//! [`KernelPages::mark_pages_stale`]: tameike_client::vfs::KernelPages::mark_pages_stale
 
 mod gate;
 

@@ -134,7 +134,7 @@ pub struct AgentStart {
 
 /// A mounted view.
 #[derive(Debug)]
-pub struct ViewDoor {
+pub struct ViewFrontend {
     /// The view.
     pub view: View,
     /// Open `/dev/fuse` of the mount, from which `FUSE_INIT` can be read. `None` for a node-local view in a tmpfs, which the kernel
@@ -150,7 +150,7 @@ pub struct StartInput {
     /// Configuration from the driver.
     pub start: AgentStart,
     /// Mounted views: none in [`AgentMode::Recover`], no cache view without a shared directory.
-    pub doors: Vec<ViewDoor>,
+    pub frontends: Vec<ViewFrontend>,
     /// Socket of the ring; `None` in [`AgentMode::Recover`].
     pub ring: Option<PathBuf>,
 }

@@ -30,7 +30,7 @@ impl Neighbours {
         let informed = self.cluster.neighbours(failed);
         let neighbours = self.cluster.neighbours(self.node);
         for neighbour in neighbours.into_iter().filter(|node| *node != failed && !informed.contains(node)) {
-            self.send(neighbour, AdminRequest::Dead { node: failed });
+            self.send(neighbour, AdminRequest::Failed { node: failed });
         }
     }
 

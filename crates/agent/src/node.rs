@@ -178,7 +178,7 @@ impl Node {
             }
             AdminRequest::Space { view } => AdminReply::Space(self.space(view)),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
-            AdminRequest::Dead { node } => {
+            AdminRequest::Failed { node } => {
                 if !self.unreachable.lock().contains(&node) {
                     self.peer_services.neighbours.probe(node);
                 }
@@ -304,7 +304,7 @@ impl Service for Node {
             PeerEvent::Unreachable => {
                 self.unreachable.lock().insert(peer);
             }
-            PeerEvent::Dead => {
+            PeerEvent::Failed => {
                 self.unreachable.lock().insert(peer);
                 self.peer_services.meter.peer_dead(peer);
                 if let Some(services) = &self.services {

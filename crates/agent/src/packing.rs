@@ -63,7 +63,7 @@ impl Packing {
         // Checked again when it is opened: another user may have replaced a container of this user.
         let must_be_own = choice == AggregateChoice::Off && !by_others;
         // Another node may have created it in an earlier job.
-        plain.look_anew(CONTAINER);
+        plain.revalidate(CONTAINER);
         let container = dir.join(String::from_utf8_lossy(CONTAINER).as_ref());
         let is_shown = match plain.stat(CONTAINER) {
             Ok(_) => aggregate.why_ignored(&container).inspect(|why| log::warn!("{why}")).is_none(),

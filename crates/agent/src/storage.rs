@@ -10,7 +10,7 @@ use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::PosixTree;
 use tameike_io::{Pool, Slab};
-use tameike_packer::{count_noted, count_owed};
+use tameike_packer::{count_journaled, count_pending_promotions};
 use tameike_server::cache::{Journaled, journaled};
 use tameike_store::ledger::RecordKind;
 use tameike_store::table::Table;
@@ -80,7 +80,7 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
 fn left(store: &Store, dir: &Path) -> Result<Left> {
     let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
     let dir = PosixTree::open(dir)?;
-    let names = count_noted(&dir)? + count_owed(&dir)?;
+    let names = count_journaled(&dir)? + count_pending_promotions(&dir)?;
     Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 

@@ -1,7 +1,7 @@
 //! The views of a node, and the frontends that serve them.
 
 use crate::arbiter::Arbiter;
-use crate::control::ViewDoor;
+use crate::control::ViewFrontend;
 use crate::fuse::{self, FuseFrontend, Tasks, WriteBacklog};
 use crate::memory::Memory;
 use crate::ring::{self, RingFrameGrants, RingFrontend};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tameike_client::cache::CacheView;
-use tameike_client::data::{AtRest, DataEngine, FrameLender};
+use tameike_client::data::{AtRest, DataEngine, FrameGranter};
 use tameike_client::local::LocalView;
 use tameike_client::locks::FileLocks;
 use tameike_client::shared::SharedView;
@@ -82,7 +82,7 @@ impl Views {
         activity: Option<Arc<Activity>>,
     ) -> Self {
         let frame_grants = memory.frame_grants.clone();
-        let lender = frame_grants.map(|table| Arc::new(RingFrameGrants(table)) as Arc<dyn FrameLender>);
+        let lender = frame_grants.map(|table| Arc::new(RingFrameGrants(table)) as Arc<dyn FrameGranter>);
         let engine = |pool: &Pool| {
             let (runtime, cluster, rpc) = (runtime.clone(), cluster.clone(), rpc.clone());
             DataEngine::new(runtime, cluster, rpc, pool.clone(), lender.clone())
@@ -270,8 +270,8 @@ impl Views {
     ///
     /// # Errors
     /// A thread cannot be started, or the view does not exist.
-    pub fn serve(&self, door: ViewDoor, coherent_mmap: bool) -> Result<()> {
-        let ViewDoor { view, fuse: Some(fuse), path } = door else { return Ok(()) };
+    pub fn serve(&self, frontend: ViewFrontend, coherent_mmap: bool) -> Result<()> {
+        let ViewFrontend { view, fuse: Some(fuse), path } = frontend else { return Ok(()) };
         let mount = FuseMount { view, fuse, path };
         match mount.view {
             View::JobShared => self.serve_view(&self.shared, mount, coherent_mmap),

@@ -32,8 +32,8 @@ impl<V: OnEngine> KernelPages for V {
         let _ = self.engine_file(handle).map(|open| open.data.pages_dropped(generation));
     }
 
-    fn pages_passed(&self, handle: HandleNumber) {
-        let _ = self.engine_file(handle).map(|open| open.data.pages_passed());
+    fn mark_pages_stale(&self, handle: HandleNumber) {
+        let _ = self.engine_file(handle).map(|open| open.data.mark_pages_stale());
     }
 
     fn keeps_pages(&self, handle: HandleNumber) -> bool {

@@ -1,4 +1,4 @@
-//! The file system as a node sees it: what every door calls.
+//! The file system as a node sees it: what every frontend calls.
 //!
 //! One [`vfs::Vfs`] per view and node turns file operations into requests to the nodes where names and data
 //! live. It knows nothing of FUSE or of rings, and never names the server.

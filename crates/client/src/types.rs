@@ -1,4 +1,4 @@
-//! Values that go between doors, views and the data engine: numbers of files and handles, how files are opened, and the bytes of reads
+//! Values that go between frontends, views and the data engine: numbers of files and handles, how files are opened, and the bytes of reads
 //! and writes.
 
 mod bytes;
@@ -7,7 +7,7 @@ pub use bytes::{FrameBytes, ReadBytes, WriteBytes};
 
 use tameike_core::{Attr, FileKind};
 
-/// A file of a view, as its door numbers it; 1 is the root.
+/// A file of a view, as its frontend numbers it; 1 is the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileNumber(pub u64);
 

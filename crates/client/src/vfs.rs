@@ -9,7 +9,7 @@ pub use crate::types::{
     gives_rights, without_rights,
 };
 
-use crate::data::{Lendable, Located};
+use crate::data::{Grantable, Located};
 use crate::locks::FileLocks;
 use std::future::Future;
 use std::ops::Range;
@@ -59,7 +59,7 @@ pub trait Names: Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
     /// Adds the names whose leases this node holds to a table that programs read by themselves. Returns whether the view has such
     /// leases.
-    fn show_names(&self, _names: Arc<dyn ShownNames>) -> bool {
+    fn set_shared_names(&self, _names: Arc<dyn SharedNames>) -> bool {
         false
     }
     /// Allows a file's name in that table: a program has looked it up.
@@ -67,7 +67,7 @@ pub trait Names: Send + Sync + 'static {
 }
 
 /// A table of names that programs look up without a request. The view calls it under a lock: it neither blocks nor calls back.
-pub trait ShownNames: Send + Sync {
+pub trait SharedNames: Send + Sync {
     /// Whether any program reads the table.
     fn is_used(&self) -> bool;
     /// Adds a file under its name in a directory until that time of the monotonic clock, or until it is hidden. Returns whether the
@@ -80,7 +80,7 @@ pub trait ShownNames: Send + Sync {
 /// Inodes, by their numbers.
 pub trait Inodes: Send + Sync + 'static {
     /// Counts one more lookup of a file whose number the caller has. The file may have lost all its names.
-    fn find_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
+    fn lookup_again(&self, file: FileNumber) -> impl Future<Output = Result<Found>> + Send;
     /// Takes back `count` lookups.
     fn forget(&self, file: FileNumber, count: u64);
     /// Returns the attributes.
@@ -141,7 +141,7 @@ pub trait OpenFiles: Send + Sync + 'static {
     /// As [`OpenFiles::flush`], and makes all writes durable.
     fn fsync(&self, handle: HandleNumber) -> impl Future<Output = Result<()>> + Send;
     /// Whether this node has no write to the file in flight while other nodes may have: then an fsync only serves to see their writes.
-    fn awaits_others(&self, _handle: HandleNumber) -> bool {
+    fn only_awaits_others(&self, _handle: HandleNumber) -> bool {
         false
     }
     /// Returns the size as this node sees it, its own writes included.
@@ -161,7 +161,7 @@ pub trait Content: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ReadBytes>> + Send;
     /// Returns the location of these bytes on a device that programs of this host can read, if the view knows it: such a read replaces
     /// [`Content::read`].
-    fn place(
+    fn locate(
         &self,
         handle: HandleNumber,
         offset: u64,
@@ -170,12 +170,12 @@ pub trait Content: Send + Sync + 'static {
         let _ = (handle, offset, length);
         async { Ok(None) }
     }
-    /// Drops a stale location that [`Content::place`] has returned.
-    fn misplaced(&self, handle: HandleNumber, offset: u64) {
+    /// Drops a stale location that [`Content::locate`] has returned.
+    fn drop_location(&self, handle: HandleNumber, offset: u64) {
         let _ = (handle, offset);
     }
     /// Returns what programs of this node can be granted of an open file: nothing where the file is not in frames.
-    fn lendable(&self, _handle: HandleNumber) -> Option<Lendable> {
+    fn grantable(&self, _handle: HandleNumber) -> Option<Grantable> {
         None
     }
     /// Writes as much of `data`, from its start, as needs no wait, and returns the number of bytes. The caller passes the rest to
@@ -252,7 +252,7 @@ pub trait KernelPages: Send + Sync + 'static {
     /// The kernel has dropped the file's attributes, and its pages that are older than this.
     fn pages_dropped(&self, _handle: HandleNumber, _generation: Generation) {}
     /// A write has bypassed the kernel's pages: the next open drops them.
-    fn pages_passed(&self, _handle: HandleNumber) {}
+    fn mark_pages_stale(&self, _handle: HandleNumber) {}
     /// Whether no such write was made since the handle was opened.
     fn keeps_pages(&self, _handle: HandleNumber) -> bool {
         true

@@ -171,7 +171,7 @@ impl Fresh {
 
 /// Copies an entry with its version.
 fn copy(container: &Container, entry: &IndexEntry, writer: &mut IndexedWriter<'_>) -> Result<()> {
-    if container.outside_of(entry)?.is_some() {
+    if container.external_identity(entry)?.is_some() {
         // External content stays in its file.
         return writer.put(&entry.path, entry.version, container.node(entry)?);
     }

@@ -140,7 +140,7 @@ impl SharedFile for Memory {
     fn forget_pages(&self) -> Result<()> {
         Ok(())
     }
-    fn look_anew(&self) -> Result<()> {
+    fn revalidate(&self) -> Result<()> {
         Ok(())
     }
     fn change(&self, _: &AttrChange) -> Result<()> {

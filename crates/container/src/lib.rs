@@ -49,8 +49,8 @@ pub use tally::Tally;
 pub use tree::create::Keeps;
 pub use verify::{Verified, verify};
 pub use writer::claim::{FIRST_OF_HOSTS, WriterId};
-pub use writer::write_behind::Given;
-pub use writer::{LaneWriter, Put, UnsafePart};
+pub use writer::write_behind::HandedOverBlock;
+pub use writer::{LaneWriter, Put, UnsyncedRecords};
 
 /// Maximum number of subfiles into which one process writes content in parallel: file systems serve several files faster than one.
 pub const STREAMS: usize = 4;

@@ -239,7 +239,7 @@ impl SharedFile for OpenFile {
         Ok(())
     }
 
-    fn look_anew(&self) -> Result<()> {
+    fn revalidate(&self) -> Result<()> {
         Ok(())
     }
 

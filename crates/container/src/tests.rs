@@ -516,7 +516,7 @@ fn records_handed_to_a_caller_are_written_after_the_callers_write() {
     let third = at(&mut writer, b"third");
     given.write();
     // Waiting for one record writes all before it.
-    writer.hand_over(writer.lane(), third).expect("written");
+    writer.make_readable(writer.lane(), third).expect("written");
     assert!(writer.has_written(second) && writer.has_written(third));
     assert!(writer.begin_write().expect("all was written").is_none());
     let container = Container::open(bed.fs()).expect("it opens");

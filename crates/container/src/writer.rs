@@ -7,7 +7,7 @@ mod sync;
 pub mod write_behind;
 mod written;
 
-pub use sync::UnsafePart;
+pub use sync::UnsyncedRecords;
 
 use crate::display::shown;
 use crate::format::codec::{Codec, Packer};
@@ -233,7 +233,7 @@ impl LaneWriter {
     }
 
     /// Returns false if a piece was put by this writer and is not durable yet.
-    pub fn is_safe(&self, piece: &Extent) -> bool {
+    pub fn is_durable(&self, piece: &Extent) -> bool {
         let durable_end = match self.lane == piece.lane {
             true => Some(self.durable_end),
             false => self
@@ -341,7 +341,7 @@ impl LaneWriter {
     ///
     /// # Errors
     /// Errors of the file system; nothing was put then.
-    pub fn make_room(&mut self, size: usize) -> Result<()> {
+    pub fn reserve(&mut self, size: usize) -> Result<()> {
         if self.is_due() || self.pending.len() + size > self.portion() {
             self.give_pending()?;
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tameike_container::format::external;
-use tameike_container::format::external::{Identity, Place};
+use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::{
     Brief, Codec, Container, Content, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node,
     Superblock, WriterId, Xattr,
@@ -114,12 +114,12 @@ fn containers_of_format_1_are_read() {
 }
 
 /// Packed files with content in the container, external content, and lost or promoted external content.
-const PACKED: [(&[u8], u64, Place); 5] = [
-    (b"arrived", 1, Place::Leaving),
-    (b"inside", 2, Place::Inside),
-    (b"leaving", 3, Place::Leaving),
-    (b"lost", 4, Place::Outside),
-    (b"outside", 0xfedc_ba98_7654_3210, Place::Outside),
+const PACKED: [(&[u8], u64, ContentLocation); 5] = [
+    (b"arrived", 1, ContentLocation::Promotable),
+    (b"inside", 2, ContentLocation::Internal),
+    (b"leaving", 3, ContentLocation::Promotable),
+    (b"lost", 4, ContentLocation::External),
+    (b"outside", 0xfedc_ba98_7654_3210, ContentLocation::External),
 ];
 
 /// Writes packed files, some larger than a block.
@@ -132,7 +132,7 @@ fn write_packed(dir: &Path) {
     for (path, number, place) in PACKED {
         let ctime = Timestamp { seconds: 1_700_000_002, nanoseconds: 7 };
         let target = Identity { number, ctime, place }.encode();
-        let content = if place == Place::Inside { bytes(300) } else { Vec::new() };
+        let content = if place == ContentLocation::Internal { bytes(300) } else { Vec::new() };
         writer.put(path, 1, Node { target, ..node(FileKind::File) }, &content).expect("put");
     }
     writer.finish().expect("finished");
@@ -146,7 +146,7 @@ fn write_packed(dir: &Path) {
 fn external_content_of_format_1_is_read() {
     let dir = golden("container-1-packed");
     let container = Container::open(tree(&dir)).expect("it opens");
-    assert_eq!((container.damage(), container.count_outside()), (&[][..], 2));
+    assert_eq!((container.damage(), container.count_external()), (&[][..], 2));
     for (name, size) in [("inside", 300), ("leaving", 10_000), ("outside", 300_000)] {
         let entry = container.find(name.as_bytes()).expect("whole").expect("there");
         let mut file = container.open_entry(&entry).expect("it opens");

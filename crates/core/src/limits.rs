@@ -25,10 +25,10 @@ pub const TREE_PATH_SIZE_MAX: usize = 4 * PATH_SIZE_MAX;
 pub const XATTR_SIZE_MAX: usize = 64 << 10;
 /// Number of entries beyond which a directory is sharded. One node serves and lists that many well; GIGA+ (Patil and
 /// Gibson, FAST 2011) splits directories at the same number.
-pub const NARROW_ENTRIES_MAX: u64 = 8000;
+pub const UNSHARDED_ENTRIES_MAX: u64 = 8000;
 /// Number of subdirectories of one directory whose entries stay on the node that created them: one per rank of a
 /// current node. The entries of further ones are distributed over all nodes.
-pub const NEAR_DIRECTORIES_MAX: u32 = 64;
+pub const LOCAL_SUBDIRECTORIES_MAX: u32 = 64;
 /// Number of (directory, node) pairs for which a home counts these. Beyond it, all counts restart.
 pub const DIRECTORY_MAKERS_MAX: usize = 1 << 14;
 /// Largest number of entries in a reply to a directory read.
@@ -53,17 +53,17 @@ pub const HELD_NAMES_MAX: usize = 1 << 14;
 pub const DIRECTORY_LIFETIME: Duration = Duration::from_millis(100);
 /// Time after a home's reply for which a directory may still be cached: twice its lifetime, plus as much for the delay
 /// of the reply.
-pub const DIRECTORY_SIGHT: Duration = Duration::from_millis(400);
+pub const DIRECTORY_CACHE_TIME: Duration = Duration::from_millis(400);
 /// Largest number of files whose holders one home knows.
 pub const HELD_FILES_MAX: usize = 1 << 14;
 /// Largest number of holders of a file that its home knows; of more nodes, a sample.
 pub const HOLDERS_KEPT_MAX: usize = 32;
 /// Number of holders in a reply to an open.
-pub const HOLDERS_TOLD_MAX: usize = 8;
+pub const HOLDERS_SENT_MAX: usize = 8;
 /// Time limit for a holder's reply. It is short, since the homes have the bytes as well.
-pub const HOLDER_PATIENCE: Duration = Duration::from_millis(500);
+pub const HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Largest number of reports about holders in one message.
-pub const HOLDERS_ASKED_MAX: usize = 64;
+pub const HOLDER_REPORTS_MAX: usize = 64;
 /// Largest number of locks of one file, held and waiting, by all programs.
 pub const LOCKS_PER_FILE_MAX: usize = 1 << 14;
 /// Number of extents of one unit beyond which it is rewritten as one.
@@ -71,7 +71,7 @@ pub const PIECES_MAX: usize = 64;
 
 const _: () = assert!(UNIT_SIZE.is_multiple_of(BLOCK_SIZE));
 const _: () = assert!(UNIT_SIZE.is_power_of_two() && UNIT_SIZE <= u32::MAX as usize);
-const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_SIGHT.as_millis());
+const _: () = assert!(2 * DIRECTORY_LIFETIME.as_millis() < DIRECTORY_CACHE_TIME.as_millis());
 const _: () = assert!(SLOT_COUNT.is_power_of_two());
 const _: () = assert!(NODES_MAX.is_power_of_two() && NODES_MAX <= 1 << 14);
 const _: () = assert!(INLINE_SIZE_MAX <= UNIT_SIZE);

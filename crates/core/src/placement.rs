@@ -142,10 +142,10 @@ impl Cluster {
     }
 
     /// The slot of an entry of `dir`.
-    pub fn entry_slot(&self, dir: InodeId, offset: DirOffset, wide: bool) -> Slot {
+    pub fn entry_slot(&self, dir: InodeId, offset: DirOffset, sharded: bool) -> Slot {
         if dir.pinned_node().is_some() {
             dir.slot()
-        } else if wide {
+        } else if sharded {
             offset.slot()
         } else {
             dir.children_slot()
@@ -153,8 +153,8 @@ impl Cluster {
     }
 
     /// The node that has an entry of `dir`.
-    pub fn entry_home(&self, dir: InodeId, offset: DirOffset, wide: bool) -> NodeId {
-        dir.pinned_node().unwrap_or_else(|| self.slot_home(self.entry_slot(dir, offset, wide)))
+    pub fn entry_home(&self, dir: InodeId, offset: DirOffset, sharded: bool) -> NodeId {
+        dir.pinned_node().unwrap_or_else(|| self.slot_home(self.entry_slot(dir, offset, sharded)))
     }
 
     /// The burst-buffer node that serves `node`: itself, else one of its group, else any.

@@ -263,7 +263,7 @@ fn a_peer_fails_and_restarts(network: &dyn Network) {
     assert_eq!(b.next().body, b"one");
     a.expect_event(PeerEvent::Up);
     network.kill(B);
-    a.expect_event(PeerEvent::Dead);
+    a.expect_event(PeerEvent::Failed);
     let fault = wait(&runtime, a.fabric.send(B, Lane::Request, b"two".to_vec(), None));
     let fault = fault.expect_err("b has failed");
     assert_eq!(fault.errno, Errno::EHOSTDOWN);

@@ -10,21 +10,21 @@ pub mod fuzz;
 mod grant;
 mod layer;
 pub mod ofi;
-mod patience;
 pub mod rpc;
 pub mod simulated;
 pub mod socket;
+mod time_limit;
 
 #[cfg(test)]
 mod conformance;
 
 pub use layer::FabricLayer;
-pub use patience::Patience;
+pub use time_limit::TimeLimitedCalls;
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_core::wire::call::Place;
+use tameike_core::wire::call::ExtentLocation;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{NodeId, Result};
 use tameike_io::disk::HostDevice;
@@ -72,7 +72,7 @@ pub enum PeerEvent {
     /// The peer was silent for the peer time limit; it may come back.
     Unreachable,
     /// The peer's process has exited: it refuses or resets connections.
-    Dead,
+    Failed,
 }
 
 /// Receives messages and events from a fabric. Called on the fabric's own thread; must not block.
@@ -185,7 +185,7 @@ pub enum Target {
     /// In this frame.
     Frame(Frame),
     /// In any frame, or as a location on the device.
-    AnyOrPlace,
+    AnyOrLocation,
 }
 
 impl From<Option<Frame>> for Target {
@@ -200,8 +200,8 @@ pub enum Carried {
     Nothing,
     /// The bytes.
     Payload(Payload),
-    /// The location of the bytes on the device; only for [`Target::AnyOrPlace`].
-    Place(Place),
+    /// The location of the bytes on the device; only for [`Target::AnyOrLocation`].
+    Location(ExtentLocation),
 }
 
 impl Carried {
@@ -210,7 +210,7 @@ impl Carried {
         match self {
             Self::Nothing => 0,
             Self::Payload(payload) => payload.len() as u64,
-            Self::Place(place) => place.runs.iter().map(|run| u64::from(run.length)).sum(),
+            Self::Location(place) => place.runs.iter().map(|run| u64::from(run.length)).sum(),
         }
     }
 
@@ -218,7 +218,7 @@ impl Carried {
     pub fn payload(self) -> Option<Payload> {
         match self {
             Self::Payload(payload) => Some(payload),
-            Self::Nothing | Self::Place(_) => None,
+            Self::Nothing | Self::Location(_) => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use tameike_container::format::external;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PACKED_BYTES_MAX;
 use tameike_core::{Errno, Fault, FaultKind, Result, Timestamp};
-use tameike_io::shared::{SharedFile, SharedFs, anew, join, split};
+use tameike_io::shared::{SharedFile, SharedFs, join, retry_revalidated, split};
 
 /// Opens the directory of a container.
 pub type OpenContainer = Box<dyn Fn() -> Result<ContainerDir> + Send + Sync>;
@@ -48,8 +48,8 @@ impl ExternalDir {
         if let Some(opened) = self.opened.get() {
             return Ok(&**opened);
         }
-        plain.look_anew(CONTAINER);
-        let ContainerDir { fs, why_not_own } = anew(plain, CONTAINER, || (self.open)())?;
+        plain.revalidate(CONTAINER);
+        let ContainerDir { fs, why_not_own } = retry_revalidated(plain, CONTAINER, || (self.open)())?;
         match why_not_own.filter(|_| !self.may_share) {
             Some(why) => Err(Fault::new(Errno::EPERM, why)),
             None => Ok(&**self.opened.get_or_init(|| fs)),
@@ -59,7 +59,7 @@ impl ExternalDir {
 
 /// The path of an external file in the shared directory, for renames only: the directory may have been replaced, so that nothing is opened
 /// by this path.
-pub(crate) fn outside_path(number: u64) -> Vec<u8> {
+pub(crate) fn external_path(number: u64) -> Vec<u8> {
     join(CONTAINER, &external::name(number))
 }
 

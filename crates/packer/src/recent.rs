@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
-use tameike_io::shared::with_those_above;
+use tameike_io::shared::self_and_ancestors;
 
 /// Paths in one table.
 const PATHS_MAX: usize = 16 << 10;
@@ -101,12 +101,12 @@ impl NameChanges {
     /// Whether something may have been created at a path since a lookup in flight; or since the lookup at `since`.
     pub fn may_have(&self, path: &[u8], since: Option<Duration>, now: Duration) -> bool {
         let comes = |above: &[u8]| self.moved.may_have(above, since, now);
-        self.made.may_have(path, since, now) || with_those_above(path).any(comes)
+        self.made.may_have(path, since, now) || self_and_ancestors(path).any(comes)
     }
 
     /// Whether a directory above a path may have been removed since a lookup in flight.
     pub fn may_lack_dir_of(&self, path: &[u8], now: Duration) -> bool {
-        with_those_above(path).skip(1).any(|above| self.gone.may_have(above, None, now))
+        self_and_ancestors(path).skip(1).any(|above| self.gone.may_have(above, None, now))
     }
 }
 

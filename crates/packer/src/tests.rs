@@ -301,11 +301,13 @@ fn a_repeated_lookup_does_not_allow_to_replace_a_newer_file() {
     let bed = Bed::new();
     bed.make_plain(b"new").expect("made");
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
-    let Ok(PackReply::Look(since)) = bed.packer.serve(made(b"new", None)) else { panic!("not told to look") };
+    let Ok(PackReply::LookupFirst(since)) = bed.packer.serve(made(b"new", None)) else {
+        panic!("not told to look")
+    };
     // It looks up again, and finds nothing. Another node creates something.
     bed.make_plain(b"new").expect("made");
     let told = bed.packer.serve(made(b"new", Some(since)));
-    assert!(matches!(told, Ok(PackReply::Look(again)) if again > since), "{told:?}");
+    assert!(matches!(told, Ok(PackReply::LookupFirst(again)) if again > since), "{told:?}");
     assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST));
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
     drop(bed.one.create(b"new", 0o644).expect("made"));

@@ -213,21 +213,21 @@ impl FrameTable {
 
     /// Returns a key, and revokes everything granted under it.
     pub fn close(&self, key: FileKey) {
-        self.recall_all(key);
+        self.revoke_all(key);
         self.keys.lock().free.push((key.get() % FILES_MAX as u64) as u16);
     }
 
     /// Revokes all frames of a file, and its end.
-    pub fn recall_all(&self, key: FileKey) {
+    pub fn revoke_all(&self, key: FileKey) {
         let file = File::of(key);
         self.memory.long(file.end()).store(0, Ordering::Relaxed);
         self.memory.long(file.epoch()).fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Publishes the end of a file, after a request for it. The owner of the file calls this and [`Self::recall_end`], the latter before the
+    /// Publishes the end of a file, after a request for it. The owner of the file calls this and [`Self::withdraw_end`], the latter before the
     /// size changes.
-    pub fn tell_end(&self, key: FileKey, size: u64) {
+    pub fn publish_end(&self, key: FileKey, size: u64) {
         let file = File::of(key);
         self.memory.long(file.key()).store(key.get(), Ordering::Relaxed);
         self.memory.long(file.time()).store(now(), Ordering::Relaxed);
@@ -235,14 +235,14 @@ impl FrameTable {
     }
 
     /// Withdraws the end of a file.
-    pub fn recall_end(&self, key: FileKey) {
+    pub fn withdraw_end(&self, key: FileKey) {
         self.memory.long(File::of(key).end()).store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Grants a frame, which holds these bytes of a unit. The owner of the frame calls this, [`Self::renew`] and [`Self::recall`].
-    pub fn lend(&self, frame: u32, key: FileKey, unit: u64, bytes: &Range<u32>) {
-        self.recall(frame);
+    /// Grants a frame, which holds these bytes of a unit. The owner of the frame calls this, [`Self::renew`] and [`Self::revoke`].
+    pub fn grant(&self, frame: u32, key: FileKey, unit: u64, bytes: &Range<u32>) {
+        self.revoke(frame);
         let record = self.layout.record(frame);
         let epoch = self.memory.long(File::of(key).epoch()).load(Ordering::Relaxed);
         let words = [
@@ -266,7 +266,7 @@ impl FrameTable {
     }
 
     /// Revokes a frame. Changes after the call are not taken for what it held.
-    pub fn recall(&self, frame: u32) {
+    pub fn revoke(&self, frame: u32) {
         let version = self.version(frame);
         let now = version.load(Ordering::Relaxed);
         if is_granted(now) {

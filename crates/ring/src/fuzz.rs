@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT, PATH_SIZE_MAX, UNIT_SIZE};
 use tameike_core::wire::call::Run;
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::unit::UnitLocation;
 
 /// Decodes words; missing ones are 0.
 fn words<const COUNT: usize>(bytes: &[u8]) -> [u64; COUNT] {
@@ -78,7 +78,7 @@ pub fn request_seeds() -> Vec<(&'static str, Vec<u8>)> {
                 handle: 5,
                 offset: 1 << 40,
                 size: WINDOW_SIZE as u32,
-                takes: Takes { lent: true, placed: true, misplaced: false },
+                takes: Takes { lent: true, placed: true, stale: false },
             },
         ),
         ("write", Request::Write { handle: 5, offset: 4096, size: 100 }),
@@ -121,7 +121,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
 /// Encoded locations, after the numbers of their bytes.
 pub fn placed_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let halves = [1 << 30, 1 << 20].map(|at| Run { at, length: UNIT_SIZE as u32 / 2 });
-    let place = UnitPlace { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT], time: 300 };
+    let place = UnitLocation { runs: halves.into(), sums: vec![7; 4 * BLOCKS_PER_UNIT], time: 300 };
     let seed = |range: &Range<u32>| {
         let bytes = encode(1, &place, range).expect("two parts");
         [&(range.len() as u32).to_ne_bytes()[..], &bytes].concat()

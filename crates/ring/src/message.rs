@@ -49,7 +49,7 @@ pub struct Takes {
     /// [`Reply::Placed`].
     pub placed: bool,
     /// The last [`Reply::Placed`] was stale: the agent must forget that location.
-    pub misplaced: bool,
+    pub stale: bool,
 }
 
 /// A request. Handles are numbers from [`Reply::Opened`] to the same process.
@@ -222,11 +222,11 @@ impl Path {
 
 impl Takes {
     fn word(self) -> u64 {
-        u64::from(self.lent) | u64::from(self.placed) << 1 | u64::from(self.misplaced) << 2
+        u64::from(self.lent) | u64::from(self.placed) << 1 | u64::from(self.stale) << 2
     }
 
     fn decode(word: u64) -> Option<Self> {
-        (word < 8).then_some(Self { lent: word & 1 == 1, placed: word & 2 == 2, misplaced: word & 4 == 4 })
+        (word < 8).then_some(Self { lent: word & 1 == 1, placed: word & 2 == 2, stale: word & 4 == 4 })
     }
 }
 

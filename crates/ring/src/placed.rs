@@ -15,7 +15,7 @@
 use std::ops::Range;
 use tameike_core::limits::{BLOCK_SIZE, BLOCKS_PER_UNIT};
 use tameike_core::wire::call::Run;
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::unit::UnitLocation;
 
 /// Maximum number of devices that a program gets.
 pub(crate) const DEVICES_MAX: usize = 16;
@@ -46,7 +46,7 @@ pub(crate) struct Placed<'a> {
 }
 
 /// Encodes the location of `range` of a unit; `None` if it has too many parts.
-pub(crate) fn encode(device: usize, place: &UnitPlace, range: &Range<u32>) -> Option<PlacedBytes> {
+pub(crate) fn encode(device: usize, place: &UnitLocation, range: &Range<u32>) -> Option<PlacedBytes> {
     let (mut bytes, mut parts) = ([0; PLACED_SIZE], 0);
     for run in place.runs_of(range) {
         let part = bytes[PARTS..SUMS].chunks_exact_mut(PART_SIZE).nth(parts)?;
@@ -108,7 +108,7 @@ mod tests {
     use tameike_core::limits::UNIT_SIZE;
 
     /// A unit in a number of parts; the checksum of a block is its number.
-    fn unit(parts: u32) -> UnitPlace {
+    fn unit(parts: u32) -> UnitLocation {
         let blocks = BLOCKS_PER_UNIT as u32;
         let starts: Vec<u32> = (0..parts).map(|part| part * blocks / parts).chain([blocks]).collect();
         let block = BLOCK_SIZE as u32;
@@ -117,7 +117,7 @@ mod tests {
             length: (ends[1] - ends[0]) * block,
         });
         let sums = (0..blocks).flat_map(u32::to_le_bytes).collect();
-        UnitPlace { runs: runs.collect(), sums, time: 1 << 40 }
+        UnitLocation { runs: runs.collect(), sums, time: 1 << 40 }
     }
 
     proptest! {

@@ -40,7 +40,7 @@ pub(crate) fn sync(file: &dyn SharedFile) -> Result<()> {
 /// The errors of the file system.
 pub(crate) fn learn_size(file: &dyn SharedFile, seen: &FileStat, expected: u64) -> Result<u64> {
     if seen.size < expected {
-        file.look_anew()?;
+        file.revalidate()?;
         return Ok(file.stat()?.size);
     }
     Ok(seen.size)

@@ -5,7 +5,7 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use tameike_core::limits::{HELD_FILES_MAX, HOLDERS_KEPT_MAX, HOLDERS_TOLD_MAX};
+use tameike_core::limits::{HELD_FILES_MAX, HOLDERS_KEPT_MAX, HOLDERS_SENT_MAX};
 use tameike_core::wire::admin::FileHolders;
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::{Generation, InodeId, NodeId};
@@ -46,7 +46,7 @@ impl CacheTable {
         Self { is_unused: true, ..Self::default() }
     }
 
-    /// A node opens a file of this generation. Returns other nodes that may hold it, at most [`HOLDERS_TOLD_MAX`], those with the fewest
+    /// A node opens a file of this generation. Returns other nodes that may hold it, at most [`HOLDERS_SENT_MAX`], those with the fewest
     /// misses first. The node becomes a holder.
     pub fn opened(&self, inode: InodeId, generation: Generation, by: NodeId) -> Vec<Holder> {
         if self.is_unused {
@@ -148,7 +148,7 @@ impl File {
         let count = self.holders.len();
         let mut told = Vec::new();
         for _ in 0..count {
-            if told.len() == HOLDERS_TOLD_MAX {
+            if told.len() == HOLDERS_SENT_MAX {
                 break;
             }
             let holder = self.holders[self.told % count];
@@ -247,13 +247,13 @@ mod tests {
         let mut told = BTreeMap::<u32, u32>::new();
         for node in 0..1000 {
             let some = table.opened(FILE, FIRST, NodeId(node));
-            assert!(some.len() == HOLDERS_TOLD_MAX.min(node as usize), "{node}: {}", some.len());
+            assert!(some.len() == HOLDERS_SENT_MAX.min(node as usize), "{node}: {}", some.len());
             nodes(&some).into_iter().for_each(|node| *told.entry(node).or_default() += 1);
         }
         assert_eq!(table.files.lock().recent[&FILE].holders.len(), HOLDERS_KEPT_MAX);
         assert!(told.len() > 950, "many share the load: {}", told.len());
         let most = told.values().max().copied().unwrap_or(0);
-        assert!(most <= 3 * HOLDERS_TOLD_MAX as u32, "none is told much oftener than the others: {most}");
+        assert!(most <= 3 * HOLDERS_SENT_MAX as u32, "none is told much oftener than the others: {most}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tameike_container::session::{LookAgain, Openness, Session, SessionOptions};
+use tameike_container::session::{Permissions, Refresh, Session, SessionOptions};
 use tameike_container::{Codec, Superblock};
 use tameike_core::spool::protocol::{
     CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
@@ -285,7 +285,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         rank: None,
         is_collective: false,
         create: true,
-        openness: Openness::Private,
+        openness: Permissions::Private,
         is_read_only: false,
         block_size: Some(block_size),
         subfiles: None,
@@ -294,7 +294,7 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         umask: 0,
         uid: user(),
         gid: tameike_io::os::process::group(),
-        look_again: LookAgain::Asked,
+        look_again: Refresh::OnRequest,
     };
     Session::open(container.clone(), options)
 }

@@ -12,7 +12,7 @@ use tameike_agent::control::{
     CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
 };
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
-use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader, Run};
+use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run};
 use tameike_core::wire::codec;
 use tameike_core::wire::endpoint::{Endpoint, TOKEN_SIZE};
 use tameike_core::wire::meta::{Command, EntryName, NewInode};
@@ -72,7 +72,7 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
 fn messages() -> Vec<Seed> {
     let id = CallId { epoch: 300, slot: 2, sequence: 5 };
     let request = encoded(&RequestHeader { id, source: Some((7, 128)), target: None, places: true });
-    let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
+    let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
     let reply = encoded(&ReplyHeader { id, carriage: Carriage::Placed(place) });
     let mut seeds = Vec::new();
     for (test, kind, before) in GOLDEN {
@@ -89,7 +89,7 @@ fn created(dir: InodeId, name: &str, kind: FileKind, birth: u64) -> LogCommand {
     let symlink = if kind == FileKind::Symlink { b"to".to_vec() } else { Vec::new() };
     let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
     let entry = EntryName { dir, name: name.as_bytes().to_vec() };
-    let command = Command::Create { entry, new, exclusive: true, opener: None, wide: false, now: NOW };
+    let command = Command::Create { entry, new, exclusive: true, opener: None, sharded: false, now: NOW };
     LogCommand::Wire { command, birth: 1 << 32 | birth, held: Vec::new() }
 }
 

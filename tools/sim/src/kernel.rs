@@ -250,9 +250,9 @@ async fn on_handle<V: Vfs>(vfs: &Arc<V>, caller: &Caller, op: &Op, open: HandleN
             changed?;
         }
         Op::Fsync { .. } => {
-            let awaits_others = vfs.awaits_others(open);
+            let only_awaits_others = vfs.only_awaits_others(open);
             vfs.fsync(open).await?;
-            if awaits_others && let Some(generation) = vfs.revalidate(open).await? {
+            if only_awaits_others && let Some(generation) = vfs.revalidate(open).await? {
                 caller.kernel.drop_stale(&**vfs, open, generation);
             }
         }

@@ -140,7 +140,7 @@ async fn truncate<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened
     match vfs.setattr(file, AttrChange { size: Some(0), ..AttrChange::default() }).await {
         Ok(_) => Ok(Opened { keep_cache: false, ..opened }),
         Err(fault) => {
-            vfs.pages_passed(opened.handle);
+            vfs.mark_pages_stale(opened.handle);
             lock_calls::release(&**vfs, opened.handle).await;
             Err(fault)
         }
@@ -150,7 +150,7 @@ async fn truncate<V: Vfs>(vfs: &Arc<V>, file: FileNumber, mode: OpenMode, opened
 async fn abandon<V: Vfs>(vfs: &Arc<V>, step: Option<Step>) {
     if let Some(Step::Open(_, _, opened)) = step {
         // Without a reply to an open, the kernel keeps the pages that it has.
-        vfs.pages_passed(opened.handle);
+        vfs.mark_pages_stale(opened.handle);
         lock_calls::release(&**vfs, opened.handle).await;
     }
 }

@@ -23,7 +23,7 @@ impl<V: Vfs> FuseFrontend<V> {
         self.tasks.spawn(async move {
             let changes = arbiter.changes();
             let found = match arbiter.handed_over(dir, &name) {
-                Some(handed) => vfs.find_again(handed).await,
+                Some(handed) => vfs.lookup_again(handed).await,
                 None => open_ahead.lookup(&vfs, thread, (dir, &name)).await,
             };
             if let Ok(found) = &found {
@@ -136,15 +136,15 @@ async fn admitted<V: Vfs>(
 ) -> Result<Opened> {
     match arbiter.kernel_opens(file).await {
         Ok(()) => {
-            if let Some(lendable) = vfs.lendable(opened.handle) {
-                lendable.recall();
+            if let Some(grantable) = vfs.grantable(opened.handle) {
+                grantable.revoke();
             }
             arbiter.opened(file, opened.gives_rights, changes);
             Ok(arbiter.kernel().opened(vfs, file, mode, opened))
         }
         Err(fault) => {
             // Without a reply to an open, the kernel keeps the pages that it has.
-            vfs.pages_passed(opened.handle);
+            vfs.mark_pages_stale(opened.handle);
             lock_calls::release(vfs, opened.handle).await;
             Err(fault)
         }

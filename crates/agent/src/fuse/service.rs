@@ -191,9 +191,9 @@ impl<V: Vfs> FuseFrontend<V> {
     fn fsync(&self, file: FileNumber, open: HandleNumber, reply: Reply) {
         let kernel = self.kernel_cache();
         self.run(reply, move |vfs| async move {
-            let awaits_others = vfs.awaits_others(open);
+            let only_awaits_others = vfs.only_awaits_others(open);
             vfs.fsync(open).await?;
-            if awaits_others {
+            if only_awaits_others {
                 let stale = vfs.revalidate(open).await?;
                 kernel.drop_stale(&vfs, file, open, stale).await?;
             }

@@ -6,14 +6,14 @@
 use futures_util::FutureExt;
 use std::sync::Arc;
 use tameike_io::Runtime;
-use tameike_io::os::lending::Lender;
+use tameike_io::os::inline_blocking::InlineSpawner;
 use tameike_server::cache::Activity;
 
 /// Runs the requests of one frontend. Their futures take kilobytes: an `async` block around one would hold it twice (before its
 /// first poll and after), and copy it.
 pub struct Tasks {
     runtime: Runtime,
-    lender: Lender,
+    lender: InlineSpawner,
     activity: Option<Arc<Activity>>,
 }
 
@@ -21,7 +21,7 @@ impl Tasks {
     /// Requests count as foreground requests in `activity`, if given. Their calls may block at most `blocked_max` threads of the
     /// frontend at the same time.
     pub fn new(runtime: Runtime, activity: Option<Arc<Activity>>, blocked_max: usize) -> Self {
-        let lender = Lender::new(runtime.clone(), blocked_max);
+        let lender = InlineSpawner::new(runtime.clone(), blocked_max);
         Self { runtime, lender, activity }
     }
 
@@ -30,7 +30,7 @@ impl Tasks {
         &self.runtime
     }
 
-    /// Runs a request to its end; see [`Lender::spawn`].
+    /// Runs a request to its end; see [`InlineSpawner::spawn`].
     pub fn spawn(&self, request: impl Future<Output = ()> + Send + 'static) {
         let foreground = self.activity.as_ref().map(Activity::begin);
         self.lender.spawn(request.map(move |()| drop(foreground)));
@@ -42,7 +42,7 @@ impl Tasks {
         self.runtime.spawn(request.map(move |()| drop(foreground)));
     }
 
-    /// Runs a request that blocks this thread; see [`Lender::wait`].
+    /// Runs a request that blocks this thread; see [`InlineSpawner::wait`].
     pub fn wait<T>(&self, request: impl FnOnce() -> T) -> T {
         let _foreground = self.activity.as_ref().map(Activity::begin);
         self.lender.wait(request)

@@ -67,7 +67,7 @@ impl<V: Vfs> FuseFrontend<V> {
             // Pages that are written back are up to date, and dropping them would wait for this reply.
             let is_direct = !flags.writes_back && kernel.is_direct(file, handle);
             if is_direct {
-                vfs.pages_passed(handle);
+                vfs.mark_pages_stale(handle);
             }
             if !is_direct || written.is_err() || !kernel.is_used(file) {
                 return answer_write(reply, size, written);

@@ -3,7 +3,9 @@
 use super::{Meter, bytes};
 use futures_util::future::{join_all, try_join, try_join_all};
 use std::time::Duration;
-use tameike_core::wire::measure::{Exchange, ExchangeReply, HalfTrips, Order, Outcome, Quantity, Repetition};
+use tameike_core::wire::measure::{
+    Exchange, ExchangeReply, OneWayLatency, Order, Outcome, Quantity, Repetition,
+};
 use tameike_core::{Errno, Fault, Result};
 use tameike_fabric::GrantId;
 use tameike_io::{Frame, Payload};
@@ -32,11 +34,11 @@ pub(super) async fn measure(meter: &Meter, order: &Order) -> Result<Outcome> {
     Ok(Outcome { quantity, size, window, repetitions, half_trips: percentiles(run.latencies_ns) })
 }
 
-fn percentiles(mut latencies_ns: Vec<u64>) -> Option<HalfTrips> {
+fn percentiles(mut latencies_ns: Vec<u64>) -> Option<OneWayLatency> {
     latencies_ns.sort_unstable();
     let last = latencies_ns.len().checked_sub(1)?;
     let of = |share: usize| latencies_ns[last * share / 100];
-    Some(HalfTrips { median: of(50), p90: of(90), p99: of(99), longest: latencies_ns[last] })
+    Some(OneWayLatency { median: of(50), p90: of(90), p99: of(99), longest: latencies_ns[last] })
 }
 
 struct Run<'a> {

@@ -58,11 +58,11 @@ impl<V: Vfs> RingView<V> {
                 Ok(in_flight) => in_flight,
                 Err(refusal) => return asked.answer(&reply_of(Err(refusal))),
             };
-            if takes.misplaced {
-                view.vfs.misplaced(open.handle, offset);
+            if takes.stale {
+                view.vfs.drop_location(open.handle, offset);
             }
             let located = async {
-                if takes.placed { view.vfs.place(open.handle, offset, size).await } else { Ok(None) }
+                if takes.placed { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
             };
             let asked = match located.await {
                 Ok(Some(Located { device, place, range })) => {
@@ -76,8 +76,8 @@ impl<V: Vfs> RingView<V> {
             };
             match view.vfs.read(open.handle, offset, size).await {
                 Ok(bytes) => {
-                    let lendable = open.lendable.as_ref();
-                    let is_granted = lendable.is_some_and(|file| file.lend(offset, bytes.len(), size));
+                    let grantable = open.grantable.as_ref();
+                    let is_granted = grantable.is_some_and(|file| file.grant(offset, bytes.len(), size));
                     if is_granted && takes.lent {
                         asked.answer(&Reply::Lent(bytes.len() as u32));
                     } else {
@@ -122,7 +122,7 @@ impl<V: Vfs> RingView<V> {
         let bytes = WindowBytes::of(&asked, size);
         let (vfs, handle) = (self.vfs.clone(), open.handle);
         let done = move |written: Result<()>| {
-            vfs.pages_passed(handle);
+            vfs.mark_pages_stale(handle);
             drop(in_flight);
             let written = written.map(|()| Reply::Count(size)).map_err(Refusal::Fault);
             asked.answer(&reply_of(written));
@@ -148,7 +148,7 @@ impl<V: Vfs> RingView<V> {
     }
 
     async fn appended(&self, handle: HandleNumber, count: u32, written: Result<()>) -> Served {
-        self.vfs.pages_passed(handle);
+        self.vfs.mark_pages_stale(handle);
         written.map_err(Refusal::Fault)?;
         // If another process has appended since, the position is after its data, so that the program reads nothing twice.
         let end = self.vfs.size(handle).await.map_err(Refusal::Fault)?;
@@ -165,16 +165,16 @@ impl<V: Vfs> RingView<V> {
         let _in_flight = self.begin_write(open)?;
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         let changed = self.vfs.setattr(open.file, change).await;
-        self.vfs.pages_passed(open.handle);
+        self.vfs.mark_pages_stale(open.handle);
         changed?;
         Ok(Reply::Done)
     }
 
     /// As in the FUSE frontend: a sync without writes before makes writes of other nodes visible (S2b).
     pub(super) async fn sync(&self, open: &OpenFile) -> Served {
-        let awaits_others = self.vfs.awaits_others(open.handle);
+        let only_awaits_others = self.vfs.only_awaits_others(open.handle);
         self.vfs.fsync(open.handle).await.map_err(Refusal::Fault)?;
-        if awaits_others {
+        if only_awaits_others {
             self.vfs.revalidate(open.handle).await?;
         }
         Ok(Reply::Done)

@@ -91,7 +91,7 @@ impl RingFrontend {
         let index = self.views.len();
         let directory_cache = DirectoryCache::default();
         let shown = Arc::new(ShownView::new(self.names.clone(), index));
-        let shown = vfs.show_names(shown.clone()).then_some(shown);
+        let shown = vfs.set_shared_names(shown.clone()).then_some(shown);
         if let Some(shown) = &shown {
             arbiter.show_changes(shown.clone());
         }

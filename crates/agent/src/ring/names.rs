@@ -8,7 +8,7 @@ use super::view::RingView;
 use super::walk::{PathTarget, READ, SEARCH, WRITE, may};
 use crate::arbiter::Gate;
 use std::sync::{Arc, OnceLock};
-use tameike_client::data::{Lendable, LendingKey};
+use tameike_client::data::{GrantKey, Grantable};
 use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
 use tameike_core::attr::{S_ISGID, S_ISVTX};
 use tameike_core::wire::meta::NewInode;
@@ -81,15 +81,15 @@ impl<V: Vfs> RingView<V> {
             if !mode.truncate {
                 let opened = self.vfs.open(found.file, mode).await?;
                 if !mode.write
-                    && let Some((lendable, _)) = self.lendable(&opened, mode)
+                    && let Some((grantable, _)) = self.grantable(&opened, mode)
                 {
-                    lendable.lend_small();
+                    grantable.lend_small();
                 }
                 return Ok((opened, found.attr));
             }
             self.arbiter.writes(&gate);
             let opened = self.vfs.open(found.file, mode).await?;
-            self.vfs.pages_passed(opened.handle);
+            self.vfs.mark_pages_stale(opened.handle);
             Ok((opened, self.vfs.getattr(found.file).await.unwrap_or(found.attr)))
         };
         match opened.await {
@@ -141,16 +141,16 @@ impl<V: Vfs> RingView<V> {
         let file = held.file;
         held.keep();
         let (view, handle, name) = (self.index, opened.handle, OnceLock::new());
-        let (lendable, key) = self.lendable(&opened, mode).unzip();
-        let handle = session.add(OpenFile { view, file, handle, mode, lendable, gate, name });
+        let (grantable, key) = self.grantable(&opened, mode).unzip();
+        let handle = session.add(OpenFile { view, file, handle, mode, grantable, gate, name });
         Reply::Opened { handle, key, status: status_of(file, attr) }
     }
 
     /// Returns the file's grants, with their key in the frame table, if the file is open for reading.
-    fn lendable(&self, opened: &Opened, mode: OpenMode) -> Option<(Lendable, LendingKey)> {
-        let lendable = self.vfs.lendable(opened.handle).filter(|_| mode.read)?;
-        let key = lendable.key()?;
-        Some((lendable, key))
+    fn grantable(&self, opened: &Opened, mode: OpenMode) -> Option<(Grantable, GrantKey)> {
+        let grantable = self.vfs.grantable(opened.handle).filter(|_| mode.read)?;
+        let key = grantable.key()?;
+        Some((grantable, key))
     }
 
     fn new_inode(&self, session: &Session, kind: FileKind, mode: u16) -> NewInode {

@@ -5,7 +5,7 @@ use crate::arbiter::Gate;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use tameike_client::data::Lendable;
+use tameike_client::data::Grantable;
 use tameike_client::vfs::{FileNumber, HandleNumber, OpenMode};
 use tameike_ring::server::Peer;
 
@@ -19,7 +19,7 @@ pub(super) struct OpenFile {
     pub handle: HandleNumber,
     pub mode: OpenMode,
     /// Grants of the file's frames to the program.
-    pub lendable: Option<Lendable>,
+    pub grantable: Option<Grantable>,
     pub gate: Arc<Gate>,
     /// Name by which it was handed over to the kernel.
     pub name: OnceLock<Vec<u8>>,

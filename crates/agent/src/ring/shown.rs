@@ -3,7 +3,7 @@
 use super::convert::status_of;
 use std::sync::Arc;
 use std::time::Duration;
-use tameike_client::vfs::{FileNumber, Found, ShownNames};
+use tameike_client::vfs::{FileNumber, Found, SharedNames};
 use tameike_ring::server::NameTable;
 
 /// Shared names of one view.
@@ -36,7 +36,7 @@ impl ShownView {
     }
 }
 
-impl ShownNames for ShownView {
+impl SharedNames for ShownView {
     fn is_used(&self) -> bool {
         self.table.is_used()
     }

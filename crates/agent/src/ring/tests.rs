@@ -191,7 +191,7 @@ fn requests_are_declined_while_the_kernel_has_the_file_open() {
     let mut name = [0; 64];
     let Answer::Done(size) = client.hand_over(handle, &mut name) else { panic!("it has a name") };
     assert_eq!(bed.arbiter.handed_over(FileNumber::ROOT, &name[..size]), Some(file));
-    let found = pollster::block_on(bed.vfs.find_again(file)).expect("it is held");
+    let found = pollster::block_on(bed.vfs.lookup_again(file)).expect("it is held");
     assert_eq!((found.file, client.close(handle)), (file, Answer::Done(())));
     // The release follows the reply.
     while bed.arbiter.handed_over(FileNumber::ROOT, &name[..size]).is_some() {
@@ -212,7 +212,7 @@ fn ring_writes_make_the_kernel_drop_pages() {
     let Answer::Done(shown) = client.status(file) else { panic!("it is open") };
     let number = FileNumber(shown.inode);
     // The kernel has looked it up.
-    pollster::block_on(bed.vfs.find_again(number)).expect("it is held");
+    pollster::block_on(bed.vfs.lookup_again(number)).expect("it is held");
     let keeps_pages = || {
         let mode = OpenMode { read: true, ..OpenMode::default() };
         let opened = pollster::block_on(bed.vfs.open(number, mode)).expect("it is there");

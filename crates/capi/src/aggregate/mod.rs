@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tameike_container::STREAMS;
 use tameike_container::session::{
-    Codec, Known, LookAgain, Openness, Rank, SUBFILES_MAX, Session, SessionOptions, block_size_of,
+    Codec, Known, Permissions, Rank, Refresh, SUBFILES_MAX, Session, SessionOptions, block_size_of,
 };
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
@@ -200,9 +200,9 @@ fn open_session(
         rank,
         is_collective,
         create,
-        openness: Openness::ByUmask,
+        openness: Permissions::ByUmask,
         is_read_only,
-        look_again: LookAgain::Always,
+        look_again: Refresh::Automatic,
         block_size: asked(|options| options.block_size)
             .or_else(|| makes.then(|| block_size_of(dir, are_in_turn))),
         subfiles,

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tameike_container::Superblock;
-use tameike_container::session::{LookAgain, Openness, Session, SessionOptions};
+use tameike_container::session::{Permissions, Refresh, Session, SessionOptions};
 use tameike_container::{ContainerTree, Destination, Tally};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
@@ -126,9 +126,9 @@ fn copy_in(
         rank: None,
         is_collective: false,
         create: false,
-        openness: Openness::ByUmask,
+        openness: Permissions::ByUmask,
         is_read_only: false,
-        look_again: LookAgain::Asked,
+        look_again: Refresh::OnRequest,
         block_size: None,
         subfiles: None,
         codec: codec(arguments.compress),

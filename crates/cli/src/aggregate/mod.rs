@@ -63,7 +63,7 @@ fn open(path: &Path) -> Result<Container> {
     if !container.has_index() {
         warn_of_missing_index(path);
     }
-    let outside = container.count_outside();
+    let outside = container.count_external();
     if outside > 0 {
         say(format_args!(
             "{}: {outside} files, too large to be packed, are external and will be promoted to the shared directory; only written data is visible. \

@@ -29,7 +29,7 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
     let MountArguments { container, at } = arguments;
     let opened = open(container)?;
     // Files that are added later are not visible; but external content that is not yet promoted grows.
-    let is_unchanging = opened.count_outside() == 0;
+    let is_unchanging = opened.count_external() == 0;
     let tree = ContainerTree::new(opened, (user(), group()));
     let at = at.canonicalize().map_err(|error| {
         let fault = tameike_core::Fault::from_os("finding the directory", &error);

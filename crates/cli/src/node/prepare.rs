@@ -14,7 +14,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use tameike_agent::control::{
-    AgentControl, AgentMode, AgentStart, DeviceStart, Isolation, NodeRecord, StartInput, ViewDoor,
+    AgentControl, AgentMode, AgentStart, DeviceStart, Isolation, NodeRecord, StartInput, ViewFrontend,
 };
 use tameike_core::{Errno, Fault, Result, View};
 use tameike_io::os::process::ProcessId;
@@ -89,11 +89,12 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
             check_space(&start, device, free)?;
         }
     }
-    let mut doors = Vec::new();
+    let mut frontends = Vec::new();
     if start.mode == AgentMode::Serve {
         check_shared(start.shared_dir.as_deref())?;
-        (state.record.isolation, doors) = mount_views(&start, &job_dir, belongings)?;
-        state.record.mounts = doors.iter().map(|door| (door.view, door.path.clone())).collect();
+        (state.record.isolation, frontends) = mount_views(&start, &job_dir, belongings)?;
+        state.record.mounts =
+            frontends.iter().map(|frontend| (frontend.view, frontend.path.clone())).collect();
         state.write(&job_dir)?;
     }
     let offers_ring = start.mode == AgentMode::Serve && !node_start.record.plan.no_ring;
@@ -101,7 +102,7 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
         log::info!("programs reach this agent through FUSE only, because of --no-ring");
     }
     let ring = offers_ring.then(|| base::ring_socket(&node_dir));
-    let agent = A::start(StartInput { start, doors, ring })?;
+    let agent = A::start(StartInput { start, frontends, ring })?;
     state.device_used = state.device_dir.is_some();
     state.write(&job_dir)?;
     Ok((agent, state.record))
@@ -172,7 +173,7 @@ fn mount_views(
     start: &AgentStart,
     job_dir: &Path,
     belongings: &mut Belongings,
-) -> Result<(Isolation, Vec<ViewDoor>)> {
+) -> Result<(Isolation, Vec<ViewFrontend>)> {
     let (isolation, why) = match probe::in_child()?.usable() {
         Ok(_) => (probe::isolation_of(namespace::isolate()?), String::new()),
         Err(why) => {
@@ -182,7 +183,7 @@ fn mount_views(
     };
     let apart = (isolation == Isolation::None).then_some(start.node.0);
     let views = View::ALL.into_iter().filter(|&view| view != View::Cache || start.shared_dir.is_some());
-    let mut doors = Vec::new();
+    let mut frontends = Vec::new();
     for view in views {
         let path: PathBuf = base::mount_point(job_dir, view, apart);
         let mount_point = {
@@ -204,9 +205,9 @@ fn mount_views(
             }
         };
         belongings.add_mount(isolation, path.clone(), mount_point);
-        doors.push(ViewDoor { view, fuse, path });
+        frontends.push(ViewFrontend { view, fuse, path });
     }
-    Ok((isolation, doors))
+    Ok((isolation, frontends))
 }
 
 /// Returns true if a view has its files only in this node's memory.

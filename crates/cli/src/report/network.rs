@@ -198,12 +198,12 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tameike_core::wire::measure::HalfTrips;
+    use tameike_core::wire::measure::OneWayLatency;
 
     fn network() -> Network {
         let outcome = |quantity, size: u32| {
             let one = |nanoseconds| Repetition { messages: 100, nanoseconds };
-            let half_trips = HalfTrips { median: 2000, p90: 3000, p99: 40_000, longest: 50_000 };
+            let half_trips = OneWayLatency { median: 2000, p90: 3000, p99: 40_000, longest: 50_000 };
             Outcome {
                 quantity,
                 size,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewDoor};
+use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewFrontend};
 use tameike_agent::files::{FileLine, FilesAsked};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
@@ -23,7 +23,7 @@ use tameike_core::{Fault, NodeInfo, Result};
 struct Recording {
     start: AgentStart,
     /// Open FUSE connections: programs in the mounts wait as for a busy agent.
-    _doors: Vec<ViewDoor>,
+    _frontends: Vec<ViewFrontend>,
     peers: Mutex<Vec<NodeInfo>>,
     /// Dropped at `stop`, which ends a slow drain.
     stopper: Mutex<Option<Sender<()>>>,
@@ -52,7 +52,7 @@ impl AgentControl for Recording {
         let (sender, receiver) = channel();
         let agent = Self {
             start: input.start,
-            _doors: input.doors,
+            _frontends: input.frontends,
             peers: Mutex::default(),
             stopper: Mutex::new(Some(sender)),
             stopped: Mutex::new(Some(receiver)),

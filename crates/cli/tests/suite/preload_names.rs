@@ -17,12 +17,12 @@ def look(path):
     return (found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_gid, found.st_size, found.st_blocks,
             found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
 
-class Door:
+class Frontend:
     """A process that does what it is shown_text, preloaded or not."""
     def __init__(self, preloaded, before=()):
         hidden = () if preloaded else ("LD_PRELOAD", "TAMEIKE_RING")
         env = {name: value for name, value in os.environ.items() if name not in hidden}
-        command = [*before, sys.executable, "-c", "import sys; sys.argv = ['door']; exec(open(%r).read())" % sys.argv[0]]
+        command = [*before, sys.executable, "-c", "import sys; sys.argv = ['frontend']; exec(open(%r).read())" % sys.argv[0]]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     def __call__(self, step):
         self.process.stdin.write(repr(step) + "\n"); self.process.stdin.flush()
@@ -39,7 +39,7 @@ def get(path):
     with open(path, "rb") as file:
         return file.read()
 
-if sys.argv[0] == "door":
+if sys.argv[0] == "frontend":
     kept = {}
     for line in sys.stdin:
         try:
@@ -96,8 +96,8 @@ steps = (
     "os.rename('old', 'dir')",
     "os.chmod('dir', 0o500) or os.chmod('dir', 0o700)",
 )
-doors = Door(True), Door(False)
-here, there = Door(True), Door(False)
+frontends = Frontend(True), Frontend(False)
+here, there = Frontend(True), Frontend(False)
 def agree(*when):
     looks = [look("dir/file"), here("look('dir/file')"), there("look('dir/file')")]
     assert looks[0] == looks[1] == looks[2], (when, looks)
@@ -107,12 +107,12 @@ for round in range(4):
     for step in steps:
         for _ in range(3):
             agree(round, step)
-        words = doors[round % 2](step)
+        words = frontends[round % 2](step)
         assert not isinstance(words, str), (step, words)
         agree(round, "after", step)
     os.unlink("dir/file")
-for door in (*doors, here, there):
-    door.end()
+for frontend in (*frontends, here, there):
+    frontend.end()
 os.rmdir("dir")
 "#,
     );
@@ -135,7 +135,7 @@ fn files_that_a_node_has_created_are_looked_up_without_requests() {
 os.makedirs("some/where")
 for number in range(1000):
     put(f"some/where/{number}", b"x" * (number % 3))
-here = Door(True)
+here = Frontend(True)
 assert here("sum(os.stat(f'some/where/{number}').st_size for number in range(1000))") == 999
 here.end()
 "#,
@@ -168,7 +168,7 @@ steps = (
     ("None", "os.rename('dir', 'old')"),
     ("os.mkdir('new') or put('new/file', b'of another directory')", "os.rename('dir', 'old') or os.rename('new', 'dir')"),
 )
-far = Door(True, ("tameike", "exec", "--node", "1", "--"))
+far = Frontend(True, ("tameike", "exec", "--node", "1", "--"))
 for setup, step in steps:
     # Made here, so that this node answers for it.
     os.mkdir("dir")

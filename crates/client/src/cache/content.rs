@@ -15,22 +15,22 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
 use tameike_core::{Attr, Errno, FaultKind, Generation, InodeId, Result};
-use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, walk_anew};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, revalidate_path};
 
 impl CacheView {
     /// Opens the shared file at `path` and its data in the pool. Who is told that there is another one finds it when he looks again.
     pub(super) async fn open_at(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
         let opened = self.open_there(path.clone(), mode).await;
         if opened.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing) {
-            self.look_anew(path).await?;
+            self.revalidate(path).await?;
         }
         opened
     }
 
     /// The next look at a path is one at the shared file system.
-    pub(super) async fn look_anew(&self, path: Vec<u8>) -> Result<()> {
+    pub(super) async fn revalidate(&self, path: Vec<u8>) -> Result<()> {
         let anew = move |fs: &dyn SharedFs| {
-            walk_anew(fs, &path);
+            revalidate_path(fs, &path);
             Ok(())
         };
         self.below.run(anew).await
@@ -43,7 +43,7 @@ impl CacheView {
             .below
             .run(move |fs| {
                 let file = fs.open(&at, access)?;
-                file.look_anew()?;
+                file.revalidate()?;
                 let stat = file.stat()?;
                 Ok((file, stat))
             })
@@ -152,7 +152,7 @@ impl CacheView {
             let mut count = shared.read_at(&mut bytes, offset)?;
             if count < bytes.len() {
                 // Where it ends, this machine may only remember.
-                shared.look_anew()?;
+                shared.revalidate()?;
                 count = shared.read_at(&mut bytes, offset)?;
             }
             bytes.truncate(count);

@@ -22,7 +22,7 @@ impl CacheView {
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of((dir, name))])).await?;
         let at = path.clone();
         let look = move |fs: &dyn SharedFs| {
-            fs.look_anew(&at);
+            fs.revalidate(&at);
             fs.stat(&at)
         };
         let stat = self.below.run(look).await?;
@@ -54,7 +54,7 @@ impl CacheView {
         let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
         let (at_old, at_new) = (old.clone(), new.clone());
         let stats = self.below.run(move |fs| {
-            [&at_old, &at_new].iter().for_each(|path| fs.look_anew(path));
+            [&at_old, &at_new].iter().for_each(|path| fs.revalidate(path));
             let found = match fs.pin(&at_new) {
                 Err(fault) if fault.errno == Errno::ENOENT => None,
                 found => Some(found?),
@@ -186,7 +186,7 @@ impl CacheView {
 
     /// Has the next reads of shared files be of what other nodes have brought there.
     async fn look_at_content(&self, opens: Vec<Arc<OpenFile>>) -> Result<()> {
-        let look = move |_: &dyn SharedFs| opens.iter().try_for_each(|open| open.shared.read_anew());
+        let look = move |_: &dyn SharedFs| opens.iter().try_for_each(|open| open.shared.revalidate_content());
         self.below.run(look).await
     }
 

@@ -1,7 +1,7 @@
 //! [`Vfs`](crate::vfs::Vfs) of the cache view.
 
 use super::CacheView;
-use crate::data::{Lendable, Located};
+use crate::data::{Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
 use crate::passthrough::{OverTree, Owner, Passthrough};
@@ -69,7 +69,7 @@ impl Names for CacheView {
 }
 
 impl Inodes for CacheView {
-    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+    async fn lookup_again(&self, file: FileNumber) -> Result<Found> {
         self.below.hold(file)?;
         let found = self.getattr(file).await.map(|attr| Found { file, attr });
         found.inspect_err(|_| self.below.forget(file, 1))
@@ -139,7 +139,7 @@ impl OpenFiles for CacheView {
         if !self.below.is(file, &stat) {
             // Another file has taken the name since: the caller looks it up anew.
             self.close(opened.handle);
-            self.look_anew(path).await?;
+            self.revalidate(path).await?;
             return Err(Errno::ESTALE.into());
         }
         Ok(opened)
@@ -153,7 +153,7 @@ impl OpenFiles for CacheView {
         self.sync_open(&*self.handle(handle)?, true).await
     }
 
-    fn awaits_others(&self, handle: HandleNumber) -> bool {
+    fn only_awaits_others(&self, handle: HandleNumber) -> bool {
         self.handle(handle).is_ok_and(|open| !open.is_orphan() && open.data.is_flushed())
     }
 
@@ -178,15 +178,15 @@ impl Content for CacheView {
         self.read_open(&*self.handle(handle)?, offset, length).await
     }
 
-    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
+    async fn locate(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
         let open = self.handle(handle)?;
         let _stays = open.data.leaving.read().await;
         Ok(if open.is_orphan() { None } else { self.engine.locate(&open.data, offset, length).await })
     }
 
-    fn misplaced(&self, handle: HandleNumber, offset: u64) {
+    fn drop_location(&self, handle: HandleNumber, offset: u64) {
         if let Ok(open) = self.handle(handle) {
-            open.data.misplaced(offset);
+            open.data.drop_location(offset);
         }
     }
 
@@ -202,8 +202,8 @@ impl Content for CacheView {
         self.write_open(&*self.handle(handle)?, at, data).await
     }
 
-    fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
-        self.handle(handle).ok().map(|open| self.engine.lendable(&open.data))
+    fn grantable(&self, handle: HandleNumber) -> Option<Grantable> {
+        self.handle(handle).ok().map(|open| self.engine.grantable(&open.data))
     }
 
     async fn change_space(

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use tameike_core::limits::HOLDERS_ASKED_MAX;
+use tameike_core::limits::HOLDER_REPORTS_MAX;
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::{InodeId, NodeId};
 
@@ -39,7 +39,7 @@ impl HolderReports {
         }
         let files = unreported.homes.entry(home).or_default();
         let is_new = !files.contains_key(&(inode, node));
-        if is_new && files.len() == HOLDERS_ASKED_MAX {
+        if is_new && files.len() == HOLDER_REPORTS_MAX {
             return;
         }
         unreported.count += usize::from(is_new);

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::NodeId;
-use tameike_core::wire::unit::{UnitPlace, UnitReply, UnitRequest};
+use tameike_core::wire::unit::{UnitLocation, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_io::disk::HostDevice;
 
@@ -25,7 +25,7 @@ pub struct Located {
     /// By which.
     pub device: Arc<HostDevice>,
     /// Where the unit lies.
-    pub place: Arc<UnitPlace>,
+    pub place: Arc<UnitLocation>,
     /// Which of its bytes are meant.
     pub range: Range<u32>,
 }
@@ -105,9 +105,9 @@ impl Locator {
         }
         let (inode, generation, units) =
             (request.file().inode, request.generation(), request.units().to_vec());
-        let places = Request::Unit(UnitRequest::Places { inode, units, generation });
+        let places = Request::Unit(UnitRequest::Locations { inode, units, generation });
         match self.homes.ask(home, places).await.map(|answer| answer.reply) {
-            Ok(Reply::Unit(UnitReply::Places(places))) => request.learn(places),
+            Ok(Reply::Unit(UnitReply::Locations(places))) => request.learn(places),
             // The read through the home finds what is wrong.
             Ok(_) | Err(_) => request.learn(Vec::new()),
         }

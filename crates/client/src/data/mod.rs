@@ -14,10 +14,10 @@ mod file;
 mod file_table;
 mod flush;
 mod frames;
+mod grant;
 mod holder_reports;
 mod home;
 mod homes;
-mod lend;
 mod locate;
 mod read;
 mod read_peer;
@@ -29,10 +29,10 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Access, AtRest, FileData, FrameLender, LendingKey, ReportedFaults};
+pub use file::{Access, AtRest, FileData, FrameGranter, GrantKey, ReportedFaults};
+pub use grant::Grantable;
 pub use holder_reports::HolderReports;
 pub use home::{FileVersion, Home};
-pub use lend::Lendable;
 pub use locate::Located;
 pub use sparse::dense_blocks;
 
@@ -41,8 +41,8 @@ use counters::Counters;
 use file_table::FileTable;
 use flush::Flusher;
 use frames::FrameCache;
+use grant::FileGranter;
 use homes::HomeClient;
-use lend::FileLender;
 use locate::Locator;
 use read::Reader;
 use read_peer::PeerReader;
@@ -71,7 +71,7 @@ pub struct DataEngine {
     reader: Arc<Reader>,
     peer_server: PeerServer,
     space: SpaceClient,
-    lender: Arc<FileLender>,
+    lender: Arc<FileGranter>,
     counters: Arc<Counters>,
 }
 
@@ -82,7 +82,7 @@ impl DataEngine {
         cluster: Arc<Cluster>,
         rpc: Arc<dyn Rpc>,
         pool: Pool,
-        lender: Option<Arc<dyn FrameLender>>,
+        lender: Option<Arc<dyn FrameGranter>>,
     ) -> Arc<Self> {
         let (counters, files) = (Arc::new(Counters::default()), Arc::new(FileTable::default()));
         let homes = Arc::new(HomeClient::new(runtime.clone(), cluster, rpc));
@@ -96,7 +96,7 @@ impl DataEngine {
             reader: Arc::new(Reader::new(homes.clone(), units, elsewhere, counters.clone())),
             peer_server: PeerServer::new(files.clone(), frames.clone(), counters.clone()),
             space: SpaceClient::new(homes.clone(), writer.clone(), flusher.clone()),
-            lender: Arc::new(FileLender::new(runtime, frames.clone(), lender)),
+            lender: Arc::new(FileGranter::new(runtime, frames.clone(), lender)),
             homes,
             files,
             frames,
@@ -317,8 +317,8 @@ impl DataEngine {
     }
 
     /// What programs of this node may be lent of a file.
-    pub(crate) fn lendable(&self, file: &Arc<FileData>) -> Lendable {
-        Lendable::new(&self.lender, file)
+    pub(crate) fn grantable(&self, file: &Arc<FileData>) -> Grantable {
+        Grantable::new(&self.lender, file)
     }
 }
 

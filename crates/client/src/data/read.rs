@@ -146,7 +146,7 @@ impl Reader {
             self.locator.locate(file, offset, length, Some(sequential)).await?;
         let read = device.read_unit(&place, &range, self.frames.take_now()?);
         if read.is_none() {
-            file.misplaced(offset);
+            file.drop_location(offset);
         }
         read
     }

@@ -10,12 +10,12 @@ use super::response_times::{Kind, ResponseTimes, TimedRequest};
 use super::write::Writer;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::HOLDER_PATIENCE;
+use tameike_core::limits::HOLDER_TIMEOUT;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::holders::Holder;
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Generation, NodeId, Result, UnitId};
-use tameike_fabric::{Answer, Patience};
+use tameike_fabric::{Answer, TimeLimitedCalls};
 use tameike_io::{Frame, Payload};
 
 /// Holders that one read asks before it asks the home.
@@ -34,16 +34,16 @@ pub(super) struct PeerReader {
     writer: Arc<Writer>,
     times: ResponseTimes,
     /// With holders that are asked.
-    patience: Patience,
+    time_limit: TimeLimitedCalls,
     reports: Arc<HolderReports>,
     counters: Arc<Counters>,
 }
 
 impl PeerReader {
     pub(super) fn new(homes: Arc<HomeClient>, writer: Arc<Writer>, counters: Arc<Counters>) -> Self {
-        let patience = Patience::new(homes.runtime.clone(), HOLDER_PATIENCE);
+        let time_limit = TimeLimitedCalls::new(homes.runtime.clone(), HOLDER_TIMEOUT);
         let (times, reports) = Default::default();
-        Self { homes, writer, times, patience, reports, counters }
+        Self { homes, writer, times, time_limit, reports, counters }
     }
 
     /// Outcomes of the requests to holders.
@@ -107,7 +107,7 @@ impl PeerReader {
     ) -> Option<NodeId> {
         // The home answers from its memory as the home.
         let is_left = |holder: &Holder| {
-            holder.node != home && !tried.contains(&holder.node) && !self.patience.is_silent(holder.node)
+            holder.node != home && !tried.contains(&holder.node) && !self.time_limit.is_silent(holder.node)
         };
         let (two, others, draw) = file.draw_holders(is_left, || self.homes.runtime.random_u64() as usize)?;
         let (others, draw) = (others as u64, draw as u64 >> 16);
@@ -126,7 +126,7 @@ impl PeerReader {
         let request = Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation });
         let clock = &self.homes.runtime.clock;
         let timed = self.times.begin(node, Kind::of_holder(range.len()), clock.monotonic());
-        let answer = self.patience.call(self.homes.rpc(), node, request, into).await;
+        let answer = self.time_limit.call(self.homes.rpc(), node, request, into).await;
         timed.ended(clock.monotonic());
         match answer? {
             Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) }

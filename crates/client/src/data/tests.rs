@@ -85,7 +85,7 @@ impl Homes {
                 let range = offset as usize..(offset + length) as usize;
                 Ok((Reply::Unit(UnitReply::Read), bytes[range].to_vec()))
             }
-            Request::Unit(UnitRequest::Places { units, .. }) => {
+            Request::Unit(UnitRequest::Locations { units, .. }) => {
                 Ok((Reply::Unit(places::serve(self, units)), Vec::new()))
             }
             Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, request)), Vec::new())),
@@ -226,7 +226,7 @@ impl Bench {
         let lenders: Vec<_> = slabs.iter().map(lending::Lender::new).collect();
         let engine = |id: u32| {
             let slab = &slabs[id as usize];
-            let lender: Arc<dyn FrameLender> = lenders[id as usize].clone();
+            let lender: Arc<dyn FrameGranter> = lenders[id as usize].clone();
             let runtime = simulation.runtime();
             let rpc = Arc::new(HomesRpc {
                 node: NodeId(id),
@@ -250,7 +250,7 @@ impl Bench {
         self.engines[node].open(INODE, Layout::Striped, Home::Inode, version, OpenMode::default()).0
     }
 
-    /// Writes as a door does: a whole unit in a frame, if there is one, of all else at once what can be, then the rest.
+    /// Writes as a frontend does: a whole unit in a frame, if there is one, of all else at once what can be, then the rest.
     fn write(&self, node: usize, file: &Arc<FileData>, offset: u64, data: Vec<u8>) {
         let (engine, file) = (self.engines[node].clone(), file.clone());
         let frame = if data.len() == UNIT_SIZE { engine.frame_now() } else { None };

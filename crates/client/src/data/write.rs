@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
-use tameike_core::wire::unit::{ROOM_ATTEMPTS_MAX, UnitRequest};
+use tameike_core::wire::unit::{SPACE_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
 use tameike_fabric::Answer;
@@ -195,10 +195,10 @@ impl Writer {
         loop {
             let written = self.homes.call(home, request.clone(), Some(payload.clone()), None).await;
             let is_full = written.as_ref().is_err_and(|fault| fault.errno == Errno::ENOSPC);
-            if !is_full || !unit.inode.is_cached() || attempt == ROOM_ATTEMPTS_MAX {
+            if !is_full || !unit.inode.is_cached() || attempt == SPACE_ATTEMPTS_MAX {
                 return written.map(drop);
             }
-            self.homes.ask(home, Request::Unit(UnitRequest::MakeRoom { attempt })).await?;
+            self.homes.ask(home, Request::Unit(UnitRequest::WaitForSpace { attempt })).await?;
             attempt += 1;
         }
     }

@@ -214,7 +214,7 @@ impl Names for LocalView {
 }
 
 impl Inodes for LocalView {
-    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+    async fn lookup_again(&self, file: FileNumber) -> Result<Found> {
         self.below.hold(file)?;
         let found = self.getattr(file).await.map(|attr| Found { file, attr });
         found.inspect_err(|_| self.below.forget(file, 1))
@@ -366,7 +366,7 @@ impl Content for LocalView {
 impl Locking for LocalView {}
 
 impl KernelPages for LocalView {
-    fn pages_passed(&self, handle: HandleNumber) {
+    fn mark_pages_stale(&self, handle: HandleNumber) {
         let _ = self.handles.file(handle).map(|inode| self.below.mark_pages(inode, true));
     }
 

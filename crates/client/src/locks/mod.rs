@@ -104,7 +104,7 @@ impl FileLocks {
         let dead = &mut self.state.lock().dead;
         match event {
             PeerEvent::Up => dead.remove(&node),
-            PeerEvent::Dead => dead.insert(node),
+            PeerEvent::Failed => dead.insert(node),
             PeerEvent::Unreachable => false,
         };
     }

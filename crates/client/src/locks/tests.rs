@@ -192,7 +192,7 @@ fn a_dead_home_is_not_asked_to_take_locks_back() {
     let bed = Bed::new();
     bed.home.0.lock().failing = u32::MAX;
     assert!(bed.take(1, ONE, false).lock().as_ref().is_some_and(Result::is_err));
-    bed.locks.peer(NodeId(0), PeerEvent::Dead);
+    bed.locks.peer(NodeId(0), PeerEvent::Failed);
     while bed.simulation.step() {}
     bed.do_now(bed.locks.released(FILE, ONE));
     while bed.simulation.step() {}

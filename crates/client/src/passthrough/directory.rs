@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{NamedFile, SharedDir};
 
-/// An open directory, and the door's number of it.
+/// An open directory, and the frontend's number of it.
 #[derive(Clone)]
 pub(super) struct OpenDir {
     number: FileNumber,

@@ -2,7 +2,7 @@
 //! the cache view have in common.
 //!
 //! The tree below is the truth, and others may change it; this room only remembers which path a number of the
-//! door stands for.
+//! frontend stands for.
 
 mod directory;
 mod identity;
@@ -86,22 +86,22 @@ impl Passthrough {
         Ok(join(&self.path(dir)?, child))
     }
 
-    /// Inode number of what a number of the door stands for.
+    /// Inode number of what a number of the frontend stands for.
     pub(crate) fn inode(&self, file: FileNumber) -> InodeId {
         self.identity(file).inode
     }
 
-    /// The file that a number of the door stands for.
+    /// The file that a number of the frontend stands for.
     pub(crate) fn identity(&self, file: FileNumber) -> Identity {
         self.tree.identity(file).unwrap_or(Identity { inode: InodeId(file.0), birth: 0 })
     }
 
-    /// The door's number of a file, if the door holds it.
+    /// The frontend's number of a file, if the frontend holds it.
     pub(crate) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
         self.tree.number_of(file)
     }
 
-    /// The door's number of the file that was last seen with this inode number.
+    /// The frontend's number of the file that was last seen with this inode number.
     pub(crate) fn number(&self, inode: InodeId) -> FileNumber {
         self.tree.number(inode).unwrap_or(FileNumber(inode.0))
     }
@@ -116,7 +116,7 @@ impl Passthrough {
         self.tree.has_stale_pages(inode)
     }
 
-    /// Whether a number of the door stands for this file, and not for another one that had its inode number before.
+    /// Whether a number of the frontend stands for this file, and not for another one that had its inode number before.
     pub(crate) fn is(&self, file: FileNumber, stat: &FileStat) -> bool {
         file == FileNumber::ROOT || self.tree.is(file, &Seen::of(stat))
     }
@@ -200,7 +200,7 @@ impl Passthrough {
         Ok(self.found(dir, child, &stat))
     }
 
-    /// Another path of the file than this one, if the door knows one.
+    /// Another path of the file than this one, if the frontend knows one.
     pub(crate) fn other_path(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Option<Vec<u8>> {
         self.tree.other_path(file, dir, child)
     }
@@ -246,7 +246,7 @@ impl Passthrough {
     pub(crate) async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) -> Result<bool> {
         let names = [from.to_vec(), to.to_vec()];
         let look = move |fs: &dyn SharedFs| {
-            names.iter().for_each(|path| fs.look_anew(path));
+            names.iter().for_each(|path| fs.revalidate(path));
             fs.stat(&names[1])
         };
         let stat = self.run(look).await?;

@@ -12,7 +12,7 @@ const FILE: FileNumber = FileNumber(20);
 const OTHER: FileNumber = FileNumber(30);
 
 impl Tree {
-    /// Finds a file whose inode number is that of the door.
+    /// Finds a file whose inode number is that of the frontend.
     fn find(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) {
         assert_eq!(self.found(dir, name, seen(file, 0, links)), file);
     }

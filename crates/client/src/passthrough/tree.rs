@@ -1,7 +1,7 @@
-//! Which paths the door's numbers stand for.
+//! Which paths the frontend's numbers stand for.
 //!
 //! The kernel opens what it has looked up by a number alone, and later. A file system may give the inode number of a
-//! removed file to the next one at once; so a number of the door stands for one file only, as long as the kernel holds
+//! removed file to the next one at once; so a number of the frontend stands for one file only, as long as the kernel holds
 //! it, and a file whose inode number is taken so gets another one.
 
 use super::identity::Identity;
@@ -14,7 +14,7 @@ use tameike_io::shared::{FileStat, split};
 
 type Name = (FileNumber, Vec<u8>);
 
-/// What of the door's number differs from the inode number, where that is taken: the bits that file systems use last.
+/// What of the frontend's number differs from the inode number, where that is taken: the bits that file systems use last.
 const TAKEN_SHIFT: u32 = 48;
 
 struct Node {
@@ -23,10 +23,10 @@ struct Node {
     /// Names by which the file was last known, the latest last; several for hard links. A directory that another
     /// node has moved to where this one has never been is named by its whole path, in the root.
     names: Vec<Name>,
-    /// How often the door has looked it up. A directory stays without, as long as what is in it needs it for its path: the ring lets go of the
+    /// How often the frontend has looked it up. A directory stays without, as long as what is in it needs it for its path: the ring lets go of the
     /// directories on the way to what it opens, and the kernel may get the file without ever having seen them.
     lookups: u64,
-    /// Whether bytes were written that the kernel's pages may lack. What the door does not hold, the kernel has no pages of.
+    /// Whether bytes were written that the kernel's pages may lack. What the frontend does not hold, the kernel has no pages of.
     stale_pages: bool,
 }
 
@@ -70,7 +70,7 @@ struct State {
     numbers: BTreeMap<InodeId, FileNumber>,
 }
 
-/// The part of a tree that the door holds.
+/// The part of a tree that the frontend holds.
 #[derive(Default)]
 pub(super) struct Tree(Mutex<State>);
 
@@ -98,14 +98,14 @@ impl Tree {
         self.0.lock().nodes.get(&file).map(|node| node.seen.file)
     }
 
-    /// Number that stands for a file, if the door holds it.
+    /// Number that stands for a file, if the frontend holds it.
     pub(super) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
         let state = self.0.lock();
         let number = *state.numbers.get(&file.inode)?;
         state.nodes.get(&number).is_some_and(|node| node.seen.file.is(file)).then_some(number)
     }
 
-    /// Number of the file that was last seen with an inode number, if the door holds it.
+    /// Number of the file that was last seen with an inode number, if the frontend holds it.
     pub(super) fn number(&self, inode: InodeId) -> Option<FileNumber> {
         self.0.lock().numbers.get(&inode).copied()
     }
@@ -188,14 +188,14 @@ impl Tree {
         self.0.lock().rebase(renamed);
     }
 
-    /// Counts a look-up more of a file, if the door holds it; whether it does.
+    /// Counts a look-up more of a file, if the frontend holds it; whether it does.
     pub(super) fn hold(&self, file: FileNumber) -> bool {
         let mut state = self.0.lock();
         let node = state.nodes.get_mut(&file);
         node.map(|node| node.lookups += 1).is_some()
     }
 
-    /// Takes back look-ups; whether the door holds the file no more.
+    /// Takes back look-ups; whether the frontend holds the file no more.
     pub(super) fn forget(&self, file: FileNumber, count: u64) -> bool {
         let mut state = self.0.lock();
         let Some(node) = state.nodes.get_mut(&file) else { return true };

@@ -157,7 +157,7 @@ impl SharedView {
 
     /// Who keeps the children of a directory, as far as this node knows.
     pub(super) fn children_homes(&self, dir: InodeId) -> Vec<NodeId> {
-        if self.directories.is_wide(dir) && dir.pinned_node().is_none() {
+        if self.directories.is_sharded(dir) && dir.pinned_node().is_none() {
             self.cluster.device_nodes().to_vec()
         } else {
             vec![self.cluster.children_home(dir)]
@@ -168,7 +168,7 @@ impl SharedView {
     pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
         let first = self.cluster.children_home(dir);
         let mut all = self.ask_directory_stat(first, dir).await?;
-        if all.wide {
+        if all.sharded {
             let others = self.cluster.device_nodes().iter().filter(|&&home| home != first);
             let parts = try_join_all(others.map(|&home| self.ask_directory_stat(home, dir))).await?;
             parts.into_iter().for_each(|part| all.gather(part));

@@ -12,18 +12,18 @@ use tameike_core::{Attr, InodeId, NodeId};
 struct Belief {
     attr: Option<(Attr, Duration)>,
     parts: BTreeMap<NodeId, (DirStat, Duration)>,
-    wide: bool,
+    sharded: bool,
 }
 
 impl Belief {
-    fn set_wide(&mut self, wide: bool) {
-        if std::mem::replace(&mut self.wide, wide) != wide {
+    fn set_sharded(&mut self, sharded: bool) {
+        if std::mem::replace(&mut self.sharded, sharded) != sharded {
             self.parts.clear(); // entries have moved
         }
     }
 }
 
-/// The directories that the door holds. Entries go when the door forgets them.
+/// The directories that the frontend holds. Entries go when the frontend forgets them.
 #[derive(Default)]
 pub(super) struct DirectoryBeliefs {
     known: Mutex<BTreeMap<InodeId, Belief>>,
@@ -32,8 +32,8 @@ pub(super) struct DirectoryBeliefs {
 }
 
 impl DirectoryBeliefs {
-    pub(super) fn is_wide(&self, dir: InodeId) -> bool {
-        self.known.lock().get(&dir).is_some_and(|belief| belief.wide)
+    pub(super) fn is_sharded(&self, dir: InodeId) -> bool {
+        self.known.lock().get(&dir).is_some_and(|belief| belief.sharded)
     }
 
     /// Takes note of what a directory's home said of it.
@@ -53,15 +53,15 @@ impl DirectoryBeliefs {
         (is_fresh(*said, now) && *said > *self.renamed.lock()).then(|| attr.clone())
     }
 
-    pub(super) fn set_wide(&self, dir: InodeId, wide: bool) {
-        self.known.lock().entry(dir).or_default().set_wide(wide);
+    pub(super) fn set_sharded(&self, dir: InodeId, sharded: bool) {
+        self.known.lock().entry(dir).or_default().set_sharded(sharded);
     }
 
     /// Takes note of what `home` said of the children that it keeps.
     pub(super) fn set_part(&self, dir: InodeId, home: NodeId, part: DirStat, now: Duration) {
         let mut beliefs = self.known.lock();
         let belief = beliefs.entry(dir).or_default();
-        belief.set_wide(part.wide);
+        belief.set_sharded(part.sharded);
         // Answers may overtake each other.
         let newer = |(old, said): &(DirStat, Duration)| is_fresh(*said, now) && old.changed > part.changed;
         if !belief.parts.get(&home).is_some_and(newer) {

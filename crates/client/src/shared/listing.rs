@@ -11,7 +11,7 @@ use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, Result};
 /// Cursors after `.` and after `..`; those of entries are larger ([`DirOffset`]).
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
-/// Fewest entries that a home of a wide directory is asked for: what one home tells beyond the last entry of
+/// Fewest entries that a home of a sharded directory is asked for: what one home tells beyond the last entry of
 /// another must be asked for again, and the more are asked for at once, the smaller is that part.
 const WIDE_ENTRIES_MIN: u32 = 128;
 
@@ -33,22 +33,22 @@ impl SharedView {
 
     async fn list_names(&self, dir: InodeId, after: u64) -> Result<Vec<ListedEntry>> {
         for _ in 0..CORRECTIONS_MAX {
-            let wide = self.directories.is_wide(dir) && dir.pinned_node().is_none();
-            let (homes, limit) = if wide {
+            let sharded = self.directories.is_sharded(dir) && dir.pinned_node().is_none();
+            let (homes, limit) = if sharded {
                 let homes = self.cluster.device_nodes();
                 (homes.to_vec(), 2 * READDIR_ENTRIES_MAX / homes.len() as u32)
             } else {
                 (vec![self.cluster.children_home(dir)], READDIR_ENTRIES_MAX)
             };
             let limit = limit.clamp(WIDE_ENTRIES_MIN, READDIR_ENTRIES_MAX);
-            let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, wide };
+            let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, sharded };
             let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
             let corrected = replies.iter().find_map(|reply| match reply {
-                MetaReply::Width { wide } => Some(*wide),
+                MetaReply::Width { sharded } => Some(*sharded),
                 _ => None,
             });
             match corrected {
-                Some(wide) => self.directories.set_wide(dir, wide),
+                Some(sharded) => self.directories.set_sharded(dir, sharded),
                 None => return merge(replies),
             }
         }
@@ -96,7 +96,7 @@ mod tests {
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload, Slab};
 
-    /// The homes of one wide directory.
+    /// The homes of one sharded directory.
     #[derive(Default)]
     struct Homes {
         parts: BTreeMap<NodeId, BTreeMap<DirOffset, Vec<u8>>>,
@@ -131,7 +131,9 @@ mod tests {
             _: Option<Frame>,
         ) -> BoxFuture<'static, Result<Answer>> {
             let reply = match request {
-                Request::Meta(MetaRequest::ReadDir { wide: false, .. }) => MetaReply::Width { wide: true },
+                Request::Meta(MetaRequest::ReadDir { sharded: false, .. }) => {
+                    MetaReply::Width { sharded: true }
+                }
                 Request::Meta(MetaRequest::ReadDir { after, limit, .. }) => self.part(to, after, limit),
                 Request::Meta(MetaRequest::DirStat { .. }) => MetaReply::DirStat(DirStat::default()),
                 other => panic!("{other:?}"),

@@ -34,10 +34,10 @@ impl SharedView {
         mut request: impl FnMut(bool) -> MetaRequest,
     ) -> Result<(NodeId, MetaReply)> {
         for _ in 0..CORRECTIONS_MAX {
-            let wide = self.directories.is_wide(entry.dir);
-            let home = self.cluster.entry_home(entry.dir, entry.offset(), wide);
-            match self.ask(home, request(wide)).await? {
-                MetaReply::Width { wide } => self.directories.set_wide(entry.dir, wide),
+            let sharded = self.directories.is_sharded(entry.dir);
+            let home = self.cluster.entry_home(entry.dir, entry.offset(), sharded);
+            match self.ask(home, request(sharded)).await? {
+                MetaReply::Width { sharded } => self.directories.set_sharded(entry.dir, sharded),
                 reply => return Ok((home, reply)),
             }
         }
@@ -47,7 +47,7 @@ impl SharedView {
     pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {
         name::check(&entry.name)?;
         let asked = self.held.asking(self.runtime.clock.monotonic());
-        let lookup = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: true };
+        let lookup = |sharded| MetaRequest::Lookup { entry: entry.clone(), sharded, view: true };
         let (_, reply) = self.ask_entry(&entry, lookup).await?;
         self.told(entry, reply, asked).map(|(entry, _)| entry)
     }
@@ -78,11 +78,11 @@ impl SharedView {
         self.inherit(entry.dir, &mut new).await?;
         let asked = self.held.asking(self.runtime.clock.monotonic());
         let now = self.runtime.now();
-        let command = |wide| {
+        let command = |sharded| {
             let (entry, new) = (entry.clone(), new.clone());
-            let home = self.cluster.entry_home(entry.dir, entry.offset(), wide);
+            let home = self.cluster.entry_home(entry.dir, entry.offset(), sharded);
             let opener = opening.as_mut().map(|opening| opening.ask(home));
-            MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
+            MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, sharded, now })
         };
         let answer = self.ask_entry(&entry, command).await;
         if let Some(opening) = opening {
@@ -115,7 +115,7 @@ impl SharedView {
     /// Runs an operation on names at the home of its coordinating name.
     pub(super) async fn operate(&self, coordinator: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.runtime.now();
-        let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
+        let request = |sharded| MetaRequest::Names { operation: operation.clone(), sharded, now };
         let done = self.ask_entry(coordinator, request).await;
         // Also what failed may have changed something.
         self.drop_held(&operation);

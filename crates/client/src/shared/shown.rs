@@ -6,7 +6,7 @@
 use super::SharedView;
 use crate::data::{FileData, dense_blocks};
 use crate::types::{FileNumber, Found};
-use crate::vfs::ShownNames;
+use crate::vfs::SharedNames;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::wire::meta::EntryName;
@@ -14,13 +14,13 @@ use tameike_core::{Attr, FileKind, InodeId, Result};
 
 /// Where a view shows names.
 pub(super) struct Shown {
-    names: Arc<dyn ShownNames>,
+    names: Arc<dyn SharedNames>,
     root: InodeId,
 }
 
 impl Shown {
     /// There, for the view with this root.
-    pub(super) fn new(names: Arc<dyn ShownNames>, root: InodeId) -> Self {
+    pub(super) fn new(names: Arc<dyn SharedNames>, root: InodeId) -> Self {
         Self { names, root }
     }
 
@@ -38,13 +38,13 @@ impl Shown {
     }
 }
 
-/// The number by which doors know an inode of the view with this root.
+/// The number by which frontends know an inode of the view with this root.
 pub(super) fn number(root: InodeId, inode: InodeId) -> FileNumber {
     if inode == root { FileNumber::ROOT } else { FileNumber(inode.0) }
 }
 
 impl SharedView {
-    pub(super) fn show_names_in(&self, names: Arc<dyn ShownNames>) {
+    pub(super) fn show_names_in(&self, names: Arc<dyn SharedNames>) {
         self.held.show_in(Shown::new(names, self.root));
     }
 

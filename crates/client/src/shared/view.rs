@@ -2,13 +2,13 @@
 
 use super::opens::Opening;
 use super::{SharedView, unexpected};
-use crate::data::{FileData, Lendable, Located};
+use crate::data::{FileData, Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
 use crate::types::{
     FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
-use crate::vfs::{Content, Directories, Entries, Inodes, Locking, Names, OpenFiles, ShownNames, Usage};
+use crate::vfs::{Content, Directories, Entries, Inodes, Locking, Names, OpenFiles, SharedNames, Usage};
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -48,7 +48,7 @@ impl Names for SharedView {
         self.found(entry).await
     }
 
-    fn show_names(&self, names: Arc<dyn ShownNames>) -> bool {
+    fn set_shared_names(&self, names: Arc<dyn SharedNames>) -> bool {
         self.show_names_in(names);
         true
     }
@@ -98,7 +98,7 @@ impl Names for SharedView {
 }
 
 impl Inodes for SharedView {
-    async fn find_again(&self, file: FileNumber) -> Result<Found> {
+    async fn lookup_again(&self, file: FileNumber) -> Result<Found> {
         Ok(Found { file, attr: self.attributes(self.inode(file)).await? })
     }
 
@@ -180,7 +180,7 @@ impl OpenFiles for SharedView {
         handle.file.report_faults(&handle.reported)
     }
 
-    fn awaits_others(&self, handle: HandleNumber) -> bool {
+    fn only_awaits_others(&self, handle: HandleNumber) -> bool {
         self.file(handle).is_ok_and(|file| file.is_flushed())
     }
 
@@ -207,7 +207,7 @@ impl Content for SharedView {
         Ok(bytes)
     }
 
-    async fn place(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
+    async fn locate(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
         let handle = self.handle(handle)?;
         let placed = self.engine.locate(&handle.file, offset, length).await;
         if placed.is_some() && !handle.mode.noatime {
@@ -216,9 +216,9 @@ impl Content for SharedView {
         Ok(placed)
     }
 
-    fn misplaced(&self, handle: HandleNumber, offset: u64) {
+    fn drop_location(&self, handle: HandleNumber, offset: u64) {
         if let Ok(handle) = self.handle(handle) {
-            handle.file.misplaced(offset);
+            handle.file.drop_location(offset);
         }
     }
 
@@ -246,8 +246,8 @@ impl Content for SharedView {
         }
     }
 
-    fn lendable(&self, handle: HandleNumber) -> Option<Lendable> {
-        self.file(handle).ok().map(|file| self.engine.lendable(&file))
+    fn grantable(&self, handle: HandleNumber) -> Option<Grantable> {
+        self.file(handle).ok().map(|file| self.engine.grantable(&file))
     }
 
     async fn change_space(
@@ -323,7 +323,7 @@ impl Directories for SharedView {
 
     async fn fsync_dir(&self, dir: FileNumber) -> Result<()> {
         let inode = self.inode(dir);
-        let homes = if self.directories.is_wide(inode) {
+        let homes = if self.directories.is_sharded(inode) {
             self.cluster.device_nodes().to_vec()
         } else {
             vec![self.cluster.children_home(inode), self.cluster.inode_home(inode)]

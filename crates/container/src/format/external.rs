@@ -37,27 +37,27 @@ pub struct Identity {
     /// ctime.
     pub ctime: Timestamp,
     /// Location of the content.
-    pub place: Place,
+    pub place: ContentLocation,
 }
 
 /// Location of the content of a packed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ContentLocation {
     /// In the container.
-    Inside,
+    Internal,
     /// In an external file.
-    Outside,
+    External,
     /// In an external file, complete: the next packer may promote it to the file's own path in the shared directory.
-    Leaving,
+    Promotable,
 }
 
-impl Place {
+impl ContentLocation {
     /// The last byte of an encoded identity.
     fn encode(self) -> &'static [u8] {
         match self {
-            Self::Inside => &[],
-            Self::Outside => &[1],
-            Self::Leaving => &[2],
+            Self::Internal => &[],
+            Self::External => &[1],
+            Self::Promotable => &[2],
         }
     }
 }
@@ -75,7 +75,9 @@ impl Identity {
         let (number, rest) = node.target.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<8>()?;
         let (nanoseconds, place) = rest.split_first_chunk::<4>()?;
-        let place = [Place::Outside, Place::Leaving].into_iter().find(|known| known.encode() == place);
+        let place = [ContentLocation::External, ContentLocation::Promotable]
+            .into_iter()
+            .find(|known| known.encode() == place);
         let ctime = Timestamp {
             seconds: i64::from_le_bytes(*seconds),
             nanoseconds: u32::from_le_bytes(*nanoseconds),
@@ -84,13 +86,13 @@ impl Identity {
         is_file.then_some(Self {
             number: u64::from_le_bytes(*number),
             ctime,
-            place: place.unwrap_or(Place::Inside),
+            place: place.unwrap_or(ContentLocation::Internal),
         })
     }
 
     /// As [`Self::told`], if the content is external.
     pub fn decode_external(node: &Node) -> Option<Self> {
-        Self::told(node).filter(|identity| identity.place != Place::Inside && node.size == 0)
+        Self::told(node).filter(|identity| identity.place != ContentLocation::Internal && node.size == 0)
     }
 }
 
@@ -109,11 +111,11 @@ impl ExternalContent {
         let name = name(identity.number);
         let file = fs.open(&name, Access::Read).map_err(|fault| match identity.place {
             _ if fault.kind() != FaultKind::Missing => fault.context(String::from_utf8_lossy(&name)),
-            Place::Leaving => {
+            ContentLocation::Promotable => {
                 let why = "its content has moved to the file's own path in the shared directory: read it there";
                 Fault::new(Errno::ENOENT, why)
             }
-            Place::Inside | Place::Outside => Fault::io(format!(
+            ContentLocation::Internal | ContentLocation::External => Fault::io(format!(
                 "its content is not in {}: either it has moved to the file's own path in the shared directory, or it is lost; \
                  `tameike recover` restores what the job still has",
                 String::from_utf8_lossy(&name)

@@ -33,7 +33,7 @@ const FINISHED: u32 = 1 << 31;
 pub struct LaneState {
     /// Incarnation: how often the lane was claimed.
     /// How often it was begun.
-    pub life: u32,
+    pub incarnation: u32,
     /// True if the writer of this incarnation has finished.
     pub is_finished: bool,
 }
@@ -115,7 +115,7 @@ impl Subfile {
         self.file.read_at(&mut bytes, INCARNATIONS_AT)?;
         let state = |word: &[u8]| {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            LaneState { life: word & !FINISHED, is_finished: word & FINISHED != 0 }
+            LaneState { incarnation: word & !FINISHED, is_finished: word & FINISHED != 0 }
         };
         Ok(bytes.chunks_exact(4).map(state).collect())
     }
@@ -131,7 +131,7 @@ impl Subfile {
             Err(fault) if fault.errno == Errno::EOPNOTSUPP && !needs_lock => {}
             Err(fault) => return Err(fault),
         }
-        let before = self.lanes()?[lane as usize].life;
+        let before = self.lanes()?[lane as usize].incarnation;
         let incarnation = before + 1;
         if incarnation == FINISHED {
             let message = format!("lane {lane} of subfile {} was claimed too often", self.number);
@@ -155,7 +155,7 @@ impl Subfile {
         let lanes = u64::from(self.superblock.geometry.lanes);
         match self.file.try_lock(LOCKS_AT, lanes) {
             Err(fault) if fault.errno == Errno::EOPNOTSUPP => {
-                Ok(self.lanes()?.iter().all(|lane| lane.life == 0 || lane.is_finished))
+                Ok(self.lanes()?.iter().all(|lane| lane.incarnation == 0 || lane.is_finished))
             }
             is_ours => is_ours,
         }
@@ -181,7 +181,7 @@ impl Subfile {
 
     /// Returns true if a lane may grow: its writer has neither finished nor is known to have failed.
     pub fn may_grow(&self, lane: u32, state: LaneState) -> Result<bool> {
-        if state.life == 0 || state.is_finished {
+        if state.incarnation == 0 || state.is_finished {
             return Ok(false);
         }
         // A read-only process can take read locks only, and these do not show that a writer is alive.

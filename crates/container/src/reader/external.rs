@@ -8,7 +8,7 @@ use tameike_io::shared::FileStat;
 
 impl Container {
     /// Number of files with external content in the container's directory, also of files that have been removed.
-    pub fn count_outside(&self) -> usize {
+    pub fn count_external(&self) -> usize {
         self.outside
     }
 
@@ -16,7 +16,7 @@ impl Container {
     ///
     /// # Errors
     /// `EIO` if its record is damaged.
-    pub fn outside_of(&self, entry: &IndexEntry) -> Result<Option<Identity>> {
+    pub fn external_identity(&self, entry: &IndexEntry) -> Result<Option<Identity>> {
         match entry.node {
             Some(Brief { kind: FileKind::File, size: 0, .. }) => {
                 Ok(Identity::decode_external(&self.node(entry)?))
@@ -31,7 +31,7 @@ impl Container {
     /// `EIO` if its record is damaged.
     pub fn brief(&self, entry: &IndexEntry) -> Result<Option<Brief>> {
         if self.outside > 0
-            && let Some(identity) = self.outside_of(entry)?
+            && let Some(identity) = self.external_identity(entry)?
         {
             let found = self.records.fs().stat(&name(identity.number));
             if let (Ok(FileStat { kind: FileKind::File, size, mtime, .. }), Some(brief)) = (found, entry.node)

@@ -154,7 +154,7 @@ impl Container {
     fn scan_lanes(&mut self, listing: &Listing) -> Result<()> {
         self.outside = listing.outside.len();
         for (number, lanes) in self.records.lanes(&listing.numbers)? {
-            for (lane, LaneState { life: incarnation, is_finished }) in (0..).zip(lanes) {
+            for (lane, LaneState { incarnation, is_finished }) in (0..).zip(lanes) {
                 let lane = LaneId { subfile: number, lane };
                 let end = self.ends.get(&lane).copied().unwrap_or(LaneEnd::none(lane));
                 // Without an index, incarnation 0 in the header is not trusted: it may be damaged, and the lane may have records.

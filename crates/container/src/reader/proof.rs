@@ -42,7 +42,7 @@ impl Container {
     pub fn check(&self, entry: &IndexEntry) -> Result<Vec<Fault>> {
         let mut damage = self.check_records(entry)?;
         if damage.is_empty()
-            && let Some(identity) = self.outside_of(entry)?
+            && let Some(identity) = self.external_identity(entry)?
         {
             match ExternalContent::open(&**self.records.fs(), &identity, &mut self.node(entry)?) {
                 // The content was promoted.

@@ -153,7 +153,7 @@ impl Draft {
         if let Some(writer) = writer {
             let first = self.extents.partition_point(|extent| extent.end() <= range.start);
             let mut wanted = self.extents[first..].iter().take_while(|extent| extent.start < range.end);
-            wanted.try_for_each(|extent| writer.hand_over(extent.lane, extent.address))?;
+            wanted.try_for_each(|extent| writer.make_readable(extent.lane, extent.address))?;
         }
         let (node, extents) = (&self.node, &self.extents);
         let open = || Arc::new(Mutex::new(container.open_extents(node.clone(), extents.clone())));

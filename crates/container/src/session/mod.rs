@@ -17,7 +17,7 @@ mod tests;
 
 pub use crate::{Brief, Codec, Known, Report, Xattr};
 
-pub use options::{LookAgain, Openness, Rank, SUBFILES_MAX, SessionOptions, block_size_of};
+pub use options::{Permissions, Rank, Refresh, SUBFILES_MAX, SessionOptions, block_size_of};
 
 use crate::{Container, Content, FileReader, LaneEnd, Node, Show, check_path};
 use draft::Draft;

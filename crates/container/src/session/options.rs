@@ -66,17 +66,17 @@ impl Rank {
 
 /// When a session refreshes the container, which takes requests to the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LookAgain {
+pub enum Refresh {
     /// When a name is missing, and before a directory is listed or renamed.
     #[default]
-    Always,
+    Automatic,
     /// Only in [`Session::refresh`](super::Session::refresh).
-    Asked,
+    OnRequest,
 }
 
 /// Permissions of a new container's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Openness {
+pub enum Permissions {
     /// By the umask.
     #[default]
     ByUmask,
@@ -95,11 +95,11 @@ pub struct SessionOptions {
     /// Create the container if it is missing.
     pub create: bool,
     /// Permissions of a new container.
-    pub openness: Openness,
+    pub openness: Permissions,
     /// Refuse changes.
     pub is_read_only: bool,
     /// When to read what other processes have added.
-    pub look_again: LookAgain,
+    pub look_again: Refresh,
     /// Block size of a new container in bytes, see [`Geometry::block_size`] and [`block_size_of`]; `None`: 4 MiB.
     pub block_size: Option<u32>,
     /// Subfiles of a new container for ranks; `None`: one per rank, up to [`SUBFILES_MAX`].
@@ -147,8 +147,8 @@ impl SessionOptions {
         }
         let superblock = self.superblock()?;
         let made = match self.openness {
-            Openness::ByUmask => superblock.create(fs),
-            Openness::Private => superblock.create_private(fs),
+            Permissions::ByUmask => superblock.create(fs),
+            Permissions::Private => superblock.create_private(fs),
         };
         match made {
             // Another process creates it.

@@ -1,7 +1,7 @@
 //! State of a session: the container, its writer, and files that are open for writing.
 
 use super::draft::Draft;
-use super::{LookAgain, OpenFile, WriterFile};
+use super::{OpenFile, Refresh, WriterFile};
 use crate::format::subfile::Subfile;
 use crate::{Brief, Container, Content, IndexEntry, LaneWriter, Node, Opener, Put};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ pub struct State {
     pub dirs: BTreeSet<Vec<u8>>,
     /// Subfiles of other writers with content of files of this process, maybe not durable.
     foreign: BTreeSet<u32>,
-    look_again: LookAgain,
+    look_again: Refresh,
     buffered: usize,
     version: u64,
 }
@@ -36,7 +36,7 @@ pub struct Existing {
 }
 
 impl State {
-    pub fn new(container: Container, look_again: LookAgain) -> Self {
+    pub fn new(container: Container, look_again: Refresh) -> Self {
         Self {
             container,
             writer: None,
@@ -75,12 +75,12 @@ impl State {
     /// Reads what other processes have added, unless only [`Session::refresh`](super::Session::refresh) may. Returns true if it did.
     pub fn look_again(&mut self) -> Result<bool> {
         match self.look_again {
-            LookAgain::Always => {
+            Refresh::Automatic => {
                 // Other processes may have removed some.
                 self.dirs.clear();
                 self.container.refresh().map(|()| true)
             }
-            LookAgain::Asked => Ok(false),
+            Refresh::OnRequest => Ok(false),
         }
     }
 
@@ -132,11 +132,11 @@ impl State {
 
     /// Fails if content is external: a job writes to it, or will promote it.
     pub fn check_inside(&mut self, entry: &IndexEntry) -> Result<()> {
-        if self.container.count_outside() == 0 {
+        if self.container.count_external() == 0 {
             return Ok(());
         }
-        self.hand_over(entry)?;
-        match self.container.outside_of(entry)? {
+        self.make_readable(entry)?;
+        match self.container.external_identity(entry)? {
             None => Ok(()),
             Some(_) => Err(Fault::new(
                 Errno::EROFS,
@@ -147,26 +147,26 @@ impl State {
 
     /// Makes an entry's record readable. The file can then be opened without the lock of the session.
     pub fn opener(&mut self, entry: &IndexEntry) -> Result<Opener> {
-        self.hand_over(entry)?;
+        self.make_readable(entry)?;
         Ok(self.container.opener())
     }
 
     /// The summary of an entry, with size and mtime of external content.
     pub fn brief(&mut self, entry: &IndexEntry) -> Result<Option<Brief>> {
-        self.hand_over(entry)?;
+        self.make_readable(entry)?;
         self.container.brief(entry)
     }
 
     /// The node of an entry.
     pub fn node(&mut self, entry: &IndexEntry) -> Result<Node> {
-        self.hand_over(entry)?;
+        self.make_readable(entry)?;
         self.container.node(entry)
     }
 
     /// Writes an entry's record to the file system, so that it can be read.
-    fn hand_over(&mut self, entry: &IndexEntry) -> Result<()> {
+    fn make_readable(&mut self, entry: &IndexEntry) -> Result<()> {
         match &mut self.writer {
-            Some(writer) => writer.hand_over(entry.lane, entry.address),
+            Some(writer) => writer.make_readable(entry.lane, entry.address),
             None => Ok(()),
         }
     }

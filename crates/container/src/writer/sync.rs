@@ -12,7 +12,7 @@ use tameike_io::os::process::start_thread;
 use tameike_io::shared::SharedFile;
 
 /// Records that a writer has written and not synced.
-pub struct UnsafePart(Vec<UnsyncedLane>);
+pub struct UnsyncedRecords(Vec<UnsyncedLane>);
 
 /// Unsynced records of a lane.
 struct UnsyncedLane {
@@ -22,7 +22,7 @@ struct UnsyncedLane {
     end: u64,
 }
 
-impl UnsafePart {
+impl UnsyncedRecords {
     /// Makes the records durable, for [`LaneWriter::end_sync`].
     pub fn sync(&self) -> Result<()> {
         // Content must be durable before the entries, which are last.
@@ -66,7 +66,7 @@ impl LaneWriter {
     }
 
     /// Writes everything that was put. The returned part can be synced without the writer, which may continue meanwhile.
-    pub fn begin_sync(&mut self) -> Result<UnsafePart> {
+    pub fn begin_sync(&mut self) -> Result<UnsyncedRecords> {
         self.settle_streams()?;
         self.write_pending()?;
         let of = |writer: &Self| UnsyncedLane {
@@ -75,11 +75,11 @@ impl LaneWriter {
             end: writer.address,
         };
         let written = self.content_lanes().iter().filter(|lane| lane.durable_end < lane.address);
-        Ok(UnsafePart(written.map(of).chain([of(self)]).collect()))
+        Ok(UnsyncedRecords(written.map(of).chain([of(self)]).collect()))
     }
 
     /// Records that a part was synced.
-    pub fn end_sync(&mut self, part: &UnsafePart) {
+    pub fn end_sync(&mut self, part: &UnsyncedRecords) {
         for UnsyncedLane { lane, end, .. } in &part.0 {
             if let Some(writer) = self.of_lane(*lane) {
                 writer.durable_end = writer.durable_end.max(*end);

@@ -1,4 +1,4 @@
-//! Write-behind: a thread, or the caller of [`Given::write`], writes one block while the next one is filled.
+//! Write-behind: a thread, or the caller of [`HandedOverBlock::write`], writes one block while the next one is filled.
 
 #[cfg(test)]
 mod tests;
@@ -13,13 +13,13 @@ use tameike_io::shared::SharedFile;
 /// Write-behind for one file. A block that could not be written is kept for a retry.
 pub struct Behind {
     shared: Arc<Shared>,
-    /// Without a thread, the holder of [`Given`] writes.
+    /// Without a thread, the holder of [`HandedOverBlock`] writes.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A block to be written by [`Given::write`]. The lane's next write waits for that.
+/// A block to be written by [`HandedOverBlock::write`]. The lane's next write waits for that.
 #[must_use]
-pub struct Given(Arc<Shared>);
+pub struct HandedOverBlock(Arc<Shared>);
 
 struct Shared {
     file: Arc<dyn SharedFile>,
@@ -41,8 +41,8 @@ enum SlotState {
     /// No block.
     #[default]
     Free,
-    /// A block that the thread, or the holder of [`Given`], writes.
-    Given,
+    /// A block that the thread, or the holder of [`HandedOverBlock`], writes.
+    HandedOverBlock,
     /// A block whose write failed.
     Failed,
 }
@@ -77,13 +77,13 @@ impl Behind {
     ///
     /// # Errors
     /// As [`Self::settle`]; `bytes` are not taken then.
-    pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Option<Given>> {
+    pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Option<HandedOverBlock>> {
         let mut slot = self.settled()?;
         slot.bytes.clear();
         std::mem::swap(&mut slot.bytes, bytes);
-        (slot.state, slot.offset) = (SlotState::Given, offset);
+        (slot.state, slot.offset) = (SlotState::HandedOverBlock, offset);
         self.shared.changed.notify_all();
-        Ok(self.thread.is_none().then(|| Given(self.shared.clone())))
+        Ok(self.thread.is_none().then(|| HandedOverBlock(self.shared.clone())))
     }
 
     /// Waits until the block is written.
@@ -101,7 +101,7 @@ impl Behind {
 
     fn settled(&self) -> Result<MutexGuard<'_, Slot>> {
         let mut slot = self.shared.slot.lock();
-        while slot.state == SlotState::Given {
+        while slot.state == SlotState::HandedOverBlock {
             self.shared.changed.wait(&mut slot);
         }
         if slot.state == SlotState::Failed {
@@ -112,18 +112,18 @@ impl Behind {
     }
 }
 
-impl Given {
+impl HandedOverBlock {
     /// Writes the block. An error is returned by [`Behind::settle`].
     pub fn write(self) {
         self.0.write(&mut self.0.slot.lock());
     }
 }
 
-impl Drop for Given {
+impl Drop for HandedOverBlock {
     /// A block that was not written is retried by the next call that waits for it.
     fn drop(&mut self) {
         let mut slot = self.0.slot.lock();
-        if slot.state == SlotState::Given {
+        if slot.state == SlotState::HandedOverBlock {
             slot.state = SlotState::Failed;
             self.0.changed.notify_all();
         }
@@ -134,7 +134,7 @@ impl Shared {
     fn work(&self) {
         let mut slot = self.slot.lock();
         loop {
-            if slot.state == SlotState::Given {
+            if slot.state == SlotState::HandedOverBlock {
                 self.write(&mut slot);
                 MutexGuard::unlocked(&mut slot, || self.file.start_write_back());
             } else if slot.has_ended {

@@ -2,7 +2,7 @@
 
 use super::LaneWriter;
 use super::content_lanes::Streams;
-use super::write_behind::{Behind, Given};
+use super::write_behind::{Behind, HandedOverBlock};
 use crate::format::geometry::LaneId;
 use tameike_core::Result;
 
@@ -13,7 +13,7 @@ impl LaneWriter {
     }
 
     /// Makes a record readable: writes it to the subfile if it is this writer's.
-    pub fn hand_over(&mut self, lane: LaneId, address: u64) -> Result<()> {
+    pub fn make_readable(&mut self, lane: LaneId, address: u64) -> Result<()> {
         match self.of_lane(lane) {
             // Later records do not matter.
             Some(writer) if writer.has_written(address) => Ok(()),
@@ -34,7 +34,7 @@ impl LaneWriter {
     ///
     /// # Errors
     /// Errors of the block handed over before.
-    pub fn begin_write(&mut self) -> Result<Option<Given>> {
+    pub fn begin_write(&mut self) -> Result<Option<HandedOverBlock>> {
         if self.writes_behind() {
             return self.give_pending().map(|()| None);
         }
@@ -64,7 +64,7 @@ impl LaneWriter {
     }
 
     /// Hands the buffer over to write-behind.
-    fn give(&mut self) -> Result<Option<Given>> {
+    fn give(&mut self) -> Result<Option<HandedOverBlock>> {
         self.settle_content()?;
         let (offset, size) = (self.offset(), self.pending.len());
         let Some(behind) = self.behind.as_ref().filter(|_| size > 0) else { return Ok(None) };

@@ -176,7 +176,7 @@ pub enum AdminRequest {
     /// State of this agent.
     Status,
     /// The sender found that the agent of a node has failed.
-    Dead {
+    Failed {
         /// The node.
         node: NodeId,
     },
@@ -197,7 +197,7 @@ impl AdminRequest {
         match self {
             Self::Space { .. }
             | Self::Status
-            | Self::Dead { .. }
+            | Self::Failed { .. }
             | Self::Files(_)
             | Self::MostAsked { .. } => true,
             Self::Exchange(exchange) => exchange.is_read_only(),

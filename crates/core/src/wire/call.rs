@@ -45,7 +45,7 @@ pub struct Run {
 /// Extent location of a reply's payload on the callee's device. It is not locked: it is valid if no block there has
 /// become free since `time` and the digest matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ExtentLocation {
     /// Its runs in order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
     pub runs: Vec<Run>,
     /// The CRC-32C of the CRC-32Cs of its blocks.
@@ -62,7 +62,7 @@ pub enum Carriage {
     /// The callee put this many bytes into the caller's frame.
     Put(u32),
     /// None: the caller reads the device at this location.
-    Placed(Place),
+    Placed(ExtentLocation),
 }
 
 /// Header of a reply.
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(bytes, [0xac, 0x02, 2, 5, 1, 7, 0x80, 0x01, 0, 1, 3, 1]);
         let (found, rest) = decode_first::<RequestHeader>(&bytes).expect("as encoded");
         assert_eq!((found, decode(rest)), (header, Ok(request)));
-        let place = Place { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
+        let place = ExtentLocation { runs: vec![Run { at: 4096, length: 8192 }], digest: 129, time: 130 };
         for (carriage, golden) in [
             (Carriage::Beside, &[0][..]),
             (Carriage::Put(9), &[1, 9]),

@@ -79,7 +79,7 @@ pub struct Repetition {
 
 /// One-way latencies over all repetitions, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HalfTrips {
+pub struct OneWayLatency {
     /// Median.
     pub median: u64,
     /// 90th percentile.
@@ -102,7 +102,7 @@ pub struct Outcome {
     /// The repetitions, without warm-up.
     pub repetitions: Vec<Repetition>,
     /// Latencies, for [`Quantity::Latency`].
-    pub half_trips: Option<HalfTrips>,
+    pub half_trips: Option<OneWayLatency>,
 }
 
 /// A message of the measuring agent to the other one. A session number determines all bytes, and the receiver verifies

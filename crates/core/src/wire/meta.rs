@@ -76,7 +76,7 @@ pub enum Command {
         /// The open of the inode in the same step, if any.
         opener: Option<Opener>,
         /// Whether the sender assumes that the directory is sharded.
-        wide: bool,
+        sharded: bool,
         /// Time of the request.
         now: Timestamp,
     },
@@ -170,7 +170,7 @@ pub enum Command {
         /// The directory.
         dir: InodeId,
         /// Whether the sender assumes that the directory is sharded.
-        wide: bool,
+        sharded: bool,
         /// The time.
         changed: Timestamp,
     },
@@ -218,7 +218,7 @@ pub enum MetaRequest {
         /// The name.
         entry: EntryName,
         /// Whether the sender assumes that the directory is sharded.
-        wide: bool,
+        sharded: bool,
         /// Whether a view sends the request: it uses the lease of a file's name, and caches a directory.
         view: bool,
     },
@@ -241,7 +241,7 @@ pub enum MetaRequest {
         /// Largest number of entries in the reply.
         limit: u32,
         /// Whether the sender assumes that the directory is sharded.
-        wide: bool,
+        sharded: bool,
     },
     /// Attributes of a file, with its inline content if it has any.
     GetContent {
@@ -306,7 +306,7 @@ pub enum MetaRequest {
         /// The operation.
         operation: NameOperation,
         /// Whether the sender assumes that the directory of the coordinating name is sharded.
-        wide: bool,
+        sharded: bool,
         /// Time of the request.
         now: Timestamp,
     },

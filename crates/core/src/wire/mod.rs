@@ -78,10 +78,10 @@ impl Request {
                 | Unit::DirtyInodes { .. }
                 | Unit::Seek { .. }
                 | Unit::Usage { .. }
-                | Unit::Places { .. }
+                | Unit::Locations { .. }
                 | Unit::Load { .. } => true,
                 Unit::Write { .. }
-                | Unit::MakeRoom { .. }
+                | Unit::WaitForSpace { .. }
                 | Unit::Space { .. }
                 | Unit::Sync { .. }
                 | Unit::Truncate { .. }

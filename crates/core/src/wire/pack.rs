@@ -34,7 +34,7 @@ pub struct PackedStat {
     /// Last change of content or attributes.
     pub ctime: Timestamp,
     /// Whether its content is external. Then the external file has size and times, and those here are older.
-    pub is_outside: bool,
+    pub is_external: bool,
 }
 
 /// The file whose attributes change.
@@ -75,7 +75,7 @@ pub enum PackRequest {
         uid: u32,
         /// Group.
         gid: u32,
-        /// Time of the packer's clock from [`PackReply::Look`], since which the sender found no such name in the shared
+        /// Time of the packer's clock from [`PackReply::LookupFirst`], since which the sender found no such name in the shared
         /// directory; without it, the sender did so a moment before.
         looked: Option<Duration>,
     },
@@ -91,7 +91,7 @@ pub enum PackRequest {
         file: u64,
     },
     /// Attributes of an open file.
-    Look {
+    StatOpen {
         /// The file.
         file: u64,
     },
@@ -218,7 +218,7 @@ impl PackRequest {
         match self {
             Self::Stat { .. }
             | Self::List { .. }
-            | Self::Look { .. }
+            | Self::StatOpen { .. }
             | Self::Read { .. }
             | Self::Forget
             | Self::Packs { .. }
@@ -256,13 +256,13 @@ pub enum PackReply {
     /// The file to be created is not packed; for `Find`, the packer will not know the name for some time.
     Declined,
     /// The sender must look up the name in the shared directory first. The time is that of the packer's clock.
-    Look(Duration),
+    LookupFirst(Duration),
     /// Whether files are packed.
     Packs(bool),
     /// The name does not exist, neither packed nor in the shared directory.
     Missing,
     /// The content is external: the sender must change content and times of that file. The packer has done the rest.
-    Outside {
+    External {
         /// The packed file.
         file: u64,
     },

@@ -18,7 +18,7 @@ use super::meta::{
     OpenId, Opener, RenameMode, Step, Target,
 };
 use super::pack::{PackReply, PackRequest};
-use super::unit::{Backing, Ending, Sought, SpaceChange, UnitDigest, UnitPlace, UnitReply, UnitRequest};
+use super::unit::{Backing, Ending, Sought, SpaceChange, UnitDigest, UnitLocation, UnitReply, UnitRequest};
 use super::{Reply, Request};
 use crate::attr::{Attr, AttrChange, FileKind, SetTime, Timestamp};
 use crate::cores::CoreSet;
@@ -44,7 +44,7 @@ const STATE: CacheState =
     CacheState { generation: GENERATION, newer: Some((128, NOW)), sparse: true, removing: false };
 const HOLDER: Holder = Holder { node: NODE, requested: 300, delivered: 2 };
 const ASKED: Asked = Asked { inode: INODE, holder: HOLDER };
-const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, wide: true };
+const STAT: DirStat = DirStat { entries: 300, subdirs: 2, changed: NOW, sharded: true };
 const SPACE: Space = Space { capacity: 300, used: 200, dirty: 100, inodes: 4 };
 const OWNER: LockOwner = LockOwner { node: NODE, number: 130 };
 const RANGE: LockRange = LockRange { start: 128, last: 300 };
@@ -163,11 +163,11 @@ fn the_kinds_of_reply() {
 #[test]
 fn requests_to_the_metadata_service() {
     check(&[
-        (MetaRequest::Lookup { entry: entry(), wide: true, view: true }, "00010261620101"),
+        (MetaRequest::Lookup { entry: entry(), sharded: true, view: true }, "00010261620101"),
         (MetaRequest::GetAttr { inode: INODE }, "01838404"),
         (MetaRequest::DirStat { dir: INODE }, "02838404"),
         (
-            MetaRequest::ReadDir { dir: INODE, after: DirOffset(300), limit: 200, wide: false },
+            MetaRequest::ReadDir { dir: INODE, after: DirOffset(300), limit: 200, sharded: false },
             "03838404ac02c80100",
         ),
         (MetaRequest::GetContent { inode: INODE }, "04838404"),
@@ -195,7 +195,11 @@ fn requests_to_the_metadata_service() {
             "0d02838404ac020103ac02",
         ),
         (
-            MetaRequest::Names { operation: NameOperation::Unlink { entry: entry() }, wide: true, now: NOW },
+            MetaRequest::Names {
+                operation: NameOperation::Unlink { entry: entry() },
+                sharded: true,
+                now: NOW,
+            },
             "0e00010261620103ac02",
         ),
     ]);
@@ -233,7 +237,7 @@ fn replies_of_the_metadata_service() {
         ),
         (MetaReply::Parent(INODE), "08838404"),
         (MetaReply::Settled { applied: true }, "0901"),
-        (MetaReply::Width { wide: true }, "0a01"),
+        (MetaReply::Width { sharded: true }, "0a01"),
         (MetaReply::DirChanged(STAT), "0bac020203ac0201"),
     ]);
 }
@@ -259,7 +263,7 @@ fn commands_of_the_metadata_service() {
                 new: new_symlink(),
                 exclusive: true,
                 opener: Some(OPENER),
-                wide: false,
+                sharded: false,
                 now: NOW,
             },
             "000102616202ff03e8076400010302746f0101c801ac020003ac02",
@@ -313,7 +317,7 @@ fn commands_of_the_metadata_service() {
             },
             "07c8018101030701c801800103ac02",
         ),
-        (Command::SetDirTime { dir: INODE, wide: true, changed: NOW }, "088384040103ac02"),
+        (Command::SetDirTime { dir: INODE, sharded: true, changed: NOW }, "088384040103ac02"),
     ]);
 }
 
@@ -322,12 +326,12 @@ fn steps_of_operations() {
     check(&[
         (Step::AddLink { inode: INODE }, "00838404"),
         (Step::DropLink { inode: INODE }, "01838404"),
-        (Step::Seal { dir: INODE, wide: true }, "0283840401"),
+        (Step::Seal { dir: INODE, sharded: true }, "0283840401"),
         (
-            Step::Attach { entry: entry(), wide: true, target: TARGET, replaces: Some(TARGET) },
+            Step::Attach { entry: entry(), sharded: true, target: TARGET, replaces: Some(TARGET) },
             "030102616201838404020183840402",
         ),
-        (Step::Detach { entry: entry(), wide: false, target: TARGET }, "04010261620083840402"),
+        (Step::Detach { entry: entry(), sharded: false, target: TARGET }, "04010261620083840402"),
         (Step::SetParent { dir: INODE, parent: InodeId(1) }, "0583840401"),
         (Step::NotBelow { dir: INODE, ancestor: InodeId(1) }, "0683840401"),
         (Step::LockTree, "07"),
@@ -418,7 +422,7 @@ fn requests_to_the_unit_service() {
         (UnitRequest::Seek { inode: INODE, sought: Sought::Hole, start: 300, step: 2 }, "0983840401ac0202"),
         (UnitRequest::Usage { inode: INODE }, "0a838404"),
         (
-            UnitRequest::Places { inode: INODE, units: units.clone(), generation: GENERATION },
+            UnitRequest::Locations { inode: INODE, units: units.clone(), generation: GENERATION },
             "0b8384040200820109",
         ),
         (
@@ -432,7 +436,7 @@ fn requests_to_the_unit_service() {
             },
             "0c83840402008201ac02090161ac02",
         ),
-        (UnitRequest::MakeRoom { attempt: 300 }, "0dac02"),
+        (UnitRequest::WaitForSpace { attempt: 300 }, "0dac02"),
         (
             UnitRequest::Save {
                 inode: INODE,
@@ -466,9 +470,9 @@ fn replies_of_the_unit_service() {
         (UnitReply::Found { at: 300, found: true }, "05ac0201"),
         (UnitReply::Usage(300), "06ac02"),
         (
-            UnitReply::Places(vec![
+            UnitReply::Locations(vec![
                 None,
-                Some(UnitPlace {
+                Some(UnitLocation {
                     runs: vec![Run { at: 4096, length: 8192 }],
                     sums: vec![1, 2, 3, 4],
                     time: 300,
@@ -570,7 +574,7 @@ fn requests_to_agents() {
         (AdminRequest::Space { view: View::JobShared }, "0001"),
         (AdminRequest::Space { view: View::Cache }, "0002"),
         (AdminRequest::Status, "01"),
-        (AdminRequest::Dead { node: NODE }, "02c801"),
+        (AdminRequest::Failed { node: NODE }, "02c801"),
         (AdminRequest::Exchange(Exchange::Begin { session: 300, size: 5 }), "0300ac0205"),
         (AdminRequest::Exchange(Exchange::Take { session: 300, size: 5, whole: true }), "0301ac020501"),
         (AdminRequest::Exchange(Exchange::Echo { session: 300, size: 5, whole: false }), "0302ac020500"),

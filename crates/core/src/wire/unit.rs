@@ -156,10 +156,10 @@ pub enum UnitRequest {
         inode: InodeId,
     },
     /// Extent locations of whole units of the inode, for direct reads by programs of the same host.
-    Places {
+    Locations {
         /// The file.
         inode: InodeId,
-        /// Indexes of units of this home, at most [`PLACES_MAX`].
+        /// Indexes of units of this home, at most [`LOCATIONS_MAX`].
         units: Vec<u64>,
         /// Generation of the file (cached inodes): the home drops clean bytes of an older one first.
         generation: Generation,
@@ -183,8 +183,8 @@ pub enum UnitRequest {
     /// Waits until this node has space for a write to a cached file that it refused with `ENOSPC`: flushes dirty files.
     /// It is a separate message because a write holds a frame of this node, which must not wait for the flush: requests
     /// that the flush needs may queue behind requests that wait for the frame.
-    MakeRoom {
-        /// Number of earlier waits for this write, up to [`ROOM_ATTEMPTS_MAX`].
+    WaitForSpace {
+        /// Number of earlier waits for this write, up to [`SPACE_ATTEMPTS_MAX`].
         attempt: u32,
     },
     /// Writes this node's bytes of the file, from units with dirty bytes, to another file and syncs it; they stay
@@ -205,12 +205,12 @@ pub enum UnitRequest {
 }
 
 /// Number of waits for space after which a write fails with `ENOSPC`. Other writers may take freed space.
-pub const ROOM_ATTEMPTS_MAX: u32 = 16;
+pub const SPACE_ATTEMPTS_MAX: u32 = 16;
 
 /// Extent location of a unit that its home has completely. It is not locked: bytes are valid if no block there has
 /// become free since `time` and their checksums match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnitPlace {
+pub struct UnitLocation {
     /// Its runs in order, each of whole blocks of [`crate::limits::BLOCK_SIZE`] bytes.
     pub runs: Vec<Run>,
     /// The CRC-32C of each of its blocks, little-endian.
@@ -220,7 +220,7 @@ pub struct UnitPlace {
     pub time: u64,
 }
 
-impl UnitPlace {
+impl UnitLocation {
     /// Returns true if the runs are whole blocks of a whole unit, each with its checksum.
     pub fn is_whole(&self) -> bool {
         let block = BLOCK_SIZE as u64;
@@ -250,11 +250,11 @@ impl UnitPlace {
     }
 }
 
-/// Largest number of units of one [`UnitRequest::Places`].
-pub const PLACES_MAX: usize = 32;
+/// Largest number of units of one [`UnitRequest::Locations`].
+pub const LOCATIONS_MAX: usize = 32;
 
 // Each may have as many runs as blocks, of at most 15 bytes.
-const _: () = assert!(PLACES_MAX * (BLOCKS_PER_UNIT * (15 + 4) + 10) < MESSAGE_SIZE_MAX);
+const _: () = assert!(LOCATIONS_MAX * (BLOCKS_PER_UNIT * (15 + 4) + 10) < MESSAGE_SIZE_MAX);
 
 /// Largest number of units that one [`UnitRequest::Flush`] flushes or one [`UnitRequest::Digest`] names.
 pub const FLUSH_UNITS_MAX: usize = 1024;
@@ -313,8 +313,8 @@ pub enum UnitReply {
     },
     /// Reply to [`UnitRequest::Usage`], in bytes.
     Usage(u64),
-    /// Reply to [`UnitRequest::Places`], in the same order: `None` for an incomplete unit.
-    Places(Vec<Option<UnitPlace>>),
+    /// Reply to [`UnitRequest::Locations`], in the same order: `None` for an incomplete unit.
+    Locations(Vec<Option<UnitLocation>>),
     /// Reply to [`UnitRequest::Load`], in bytes of the file.
     Loaded {
         /// Bytes that the home has, with holes.

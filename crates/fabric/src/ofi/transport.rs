@@ -265,7 +265,7 @@ impl Transport {
                 return;
             }
             while !self.make_progress() {
-                tameike_io::os::runtime::give_way().await;
+                tameike_io::os::runtime::yield_now().await;
             }
             self.tick_if_needed();
             self.watch_if_needed();

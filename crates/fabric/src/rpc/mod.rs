@@ -24,7 +24,7 @@ use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tameike_core::wire::call::{CallId, Carriage, Place, ReplyHeader, RequestHeader};
+use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader};
 use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
@@ -122,7 +122,7 @@ struct Ended {
 enum Bytes {
     Here(Option<Payload>),
     /// On the peer's device; the frame will receive them.
-    There(Place, Frame),
+    There(ExtentLocation, Frame),
 }
 
 /// Ends the call and revokes its grants when the caller drops its future.
@@ -155,7 +155,7 @@ impl Receiver for Inbound {
         let Some(inner) = self.0.upgrade() else { return };
         match event {
             PeerEvent::Up => inner.calls.waiting_for(peer).into_iter().for_each(|id| inner.resend(peer, id)),
-            PeerEvent::Dead => inner.fail_calls(peer, "has failed: its agent exited"),
+            PeerEvent::Failed => inner.fail_calls(peer, "has failed: its agent exited"),
             PeerEvent::Unreachable => {
                 inner.fail_calls(peer, "is unreachable: it was silent for the peer time limit");
             }

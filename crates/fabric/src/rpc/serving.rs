@@ -34,7 +34,7 @@ impl Serving {
         let read_only = request.is_read_only();
         match self.inner.service() {
             Ok(service) => {
-                let target = if self.header.places { Target::AnyOrPlace } else { Target::Any };
+                let target = if self.header.places { Target::AnyOrLocation } else { Target::Any };
                 let (reply, carried) = service.serve(self.from, request, payload, target).await;
                 self.answer(read_only, reply, carried).await;
             }
@@ -68,7 +68,7 @@ impl Serving {
             (Carried::Payload(payload), target) => {
                 (Carriage::Put(payload.len() as u32), target, Some(payload))
             }
-            (Carried::Place(place), _) => (Carriage::Placed(place), None, None),
+            (Carried::Location(place), _) => (Carriage::Placed(place), None, None),
         };
         let body = encode(&(ReplyHeader { id, carriage }, &reply));
         let (body, payload) = match body {

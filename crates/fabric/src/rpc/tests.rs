@@ -243,7 +243,7 @@ fn each_request_is_executed_once_while_connections_break() {
         let executed = b.memory.executed.lock();
         assert_eq!(executed.len() as u64, THREADS * EACH);
         assert!(executed.values().all(|&times| times == 1));
-        assert!(!a.memory.events.lock().iter().any(|(_, event)| *event == PeerEvent::Dead));
+        assert!(!a.memory.events.lock().iter().any(|(_, event)| *event == PeerEvent::Failed));
     }
 }
 
@@ -350,7 +350,7 @@ fn calls_to_a_failed_agent_fail_and_to_its_restart_succeed() {
         let b = node(&network, B, |fabric| fabric);
         done(wait(&runtime, a.rpc.call(B, count(3), None, None)));
         assert_eq!(*b.memory.executed.lock(), [(3, 1)].into());
-        assert!(a.memory.events.lock().contains(&(B, PeerEvent::Dead)));
+        assert!(a.memory.events.lock().contains(&(B, PeerEvent::Failed)));
     }
 }
 

@@ -64,7 +64,7 @@ impl Station {
             let mut events = Vec::new();
             if incarnation > peer.incarnation {
                 if peer.state == PeerState::Up {
-                    events.push(PeerEvent::Dead);
+                    events.push(PeerEvent::Failed);
                     peer.connection += 1;
                 }
                 peer.state = PeerState::New;
@@ -77,7 +77,7 @@ impl Station {
             peer.heard += 1;
             (events, true)
         });
-        if events.contains(&PeerEvent::Dead) {
+        if events.contains(&PeerEvent::Failed) {
             self.fail_gets(peer, Errno::ECONNRESET);
         }
         events.into_iter().for_each(|event| self.notify(peer, event));
@@ -98,7 +98,7 @@ impl Station {
         if news {
             self.notify(
                 peer,
-                if state == PeerState::Dead { PeerEvent::Dead } else { PeerEvent::Unreachable },
+                if state == PeerState::Dead { PeerEvent::Failed } else { PeerEvent::Unreachable },
             );
         }
     }

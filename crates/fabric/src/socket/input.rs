@@ -4,7 +4,7 @@ use super::connection::{Connection, broken};
 use super::seal::{Message, PACKET_HEAD, Stream, TAG_SIZE};
 use std::sync::atomic::Ordering;
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::os::runtime::give_way;
+use tameike_io::os::runtime::yield_now;
 
 const BUFFER_SIZE: usize = 16 << 10;
 /// Bytes after which a busy connection yields to other tasks.
@@ -98,7 +98,7 @@ impl<'a> Input<'a> {
         self.turn += bytes;
         if self.turn > YIELD_AFTER {
             self.turn = 0;
-            give_way().await;
+            yield_now().await;
         }
     }
 }

@@ -62,9 +62,9 @@ use tameike_core::limits::MESSAGE_SIZE_MAX;
 use tameike_core::wire::admin::Counter;
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
 use tameike_io::disk::HostDevice;
+use tameike_io::os::log_limit::RateLimited;
 use tameike_io::os::reactor::{Reactor, Watched};
 use tameike_io::os::runtime::{Runtime, promise};
-use tameike_io::os::seldom::Seldom;
 use tameike_io::os::system::System;
 use tameike_io::slab::{Frame, Payload, Pool, Slab};
 
@@ -121,8 +121,8 @@ struct Inner {
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     /// Of the local socket, and of TCP.
     admission: [Admission; 2],
-    refused: Seldom,
-    ignored: Seldom,
+    refused: RateLimited,
+    ignored: RateLimited,
     occupancy: Occupancy,
     stopped: AtomicBool,
 }
@@ -170,8 +170,8 @@ impl SocketFabric {
             receiver: OnceLock::new(),
             peers: Mutex::default(),
             admission: Default::default(),
-            refused: Seldom::default(),
-            ignored: Seldom::default(),
+            refused: RateLimited::default(),
+            ignored: RateLimited::default(),
             occupancy: Occupancy::default(),
             stopped: AtomicBool::new(false),
             runtime,

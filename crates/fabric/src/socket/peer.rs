@@ -180,7 +180,7 @@ impl Inner {
             let limit = if left.is_zero() { ATTEMPT_LIMIT } else { left.min(ATTEMPT_LIMIT) };
             match self.open(node, limit).await {
                 Ok(new) => return self.establish(new, Side::Opened),
-                Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Dead, &why),
+                Err(DialError::Gone(why)) => return self.give_up(node, PeerEvent::Failed, &why),
                 Err(DialError::Silent(why)) => {
                     let unreachable = {
                         let peers = self.peers.lock();
@@ -203,7 +203,7 @@ impl Inner {
     /// Reports to the receiver and to waiting senders that `node` is not available.
     fn give_up(&self, node: NodeId, event: PeerEvent, why: &str) {
         let (state, status) = match event {
-            PeerEvent::Dead => (PeerState::Dead, "has failed"),
+            PeerEvent::Failed => (PeerState::Dead, "has failed"),
             PeerEvent::Unreachable | PeerEvent::Up => (PeerState::Unreachable, "is unreachable"),
         };
         let (news, waiting) = {
@@ -246,7 +246,7 @@ impl Inner {
                 old.extend(all.into_iter().flatten());
                 if matches!(peer.state, PeerState::Up | PeerState::Lost | PeerState::Idle) {
                     peer.state = PeerState::Dead;
-                    events.push(PeerEvent::Dead);
+                    events.push(PeerEvent::Failed);
                 }
             }
             old.extend(peer.slot(side).replace(connection.clone()));

@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use tameike_core::Errno;
-use tameike_io::os::{lending, process};
+use tameike_io::os::{inline_blocking, process};
 use tameike_io::slab::Pool;
 
 /// Commands of the kernel (`enum fuse_uring_cmd`).
@@ -71,7 +71,7 @@ impl Worker {
 
     /// Serves until the unmount, or until the kernel refuses. The result must be dropped after the calling thread has ended.
     pub(super) fn run(self, service: &dyn Service) -> Self {
-        lending::keep_thread();
+        inline_blocking::never_block_thread();
         // In a panic the memory leaks, since the kernel uses it for this thread.
         let mut worker = ManuallyDrop::new(self);
         let Err(error) = worker.serve(service);

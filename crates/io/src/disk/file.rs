@@ -356,7 +356,7 @@ impl AppendFile for FileLog {
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn spare_room(path: &Path, spare: u64) -> Result<()> {
+pub fn preallocate(path: &Path, spare: u64) -> Result<()> {
     let file = OpenFile::open(path)?;
     file.preallocate(file.size()?.saturating_add(spare));
     Ok(())

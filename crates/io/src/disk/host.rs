@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::wire::call::{Place, Run};
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::call::{ExtentLocation, Run};
+use tameike_core::wire::unit::UnitLocation;
 
 /// Bytes that are copied before their checksums are computed, few enough to stay in the processor's cache.
 const PIECE_SIZE: usize = 16 * BLOCK_SIZE;
@@ -33,7 +33,7 @@ impl HostDevice {
     }
 
     /// Copies the bytes at a location into `frame`. Returns the frame as an error if the location is stale or damaged.
-    pub fn read(&self, place: &Place, mut frame: Frame) -> Result<Payload, Frame> {
+    pub fn read(&self, place: &ExtentLocation, mut frame: Frame) -> Result<Payload, Frame> {
         match self.copy(&place.runs, place.time, &mut frame) {
             Some((length, sums)) if sums.digest() == place.digest => {
                 Ok(Payload::new(Arc::new(frame), 0..length).with_sums(sums))
@@ -43,7 +43,7 @@ impl HostDevice {
     }
 
     /// Copies the blocks with these bytes of a unit into `frame`. `None` if the location is stale or damaged.
-    pub fn read_unit(&self, place: &UnitPlace, bytes: &Range<u32>, mut frame: Frame) -> Option<Payload> {
+    pub fn read_unit(&self, place: &UnitLocation, bytes: &Range<u32>, mut frame: Frame) -> Option<Payload> {
         let runs: Vec<Run> = place.runs_of(bytes).collect();
         let (_, sums) = self.copy(&runs, place.time, &mut frame)?;
         let start = bytes.start % BLOCK_SIZE as u32;

@@ -21,7 +21,7 @@ pub struct Faults(Arc<Mutex<Option<u64>>>);
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FaultOutcome {
     /// The call succeeds.
     Whole,
     /// The call takes effect in part and fails.
@@ -42,13 +42,13 @@ impl Faults {
     }
 
     /// Draws the outcome of a call.
-    pub fn next(&self) -> Fate {
+    pub fn next(&self) -> FaultOutcome {
         match &mut *self.0.lock() {
-            None => Fate::Whole,
-            Some(0) => Fate::Dead,
+            None => FaultOutcome::Whole,
+            Some(0) => FaultOutcome::Dead,
             Some(left) => {
                 *left -= 1;
-                if *left == 0 { Fate::Torn } else { Fate::Whole }
+                if *left == 0 { FaultOutcome::Torn } else { FaultOutcome::Whole }
             }
         }
     }
@@ -242,7 +242,7 @@ impl Disk for MemoryDisk {
         let disk = self.clone();
         async move {
             Later::default().await;
-            if disk.faults.next() != Fate::Whole {
+            if disk.faults.next() != FaultOutcome::Whole {
                 return (frame, Err(injected()));
             }
             let offset = offset as usize;
@@ -258,9 +258,9 @@ impl Disk for MemoryDisk {
         async move {
             Later::default().await;
             let size = match disk.faults.next() {
-                Fate::Whole => payload.len(),
-                Fate::Torn => payload.len() / 2,
-                Fate::Dead => 0,
+                FaultOutcome::Whole => payload.len(),
+                FaultOutcome::Torn => payload.len() / 2,
+                FaultOutcome::Dead => 0,
             };
             let media = &mut *disk.media.lock();
             assert!(offset as usize + payload.len() <= media.now.size, "a write lies on the disk");
@@ -274,7 +274,7 @@ impl Disk for MemoryDisk {
         let disk = self.clone();
         async move {
             Later::default().await;
-            if disk.faults.next() != Fate::Whole {
+            if disk.faults.next() != FaultOutcome::Whole {
                 return Err(injected());
             }
             disk.media.lock().sync();
@@ -287,7 +287,7 @@ impl Disk for MemoryDisk {
         let disk = self.clone();
         async move {
             Later::default().await;
-            if disk.faults.next() == Fate::Whole { Ok(()) } else { Err(injected()) }
+            if disk.faults.next() == FaultOutcome::Whole { Ok(()) } else { Err(injected()) }
         }
         .boxed()
     }
@@ -296,7 +296,7 @@ impl Disk for MemoryDisk {
         let disk = self.clone();
         async move {
             Later::default().await;
-            if disk.faults.next() != Fate::Whole {
+            if disk.faults.next() != FaultOutcome::Whole {
                 return Err(injected());
             }
             let media = &mut *disk.media.lock();
@@ -349,9 +349,9 @@ impl AppendFile for MemoryLog {
         async move {
             Later::default().await;
             let size = match log.faults.next() {
-                Fate::Whole => bytes.len(),
-                Fate::Torn => bytes.len() / 2,
-                Fate::Dead => 0,
+                FaultOutcome::Whole => bytes.len(),
+                FaultOutcome::Torn => bytes.len() / 2,
+                FaultOutcome::Dead => 0,
             };
             let media = &mut *log.media.lock();
             media.write(media.now.size, &bytes[..size]);
@@ -364,7 +364,7 @@ impl AppendFile for MemoryLog {
         let log = self.clone();
         async move {
             Later::default().await;
-            if log.faults.next() != Fate::Whole {
+            if log.faults.next() != FaultOutcome::Whole {
                 return Err(injected());
             }
             log.media.lock().sync();
@@ -382,7 +382,7 @@ impl AppendFile for MemoryLog {
         let log = self.clone();
         async move {
             Later::default().await;
-            if log.faults.next() != Fate::Whole {
+            if log.faults.next() != FaultOutcome::Whole {
                 return Err(injected());
             }
             let media = &mut *log.media.lock();

@@ -136,7 +136,7 @@ impl<T> Future for Promise<T> {
 }
 
 /// Yields to other tasks once.
-pub async fn give_way() {
+pub async fn yield_now() {
     let mut given = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut given, true) {

@@ -1,7 +1,7 @@
 //! The real runtime: the system's clocks and randomness, one reactor thread, and a pool for blocking calls.
 
 use super::clock::{SystemClock, SystemRandom};
-use super::lending;
+use super::inline_blocking;
 use super::pool::{self, BlockingPool};
 use super::reactor::task::Task;
 use super::reactor::{Reactor, Sleep};
@@ -19,7 +19,7 @@ struct SystemExecutor {
 
 impl Executor for SystemExecutor {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        lending::first_poll(|| Task::spawn(&self.reactor, task));
+        inline_blocking::first_poll(|| Task::spawn(&self.reactor, task));
     }
 
     fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
@@ -27,7 +27,7 @@ impl Executor for SystemExecutor {
     }
 
     fn block(&self, job: Box<dyn FnOnce() + Send>) {
-        if lending::is_taken() { pool::run_job(job) } else { self.pool.run(job) }
+        if inline_blocking::is_taken() { pool::run_job(job) } else { self.pool.run(job) }
     }
 }
 

@@ -116,7 +116,7 @@ impl SharedFile for PosixFile {
             unsafe { libc::sync_file_range(self.descriptor.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
-    fn look_anew(&self) -> Result<()> {
+    fn revalidate(&self) -> Result<()> {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         match rustix::fs::statx(&self.descriptor, c"", now, StatxFlags::BASIC_STATS) {
             // On file systems that open by path, another file may have this one's path, or none.

@@ -4,7 +4,7 @@
 //! before its name is removed: otherwise some file systems keep it under another name (silly rename), and its directory cannot be
 //! removed.
 
-use super::{Access, FileStat, SharedFile, SharedFs, anew};
+use super::{Access, FileStat, SharedFile, SharedFs, retry_revalidated};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ const FORGOTTEN_MAX: usize = 64;
 
 /// Open files that no reader uses now.
 #[derive(Default)]
-pub struct KeptFiles(Mutex<State>);
+pub struct OpenFileCache(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     /// Ordered by insertion, the newest last.
-    files: VecDeque<KeptFile>,
+    files: VecDeque<CachedFile>,
     /// Invalidated files, the newest last.
     forgotten: VecDeque<InodeId>,
     /// Count of invalidations.
@@ -30,7 +30,7 @@ struct State {
 }
 
 /// A file that is open for reading.
-pub struct KeptFile {
+pub struct CachedFile {
     /// The inode number.
     pub inode: InodeId,
     /// The version that was read; other nodes may change the file before the next read.
@@ -41,21 +41,21 @@ pub struct KeptFile {
     pub file: Arc<dyn SharedFile>,
 }
 
-/// The time of an open or [`KeptFiles::take`]. A file that was invalidated since is not kept.
+/// The time of an open or [`OpenFileCache::take`]. A file that was invalidated since is not kept.
 #[derive(Clone, Copy)]
-pub struct Moment(u64);
+pub struct CacheToken(u64);
 
-impl KeptFiles {
-    /// Takes this version of a file for one reader, if it is kept, with the moment for [`KeptFiles::keep`].
-    pub fn take(&self, inode: InodeId, generation: Generation) -> (Option<Arc<dyn SharedFile>>, Moment) {
+impl OpenFileCache {
+    /// Takes this version of a file for one reader, if it is kept, with the moment for [`OpenFileCache::keep`].
+    pub fn take(&self, inode: InodeId, generation: Generation) -> (Option<Arc<dyn SharedFile>>, CacheToken) {
         let mut state = self.0.lock();
         let found = state.files.iter().rposition(|kept| (kept.inode, kept.generation) == (inode, generation));
         let kept = found.and_then(|at| state.files.remove(at));
-        (kept.map(|kept| kept.file), Moment(state.count))
+        (kept.map(|kept| kept.file), CacheToken(state.count))
     }
 
     /// Keeps a file, unless it was invalidated since `moment`.
-    pub fn keep(&self, kept: KeptFile, moment: Moment) {
+    pub fn keep(&self, kept: CachedFile, moment: CacheToken) {
         let mut state = self.0.lock();
         let since = (state.count - moment.0) as usize;
         if since > state.forgotten.len()
@@ -86,7 +86,7 @@ impl KeptFiles {
 
     /// Runs `go`, which removes the name of the file that `look` returns. The file is invalidated before, and again after, so
     /// that a concurrent open is not kept.
-    pub fn while_going<T>(&self, look: impl FnOnce() -> Result<FileStat>, go: impl FnOnce() -> T) -> T {
+    pub fn invalidate_around<T>(&self, look: impl FnOnce() -> Result<FileStat>, go: impl FnOnce() -> T) -> T {
         let inode = look().ok().map(|stat| stat.inode_id());
         inode.iter().for_each(|&inode| self.forget(inode));
         let gone = go();
@@ -95,7 +95,7 @@ impl KeptFiles {
     }
 
     /// Closes files that were not read since `time`. True if others remain.
-    pub fn let_go(&self, time: Duration) -> bool {
+    pub fn close_unused(&self, time: Duration) -> bool {
         let mut state = self.0.lock();
         let (gone, rest) = std::mem::take(&mut state.files).into_iter().partition(|kept| kept.used < time);
         state.files = rest;
@@ -107,16 +107,16 @@ impl KeptFiles {
 }
 
 /// Guard of a change of a file's content on this node. Its drop invalidates the kept file.
-pub struct Changing(Arc<dyn SharedFs>, InodeId);
+pub struct ContentChange(Arc<dyn SharedFs>, InodeId);
 
-impl Changing {
+impl ContentChange {
     /// Begins a change of this file.
     pub fn begin(fs: &Arc<dyn SharedFs>, inode: InodeId) -> Self {
         Self(fs.clone(), inode)
     }
 }
 
-impl Drop for Changing {
+impl Drop for ContentChange {
     fn drop(&mut self) {
         if let Some(kept) = self.0.kept() {
             kept.forget(self.1);
@@ -134,10 +134,10 @@ pub fn open_same(
     inode: InodeId,
     access: Access,
 ) -> Result<(Arc<dyn SharedFile>, FileStat)> {
-    anew(fs, path, || {
+    retry_revalidated(fs, path, || {
         let file = fs.open(path, access)?;
         // On file systems that open by path, the cached attributes may belong to another file.
-        file.look_anew()?;
+        file.revalidate()?;
         let stat = file.stat()?;
         if stat.inode_id() == inode {
             return Ok((file, stat));

@@ -19,7 +19,7 @@ mod tests;
 mod translate;
 mod whole;
 
-pub use kept::{Changing, KeptFile, KeptFiles, Moment, open_same};
+pub use kept::{CacheToken, CachedFile, ContentChange, OpenFileCache, open_same};
 pub use posix::PosixTree;
 pub use whole::{NamedXattr, WholeFile, xattrs_of};
 
@@ -232,10 +232,10 @@ pub trait SharedFile: Send + Sync {
     /// Drops the file's clean pages from the page cache, if possible, so that reads fetch from the file system.
     fn forget_pages(&self) -> Result<()>;
     /// Revalidates the attributes, the size and the identity of the file that this node has cached.
-    fn look_anew(&self) -> Result<()>;
+    fn revalidate(&self) -> Result<()>;
     /// Revalidates the file so that reads return what other nodes have written.
-    fn read_anew(&self) -> Result<()> {
-        self.look_anew()?;
+    fn revalidate_content(&self) -> Result<()> {
+        self.revalidate()?;
         self.forget_pages()
     }
     /// Changes owner, permissions and times. [`SharedFile::truncate`] changes the size.
@@ -251,7 +251,7 @@ pub trait SharedFile: Send + Sync {
     }
     /// True if the writer may set size and times by its own descriptor. On other file systems the close may overwrite the times,
     /// and other nodes may see old ones for a while.
-    fn is_ended_by_writer(&self) -> bool {
+    fn writer_sets_times(&self) -> bool {
         false
     }
     /// Locks a range for this open file until its close. False if another open file has locked it, on any node if the file system
@@ -321,7 +321,7 @@ pub trait SharedFs: Send + Sync {
     /// Creates a hard link.
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()>;
     /// The cache of open files for sequential readers, if the tree has one.
-    fn kept(&self) -> Option<&KeptFiles> {
+    fn kept(&self) -> Option<&OpenFileCache> {
         None
     }
     /// Fails if the file system denies changes of names in a directory, whatever the shown permissions are.
@@ -356,7 +356,7 @@ pub trait SharedFs: Send + Sync {
     /// Space of the file system.
     fn space(&self) -> Result<TreeSpace>;
     /// Revalidates a cached name, so that the next lookup asks the file system.
-    fn look_anew(&self, path: &[u8]) {
+    fn revalidate(&self, path: &[u8]) {
         let _ = path;
     }
     /// Makes the names in a directory durable (`fsync` of the directory).
@@ -387,7 +387,7 @@ pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The path and its ancestors, the root last.
-pub fn with_those_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn self_and_ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(Some(path), |path| split(path).map(|(dir, _)| dir))
 }
 
@@ -400,10 +400,10 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// The errors of `act`.
-pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> Result<T> {
+pub fn retry_revalidated<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> Result<T> {
     match act() {
         Err(fault) if fault.kind() == FaultKind::Missing => {
-            walk_anew(fs, path);
+            revalidate_path(fs, path);
             act()
         }
         done => done,
@@ -411,7 +411,7 @@ pub fn anew<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> R
 }
 
 /// Revalidates all cached names on a path.
-pub fn walk_anew(fs: &dyn SharedFs, path: &[u8]) {
-    let names: Vec<_> = with_those_above(path).collect();
-    names.iter().rev().for_each(|path| fs.look_anew(path));
+pub fn revalidate_path(fs: &dyn SharedFs, path: &[u8]) {
+    let names: Vec<_> = self_and_ancestors(path).collect();
+    names.iter().rev().for_each(|path| fs.revalidate(path));
 }

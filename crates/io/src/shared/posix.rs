@@ -5,7 +5,7 @@ use super::directory::PosixDir;
 use super::exact;
 use super::file::PosixFile;
 use super::ids::Ids;
-use super::kept::KeptFiles;
+use super::kept::OpenFileCache;
 use super::whole::{self, WholeFile};
 use super::{
     Access, FileStat, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, attributes, join,
@@ -36,7 +36,7 @@ pub struct PosixTree {
     /// The path of the root for messages, relative to the original tree.
     place: Vec<u8>,
     context: StatContext,
-    kept: Arc<KeptFiles>,
+    kept: Arc<OpenFileCache>,
 }
 
 impl PosixTree {
@@ -266,7 +266,7 @@ impl SharedFs for PosixTree {
     fn unlink(&self, path: &[u8]) -> Result<()> {
         let remove =
             || self.at("remove", path, |dir, name| rustix::fs::unlinkat(dir, name, AtFlags::empty()));
-        self.kept.while_going(|| self.stat(path), remove)
+        self.kept.invalidate_around(|| self.stat(path), remove)
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
@@ -286,10 +286,10 @@ impl SharedFs for PosixTree {
                 }))
             })?
         };
-        self.kept.while_going(|| self.stat(to), rename)
+        self.kept.invalidate_around(|| self.stat(to), rename)
     }
 
-    fn kept(&self) -> Option<&KeptFiles> {
+    fn kept(&self) -> Option<&OpenFileCache> {
         Some(&self.kept)
     }
 
@@ -304,7 +304,7 @@ impl SharedFs for PosixTree {
     /// Linux asks the file system before it creates a hard link, even if it has the name cached. A link to a file on another file
     /// system always fails, so this has no effect. An NFS client trusts a cached missing name without asking, until it sees a
     /// change of the directory; so the directory is revalidated too.
-    fn look_anew(&self, path: &[u8]) {
+    fn revalidate(&self, path: &[u8]) {
         let now = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         let _ = self.at("stat", path, |dir, name| {
             match rustix::fs::linkat(rustix::fs::CWD, c"/proc", dir, name, AtFlags::empty()) {

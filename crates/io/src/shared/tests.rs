@@ -228,9 +228,9 @@ fn a_revalidation_changes_nothing() {
     tree.make(b"dir", &Special::Directory(0o700)).expect("mkdir");
     let before = [tree.stat(b"file"), tree.stat(b"dir"), tree.stat(b"")];
     for path in ["file", "dir", "none", "dir/none", "none/none", "file/none", ""] {
-        tree.look_anew(path.as_bytes());
+        tree.revalidate(path.as_bytes());
     }
-    file.look_anew().expect("statx");
+    file.revalidate().expect("statx");
     assert_eq!([tree.stat(b"file"), tree.stat(b"dir"), tree.stat(b"")], before);
     assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 2);
     assert_eq!(std::fs::read_dir(dir.path().join("dir")).expect("a directory").count(), 0);
@@ -256,7 +256,7 @@ fn keep(tree: &PosixTree, path: &[u8], used: Duration) -> (InodeId, Weak<dyn Sha
     let (inode, open) = (file.stat().expect("stat").inode_id(), Arc::downgrade(&file));
     let (known, moment) = kept.take(inode, Generation(1));
     assert!(known.is_none());
-    kept.keep(KeptFile { inode, generation: Generation(1), used, file }, moment);
+    kept.keep(CachedFile { inode, generation: Generation(1), used, file }, moment);
     (inode, open)
 }
 
@@ -271,10 +271,10 @@ fn a_kept_file_is_returned_to_one_reader_of_its_version() {
     let file = taken.expect("the file is kept");
     assert!(kept.take(inode, Generation(1)).0.is_none());
     let used = Duration::from_secs(3);
-    kept.keep(KeptFile { inode, generation: Generation(1), used, file }, moment);
+    kept.keep(CachedFile { inode, generation: Generation(1), used, file }, moment);
     // No reader used it since.
-    assert!(kept.let_go(Duration::from_secs(2)) && open.upgrade().is_some());
-    assert!(!kept.let_go(Duration::from_secs(4)) && open.upgrade().is_none());
+    assert!(kept.close_unused(Duration::from_secs(2)) && open.upgrade().is_some());
+    assert!(!kept.close_unused(Duration::from_secs(4)) && open.upgrade().is_none());
 }
 
 #[test]
@@ -301,8 +301,8 @@ fn a_file_opened_before_a_change_is_not_kept_after_it() {
     let file = tree.open(b"file", Access::Read).expect("open");
     let inode = file.stat().expect("stat").inode_id();
     let (_, moment) = kept.take(inode, Generation(1));
-    drop(Changing::begin(&tree, inode));
-    kept.keep(KeptFile { inode, generation: Generation(1), used: Duration::ZERO, file }, moment);
+    drop(ContentChange::begin(&tree, inode));
+    kept.keep(CachedFile { inode, generation: Generation(1), used: Duration::ZERO, file }, moment);
     assert!(kept.take(inode, Generation(1)).0.is_none());
 }
 

@@ -6,7 +6,7 @@ use tameike_container::format::external::{self, name};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::{Changed, PackReply, PackRequest, PackedStat};
 use tameike_core::{Errno, FileKind, Result};
-use tameike_io::shared::{FileStat, SharedFs, anew};
+use tameike_io::shared::{FileStat, SharedFs, retry_revalidated};
 
 /// Bytes per block of `st_blocks`.
 const STAT_BLOCK: u64 = 512;
@@ -32,7 +32,7 @@ pub(crate) fn stat_of(plain: &dyn SharedFs, packed: &PackedStat) -> FileStat {
 }
 
 /// The attributes of a file with external content.
-pub(crate) fn stat_outside(plain: &dyn SharedFs, packed: &PackedStat, content: &FileStat) -> FileStat {
+pub(crate) fn stat_external(plain: &dyn SharedFs, packed: &PackedStat, content: &FileStat) -> FileStat {
     let FileStat { size, blocks, atime, mtime, .. } = *content;
     FileStat { size, blocks, atime, mtime, ctime: packed.ctime.max(content.ctime), ..stat_of(plain, packed) }
 }
@@ -40,14 +40,14 @@ pub(crate) fn stat_outside(plain: &dyn SharedFs, packed: &PackedStat, content: &
 impl PackedTree {
     /// The present attributes of a packed file. `ENOENT` where its external content is gone.
     pub(crate) fn shown(&self, packed: &PackedStat) -> Result<FileStat> {
-        if !packed.is_outside {
+        if !packed.is_external {
             return Ok(stat_of(&*self.plain, packed));
         }
         let (container, name) = (self.container.get(&*self.plain)?, name(packed.number));
         // Callers revalidate the file's path, not this name.
-        container.look_anew(&name);
-        let content = anew(container, &name, || container.stat(&name))?;
-        Ok(stat_outside(&*self.plain, packed, &content))
+        container.revalidate(&name);
+        let content = retry_revalidated(container, &name, || container.stat(&name))?;
+        Ok(stat_external(&*self.plain, packed, &content))
     }
 }
 
@@ -57,9 +57,9 @@ impl PackedTree {
         let Some(packer) = &self.packer else { return Err(Errno::ENOENT.into()) };
         match packer.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
             PackReply::Done => Ok(()),
-            PackReply::Outside { file } => {
+            PackReply::External { file } => {
                 let (container, name) = (self.container.get(&*self.plain)?, external::name(file));
-                anew(container, &name, || container.change(&name, &times_of(change)))
+                retry_revalidated(container, &name, || container.change(&name, &times_of(change)))
             }
             other => Err(unexpected_reply(&other)),
         }

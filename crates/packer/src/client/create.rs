@@ -63,8 +63,8 @@ impl PackedTree {
                     return self.opened(packer, &stat, Access::Write).map(Some);
                 }
                 PackReply::Declined => return Ok(None),
-                PackReply::Look(since) => {
-                    self.plain.look_anew(path);
+                PackReply::LookupFirst(since) => {
+                    self.plain.revalidate(path);
                     self.check_missing(path)?;
                     looked = Some(since);
                 }

@@ -66,7 +66,7 @@ impl PackedTree {
                 self.note_missing(path, now.saturating_sub(SNAPSHOT_LIFETIME));
                 Some(Unlisted::Missing)
             }
-            Ok(PackReply::Look(_)) => None,
+            Ok(PackReply::LookupFirst(_)) => None,
             // This lookup and the next ones go to the shared directory.
             Ok(_) | Err(_) => {
                 self.misses.forget(dir);

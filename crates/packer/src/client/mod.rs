@@ -26,7 +26,8 @@ use tameike_core::wire::pack::{PackRequest, PackedStat};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
-    Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode, split,
+    Access, FileStat, OpenFileCache, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
+    split,
 };
 
 /// The device number of packed files, which no device of a system has.
@@ -130,7 +131,7 @@ impl PackedTree {
         let (plain, container) = (self.plain.clone(), self.container.clone());
         let outside = Outside { plain, container, access, size_max: self.size_max };
         let file = PackedFile::new(packer.clone(), self.runtime.clone(), stat.number, outside);
-        if stat.is_outside {
+        if stat.is_external {
             file.content()?;
         }
         Ok(Arc::new(file))
@@ -140,7 +141,7 @@ impl PackedTree {
     fn done_there(&self, packer: &PackerClient, request: PackRequest, names: &[&[u8]]) -> Result<()> {
         let done = packer.done(request);
         if matches!(packer, PackerClient::Remote { .. }) {
-            names.iter().for_each(|path| self.plain.look_anew(path));
+            names.iter().for_each(|path| self.plain.revalidate(path));
         }
         done
     }
@@ -159,7 +160,7 @@ impl PackedTree {
 }
 
 impl SharedFs for PackedTree {
-    fn kept(&self) -> Option<&KeptFiles> {
+    fn kept(&self) -> Option<&OpenFileCache> {
         self.plain.kept()
     }
 
@@ -279,9 +280,9 @@ impl SharedFs for PackedTree {
         self.unless_packed(to, ())
     }
 
-    fn look_anew(&self, path: &[u8]) {
+    fn revalidate(&self, path: &[u8]) {
         self.forget(path);
-        self.plain.look_anew(path);
+        self.plain.revalidate(path);
     }
 
     fn check_names(&self, dir: &[u8]) -> Result<()> {

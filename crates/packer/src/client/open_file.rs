@@ -1,6 +1,6 @@
 //! An open packed file.
 
-use super::attributes::{stat_of, stat_outside, times_of};
+use super::attributes::{stat_external, stat_of, times_of};
 use super::packer_client::unexpected_reply;
 use crate::PackerClient;
 use crate::external::ExternalDir;
@@ -11,7 +11,7 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::{Changed, PACKED_BYTES_MAX, PackReply, PackRequest};
 use tameike_core::{Errno, Result};
 use tameike_io::Runtime;
-use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, anew};
+use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, retry_revalidated};
 
 /// The access to external content.
 pub struct Outside {
@@ -50,8 +50,8 @@ impl PackedFile {
         }
         let Outside { plain, container, access, .. } = &self.outside;
         let (container, name) = (container.get(&**plain)?, name(self.file));
-        container.look_anew(&name);
-        let content = anew(container, &name, || container.open(&name, *access))?;
+        container.revalidate(&name);
+        let content = retry_revalidated(container, &name, || container.open(&name, *access))?;
         Ok(&**self.content.get_or_init(|| content))
     }
 
@@ -64,7 +64,7 @@ impl PackedFile {
         if self.content.get().is_some() {
             return outside(self.content_to_change()?);
         }
-        if !self.is_outside(request())? {
+        if !self.is_external(request())? {
             return Ok(());
         }
         self.is_told.store(true, Ordering::Relaxed);
@@ -74,17 +74,17 @@ impl PackedFile {
     /// As [`Self::content`], for changes: fails on files of another job, and announces the change to the packer.
     fn content_to_change(&self) -> Result<&dyn SharedFile> {
         if !self.is_told.load(Ordering::Relaxed) {
-            self.is_outside(PackRequest::Expect { file: self.file, size: 0 })?;
+            self.is_external(PackRequest::Expect { file: self.file, size: 0 })?;
             self.is_told.store(true, Ordering::Relaxed);
         }
         self.content()
     }
 
     /// Whether the caller must repeat the request on the external file; otherwise the packer has served it.
-    fn is_outside(&self, request: PackRequest) -> Result<bool> {
+    fn is_external(&self, request: PackRequest) -> Result<bool> {
         match self.packer.ask(request)? {
             PackReply::Done => Ok(false),
-            PackReply::Outside { .. } => Ok(true),
+            PackReply::External { .. } => Ok(true),
             other => Err(unexpected_reply(&other)),
         }
     }
@@ -109,10 +109,10 @@ impl Drop for PackedFile {
 
 impl SharedFile for PackedFile {
     fn stat(&self) -> Result<FileStat> {
-        let stat = self.packer.stat(PackRequest::Look { file: self.file })?;
+        let stat = self.packer.stat(PackRequest::StatOpen { file: self.file })?;
         let plain = &*self.outside.plain;
-        match stat.is_outside {
-            true => Ok(stat_outside(plain, &stat, &self.content()?.stat()?)),
+        match stat.is_external {
+            true => Ok(stat_external(plain, &stat, &self.content()?.stat()?)),
             false => Ok(stat_of(plain, &stat)),
         }
     }
@@ -125,7 +125,7 @@ impl SharedFile for PackedFile {
                 PackRequest::Read { file: self.file, offset: offset + filled as u64, length: length as u32 };
             let bytes = match self.packer.ask(request)? {
                 PackReply::Bytes(bytes) if bytes.len() <= length => bytes,
-                PackReply::Outside { .. } => {
+                PackReply::External { .. } => {
                     self.content()?;
                     break;
                 }
@@ -212,8 +212,8 @@ impl SharedFile for PackedFile {
         let synced = self.content.get();
         synced.map_or(Ok(()), |content| content.sync())?;
         // The packer makes the name durable as well.
-        let is_outside = self.is_outside(PackRequest::Sync { file: Some(self.file) })?;
-        if is_outside && synced.is_none() { self.content()?.sync() } else { Ok(()) }
+        let is_external = self.is_external(PackRequest::Sync { file: Some(self.file) })?;
+        if is_external && synced.is_none() { self.content()?.sync() } else { Ok(()) }
     }
 
     fn forget_pages(&self) -> Result<()> {
@@ -223,12 +223,12 @@ impl SharedFile for PackedFile {
         }
     }
 
-    fn look_anew(&self) -> Result<()> {
-        self.content.get().map_or(Ok(()), |content| content.look_anew())
+    fn revalidate(&self) -> Result<()> {
+        self.content.get().map_or(Ok(()), |content| content.revalidate())
     }
 
-    fn read_anew(&self) -> Result<()> {
-        self.content.get().map_or(Ok(()), |content| content.read_anew())
+    fn revalidate_content(&self) -> Result<()> {
+        self.content.get().map_or(Ok(()), |content| content.revalidate_content())
     }
 
     fn change(&self, change: &AttrChange) -> Result<()> {
@@ -237,10 +237,10 @@ impl SharedFile for PackedFile {
             return self.content_to_change()?.change(&times);
         }
         let request = PackRequest::Change { of: Changed::Open(self.file), change: change.clone() };
-        if self.is_outside(request)? { self.content()?.change(&times) } else { Ok(()) }
+        if self.is_external(request)? { self.content()?.change(&times) } else { Ok(()) }
     }
 
-    fn is_ended_by_writer(&self) -> bool {
+    fn writer_sets_times(&self) -> bool {
         self.content.get().is_none()
     }
 }

@@ -1,7 +1,7 @@
 //! Caches attributes of packed files as their entries in the container have them.
 
 use std::collections::BTreeMap;
-use tameike_container::format::external::{Identity, Place};
+use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::{IndexEntry, Node};
 use tameike_core::wire::pack::PackedStat;
 
@@ -44,7 +44,11 @@ impl AttributeCache {
 /// The identity in an entry. An entry that another tool packed has none: its number is derived from its location.
 pub fn identity_of(entry: &IndexEntry, node: &Node) -> Identity {
     let location = u64::from(entry.lane.subfile) << 52 ^ u64::from(entry.lane.lane) << 46 ^ entry.address;
-    Identity::told(node).unwrap_or(Identity { number: location, ctime: node.mtime, place: Place::Inside })
+    Identity::told(node).unwrap_or(Identity {
+        number: location,
+        ctime: node.mtime,
+        place: ContentLocation::Internal,
+    })
 }
 
 /// The attributes of a file with this size and link count.
@@ -54,7 +58,7 @@ pub fn packed_stat(
     size: u64,
     nlink: u32,
 ) -> PackedStat {
-    let is_outside = place != Place::Inside;
+    let is_external = place != ContentLocation::Internal;
     let &Node { mode, uid, gid, atime, mtime, .. } = node;
-    PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime, is_outside }
+    PackedStat { number, mode, uid, gid, size, nlink, atime, mtime, ctime, is_external }
 }

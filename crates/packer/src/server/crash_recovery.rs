@@ -1,7 +1,7 @@
 //! Crash recovery of a container: what a packer that did not finish has left in page caches and in its journal.
 
 use super::entry_log::EntryLog;
-use super::journal::{Earlier, Noted, pieces_of};
+use super::journal::{Earlier, JournalEntry, pieces_of};
 use crate::CONTAINER;
 use std::collections::BTreeMap;
 use tameike_container::format::external::Identity;
@@ -30,7 +30,7 @@ pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     let mut found = Interrupted::default();
     for number in Listing::of(fs)?.numbers {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
-        if subfile.lanes()?.iter().any(|lane| lane.life != 0 && !lane.is_finished) {
+        if subfile.lanes()?.iter().any(|lane| lane.incarnation != 0 && !lane.is_finished) {
             found.was_interrupted = true;
             if let Err(fault) = subfile.file().sync() {
                 found.is_doubtful = true;
@@ -115,8 +115,13 @@ fn put(log: &mut EntryLog, path: &[u8], node: Option<Node>) -> Result<()> {
 }
 
 /// Whether the container lacks a file's entry, or a part of it, and has no later entry of the path.
-fn is_file_lost(log: &EntryLog, noted: &Noted, was_compacted: bool, is_doubtful: bool) -> Result<bool> {
-    let Noted { entry, lane, address, .. } = noted;
+fn is_file_lost(
+    log: &EntryLog,
+    noted: &JournalEntry,
+    was_compacted: bool,
+    is_doubtful: bool,
+) -> Result<bool> {
+    let JournalEntry { entry, lane, address, .. } = noted;
     let container = log.container();
     let version = container.version(&entry.path)?;
     if version >= entry.version {
@@ -149,8 +154,8 @@ fn may_remove(log: &mut EntryLog, path: &[u8], was_compacted: bool, lost: &LostN
 
 /// The node of a lost file, without the content that was lost before it was durable: the stores of the job have that content, and flush
 /// it again. None where durable content cannot be read either.
-fn lost_node(log: &EntryLog, noted: &Noted, was_compacted: bool) -> Result<Option<Node>> {
-    let Noted { entry: Entry { node, .. }, unsafe_pieces, .. } = noted;
+fn lost_node(log: &EntryLog, noted: &JournalEntry, was_compacted: bool) -> Result<Option<Node>> {
+    let JournalEntry { entry: Entry { node, .. }, unsafe_pieces, .. } = noted;
     let Some(mut node) = node.clone() else { return Ok(None) };
     let mut intact = Vec::new();
     for (number, piece) in (0..).zip(pieces_of(&node)) {

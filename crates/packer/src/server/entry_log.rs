@@ -2,11 +2,12 @@
 
 use super::attribute_cache::AttributeCache;
 use super::entries;
-use super::journal::{Journal, Noted, pieces_of};
+use super::journal::{Journal, JournalEntry, pieces_of};
 use tameike_container::session::Brief;
 use tameike_container::session::draft::{Draft, Reading};
 use tameike_container::{
-    Codec, Container, Content, Entry, Given, IndexEntry, LaneWriter, Node, Put, STREAMS, UnsafePart, WriterId,
+    Codec, Container, Content, Entry, HandedOverBlock, IndexEntry, LaneWriter, Node, Put, STREAMS,
+    UnsyncedRecords, WriterId,
 };
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, Fault, FaultKind, Result, Timestamp};
@@ -22,7 +23,7 @@ pub type Replaced = (IndexEntry, Option<IndexEntry>);
 
 /// A sync of the container under way.
 pub struct LogSync {
-    part: UnsafePart,
+    part: UnsyncedRecords,
     /// The count of changes that are durable after it.
     changes: u64,
 }
@@ -148,7 +149,7 @@ impl EntryLog {
     /// # Errors
     /// The errors of the file system.
     pub fn make_readable(&mut self, entry: &IndexEntry) -> Result<()> {
-        self.writer.as_mut().map_or(Ok(()), |writer| writer.hand_over(entry.lane, entry.address))
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.make_readable(entry.lane, entry.address))
     }
 
     fn written_node(&self, entry: &IndexEntry) -> Result<Node> {
@@ -210,7 +211,7 @@ impl EntryLog {
     /// The errors of the file system.
     pub fn reserve(&mut self) -> Result<()> {
         let size = CHANGE_SIZE + self.creating * UNDO_SIZE_MAX;
-        self.writer.as_mut().map_or(Ok(()), |writer| writer.make_room(size))
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.reserve(size))
     }
 
     /// Counts a creation whose entry is not written yet.
@@ -283,9 +284,9 @@ impl EntryLog {
     fn add_to_journal(&mut self, entry: &Entry, address: u64) {
         let (Some(journal), Some(writer)) = (&mut self.journal, &self.writer) else { return };
         let pieces = entry.node.as_ref().map_or(&[][..], pieces_of);
-        let unsafe_pieces = (0..).zip(pieces).filter(|(_, piece)| !writer.is_safe(piece));
+        let unsafe_pieces = (0..).zip(pieces).filter(|(_, piece)| !writer.is_durable(piece));
         let unsafe_pieces = unsafe_pieces.map(|(number, _)| number).collect();
-        journal.add(&Noted { entry: entry.clone(), lane: writer.lane(), address, unsafe_pieces });
+        journal.add(&JournalEntry { entry: entry.clone(), lane: writer.lane(), address, unsafe_pieces });
     }
 
     fn write_journal(&mut self) -> Result<()> {
@@ -328,7 +329,7 @@ impl EntryLog {
     ///
     /// # Errors
     /// The errors of the device.
-    pub fn begin_write(&mut self, address: u64) -> Result<Option<Given>> {
+    pub fn begin_write(&mut self, address: u64) -> Result<Option<HandedOverBlock>> {
         self.write_journal()?;
         match &mut self.writer {
             Some(writer) if !writer.has_written(address) => writer.begin_write(),

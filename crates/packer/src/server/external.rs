@@ -1,7 +1,7 @@
 //! Creates the external files of packed files that grow too large for the container.
 
 use super::store::Store;
-use crate::external::{aside_of, is_at, outside_path, remove};
+use crate::external::{aside_of, external_path, is_at, remove};
 use std::sync::Arc;
 use tameike_container::format::external;
 use tameike_core::wire::meta::RenameMode;
@@ -23,13 +23,13 @@ pub fn make_external(
 ) -> Result<bool> {
     // A foreign container takes no changes.
     store.check()?;
-    let PackedStat { size: now, is_outside, .. } = store.stat_open(file)?;
-    let Some(path) = store.path_of(file)? else { return Ok(is_outside) };
-    if !is_outside && now.max(size) <= size_max {
+    let PackedStat { size: now, is_external, .. } = store.stat_open(file)?;
+    let Some(path) = store.path_of(file)? else { return Ok(is_external) };
+    if !is_external && now.max(size) <= size_max {
         return Ok(false);
     }
     store.add_promotion(file)?;
-    if is_outside {
+    if is_external {
         store.cancel_promotion(file)?;
     } else {
         let content = create_external((plain, &**store.dir()), &path, file)?;
@@ -46,7 +46,7 @@ fn create_external(
     number: u64,
 ) -> Result<Arc<dyn SharedFile>> {
     const MODE: u16 = 0o600;
-    let (aside, outside, name) = (aside_of(path, number)?, outside_path(number), external::name(number));
+    let (aside, outside, name) = (aside_of(path, number)?, external_path(number), external::name(number));
     remove(container, &name)?;
     let made = remove(plain, &aside).and_then(|()| plain.create(&aside, MODE)).and_then(|file| {
         let renamed = plain.rename(&aside, &outside, RenameMode::Replace);

@@ -42,7 +42,7 @@ const FULL_SIZE: u64 = ROOM / 2;
 
 /// A journaled entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct JournalEntry {
     /// The entry.
     pub entry: Entry,
     /// The lane in which it was put.
@@ -66,7 +66,7 @@ pub struct Whose {
 #[derive(Debug, Default)]
 pub struct Earlier {
     /// Entries that were not durable when they were written, in the order of the changes.
-    pub noted: Vec<Noted>,
+    pub noted: Vec<JournalEntry>,
     /// The container was compacted since: addresses have changed.
     pub was_compacted: bool,
 }
@@ -125,7 +125,7 @@ impl Journal {
     }
 
     /// Adds an entry, which [`Self::write`] writes.
-    pub fn add(&mut self, noted: &Noted) {
+    pub fn add(&mut self, noted: &JournalEntry) {
         let body = noted.encode();
         self.pending.extend_from_slice(&(body.len() as u32).to_le_bytes());
         self.pending.extend_from_slice(&checksum(self.generation, self.whose.oldest, &body).to_le_bytes());
@@ -194,7 +194,7 @@ impl Journal {
 ///
 /// # Errors
 /// The errors of the device.
-pub fn count_noted(dir: &dyn SharedFs) -> Result<u64> {
+pub fn count_journaled(dir: &dyn SharedFs) -> Result<u64> {
     let count = |found: Option<Found>| found.map_or(0, |found| found.noted.len() as u64);
     files_in(dir).map(|file| Found::read(&*file?).map(count)).sum()
 }
@@ -227,7 +227,7 @@ struct Found {
     generation: u64,
     /// The offset of the next record.
     end: u64,
-    noted: Vec<Noted>,
+    noted: Vec<JournalEntry>,
 }
 
 impl Found {
@@ -261,15 +261,15 @@ fn read_all(file: &dyn SharedFile) -> Result<Vec<u8>> {
 }
 
 /// The first record, and the bytes behind it.
-fn parse_record(bytes: &[u8], generation: u64, oldest: u32) -> Option<(Noted, &[u8])> {
+fn parse_record(bytes: &[u8], generation: u64, oldest: u32) -> Option<(JournalEntry, &[u8])> {
     let (head, rest) = bytes.split_at_checked(RECORD_HEAD_SIZE)?;
     let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
     let (body, rest) = rest.split_at_checked(length)?;
     let is_whole = checksum(generation, oldest, body) == u32::from_le_bytes(*head.last_chunk()?);
-    Some((Noted::decode(body).filter(|_| is_whole)?, rest))
+    Some((JournalEntry::decode(body).filter(|_| is_whole)?, rest))
 }
 
-impl Noted {
+impl JournalEntry {
     fn encode(&self) -> Vec<u8> {
         let Self { entry, lane: LaneId { subfile, lane }, address, unsafe_pieces } = self;
         let mut body = [subfile.to_le_bytes(), lane.to_le_bytes()].concat();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use tameike_core::wire::meta::RenameMode;
-use tameike_io::shared::with_those_above;
+use tameike_io::shared::self_and_ancestors;
 
 /// The marks, by directory.
 #[derive(Default)]
@@ -19,7 +19,7 @@ impl Marks {
 
     /// The mark of a directory, or of the nearest one above with a mark.
     pub fn of(&self, dir: &[u8]) -> Option<bool> {
-        with_those_above(dir).find_map(|dir| self.0.get(dir)).copied()
+        self_and_ancestors(dir).find_map(|dir| self.0.get(dir)).copied()
     }
 
     /// Moves the marks of a renamed directory and those below it. Marks at the new path stay unless others replace them.

@@ -19,9 +19,9 @@ mod requests;
 mod state;
 pub mod store;
 
-pub use journal::count_noted;
+pub use journal::count_journaled;
 pub use packer::{Packer, PackerParts};
-pub use pending_promotions::count_owed;
+pub use pending_promotions::count_pending_promotions;
 
 use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::SharedFs;

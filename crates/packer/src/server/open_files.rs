@@ -3,7 +3,7 @@
 use super::attribute_cache::packed_stat;
 use super::entry_log::EntryLog;
 use std::collections::BTreeMap;
-use tameike_container::format::external::{Identity, Place};
+use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::session::draft::{Draft, Reading};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::wire::pack::PackedStat;
@@ -40,7 +40,7 @@ impl OpenFile {
     }
 
     /// Where its content is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ContentLocation {
         self.identity.place
     }
 
@@ -110,7 +110,7 @@ impl OpenFile {
     }
 
     /// Moves the content to another place.
-    pub fn set_place(&mut self, place: Place) {
+    pub fn set_place(&mut self, place: ContentLocation) {
         self.identity.place = place;
         self.draft.is_changed = true;
     }

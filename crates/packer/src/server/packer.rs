@@ -129,7 +129,7 @@ impl Packer {
         }
         let now = monotonic();
         if state.names.may_have(path, looked, now) {
-            return Ok(Creating::Not(PackReply::Look(now)));
+            return Ok(Creating::Not(PackReply::LookupFirst(now)));
         }
         self.check_dir_of(path, &state.names)?;
         state.store_or_open(|| self.open_store())?.begin_create(file).map(Creating::Created)
@@ -154,22 +154,22 @@ impl Packer {
     }
 
     fn change_open(&self, file: u64, change: &AttrChange) -> Result<PackReply> {
-        let (put_at, is_outside) = self
+        let (put_at, is_external) = self
             .state
-            .with_store(|store| Ok((store.change(file, change)?, store.stat_open(file)?.is_outside)))?;
+            .with_store(|store| Ok((store.change(file, change)?, store.stat_open(file)?.is_external)))?;
         put_at.map_or(Ok(()), |address| self.state.write_entry(address))?;
-        Ok(if is_outside { PackReply::Outside { file } } else { PackReply::Done })
+        Ok(if is_external { PackReply::External { file } } else { PackReply::Done })
     }
 
     /// Reads an open file. The state is unlocked while the file system reads.
     fn read(&self, file: u64, offset: u64, length: usize) -> Result<PackReply> {
-        let reading = self.state.with_store(|store| match store.stat_open(file)?.is_outside {
+        let reading = self.state.with_store(|store| match store.stat_open(file)?.is_external {
             true => Ok(None),
             false => store.read(file, offset, length.min(LOCAL_BYTES_MAX)).map(Some),
         })?;
         match reading {
             Some(reading) => Ok(PackReply::Bytes(reading.bytes()?.into())),
-            None => Ok(PackReply::Outside { file }),
+            None => Ok(PackReply::External { file }),
         }
     }
 
@@ -178,13 +178,13 @@ impl Packer {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
         match self.snapshots.look(self.plain(), dir, name, monotonic) {
             Known::Lacking => {}
-            Known::Unknown => return Ok(PackReply::Look(monotonic())),
+            Known::Unknown => return Ok(PackReply::LookupFirst(monotonic())),
             Known::Resting => return Ok(PackReply::Declined),
         }
         let mut state = self.state.lock();
         let (store, names) = state.parts();
         if names.may_have(path, None, monotonic()) {
-            return Ok(PackReply::Look(monotonic()));
+            return Ok(PackReply::LookupFirst(monotonic()));
         }
         let Some(store) = store else { return Ok(PackReply::Missing) };
         store.refresh()?;

@@ -79,7 +79,7 @@ impl PendingPromotions {
 ///
 /// # Errors
 /// The errors of the device.
-pub fn count_owed(dir: &dyn SharedFs) -> Result<u64> {
+pub fn count_pending_promotions(dir: &dyn SharedFs) -> Result<u64> {
     match dir.open(NAME, Access::Read) {
         Err(fault) if fault.errno == Errno::ENOENT => Ok(0),
         opened => Ok(read(&*opened?)?.len() as u64),

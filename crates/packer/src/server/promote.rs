@@ -2,20 +2,20 @@
 
 use super::APART;
 use super::store::{ExternalFiles, Store};
-use crate::external::{aside_of, copy, is_at, outside_path, remove};
+use crate::external::{aside_of, copy, external_path, is_at, remove};
 use crate::{SETGID, owner_of_new};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tameike_container::Listing;
 use tameike_container::format::external;
-use tameike_container::format::external::Place;
+use tameike_container::format::external::ContentLocation;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, FaultKind, FileKind, Result};
 use tameike_io::os::process;
-use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, anew, split};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, retry_revalidated, split};
 
 /// Promotions at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
@@ -42,7 +42,9 @@ impl Promoter<'_> {
         let ExternalFiles { mut files, are_all } = self.count(store.external_files())?;
         let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
         files.retain(|(path, stat)| store.is_pending(stat.number) && !is_apart(path, stat.number));
-        files.iter().try_for_each(|(path, _)| self.count(store.set_place_of(path, Place::Leaving)))?;
+        files
+            .iter()
+            .try_for_each(|(path, _)| self.count(store.set_place_of(path, ContentLocation::Promotable)))?;
         self.count(store.sync())?;
         self.bring(store, &files)?;
         if are_all {
@@ -65,15 +67,15 @@ impl Promoter<'_> {
         }
         let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
         for (path, stat) in store.external_files()?.files {
-            let is_leaving = store.place_of(&path)? == Place::Leaving;
+            let is_leaving = store.place_of(&path)? == ContentLocation::Promotable;
             let name = external::name(stat.number);
             // A mount may show the directory as it was.
-            container.look_anew(&name);
-            match anew(container, &name, || container.stat(&name)) {
+            container.revalidate(&name);
+            match retry_revalidated(container, &name, || container.stat(&name)) {
                 Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
                 Err(_) if is_leaving => at_place.push(path),
                 // It was not durable: the stores of its job have it.
-                Err(_) => store.set_place_of(&path, Place::Inside)?,
+                Err(_) => store.set_place_of(&path, ContentLocation::Internal)?,
                 Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
                 Ok(_) if is_leaving && !store.is_pending(stat.number) => leaving.push((path, stat)),
                 Ok(_) => {}
@@ -130,7 +132,7 @@ impl Promoter<'_> {
     /// Promotes one file. The holder of `lending` may change a directory's permissions for a moment.
     fn move_one(&self, path: &[u8], stat: &PackedStat, lending: &Mutex<()>) -> Result<()> {
         let plain = self.plain;
-        let outside = outside_path(stat.number);
+        let outside = external_path(stat.number);
         // Gfarm syncs only files that are open for writing.
         let content = self.container.open(&external::name(stat.number), Access::Write)?;
         give_attributes(plain, &*content, path, stat)?;
@@ -174,7 +176,7 @@ impl Promoter<'_> {
                 }
                 renamed => renamed?,
             }
-            check_came(plain, to, &*file, &outside_path(stat.number))
+            check_came(plain, to, &*file, &external_path(stat.number))
         });
         if let Err(fault) = named {
             // The external file is still there; the copy has no other name.
@@ -205,7 +207,7 @@ fn dir_of(path: &[u8]) -> &[u8] {
 fn is_apart(path: &[u8], number: u64) -> bool {
     let is_apart = path.strip_prefix(APART).is_some_and(|rest| rest.starts_with(b"/"));
     if is_apart {
-        let (path, outside) = (String::from_utf8_lossy(path), outside_path(number));
+        let (path, outside) = (String::from_utf8_lossy(path), external_path(number));
         log::warn!(
             "the content of {path}, whose directory was removed by another program, is kept in {}",
             String::from_utf8_lossy(&outside)

@@ -21,7 +21,7 @@ pub fn serve_from(
     if let Some((file, size)) = size_after(store, &request)?
         && make_external(store, plain, size_max, file, size)?
     {
-        return Ok(PackReply::Outside { file });
+        return Ok(PackReply::External { file });
     }
     match request {
         PackRequest::Stat { path } => store.stat(&path).map(PackReply::Stat),
@@ -31,7 +31,7 @@ pub fn serve_from(
         }
         PackRequest::Open { path } => store.open_file(&path).map(PackReply::Stat),
         PackRequest::Close { file } => done(store.close_file(file)),
-        PackRequest::Look { file } => store.stat_open(file).map(PackReply::Stat),
+        PackRequest::StatOpen { file } => store.stat_open(file).map(PackReply::Stat),
         PackRequest::Write { file, offset, bytes } => done(store.write(file, &bytes, offset)),
         PackRequest::Truncate { file, size } => done(store.truncate(file, size)),
         PackRequest::Expect { .. } => Ok(PackReply::Done),
@@ -58,7 +58,7 @@ pub fn serve_without_store(request: &PackRequest) -> Result<PackReply> {
         PackRequest::List { .. } => Ok(PackReply::Names(Vec::new())),
         PackRequest::Forget => Ok(PackReply::Done),
         PackRequest::Close { .. }
-        | PackRequest::Look { .. }
+        | PackRequest::StatOpen { .. }
         | PackRequest::Write { .. }
         | PackRequest::Truncate { .. }
         | PackRequest::Expect { .. } => Err(Errno::ESTALE.into()),

@@ -88,7 +88,8 @@ impl SharedState {
     pub fn sync(&self, file: Option<u64>) -> Result<PackReply> {
         let (asked, external) = self.with_store(|store| {
             let asked = store.put_all(file)?;
-            let external = file.map(|file| store.stat_open(file)).transpose()?.filter(|stat| stat.is_outside);
+            let external =
+                file.map(|file| store.stat_open(file)).transpose()?.filter(|stat| stat.is_external);
             Ok((asked, external.map(|stat| stat.number)))
         })?;
         let _one = self.lock_syncs();
@@ -96,7 +97,7 @@ impl SharedState {
             let synced = sync.sync();
             self.with_store(|store| store.end_sync(&sync, synced))?;
         }
-        Ok(external.map_or(PackReply::Done, |file| PackReply::Outside { file }))
+        Ok(external.map_or(PackReply::Done, |file| PackReply::External { file }))
     }
 
     /// Syncs where much waits for that: a full journal, or more than `removals_max` external files of removed ones. Where the sync fails,

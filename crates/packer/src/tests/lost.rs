@@ -2,7 +2,7 @@
 
 use super::{Bed, LIMIT, as_left, errno, made};
 use crate::PackHandler;
-use crate::count_noted;
+use crate::count_journaled;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -233,7 +233,7 @@ fn damaged_durable_content_is_not_replaced_by_zeros() {
     assert_eq!(read(&bed, b"newer").expect("read"), CONTENT);
     let told = bed.packer.finish(true).expect_err("somebody has to know");
     assert!(told.to_string().contains("new among them"), "{told}");
-    assert!(count_noted(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
+    assert!(count_journaled(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
 }
 
 /// Content at an address from before a compaction is not the file's.

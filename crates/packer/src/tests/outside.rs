@@ -1,7 +1,7 @@
 //! Tests of files that grow too large for the container.
 
 use super::{Bed, as_left, errno};
-use crate::count_owed;
+use crate::count_pending_promotions;
 use crate::external::ASIDE;
 use crate::server::store::Store;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tameike_container::format::external::Place;
+use tameike_container::format::external::ContentLocation;
 use tameike_core::attr::{AttrChange, SetTime, Timestamp};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
@@ -77,10 +77,10 @@ fn external_content_is_shared_by_all_open_files() {
         bed.other.open(b"file", Access::Write).expect("open"),
         bed.other.stat(b"file").expect("there").inode,
     );
-    assert!(bed.outside().is_empty() && before.is_ended_by_writer());
+    assert!(bed.outside().is_empty() && before.writer_sets_times());
     // The packer notifies the node that made it grow; the other one finds out.
     before.expect_size(LARGE).expect("expected");
-    assert!(!before.is_ended_by_writer());
+    assert!(!before.writer_sets_times());
     assert_eq!(
         bed.outside().iter().map(|file| (file.len(), file.mode() & 0o777)).collect::<Vec<_>>(),
         [(SMALL as u64, 0o600)]
@@ -133,9 +133,9 @@ fn each_call_finds_out_that_content_became_external() {
         let made = bed.one.create(b"file", 0o640).expect("made");
         let other = bed.other.open(b"file", Access::Write).expect("open");
         made.write_at(&[1], LARGE - 1).expect("written");
-        assert!(other.is_ended_by_writer());
+        assert!(other.writer_sets_times());
         call(&*other).unwrap_or_else(|fault| panic!("call {number}: {fault}"));
-        assert!(!other.is_ended_by_writer() || number == 7, "call {number}");
+        assert!(!other.writer_sets_times() || number == 7, "call {number}");
         let (size, stat) = (bed.outside()[0].len(), bed.one.stat(b"file").expect("there"));
         assert_eq!((stat.size, stat.mtime.seconds == 5), (size, number == 7), "call {number}");
         assert_eq!(size, if (1..5).contains(&number) { LARGE + 1 } else { LARGE }, "call {number}");
@@ -224,7 +224,10 @@ fn a_promotion_that_failed_is_done_later() {
     assert_eq!((another.is_plain("large"), another.is_plain("of another")), (false, true));
     let (dir, _) = super::lost::left_by(another);
     let bed = Bed::over(dir, device);
-    assert_eq!(count_owed(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"), 1);
+    assert_eq!(
+        count_pending_promotions(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"),
+        1
+    );
     let file = bed.other.open(b"large", Access::Read).expect("it is there");
     assert_eq!((read(&file, 0, 1), read(&file, LARGE - 1, 9)), (vec![1], vec![2]));
     assert_eq!(file.stat().expect("open").inode, number);
@@ -240,7 +243,10 @@ fn a_promotion_that_failed_is_done_later() {
     finished.expect("finished");
     assert_eq!(fs::metadata(bed.dir.path().join("large")).expect("a file").len(), LARGE);
     assert!(bed.outside().is_empty());
-    assert_eq!(count_owed(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"), 0);
+    assert_eq!(
+        count_pending_promotions(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"),
+        0
+    );
 }
 
 /// A packer that failed after a promotion, and before it removed the entry, also with both names; or whose container was durable before the
@@ -260,7 +266,7 @@ fn interrupted_promotions_are_finished() {
     for name in ["large", "twice", "on its way"] {
         let leaving = |store: &mut Store| {
             store.end_promotions()?;
-            store.set_place_of(name.as_bytes(), Place::Leaving)
+            store.set_place_of(name.as_bytes(), ContentLocation::Promotable)
         };
         bed.packer.with_store(leaving).expect("set");
     }

@@ -42,7 +42,7 @@ impl Client {
             let is_large = whole >= TAKEN_MIN;
             let lent = is_large && self.granted.is_some() && key.is_some();
             let placed = is_large && self.devices.are_here() && alone(into, done, size).is_some();
-            let takes = Takes { lent, placed, misplaced: false };
+            let takes = Takes { lent, placed, stale: false };
             let mut reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
             let is_read = match reply {
                 Ok(Reply::Lent(count)) if lent && count <= size => {
@@ -58,8 +58,8 @@ impl Client {
                 Some((count, true)) => return Answer::Done(count as usize),
                 // The frame was revoked, or the bytes have moved.
                 Some((_, false)) => {
-                    let misplaced = matches!(reply, Ok(Reply::Placed(_)));
-                    let takes = Takes { misplaced, ..Takes::default() };
+                    let stale = matches!(reply, Ok(Reply::Placed(_)));
+                    let takes = Takes { stale, ..Takes::default() };
                     reply = self.ask(&claim, &Request::Read { handle, offset, size, takes });
                 }
                 None => {}

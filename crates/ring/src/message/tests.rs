@@ -9,7 +9,7 @@ fn requests() -> Vec<Request> {
             handle,
             offset: u64::MAX,
             size: WINDOW_SIZE as u32,
-            takes: Takes { lent: true, placed: false, misplaced: true },
+            takes: Takes { lent: true, placed: false, stale: true },
         },
         Request::Write { handle, offset: 1, size: 0 },
         Request::Append { handle, size: 3 },

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_core::Errno;
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::unit::UnitLocation;
 use tameike_io::disk::HostDevice;
 use tameike_io::os::arena::Arena;
 use tameike_io::os::socket::send_with_files;
@@ -248,7 +248,7 @@ impl<H: Handler> Asked<H> {
     pub fn answer_placed(
         mut self,
         device: &Arc<HostDevice>,
-        place: &UnitPlace,
+        place: &UnitLocation,
         range: &Range<u32>,
     ) -> Result<(), Self> {
         let device = self.connection.device(device);

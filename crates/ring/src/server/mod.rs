@@ -31,10 +31,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tameike_core::{Fault, Result};
+use tameike_io::os::log_limit::RateLimited;
 use tameike_io::os::process::start_thread;
 use tameike_io::os::reactor::Watched;
 use tameike_io::os::runtime::Runtime;
-use tameike_io::os::seldom::Seldom;
 use tameike_io::os::system::System;
 use watch::Watch;
 
@@ -115,7 +115,7 @@ struct Guests<H: Handler> {
 pub struct Server<H: Handler> {
     inner: Arc<Inner<H>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    refused: Seldom,
+    refused: RateLimited,
 }
 
 impl<H: Handler> Server<H> {
@@ -153,7 +153,7 @@ impl<H: Handler> Server<H> {
             stopping: AtomicBool::new(false),
             counts: Arc::default(),
         });
-        Ok(Arc::new(Self { inner, threads: Mutex::default(), refused: Seldom::default() }))
+        Ok(Arc::new(Self { inner, threads: Mutex::default(), refused: RateLimited::default() }))
     }
 
     /// Accepts programs at `listener` from now on.

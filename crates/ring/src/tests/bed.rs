@@ -60,8 +60,8 @@ impl Lent {
         Self { key: table.open().expect("the first"), table, frame }
     }
 
-    pub fn lend(&self) {
-        self.table.lend(self.frame.number(), self.key, 0, &(0..UNIT_SIZE as u32));
+    pub fn grant(&self) {
+        self.table.grant(self.frame.number(), self.key, 0, &(0..UNIT_SIZE as u32));
     }
 }
 
@@ -88,7 +88,7 @@ impl Files {
                 *last += 1;
                 handles.insert(*last, asked.name(&path).to_vec());
                 let key = (asked.name(&path) == b"lent").then_some(self.lent.key);
-                key.iter().for_each(|_| self.lent.lend());
+                key.iter().for_each(|_| self.lent.grant());
                 Reply::Opened { handle: *last, key, status: status(bytes) }
             }
             Request::Write { handle, offset, size } => {

@@ -48,7 +48,7 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     let file = open(&client);
     // Bytes other than those of the frame, to distinguish the sources.
     assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE + 10]]), Answer::Done(UNIT_SIZE + 10));
-    bed.files.lent.lend();
+    bed.files.lent.grant();
     let before = bed.server.usage().answered;
     let (mut one, mut two) = ([0; 5], vec![0; 4096]);
     for offset in [0, 1, 77_777, UNIT - 4101] {
@@ -66,19 +66,19 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     asked(file.key, UNIT);
     asked(None, 0);
     asked(bed.files.lent.table.open(), 0);
-    bed.files.lent.table.lend(bed.files.lent.frame.number(), bed.files.lent.key, 0, &(100..200));
+    bed.files.lent.table.grant(bed.files.lent.frame.number(), bed.files.lent.key, 0, &(100..200));
     asked(file.key, 99);
     asked(file.key, 199);
     let recalls: [fn(&Bed); 2] = [
-        |bed| bed.files.lent.table.recall(bed.files.lent.frame.number()),
-        |bed| bed.files.lent.table.recall_all(bed.files.lent.key),
+        |bed| bed.files.lent.table.revoke(bed.files.lent.frame.number()),
+        |bed| bed.files.lent.table.revoke_all(bed.files.lent.key),
     ];
-    for recall in recalls {
-        bed.files.lent.lend();
-        recall(&bed);
+    for revoke in recalls {
+        bed.files.lent.grant();
+        revoke(&bed);
         asked(file.key, 0);
     }
-    bed.files.lent.lend();
+    bed.files.lent.grant();
     read_until_asked(&bed, &client, &file);
 }
 
@@ -99,26 +99,26 @@ fn the_end_of_a_file_needs_no_request_while_it_is_published() {
         bed.server.usage().answered - before
     };
     let publish = || {
-        lent.lend();
-        lent.table.tell_end(lent.key, 100);
+        lent.grant();
+        lent.table.publish_end(lent.key, 100);
     };
     publish();
     assert_eq!([read(70, 20), read(90, 10), read(100, 0), read(3 * UNIT - 5, 0)], [0; 4]);
-    lent.table.recall_end(lent.key);
+    lent.table.withdraw_end(lent.key);
     assert_eq!([read(90, 20), read(100, 20), read(3 * UNIT, 0)], [0, 0, 1]);
     publish();
-    lent.table.recall_all(lent.key);
+    lent.table.revoke_all(lent.key);
     assert_eq!(read(100, 0), 1);
     // The end of another file with the same table entry.
     let others: Vec<_> = std::iter::from_fn(|| lent.table.open()).collect();
     let begun = monotonic();
-    lent.table.tell_end(lent.key, 0);
+    lent.table.publish_end(lent.key, 0);
     while read(100, 0) == 0 {
         assert!(monotonic() - begun < PATIENCE, "the published end does not expire");
     }
     lent.table.close(others[0]);
     let again = lent.table.open().expect("one is free");
-    lent.table.tell_end(again, 0);
+    lent.table.publish_end(again, 0);
     let before = bed.server.usage().answered;
     assert_eq!(client.read(file.handle, Some(others[0]), 0, &mut [&mut [0]]), Answer::Done(0));
     assert_eq!(bed.server.usage().answered, before + 1, "the end belongs to another file");
@@ -133,7 +133,7 @@ fn a_read_after_a_revocation_sends_another_request() {
     let client = bed.client();
     let file = open(&client);
     assert_eq!(client.write(file.handle, 0, &[&vec![1; 100_000]]), Answer::Done(100_000));
-    bed.files.lent.table.recall_all(bed.files.lent.key);
+    bed.files.lent.table.revoke_all(bed.files.lent.key);
     let before = bed.server.usage().answered;
     let mut found = vec![0; 200_000];
     assert_eq!(client.read(file.handle, file.key, 0, &mut [&mut found]), Answer::Done(100_000));
@@ -211,7 +211,7 @@ fn most_granted_frames_are_found_each_by_its_key() {
     let keys: Vec<_> = (0..16).map_while(|_| table.open()).collect();
     for (number, frame) in frames.iter_mut().enumerate() {
         frame[..8].copy_from_slice(&(number as u64).to_ne_bytes());
-        table.lend(frame.number(), keys[number % 16], 1000 + number as u64 / 16, &WHOLE);
+        table.grant(frame.number(), keys[number % 16], 1000 + number as u64 / 16, &WHOLE);
     }
     let count = (0..64_u64).filter(|number| {
         let mut bytes = [0; 8];
@@ -261,12 +261,12 @@ fn readers_see_only_granted_bytes() {
                 use_number += 1;
                 let (key, unit) = (use_number * 7 % 2, use_number / 3 % 8);
                 match use_number % 5 {
-                    0 => keys.iter().for_each(|key| table.recall_all(*key)),
-                    _ => table.recall(frame.number()),
+                    0 => keys.iter().for_each(|key| table.revoke_all(*key)),
+                    _ => table.revoke(frame.number()),
                 }
                 let value = (use_number % 16 * 16 + key * 8 + unit) as u8;
                 frame[..8000].fill(value);
-                table.lend(frame.number(), keys[key as usize], unit, &(0..8000));
+                table.grant(frame.number(), keys[key as usize], unit, &(0..8000));
             }
             std::thread::yield_now();
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::wire::call::Run;
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::unit::UnitLocation;
 use tameike_io::BlockSums;
 use tameike_io::disk::HostDevice;
 use tameike_io::disk::{DiskMemory, FreeClock};
@@ -23,7 +23,7 @@ use tameike_io::os::process::monotonic;
 pub struct Placing {
     file: File,
     pub device: Mutex<Arc<HostDevice>>,
-    pub place: UnitPlace,
+    pub place: UnitLocation,
     clock: FreeClock,
     content: Vec<u8>,
 }
@@ -43,7 +43,7 @@ impl Placing {
         let clock = FreeClock::create(8 << 20).expect("memory");
         clock.freed(&(0..8 << 20));
         let device = Mutex::new(device_of(&file, &clock));
-        Self { file, device, place: UnitPlace { runs, sums, time: clock.now() }, clock, content }
+        Self { file, device, place: UnitLocation { runs, sums, time: clock.now() }, clock, content }
     }
 
     /// Changes a byte of the unit.

@@ -1,7 +1,7 @@
 //! Background flush: runs while files are dirty and no program waits for this node (BB-5).
 
 use super::dirty_queue::Next;
-use super::flush::{Flusher, Patience};
+use super::flush::{Flusher, Urgency};
 use futures_util::future::select;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) fn start(flusher: &Arc<Flusher>) {
 async fn flush_some(flusher: &Flusher, inodes: Vec<InodeId>) {
     let flush = |inode| async move {
         if flusher.activity().is_quiet() {
-            let outcome = flusher.flush(inode, &[], Patience::GivesWay).await;
+            let outcome = flusher.flush(inode, &[], Urgency::Yields).await;
             flusher.queue().postpone(inode, outcome);
         }
     };

@@ -95,7 +95,7 @@ mod tests {
     use futures_util::future::join_all;
     use std::cell::{Cell, RefCell};
     use tameike_core::Errno;
-    use tameike_io::os::runtime::give_way;
+    use tameike_io::os::runtime::yield_now;
 
     #[test]
     fn who_asks_while_one_is_under_way_shares_the_next() {
@@ -103,7 +103,7 @@ mod tests {
         let made = Cell::new(0);
         let sync = || async {
             made.set(made.get() + 1);
-            give_way().await;
+            yield_now().await;
             Ok(())
         };
         let asked = (0..8).map(|_| syncs.share(b"d", sync));
@@ -132,7 +132,7 @@ mod tests {
         let ask = |dir: &'static [u8], fails: bool| {
             syncs_then.share(dir, move || async move {
                 made_then.borrow_mut().push(dir);
-                give_way().await;
+                yield_now().await;
                 if fails { Err(Errno::EIO.into()) } else { Ok(()) }
             })
         };

@@ -19,9 +19,9 @@ use tameike_io::shared::{Access, FileStat, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum Urgency {
     /// It does.
-    GivesWay,
+    Yields,
     /// It does not.
     Urgent,
 }
@@ -31,7 +31,7 @@ struct Order<'a> {
     inode: InodeId,
     path: &'a [u8],
     record: &'a Record,
-    patience: Patience,
+    urgency: Urgency,
     /// The size and mtime that the only home of the file sets itself, where there is only one, and it may.
     ending: Option<Ending>,
 }
@@ -109,7 +109,7 @@ impl Flusher {
     pub(super) async fn write_back(&self, inode: InodeId) -> Result<()> {
         let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
         let homes = self.base.homes.written(inode, &file.state().record);
-        self.flush(inode, &homes, Patience::Urgent).await?;
+        self.flush(inode, &homes, Urgency::Urgent).await?;
         let is_removed = self.base.files.get(inode)?.is_some_and(|file| file.state().record.removed);
         if is_removed { Err(Errno::ESTALE.into()) } else { Ok(()) }
     }
@@ -119,7 +119,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Why it cannot be flushed. What the shared file system lacks stays dirty.
-    pub(super) async fn flush(&self, inode: InodeId, extra: &[NodeId], patience: Patience) -> Result<bool> {
+    pub(super) async fn flush(&self, inode: InodeId, extra: &[NodeId], urgency: Urgency) -> Result<bool> {
         let Some(file) = self.base.files.get(inode)? else { return Ok(true) };
         let _flush = file.flush.lock().await;
         if self.removals.finish(&file).await? {
@@ -131,7 +131,7 @@ impl Flusher {
             if !extra.is_empty() && !self.note_uncommitted(&file, extra).await? {
                 return Ok(true);
             }
-            self.flush_locked(&file, extra, patience).await
+            self.flush_locked(&file, extra, urgency).await
         };
         let flushed = flushed.await;
         if let Err(fault) = &flushed {
@@ -168,7 +168,7 @@ impl Flusher {
         Ok(false)
     }
 
-    async fn flush_locked(&self, file: &Arc<File>, extra: &[NodeId], patience: Patience) -> Result<bool> {
+    async fn flush_locked(&self, file: &Arc<File>, extra: &[NodeId], urgency: Urgency) -> Result<bool> {
         let Base { runtime, journal, files, homes, locator, queue, .. } = &self.base;
         let (_flushing, record, changes) = Flushing::begin(file);
         let inode = file.inode;
@@ -184,8 +184,7 @@ impl Flusher {
         nodes.extend(extra.iter().filter(|node| !nodes.contains(node)).copied().collect::<Vec<_>>());
         let ending = Ending { mtime: record.dirty.then_some(record.mtime) };
         let by_home = nodes.len() == 1 && !record.distrusts_page_cache();
-        let order =
-            Order { inode, path: &path, record: &record, patience, ending: by_home.then_some(ending) };
+        let order = Order { inode, path: &path, record: &record, urgency, ending: by_home.then_some(ending) };
         let (total, failure) = self.flush_homes(nodes, &order).await;
         let (size, ended) = (record.size.max(total.end), runtime.now());
         if total.rest || failure.is_some() {
@@ -270,7 +269,7 @@ impl Flusher {
 
     /// Asks homes to flush, all at once, in rounds as long as one has more. Returns what they did, also when one of them failed.
     async fn flush_homes(&self, mut homes: Vec<NodeId>, order: &Order<'_>) -> (Flushed, Option<Fault>) {
-        let Order { inode, path, record, patience, ending } = *order;
+        let Order { inode, path, record, urgency, ending } = *order;
         let distrust = record.distrusts_page_cache();
         let (mut total, mut failure) = (Flushed::default(), None);
         loop {
@@ -280,7 +279,7 @@ impl Flusher {
                 path: path.to_vec(),
                 size: record.size,
                 generation: record.generation,
-                patient: patience == Patience::GivesWay,
+                patient: urgency == Urgency::Yields,
                 distrust,
                 round,
                 ending,
@@ -315,7 +314,7 @@ impl Flusher {
             if let Err(fault) = self.note_flushed(inode, &digests, flushed, round).await {
                 return (total, Some(graver(failure, fault)));
             }
-            if rest.is_empty() || patience == Patience::GivesWay {
+            if rest.is_empty() || urgency == Urgency::Yields {
                 return (total, failure);
             }
             homes = rest;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tameike_core::receipt::{GONE, TAKEN};
 use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Result};
 use tameike_io::Runtime;
-use tameike_io::shared::{FileStat, SharedFs, anew, walk_anew};
+use tameike_io::shared::{FileStat, SharedFs, retry_revalidated, revalidate_path};
 
 /// How long mounts and their daemons may show an old name.
 pub(super) const STALE_NAME_TIME: Duration = Duration::from_millis(1300);
@@ -86,7 +86,7 @@ impl Locator {
             let (shared, known) = (self.shared.clone(), paths.clone());
             let search = move || {
                 if is_fresh {
-                    known.iter().for_each(|path| shared.look_anew(path));
+                    known.iter().for_each(|path| shared.revalidate(path));
                 }
                 find(&*shared, inode, known.iter().map(|path| path.as_slice()))
             };
@@ -107,7 +107,7 @@ impl Locator {
     pub(super) async fn check_at(&self, inode: InodeId, path: &[u8]) -> Result<()> {
         let (shared, path) = (self.shared.clone(), path.to_vec());
         let check = move || {
-            walk_anew(&*shared, &path);
+            revalidate_path(&*shared, &path);
             find(&*shared, inode, std::iter::once(path.as_slice())).map(drop)
         };
         self.runtime.block(check).await
@@ -126,7 +126,7 @@ fn find<'a>(
             let is_same = stat.inode_id() == inode && stat.kind == FileKind::File;
             if is_same { Ok(stat) } else { Err(Errno::ESTALE.into()) }
         };
-        match anew(shared, path, stat) {
+        match retry_revalidated(shared, path, stat) {
             Ok(stat) => return Ok((path.to_vec(), stat)),
             Err(fault) if fault.errno == Errno::ESTALE => taken = true,
             Err(fault) if fault.kind() == FaultKind::Missing => {}

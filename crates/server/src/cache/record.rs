@@ -385,7 +385,7 @@ impl Journal {
 
     /// Waits while the ledger is full.
     pub(super) async fn wait_for_space(&self) -> Result<()> {
-        self.ledger.room().await
+        self.ledger.wait_for_space().await
     }
 
     /// Makes all records persistent, or durable, as [`Ledger::sync`].

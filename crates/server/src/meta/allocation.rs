@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::limits::{DIRECTORY_MAKERS_MAX, NEAR_DIRECTORIES_MAX};
+use tameike_core::limits::{DIRECTORY_MAKERS_MAX, LOCAL_SUBDIRECTORIES_MAX};
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Cluster, InodeId, NodeId};
 use tameike_store::meta::born;
@@ -18,7 +18,7 @@ const SELECTED_BEFORE: u64 = 1 << 31;
 pub(super) struct InodeAllocator {
     first: u64,
     next: AtomicU64,
-    /// Directories that each node created in a directory, up to [`NEAR_DIRECTORIES_MAX`].
+    /// Directories that each node created in a directory, up to [`LOCAL_SUBDIRECTORIES_MAX`].
     made: Mutex<BTreeMap<(InodeId, NodeId), u32>>,
 }
 
@@ -38,7 +38,7 @@ impl InodeAllocator {
         &self,
         cluster: &Cluster,
         entry: &EntryName,
-        wide: bool,
+        sharded: bool,
         maker: NodeId,
     ) -> u64 {
         let mut number = self.next();
@@ -48,7 +48,7 @@ impl InodeAllocator {
         let wanted = cluster.device_of(maker);
         for _ in 0..DRAWS_PER_NODE * cluster.device_nodes().len() {
             if number - self.first >= SELECTED_BEFORE
-                || cluster.children_home(born(entry, wide, number)) == wanted
+                || cluster.children_home(born(entry, sharded, number)) == wanted
             {
                 break;
             }
@@ -59,7 +59,7 @@ impl InodeAllocator {
 
     fn is_near(&self, parent: InodeId, maker: NodeId) -> bool {
         parent.pinned_node().is_none()
-            && self.made.lock().get(&(parent, maker)).is_none_or(|made| *made < NEAR_DIRECTORIES_MAX)
+            && self.made.lock().get(&(parent, maker)).is_none_or(|made| *made < LOCAL_SUBDIRECTORIES_MAX)
     }
 
     /// Counts a directory that `maker` created in `parent`.
@@ -69,7 +69,7 @@ impl InodeAllocator {
             made.clear();
         }
         let count = made.entry((parent, maker)).or_default();
-        *count = NEAR_DIRECTORIES_MAX.min(*count + 1);
+        *count = LOCAL_SUBDIRECTORIES_MAX.min(*count + 1);
     }
 }
 
@@ -99,14 +99,14 @@ mod tests {
     fn homes(
         allocator: &InodeAllocator,
         cluster: &Cluster,
-        (parent, wide): (InodeId, bool),
+        (parent, sharded): (InodeId, bool),
         maker: u32,
         count: u32,
     ) -> Vec<NodeId> {
         let make = |_| {
-            let number = allocator.next_directory(cluster, &entry(parent), wide, NodeId(maker));
+            let number = allocator.next_directory(cluster, &entry(parent), sharded, NodeId(maker));
             allocator.made_directory(parent, NodeId(maker));
-            cluster.children_home(born(&entry(parent), wide, number))
+            cluster.children_home(born(&entry(parent), sharded, number))
         };
         (0..count).map(make).collect()
     }
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn the_first_directories_of_a_node_have_their_entries_there_and_others_anywhere() {
         let (allocator, cluster) = (InodeAllocator::new(FIRST), cluster(&[true; 16]));
-        for (parent, wide) in [(InodeId::ROOT, false), (InodeId::in_slot(Slot(7), 9), true)] {
+        for (parent, sharded) in [(InodeId::ROOT, false), (InodeId::in_slot(Slot(7), 9), true)] {
             for maker in [5, 0] {
-                let near = homes(&allocator, &cluster, (parent, wide), maker, NEAR_DIRECTORIES_MAX);
+                let near = homes(&allocator, &cluster, (parent, sharded), maker, LOCAL_SUBDIRECTORIES_MAX);
                 assert!(near.iter().all(|&home| home == NodeId(maker)), "{near:?}");
-                let mut others = homes(&allocator, &cluster, (parent, wide), maker, 100);
+                let mut others = homes(&allocator, &cluster, (parent, sharded), maker, 100);
                 others.sort_unstable();
                 others.dedup();
                 assert!(others.len() > 10, "{others:?}");

@@ -74,8 +74,8 @@ impl MetaService {
     async fn spread_dir_time(&self, dir: InodeId, changed: Timestamp) -> Result<()> {
         let cluster = &self.parts.cluster;
         let home = cluster.children_home(dir);
-        let request = |wide| MetaRequest::Execute(Command::SetDirTime { dir, wide, changed });
-        if let MetaReply::Width { wide: true } = self.ask(home, request(false)).await? {
+        let request = |sharded| MetaRequest::Execute(Command::SetDirTime { dir, sharded, changed });
+        if let MetaReply::Width { sharded: true } = self.ask(home, request(false)).await? {
             for &node in cluster.device_nodes() {
                 self.ask(node, request(true)).await?;
             }

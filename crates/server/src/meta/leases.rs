@@ -4,12 +4,12 @@
 //! its name, the home revokes the lease before that node's call returns.
 //!
 //! Many kernels cache directories, and the home cannot notify them all. Each reply about a directory may be cached for
-//! [`DIRECTORY_SIGHT`], and a change of it returns only after earlier replies to other nodes have expired. Replies after the change
+//! [`DIRECTORY_CACHE_TIME`], and a change of it returns only after earlier replies to other nodes have expired. Replies after the change
 //! have the new state, so that no call waits longer than that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use tameike_core::limits::{DIRECTORY_SIGHT, LEASES_MAX, NAME_LEASE};
+use tameike_core::limits::{DIRECTORY_CACHE_TIME, LEASES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::Step;
 use tameike_core::{InodeId, NodeId};
 
@@ -74,7 +74,7 @@ impl Leases {
     /// Records that `node` may cache a directory.
     pub(super) fn cached(&mut self, dir: InodeId, node: NodeId, now: Duration) {
         self.purge(now);
-        let until = now + DIRECTORY_SIGHT;
+        let until = now + DIRECTORY_CACHE_TIME;
         if let Some(record) = self.records.get_mut(&dir) {
             let alone = record.until <= now
                 || matches!(record.lease, Lease::Directory { node: Some(one) } if one == node);
@@ -235,13 +235,13 @@ mod tests {
         leases.cached(DIR, A, START);
         assert_eq!(leases.changed(DIR, true, Some(A), START), None);
         let wait = |until| Some(Revocation { inode: DIR, holder: None, until });
-        assert_eq!(leases.changed(DIR, true, Some(B), START), wait(START + DIRECTORY_SIGHT));
+        assert_eq!(leases.changed(DIR, true, Some(B), START), wait(START + DIRECTORY_CACHE_TIME));
         leases.cached(DIR, B, START + MOMENT);
         assert_eq!(
             leases.changed(DIR, true, Some(B), START + MOMENT),
-            wait(START + MOMENT + DIRECTORY_SIGHT)
+            wait(START + MOMENT + DIRECTORY_CACHE_TIME)
         );
-        assert_eq!(leases.changed(DIR, true, Some(B), START + 2 * DIRECTORY_SIGHT), None);
+        assert_eq!(leases.changed(DIR, true, Some(B), START + 2 * DIRECTORY_CACHE_TIME), None);
     }
 
     #[test]

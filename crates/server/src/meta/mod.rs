@@ -100,7 +100,7 @@ impl MetaService {
             state.resume(sequence);
             match intent {
                 Intent::Open { busy: Some(name), .. } => state.make_busy(name),
-                Intent::Widen { dir } => state.make_busy_dir(dir),
+                Intent::Shard { dir } => state.make_busy_dir(dir),
                 Intent::Open { busy: None, .. } | Intent::Decided { .. } => (),
             }
         }
@@ -147,13 +147,15 @@ impl MetaService {
     /// - `ETIMEDOUT` if a pending operation blocks the name; it completes once its nodes are reachable.
     pub async fn serve(&self, from: NodeId, request: MetaRequest) -> Result<MetaReply> {
         match request {
-            MetaRequest::Lookup { entry, wide, view } => {
-                self.lookup(&entry, wide, view.then_some(from)).await
+            MetaRequest::Lookup { entry, sharded, view } => {
+                self.lookup(&entry, sharded, view.then_some(from)).await
             }
             MetaRequest::GetAttr { inode } => self.get_attr(inode, from),
             MetaRequest::GetContent { inode } => self.get_content(inode),
             MetaRequest::DirStat { dir } => self.dir_stat(dir).await,
-            MetaRequest::ReadDir { dir, after, limit, wide } => self.read_dir(dir, after, limit, wide).await,
+            MetaRequest::ReadDir { dir, after, limit, sharded } => {
+                self.read_dir(dir, after, limit, sharded).await
+            }
             MetaRequest::Parent { inode } => self.parent(inode),
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
@@ -169,7 +171,7 @@ impl MetaService {
             MetaRequest::GetXattr { inode, name } => self.get_xattr(inode, &name),
             MetaRequest::ListXattr { inode } => self.list_xattr(inode),
             MetaRequest::Execute(command) => {
-                self.parts.ledger.room().await?;
+                self.parts.ledger.wait_for_space().await?;
                 let (inode, access) = (command.changes(), command.changes_access());
                 let reply = self.command(command, from).await;
                 if let Some(inode) = inode {
@@ -177,9 +179,9 @@ impl MetaService {
                 }
                 reply
             }
-            MetaRequest::Names { operation, wide, now } => {
-                self.parts.ledger.room().await?;
-                self.names(operation, wide, from, now).await
+            MetaRequest::Names { operation, sharded, now } => {
+                self.parts.ledger.wait_for_space().await?;
+                self.names(operation, sharded, from, now).await
             }
         }
     }
@@ -289,20 +291,25 @@ impl MetaService {
         Err(self.misrouted(format_args!("{inode}")))
     }
 
-    /// Returns whether `dir` is sharded (`wide`), if this node knows that the sender is wrong about it.
-    fn correct_sharding(&self, dir: InodeId, offset: Option<DirOffset>, wide: bool) -> Result<Option<bool>> {
+    /// Returns whether `dir` is sharded (`sharded`), if this node knows that the sender is wrong about it.
+    fn correct_sharding(
+        &self,
+        dir: InodeId,
+        offset: Option<DirOffset>,
+        sharded: bool,
+    ) -> Result<Option<bool>> {
         let cluster = &self.parts.cluster;
         let is_home = cluster.children_home(dir) == self.parts.node;
         if is_home {
             let known = self.parts.ledger.read(|names| table::directory(names, dir))?;
-            let is_wide = known.is_some_and(|children| children.wide);
-            if is_wide != wide {
-                return Ok(Some(is_wide));
+            let is_sharded = known.is_some_and(|children| children.sharded);
+            if is_sharded != sharded {
+                return Ok(Some(is_sharded));
             }
         }
         let right = match offset {
-            Some(offset) => cluster.entry_home(dir, offset, wide) == self.parts.node,
-            None => is_home || wide && dir.pinned_node().is_none(),
+            Some(offset) => cluster.entry_home(dir, offset, sharded) == self.parts.node,
+            None => is_home || sharded && dir.pinned_node().is_none(),
         };
         if right { Ok(None) } else { Err(self.misrouted(format_args!("entries of directory {dir}"))) }
     }

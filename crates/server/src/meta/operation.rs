@@ -42,15 +42,15 @@ impl MetaService {
     pub(super) async fn names(
         &self,
         operation: NameOperation,
-        wide: bool,
+        sharded: bool,
         by: NodeId,
         now: Timestamp,
     ) -> Result<MetaReply> {
         let mut pause = CONFLICT_TIME_MIN;
         for _ in 0..CONFLICTS_MAX {
-            let done = match self.plan(&operation, wide).await {
+            let done = match self.plan(&operation, sharded).await {
                 Ok(Planned::Nothing) => Ok(MetaReply::Done),
-                Ok(Planned::Width(wide)) => Ok(MetaReply::Width { wide }),
+                Ok(Planned::Width(sharded)) => Ok(MetaReply::Width { sharded }),
                 Ok(Planned::Steps(plan)) => match self.run(*plan, by, now).await {
                     Ok(()) => self.children_stat(operation.coordinator().dir).map(MetaReply::DirChanged),
                     Err(fault) => Err(fault),

@@ -49,25 +49,27 @@ fn is_dir(target: Target) -> bool {
 }
 
 impl MetaService {
-    pub(super) async fn plan(&self, operation: &NameOperation, wide: bool) -> Result<Planned> {
+    pub(super) async fn plan(&self, operation: &NameOperation, sharded: bool) -> Result<Planned> {
         let entry = match operation {
             NameOperation::Unlink { entry } | NameOperation::Rmdir { entry } => entry,
             NameOperation::Link { entry, .. } => entry,
             NameOperation::Rename { from, .. } => from,
         };
         self.when_free(&[entry], |_| Ok(())).await?;
-        if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
-            return Ok(Planned::Width(wide));
+        if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
+            return Ok(Planned::Width(sharded));
         }
         let current = self.parts.ledger.read(|names| table::entry(names, entry))?;
         match operation {
-            NameOperation::Unlink { entry } => self.plan_unlink(entry, wide, current.ok_or(Errno::ENOENT)?),
-            NameOperation::Rmdir { entry } => {
-                self.plan_rmdir(entry, wide, current.ok_or(Errno::ENOENT)?).await
+            NameOperation::Unlink { entry } => {
+                self.plan_unlink(entry, sharded, current.ok_or(Errno::ENOENT)?)
             }
-            NameOperation::Link { entry, target } => self.plan_link(entry, wide, *target, current),
+            NameOperation::Rmdir { entry } => {
+                self.plan_rmdir(entry, sharded, current.ok_or(Errno::ENOENT)?).await
+            }
+            NameOperation::Link { entry, target } => self.plan_link(entry, sharded, *target, current),
             NameOperation::Rename { from, to, mode } => {
-                self.plan_rename((from, wide, current.ok_or(Errno::ENOENT)?), to, *mode).await
+                self.plan_rename((from, sharded, current.ok_or(Errno::ENOENT)?), to, *mode).await
             }
         }
     }
@@ -76,26 +78,26 @@ impl MetaService {
         self.parts.cluster.inode_home(inode)
     }
 
-    fn plan_unlink(&self, entry: &EntryName, wide: bool, target: Target) -> Result<Planned> {
+    fn plan_unlink(&self, entry: &EntryName, sharded: bool, target: Target) -> Result<Planned> {
         if is_dir(target) {
             return Err(Errno::EISDIR.into());
         }
         let inode = target.inode;
         Ok(Plan::found(Plan {
-            local: vec![Step::Detach { entry: entry.clone(), wide, target }],
+            local: vec![Step::Detach { entry: entry.clone(), sharded, target }],
             redo: vec![(self.home(inode), Step::DropLink { inode })],
             ..Plan::default()
         }))
     }
 
-    async fn plan_rmdir(&self, entry: &EntryName, wide: bool, target: Target) -> Result<Planned> {
+    async fn plan_rmdir(&self, entry: &EntryName, sharded: bool, target: Target) -> Result<Planned> {
         if !is_dir(target) {
             return Err(Errno::ENOTDIR.into());
         }
         let inode = target.inode;
         Ok(Plan::found(Plan {
             prepare: self.seals(inode).await?,
-            local: vec![Step::Detach { entry: entry.clone(), wide, target }],
+            local: vec![Step::Detach { entry: entry.clone(), sharded, target }],
             redo: vec![(self.home(inode), Step::DropLink { inode })],
             ..Plan::default()
         }))
@@ -104,21 +106,21 @@ impl MetaService {
     /// Returns the steps that seal an empty directory against new entries on all nodes that may have entries of it.
     async fn seals(&self, dir: InodeId) -> Result<Vec<(NodeId, Step)>> {
         let home = self.parts.cluster.children_home(dir);
-        let DirStat { entries, wide, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
+        let DirStat { entries, sharded, .. } = match self.ask(home, MetaRequest::DirStat { dir }).await? {
             MetaReply::DirStat(stat) => stat,
             other => return Err(unexpected(home, &other)),
         };
         if entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
         }
-        let homes = if wide { self.parts.cluster.device_nodes() } else { &[home] };
-        Ok(homes.iter().map(|&node| (node, Step::Seal { dir, wide })).collect())
+        let homes = if sharded { self.parts.cluster.device_nodes() } else { &[home] };
+        Ok(homes.iter().map(|&node| (node, Step::Seal { dir, sharded })).collect())
     }
 
     fn plan_link(
         &self,
         entry: &EntryName,
-        wide: bool,
+        sharded: bool,
         target: Target,
         current: Option<Target>,
     ) -> Result<Planned> {
@@ -134,21 +136,21 @@ impl MetaService {
         let inode = target.inode;
         Ok(Plan::found(Plan {
             prepare: vec![(self.home(inode), Step::AddLink { inode })],
-            local: vec![Step::Attach { entry: entry.clone(), wide, target, replaces: None }],
+            local: vec![Step::Attach { entry: entry.clone(), sharded, target, replaces: None }],
             ..Plan::default()
         }))
     }
 
     /// Looks up a name on any node. Returns the node, whether the directory is sharded, and the target.
     async fn find(&self, entry: &EntryName) -> Result<(NodeId, bool, Option<Target>)> {
-        let mut wide = false;
+        let mut sharded = false;
         loop {
-            let node = self.parts.cluster.entry_home(entry.dir, entry.offset(), wide);
-            match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), wide, view: false }).await {
-                Ok(MetaReply::Entry { target, .. }) => return Ok((node, wide, Some(target))),
-                Ok(MetaReply::Width { wide: true }) if !wide => wide = true,
+            let node = self.parts.cluster.entry_home(entry.dir, entry.offset(), sharded);
+            match self.ask(node, MetaRequest::Lookup { entry: entry.clone(), sharded, view: false }).await {
+                Ok(MetaReply::Entry { target, .. }) => return Ok((node, sharded, Some(target))),
+                Ok(MetaReply::Width { sharded: true }) if !sharded => sharded = true,
                 Ok(other) => return Err(unexpected(node, &other)),
-                Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, wide, None)),
+                Err(fault) if fault.errno == Errno::ENOENT => return Ok((node, sharded, None)),
                 Err(fault) => return Err(fault),
             }
         }
@@ -170,17 +172,17 @@ impl MetaService {
             return Ok(Planned::Nothing);
         }
         let mut plan = Plan::default();
-        let attach = Step::Attach { entry: to.clone(), wide: to_wide, target: moved, replaces: replaced };
+        let attach = Step::Attach { entry: to.clone(), sharded: to_wide, target: moved, replaces: replaced };
         if to_node == self.parts.node {
             plan.local.push(attach);
         } else {
             plan.commit = Some((to_node, attach));
             plan.busy = Some(from.clone());
         }
-        let (entry, wide) = (from.clone(), from_wide);
+        let (entry, sharded) = (from.clone(), from_wide);
         match replaced {
             Some(target) if mode == RenameMode::Exchange => {
-                plan.local.push(Step::Attach { entry, wide, target, replaces: Some(moved) });
+                plan.local.push(Step::Attach { entry, sharded, target, replaces: Some(moved) });
                 self.touch(&mut plan, &[moved, target]);
                 self.plan_moves(&mut plan, &[(moved, from.dir, to.dir), (target, to.dir, from.dir)]);
                 return Ok(plan.found());
@@ -188,7 +190,7 @@ impl MetaService {
             Some(target) if is_dir(target) => plan.prepare = self.seals(target.inode).await?,
             _ => (),
         }
-        plan.local.push(Step::Detach { entry, wide, target: moved });
+        plan.local.push(Step::Detach { entry, sharded, target: moved });
         if let Some(Target { inode, .. }) = replaced {
             plan.redo.push((self.home(inode), Step::DropLink { inode }));
         }

@@ -13,12 +13,12 @@ impl MetaService {
     pub(super) async fn lookup(
         &self,
         entry: &EntryName,
-        wide: bool,
+        sharded: bool,
         view: Option<NodeId>,
     ) -> Result<MetaReply> {
         self.when_free(&[entry], |state| {
-            if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
-                return Ok(MetaReply::Width { wide });
+            if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
+                return Ok(MetaReply::Width { sharded });
             }
             let (target, node) = self.parts.ledger.read(|names| {
                 let Some(target) = table::entry(names, entry)? else {
@@ -65,11 +65,11 @@ impl MetaService {
         dir: InodeId,
         after: DirOffset,
         limit: u32,
-        wide: bool,
+        sharded: bool,
     ) -> Result<MetaReply> {
         self.when_free_dir(dir).await?;
-        if let Some(wide) = self.correct_sharding(dir, None, wide)? {
-            return Ok(MetaReply::Width { wide });
+        if let Some(sharded) = self.correct_sharding(dir, None, sharded)? {
+            return Ok(MetaReply::Width { sharded });
         }
         let limit = limit.clamp(1, READDIR_ENTRIES_MAX) as usize;
         let (entries, end) = self.parts.ledger.read(|names| table::entries(names, dir, after, limit))?;

@@ -52,7 +52,7 @@ impl MetaService {
                 self.revoke(revocations).await;
             }
             Some(Intent::Decided { redo }) => self.redo(sequence, redo, by).await?,
-            Some(Intent::Widen { dir }) => self.move_entries(sequence, dir).await?,
+            Some(Intent::Shard { dir }) => self.move_entries(sequence, dir).await?,
         }
         Ok(Settled::Completed)
     }

@@ -6,7 +6,7 @@
 use super::{MetaService, share};
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
-use tameike_core::limits::NARROW_ENTRIES_MAX;
+use tameike_core::limits::UNSHARDED_ENTRIES_MAX;
 use tameike_core::wire::meta::{Step, Target};
 use tameike_core::{DirOffset, Fault, InodeId, NodeId, Result};
 use tameike_store::meta::record::{Intent, Share};
@@ -19,7 +19,7 @@ impl MetaService {
     pub(super) fn shard_if_crowded(&self, dir: InodeId, entries: u64) {
         let cluster = &self.parts.cluster;
         let can_be = dir.pinned_node().is_none() && cluster.device_nodes().len() > 1;
-        if entries <= NARROW_ENTRIES_MAX || !can_be || cluster.children_home(dir) != self.parts.node {
+        if entries <= UNSHARDED_ENTRIES_MAX || !can_be || cluster.children_home(dir) != self.parts.node {
             return;
         }
         self.spawn(|service| async move {
@@ -41,11 +41,11 @@ impl MetaService {
             return Ok(None);
         }
         let children = self.parts.ledger.read(|names| table::directory(names, dir))?.unwrap_or_default();
-        if children.wide || children.entries <= NARROW_ENTRIES_MAX {
+        if children.sharded || children.entries <= UNSHARDED_ENTRIES_MAX {
             return Ok(None);
         }
         let sequence = state.begin();
-        let begun = self.execute(&LogCommand::Begin { sequence, intent: Intent::Widen { dir } });
+        let begun = self.execute(&LogCommand::Begin { sequence, intent: Intent::Shard { dir } });
         if let Err(fault) = begun {
             state.ended(sequence);
             return Err(fault);
@@ -68,7 +68,7 @@ impl MetaService {
         // From now on, other nodes change these names.
         let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
         self.revoke(revocations).await;
-        self.execute(&LogCommand::Widened { sequence, dir, place, count })?;
+        self.execute(&LogCommand::Sharded { sequence, dir, place, count })?;
         // If this record is lost, the intent remains, and recovery shards the directory again.
         let waiting = {
             let mut state = self.state.lock();

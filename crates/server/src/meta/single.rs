@@ -14,20 +14,20 @@ const CLOSED_CHUNK: usize = 1024;
 
 impl MetaService {
     pub(super) async fn create(&self, command: Command, from: NodeId) -> Result<MetaReply> {
-        let Command::Create { entry, new, opener, wide, .. } = &command else {
+        let Command::Create { entry, new, opener, sharded, .. } = &command else {
             return Err(Errno::EINVAL.into());
         };
         let birth = match new.kind {
-            FileKind::Directory => self.allocator.next_directory(&self.parts.cluster, entry, *wide, from),
+            FileKind::Directory => self.allocator.next_directory(&self.parts.cluster, entry, *sharded, from),
             _ => self.allocator.next(),
         };
-        let (entry, opener, wide) = (entry.clone(), *opener, *wide);
+        let (entry, opener, sharded) = (entry.clone(), *opener, *sharded);
         let record = LogCommand::Wire { command, birth, held: Vec::new() };
         let applied = self
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
-                if let Some(wide) = self.correct_sharding(entry.dir, Some(entry.offset()), wide)? {
-                    return Ok((MetaReply::Width { wide }, None));
+                if let Some(sharded) = self.correct_sharding(entry.dir, Some(entry.offset()), sharded)? {
+                    return Ok((MetaReply::Width { sharded }, None));
                 }
                 let applied = self.execute(&record)?;
                 let reply = match &applied.outcome {
@@ -39,7 +39,7 @@ impl MetaService {
                         MetaReply::Entry { target: *target, node, created: true, dir: Some(dir), lease }
                     }
                     Outcome::Found { target } => self.found(*target, opener.is_some())?,
-                    Outcome::Width { wide } => return Ok((MetaReply::Width { wide: *wide }, None)),
+                    Outcome::Width { sharded } => return Ok((MetaReply::Width { sharded: *sharded }, None)),
                     other => return Err(unexpected(self.parts.node, other)),
                 };
                 if let (MetaReply::Entry { target, node: Some(_), .. }, Some(opener)) = (&reply, opener)
@@ -72,8 +72,8 @@ impl MetaService {
     /// Returns this node's part of a directory. If the node is not the home of the children, the directory is sharded.
     pub(super) fn children_stat(&self, dir: InodeId) -> Result<DirStat> {
         let children = self.parts.ledger.read(|names| table::directory(names, dir))?;
-        let wide = self.parts.cluster.children_home(dir) != self.parts.node;
-        Ok(children.map_or_else(|| DirStat { wide, ..DirStat::default() }, |children| children.stat()))
+        let sharded = self.parts.cluster.children_home(dir) != self.parts.node;
+        Ok(children.map_or_else(|| DirStat { sharded, ..DirStat::default() }, |children| children.stat()))
     }
 
     fn found(&self, target: Target, opened: bool) -> Result<MetaReply> {
@@ -97,7 +97,7 @@ impl MetaService {
         self.when_free_dir(*dir).await?;
         let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
         match self.execute(&record)?.outcome {
-            Outcome::Width { wide } => Ok(MetaReply::Width { wide }),
+            Outcome::Width { sharded } => Ok(MetaReply::Width { sharded }),
             _ => Ok(MetaReply::Done),
         }
     }
@@ -121,7 +121,7 @@ impl MetaService {
 
     /// Records access times of files that `node` has open. Returns the leases to revoke.
     async fn read(&self, node: NodeId, reads: &[(Opener, Timestamp)]) -> Result<Vec<Revocation>> {
-        self.parts.ledger.room().await?;
+        self.parts.ledger.wait_for_space().await?;
         let mut state = self.state.lock();
         let files =
             reads.iter().filter_map(|&(opener, time)| Some((state.read_through(opener, time)?, time)));
@@ -230,9 +230,9 @@ impl MetaService {
                 self.check_inode(*inode)
             }
             Step::Touch { target } => self.check_inode(target.inode),
-            Step::Seal { dir, wide } => self.check_sharding(*dir, None, *wide),
-            Step::Attach { entry, wide, .. } | Step::Detach { entry, wide, .. } => {
-                self.check_sharding(entry.dir, Some(entry.offset()), *wide)
+            Step::Seal { dir, sharded } => self.check_sharding(*dir, None, *sharded),
+            Step::Attach { entry, sharded, .. } | Step::Detach { entry, sharded, .. } => {
+                self.check_sharding(entry.dir, Some(entry.offset()), *sharded)
             }
             Step::LockTree | Step::UnlockTree => self.check_inode(InodeId::ROOT),
             Step::NotBelow { .. } | Step::Receive { .. } | Step::Undo { .. } => Ok(()),
@@ -243,9 +243,9 @@ impl MetaService {
         &self,
         dir: InodeId,
         offset: Option<tameike_core::DirOffset>,
-        wide: bool,
+        sharded: bool,
     ) -> Result<()> {
-        match self.correct_sharding(dir, offset, wide)? {
+        match self.correct_sharding(dir, offset, sharded)? {
             None => Ok(()),
             Some(_) => Err(Fault::new(Errno::EAGAIN, "the directory has been sharded meanwhile")),
         }

@@ -5,7 +5,7 @@ use super::gaps::Gaps;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::limits::{HOLDER_PATIENCE, UNIT_SIZE};
+use tameike_core::limits::{HOLDER_TIMEOUT, UNIT_SIZE};
 use tameike_core::ranges::RangeSet;
 use tameike_core::wire::admin::{Counter, counters};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
@@ -126,14 +126,15 @@ impl UnitService {
         let (offset, length) = (range.start, range.end - range.start);
         let clock = &self.parts.runtime.clock;
         let began = clock.monotonic();
-        for node in holders.into_iter().filter(|node| !self.patience.is_silent(*node)).take(HOLDERS_TRIED_MAX)
+        for node in
+            holders.into_iter().filter(|node| !self.time_limit.is_silent(*node)).take(HOLDERS_TRIED_MAX)
         {
-            if clock.monotonic() - began > HOLDER_PATIENCE / 2 {
+            if clock.monotonic() - began > HOLDER_TIMEOUT / 2 {
                 break;
             }
             let request = Request::Client(ClientRequest::ReadHeld { unit, offset, length, generation });
             let frame = self.parts.read_pool.try_take();
-            match self.patience.call(&*self.parts.rpc, node, request, frame).await {
+            match self.time_limit.call(&*self.parts.rpc, node, request, frame).await {
                 Ok(Answer { reply: Reply::Client(ClientReply::Read), payload: Some(bytes) })
                     if bytes.len() == range.len() =>
                 {

@@ -19,7 +19,7 @@ use tameike_core::ranges::RangeSet;
 use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply};
 use tameike_core::{Errno, Fault, Generation, InodeId, Result, UnitId};
 use tameike_io::Frame;
-use tameike_io::shared::{Access, Allocate, Changing, FileStat, SharedFile, open_same};
+use tameike_io::shared::{Access, Allocate, ContentChange, FileStat, SharedFile, open_same};
 use tameike_store::extent::DirtyUnit;
 
 /// The order to flush a file.
@@ -56,7 +56,7 @@ impl UnitService {
         if dirty.is_empty() || (order.patient && !self.parts.activity.is_quiet()) {
             return Ok(UnitReply::Flushed { written, end, digests, rest: !dirty.is_empty(), left });
         }
-        let _changing = Changing::begin(&self.parts.shared, order.inode);
+        let _changing = ContentChange::begin(&self.parts.shared, order.inode);
         let (file, seen) = self.open(&order, Access::Write).await?;
         if order.distrust {
             let file = file.clone();
@@ -76,7 +76,7 @@ impl UnitService {
         }
         let rest = done.len() < dirty_count;
         let (size, ending) = (order.size.max(end), order.ending.filter(|_| !rest));
-        let finish = move || match ending.filter(|_| file.is_ended_by_writer()) {
+        let finish = move || match ending.filter(|_| file.writer_sets_times()) {
             Some(ending) => ending::end(&*file, &seen, size, ending).map(|stat| Some(stat.stamp())),
             None => ending::sync(&*file).map(|()| None),
         };

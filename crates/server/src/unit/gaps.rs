@@ -33,7 +33,7 @@ impl Gaps {
         for gap in &self.ranges {
             let mut end = read_gap(file, self.unit.start(), gap, frame)?;
             if end < gap.end.min(self.wanted) {
-                file.look_anew()?;
+                file.revalidate()?;
                 end = read_gap(file, self.unit.start(), gap, frame)?;
             }
             parts.push(gap.start..end);

@@ -20,10 +20,10 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_PATIENCE, UNIT_SIZE};
-use tameike_core::wire::unit::{Backing, PLACES_MAX, SpaceChange, UnitPlace, UnitReply, UnitRequest};
+use tameike_core::limits::{FILE_SIZE_MAX, HOLDER_TIMEOUT, UNIT_SIZE};
+use tameike_core::wire::unit::{Backing, LOCATIONS_MAX, SpaceChange, UnitLocation, UnitReply, UnitRequest};
 use tameike_core::{Cluster, Errno, Fault, Generation, InodeId, NodeId, Result, UnitId};
-use tameike_fabric::{Carried, Patience, Rpc, Target};
+use tameike_fabric::{Carried, Rpc, Target, TimeLimitedCalls};
 use tameike_io::shared::SharedFs;
 use tameike_io::{Frame, Payload, Pool, Runtime};
 use tameike_store::ExtentStore;
@@ -66,7 +66,7 @@ pub struct UnitService {
     freeing: async_lock::Mutex<()>,
     allocations: freeing::Allocations,
     /// For cache holders that are asked before the shared file is read.
-    patience: Patience,
+    time_limit: TimeLimitedCalls,
     loading: load::Loads,
     loaded: fetch::Loaded,
     open_files: open_files::OpenFiles,
@@ -77,7 +77,7 @@ impl UnitService {
     pub fn new(parts: UnitParts) -> Arc<Self> {
         let open_files = open_files::OpenFiles::new(&parts.cluster, parts.rpc.local());
         Arc::new(Self {
-            patience: Patience::new(parts.runtime.clone(), HOLDER_PATIENCE),
+            time_limit: TimeLimitedCalls::new(parts.runtime.clone(), HOLDER_TIMEOUT),
             parts,
             file_locks: Locks::default(),
             unit_locks: Locks::default(),
@@ -112,7 +112,9 @@ impl UnitService {
                 self.write_held(unit, &Pieces::new(ranges, payload)?, generation).await?;
                 UnitReply::Done
             }
-            UnitRequest::MakeRoom { attempt } => self.free_space(attempt).await.map(|()| UnitReply::Done)?,
+            UnitRequest::WaitForSpace { attempt } => {
+                self.free_space(attempt).await.map(|()| UnitReply::Done)?
+            }
             UnitRequest::Read { unit, offset, length, generation, backing } => {
                 check_index(unit.index)?;
                 let range = range_in_unit(offset, length)?;
@@ -161,8 +163,8 @@ impl UnitService {
                 }
             }
             UnitRequest::Usage { inode } => UnitReply::Usage(self.parts.extents.usage(inode)?),
-            UnitRequest::Places { inode, units, generation } => {
-                UnitReply::Places(self.places(inode, units, generation).await?)
+            UnitRequest::Locations { inode, units, generation } => {
+                UnitReply::Locations(self.places(inode, units, generation).await?)
             }
             UnitRequest::Load { inode, units, size, generation, path, loading } => {
                 self.load(inode, units, load::Order { size, generation, path, loading }).await?
@@ -205,10 +207,10 @@ impl UnitService {
         let frame = match target {
             Target::Frame(frame) => frame,
             Target::Any => self.parts.read_pool.take().await,
-            Target::AnyOrPlace => {
+            Target::AnyOrLocation => {
                 // The read below finds and reports damage of the unit.
                 if let Ok(Some(place)) = self.parts.extents.place(unit, &range, generation).await {
-                    return Ok(Carried::Place(place));
+                    return Ok(Carried::Location(place));
                 }
                 self.parts.read_pool.take().await
             }
@@ -222,15 +224,15 @@ impl UnitService {
         inode: InodeId,
         units: Vec<u64>,
         generation: Generation,
-    ) -> Result<Vec<Option<UnitPlace>>> {
-        if units.len() > PLACES_MAX {
-            let why = format!("a request for the locations of {} units exceeds {PLACES_MAX}", units.len());
+    ) -> Result<Vec<Option<UnitLocation>>> {
+        if units.len() > LOCATIONS_MAX {
+            let why = format!("a request for the locations of {} units exceeds {LOCATIONS_MAX}", units.len());
             return Err(Fault::new(Errno::EINVAL, why));
         }
         let mut places = Vec::with_capacity(units.len());
         for index in units {
             check_index(index)?;
-            let place = self.parts.extents.unit_place(UnitId { inode, index }, generation).await;
+            let place = self.parts.extents.unit_location(UnitId { inode, index }, generation).await;
             places.push(place.unwrap_or_default());
         }
         Ok(places)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tameike_core::{Cluster, Generation, InodeId, NodeId};
-use tameike_io::shared::{KeptFile, KeptFiles, Moment, SharedFile};
+use tameike_io::shared::{CacheToken, CachedFile, OpenFileCache, SharedFile};
 
 /// How long a file stays open after its last read.
 const OPEN_TIME: Duration = Duration::from_millis(250);
@@ -20,7 +20,7 @@ pub(super) struct OpenFiles {
 
 /// A read of a shared file.
 pub(super) struct Reading<'a> {
-    kept: Option<(&'a KeptFiles, Moment)>,
+    kept: Option<(&'a OpenFileCache, CacheToken)>,
     /// The open file, if there was one.
     pub(super) file: Option<Arc<dyn SharedFile>>,
 }
@@ -55,7 +55,7 @@ impl UnitService {
     ) {
         if let Some((kept, moment)) = reading.kept {
             let used = self.parts.runtime.clock.monotonic();
-            kept.keep(KeptFile { inode, generation, used, file }, moment);
+            kept.keep(CachedFile { inode, generation, used, file }, moment);
             self.close_later();
         }
     }
@@ -72,8 +72,8 @@ impl UnitService {
                 // A read that keeps a file open from now on starts the task again.
                 is_closing.store(false, Ordering::Release);
                 let (shared, before) = (shared.clone(), runtime.clock.monotonic().saturating_sub(OPEN_TIME));
-                let let_go = move || shared.kept().is_some_and(|kept| kept.let_go(before));
-                let has_others = runtime.block(let_go).await;
+                let close_unused = move || shared.kept().is_some_and(|kept| kept.close_unused(before));
+                let has_others = runtime.block(close_unused).await;
                 if !has_others || is_closing.swap(true, Ordering::AcqRel) {
                     return;
                 }

@@ -21,7 +21,7 @@ impl ExtentStore {
     /// `EIO` if the disk or the ledger fails.
     pub async fn drop_damaged(&self, unit: UnitId) -> Result<Damaged> {
         self.run_detached(|store| async move {
-            store.ledger.room().await?;
+            store.ledger.wait_for_space().await?;
             let mut change = store.begin(unit).await?;
             let record = store.load(unit)?.unwrap_or_default();
             let bad = store.damaged_bytes(&record).await?;

@@ -4,8 +4,8 @@ use super::ExtentStore;
 use super::record::{BLOCK, UnitRecord, blocks_of, bytes_of};
 use std::ops::Range;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::call::{Place, Run};
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::call::{ExtentLocation, Run};
+use tameike_core::wire::unit::UnitLocation;
 use tameike_core::{Generation, Result, UnitId};
 use tameike_io::BlockSums;
 use tameike_io::disk::FreeClock;
@@ -42,18 +42,18 @@ impl ExtentStore {
         unit: UnitId,
         range: &Range<u32>,
         generation: Generation,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ExtentLocation>> {
         let located = self.locate(unit, range, generation).await?;
-        Ok(located.map(|(runs, sums, time)| Place { runs, digest: sums.digest(), time }))
+        Ok(located.map(|(runs, sums, time)| ExtentLocation { runs, digest: sums.digest(), time }))
     }
 
     /// As [`Self::place`], for the whole unit, with the checksum of each of its blocks.
     ///
     /// # Errors
     /// Those of [`Self::place`].
-    pub async fn unit_place(&self, unit: UnitId, generation: Generation) -> Result<Option<UnitPlace>> {
+    pub async fn unit_location(&self, unit: UnitId, generation: Generation) -> Result<Option<UnitLocation>> {
         let located = self.locate(unit, &(0..UNIT_SIZE as u32), generation).await?;
-        Ok(located.map(|(runs, sums, time)| UnitPlace { runs, sums: sums.as_bytes().to_vec(), time }))
+        Ok(located.map(|(runs, sums, time)| UnitLocation { runs, sums: sums.as_bytes().to_vec(), time }))
     }
 
     async fn locate(

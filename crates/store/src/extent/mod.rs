@@ -124,7 +124,7 @@ impl ExtentStore {
         if pieces.is_empty() {
             return Ok(());
         }
-        self.ledger.room().await?;
+        self.ledger.wait_for_space().await?;
         self.run_detached(|store| async move {
             loop {
                 let mut change = store.begin(unit).await?;
@@ -167,7 +167,7 @@ impl ExtentStore {
         victims_until: u64,
     ) -> Result<()> {
         check_range(offset, payload.len())?;
-        self.ledger.room().await?;
+        self.ledger.wait_for_space().await?;
         self.run_detached(|store| async move {
             let mut change = store.begin(unit).await?;
             change.victims_until = victims_until;
@@ -198,7 +198,7 @@ impl ExtentStore {
             while let Some(from) = next {
                 let (units, more) = store.units_from(inode, from)?;
                 for unit in units {
-                    store.ledger.room().await?;
+                    store.ledger.wait_for_space().await?;
                     let mut change = store.begin(unit).await?;
                     change.truncate(if unit.index == first { keep } else { 0 });
                     change.commit()?;

@@ -67,7 +67,7 @@ impl ExtentStore {
     }
 
     async fn change_unit(&self, unit: UnitId, change: SpaceChange, bytes: &Range<u64>) -> Result<()> {
-        self.ledger.room().await?;
+        self.ledger.wait_for_space().await?;
         let range = part(bytes, unit);
         if range.is_empty() {
             return Ok(());

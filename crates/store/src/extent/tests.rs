@@ -6,7 +6,7 @@ use full::Crowded;
 use std::time::Duration;
 use tameike_core::Slot;
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::wire::call::{Place, Run};
+use tameike_core::wire::call::{ExtentLocation, Run};
 use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{BlockSums, Frame, Slab};
@@ -247,7 +247,7 @@ fn clock_and_digest_reveal_a_stale_extent_location() {
     let old = pattern(1, SIZE);
     world.write(&store, shared(0), 0, &old).unwrap();
     let place = world.machine.run(store.place(shared(0), &(0..SIZE as u32), Generation(0)));
-    let Place { runs, digest, time } = place.unwrap().unwrap();
+    let ExtentLocation { runs, digest, time } = place.unwrap().unwrap();
     assert_eq!(runs.len(), 1);
     let is_as_of = |time| tameike_io::disk::is_as_of(&clock, runs.iter().copied(), time);
     assert!(is_as_of(time));
@@ -274,7 +274,7 @@ fn a_complete_unit_has_an_extent_location_with_all_checksums() {
     let store = world.open();
     let mut content = pattern(1, UNIT_SIZE);
     let (most, rest) = (UNIT_SIZE - 8, UNIT_SIZE - 4096);
-    let place = || world.machine.run(store.unit_place(shared(0), Generation(0))).unwrap();
+    let place = || world.machine.run(store.unit_location(shared(0), Generation(0))).unwrap();
     world.write(&store, shared(0), 0, &content[..most]).unwrap();
     assert_eq!(place(), None, "its last block is incomplete");
     world.write(&store, shared(0), rest as u32, &content[rest..]).unwrap();

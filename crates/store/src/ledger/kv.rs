@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tameike_core::{Fault, Result};
-use tameike_io::disk::memory::{Fate, Faults};
+use tameike_io::disk::memory::{FaultOutcome, Faults};
 
 /// Changes to keys: a value, or `None` for a removal.
 pub type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -86,7 +86,7 @@ impl Kv for MemoryKv {
 
     fn commit(&self, changes: &Changes) -> Result<()> {
         let fate = self.faults.next();
-        if fate == Fate::Dead {
+        if fate == FaultOutcome::Dead {
             return Err(Fault::io("injected failure"));
         }
         let mut shared = self.map.lock();
@@ -98,7 +98,7 @@ impl Kv for MemoryKv {
             };
         }
         // A torn commit is one that happened but whose reply is lost.
-        if fate == Fate::Torn { Err(Fault::io("injected failure")) } else { Ok(()) }
+        if fate == FaultOutcome::Torn { Err(Fault::io("injected failure")) } else { Ok(()) }
     }
 
     fn size_bytes(&self) -> Result<u64> {

@@ -232,7 +232,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The fault of the last checkpoint, if checkpoints fail.
-    pub async fn room(&self) -> Result<()> {
+    pub async fn wait_for_space(&self) -> Result<()> {
         loop {
             let listener = self.space.listen();
             {

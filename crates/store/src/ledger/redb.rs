@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use tameike_core::{Errno, Fault, Result};
-use tameike_io::disk::file::spare_room;
+use tameike_io::disk::file::preallocate;
 
 type Bytes = &'static [u8];
 type Opener = Box<dyn Fn(&Builder) -> Result<Database, DatabaseError> + Send + Sync>;
@@ -223,7 +223,7 @@ impl RedbKv {
 
     fn preallocate(&self) {
         if self.spare_bytes > 0
-            && let Err(fault) = spare_room(&self.path, self.spare_bytes)
+            && let Err(fault) = preallocate(&self.path, self.spare_bytes)
         {
             log::warn!("{fault}");
         }

@@ -141,7 +141,7 @@ fn callers_wait_before_the_log_exceeds_its_limit() {
     let largest = world.machine.run(async {
         let mut largest = 0;
         for round in 0..2000 {
-            ledger.room().await.unwrap();
+            ledger.wait_for_space().await.unwrap();
             execute(&ledger, &body).unwrap();
             // The simulation runs other tasks only while this one waits.
             if round % 500 == 499 {
@@ -178,7 +178,7 @@ fn a_full_overlay_starts_a_checkpoint_that_callers_wait_for() {
     let mut model = Map::new();
     for round in 0..2000u32 {
         let body = [(round % 200) as u8, (round % 7) as u8];
-        world.machine.run(ledger.room()).unwrap();
+        world.machine.run(ledger.wait_for_space()).unwrap();
         execute(&ledger, &body).unwrap();
         apply_to_map(&body, &mut model);
         assert!(ledger.state.read().active.read().bytes() < 2 * 2000 + 200);
@@ -201,7 +201,7 @@ fn stuck_checkpoints_refuse_changes_and_recover() {
         }
     }
     assert!(refused.expect("memory is bounded").to_string().contains("injected"));
-    assert!(world.machine.run(ledger.room()).is_err());
+    assert!(world.machine.run(ledger.wait_for_space()).is_err());
 }
 
 #[test]

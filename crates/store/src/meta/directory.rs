@@ -10,10 +10,10 @@ use tameike_core::{
 
 /// Number of the inode that is created with an entry: in the entry's slot, or pinned if its directory is.
 #[must_use]
-pub fn born(entry: &EntryName, wide: bool, counter: u64) -> InodeId {
+pub fn born(entry: &EntryName, sharded: bool, counter: u64) -> InodeId {
     match entry.dir.pinned_node() {
         Some(node) => InodeId::pinned(node, counter),
-        None if wide => InodeId::in_slot(entry.offset().slot(), counter),
+        None if sharded => InodeId::in_slot(entry.offset().slot(), counter),
         None => InodeId::in_slot(entry.dir.children_slot(), counter),
     }
 }
@@ -29,17 +29,17 @@ fn subtract_counts(children: &mut DirectoryRecord, entries: u64, target: Target)
 
 impl Shard<'_> {
     /// The node's record of `dir`, or a new one.
-    fn children(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
-        let fresh = DirectoryRecord { wide, ..DirectoryRecord::default() };
+    fn children(&self, dir: InodeId, sharded: bool) -> Result<DirectoryRecord> {
+        let fresh = DirectoryRecord { sharded, ..DirectoryRecord::default() };
         Ok(query::directory(self.table, dir)?.unwrap_or(fresh))
     }
 
     /// As [`Self::children`], for a directory that gets entries or is sealed. `ENOENT` if it was removed.
-    fn children_to_change(&self, dir: InodeId, wide: bool) -> Result<DirectoryRecord> {
+    fn children_to_change(&self, dir: InodeId, sharded: bool) -> Result<DirectoryRecord> {
         match query::directory(self.table, dir)? {
             Some(children) => Ok(children),
             None if query::is_gone(self.table, dir)? => Err(Errno::ENOENT.into()),
-            None => self.children(dir, wide),
+            None => self.children(dir, sharded),
         }
     }
 
@@ -60,22 +60,22 @@ impl Shard<'_> {
         entry: &EntryName,
         new: &NewInode,
         exclusive: bool,
-        wide: bool,
+        sharded: bool,
         birth: u64,
         now: Timestamp,
     ) -> Result<Outcome> {
         name::check(&entry.name)?;
-        let children = self.children(entry.dir, wide)?;
-        if children.wide != wide {
-            return Ok(Outcome::Width { wide: children.wide });
+        let children = self.children(entry.dir, sharded)?;
+        if children.sharded != sharded {
+            return Ok(Outcome::Width { sharded: children.sharded });
         }
         if let Some(target) = query::entry(self.table, entry)? {
             return if exclusive { Err(Errno::EEXIST.into()) } else { Ok(Outcome::Found { target }) };
         }
-        let inode = born(entry, wide, birth);
+        let inode = born(entry, sharded, birth);
         let record = self.new_inode(inode, entry.dir, new, now)?;
         let target = Target { inode, kind: new.kind };
-        self.attach(entry, wide, target, None, now)?;
+        self.attach(entry, sharded, target, None, now)?;
         Ok(Outcome::Created { target, attr: record.attr(inode) })
     }
 
@@ -125,19 +125,19 @@ impl Shard<'_> {
     pub(super) fn attach(
         &mut self,
         entry: &EntryName,
-        wide: bool,
+        sharded: bool,
         target: Target,
         replaces: Option<Target>,
         now: Timestamp,
     ) -> Result<()> {
         name::check(&entry.name)?;
-        let mut children = self.children_to_change(entry.dir, wide)?;
+        let mut children = self.children_to_change(entry.dir, sharded)?;
         match query::inode(self.table, entry.dir)? {
             Some(dir) if dir.kind != FileKind::Directory => return Err(Errno::ENOTDIR.into()),
             _ if children.sealed.is_some() => return Err(Errno::ENOENT.into()),
             _ => (),
         }
-        if children.wide != wide || query::entry(self.table, entry)? != replaces {
+        if children.sharded != sharded || query::entry(self.table, entry)? != replaces {
             return Err(Errno::EAGAIN.into());
         }
         match replaces {
@@ -157,12 +157,12 @@ impl Shard<'_> {
     pub(super) fn detach(
         &mut self,
         entry: &EntryName,
-        wide: bool,
+        sharded: bool,
         target: Target,
         now: Timestamp,
     ) -> Result<()> {
-        let mut children = self.children(entry.dir, wide)?;
-        if children.wide != wide || query::entry(self.table, entry)? != Some(target) {
+        let mut children = self.children(entry.dir, sharded)?;
+        if children.sharded != sharded || query::entry(self.table, entry)? != Some(target) {
             return Err(Errno::EAGAIN.into());
         }
         subtract_counts(&mut children, 1, target)?;
@@ -172,9 +172,9 @@ impl Shard<'_> {
     }
 
     /// Seals an empty directory against new entries. `EAGAIN` if another operation has sealed it.
-    pub(super) fn seal(&mut self, dir: InodeId, wide: bool, operation: OperationId) -> Result<()> {
-        let mut children = self.children_to_change(dir, wide)?;
-        if children.wide != wide || children.sealed.is_some() {
+    pub(super) fn seal(&mut self, dir: InodeId, sharded: bool, operation: OperationId) -> Result<()> {
+        let mut children = self.children_to_change(dir, sharded)?;
+        if children.sharded != sharded || children.sealed.is_some() {
             return Err(Errno::EAGAIN.into());
         }
         if children.entries > 0 {
@@ -194,10 +194,15 @@ impl Shard<'_> {
         }
     }
 
-    pub(super) fn set_dir_time(&mut self, dir: InodeId, wide: bool, changed: Timestamp) -> Result<Outcome> {
+    pub(super) fn set_dir_time(
+        &mut self,
+        dir: InodeId,
+        sharded: bool,
+        changed: Timestamp,
+    ) -> Result<Outcome> {
         let Some(mut children) = query::directory(self.table, dir)? else { return Ok(Outcome::Done) };
-        if children.wide != wide {
-            return Ok(Outcome::Width { wide: children.wide });
+        if children.sharded != sharded {
+            return Ok(Outcome::Width { sharded: children.sharded });
         }
         children.changed = changed;
         self.put_children(dir, &children)?;
@@ -222,7 +227,7 @@ impl Shard<'_> {
     /// Marks the directory as sharded, and drops entries whose slots belong to other nodes.
     pub(super) fn widened(&mut self, dir: InodeId, place: u16, count: u16) -> Result<()> {
         let mut children = self.children(dir, true)?;
-        children.wide = true;
+        children.sharded = true;
         let (entries, _) = query::entries(self.table, dir, DirOffset::START, usize::MAX - 1)?;
         for entry in entries {
             if entry.offset.slot().0 % count.max(1) == place {

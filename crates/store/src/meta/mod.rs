@@ -79,7 +79,7 @@ pub enum LogCommand {
         sequence: u64,
     },
     /// All entries of a directory that is being sharded are at their new homes.
-    Widened {
+    Sharded {
         /// Sequence number of the operation, which ends.
         sequence: u64,
         /// The directory.
@@ -157,7 +157,7 @@ pub enum Outcome {
     /// No effect: the directory is sharded and the sender assumes that it is not, or vice versa.
     Width {
         /// Whether it is sharded.
-        wide: bool,
+        sharded: bool,
     },
     /// A step was undone, unless it cannot be.
     Settled {
@@ -224,7 +224,7 @@ impl<'a> Shard<'a> {
                 self.decide(*operation, decision, *now)
             }
             LogCommand::End { sequence } => self.end(*sequence),
-            LogCommand::Widened { sequence, dir, place, count } => {
+            LogCommand::Sharded { sequence, dir, place, count } => {
                 self.widened(*dir, *place, *count)?;
                 self.end(*sequence)
             }
@@ -238,8 +238,8 @@ impl<'a> Shard<'a> {
 
     fn wire(&mut self, command: &Command, birth: u64) -> Result<Outcome> {
         match command {
-            Command::Create { entry, new, exclusive, opener: _, wide, now } => {
-                self.create(entry, new, *exclusive, *wide, birth, *now)
+            Command::Create { entry, new, exclusive, opener: _, sharded, now } => {
+                self.create(entry, new, *exclusive, *sharded, birth, *now)
             }
             Command::SetAttr { inode, change, now } => self.set_attr(*inode, change, *now),
             Command::Commit { inode, end, sparse, now } => self.commit(*inode, *end, *sparse, *now),
@@ -254,7 +254,7 @@ impl<'a> Shard<'a> {
             Command::Step { operation, number, step, finished, now, .. } => {
                 self.foreign_step(*operation, *number, step, *finished, *now)
             }
-            Command::SetDirTime { dir, wide, changed } => self.set_dir_time(*dir, *wide, *changed),
+            Command::SetDirTime { dir, sharded, changed } => self.set_dir_time(*dir, *sharded, *changed),
         }
     }
 

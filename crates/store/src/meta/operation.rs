@@ -123,11 +123,11 @@ impl Shard<'_> {
         match step {
             Step::AddLink { inode } => self.add_link(*inode, now),
             Step::DropLink { inode } => self.drop_link(*inode, now),
-            Step::Seal { dir, wide } => self.seal(*dir, *wide, operation),
-            Step::Attach { entry, wide, target, replaces } => {
-                self.attach(entry, *wide, *target, *replaces, now)
+            Step::Seal { dir, sharded } => self.seal(*dir, *sharded, operation),
+            Step::Attach { entry, sharded, target, replaces } => {
+                self.attach(entry, *sharded, *target, *replaces, now)
             }
-            Step::Detach { entry, wide, target } => self.detach(entry, *wide, *target, now),
+            Step::Detach { entry, sharded, target } => self.detach(entry, *sharded, *target, now),
             Step::SetParent { dir, parent } => self.set_parent(*dir, *parent),
             Step::Touch { target } => self.touch(target.inode, now),
             Step::NotBelow { dir, ancestor } => self.not_below(*dir, *ancestor),

@@ -125,7 +125,7 @@ pub struct DirectoryRecord {
     /// Last change of an entry.
     pub changed: Timestamp,
     /// Whether the directory is sharded over all burst-buffer nodes.
-    pub wide: bool,
+    pub sharded: bool,
     /// The operation that removes or has removed the directory: it gets no new entries. At the home of the directory's
     /// inode the record goes with the inode, whose absence means the same. Other nodes keep it, since a node that does
     /// not know of the removal may still send requests.
@@ -135,7 +135,7 @@ pub struct DirectoryRecord {
 impl DirectoryRecord {
     /// The directory's state in messages.
     pub fn stat(&self) -> DirStat {
-        DirStat { entries: self.entries, subdirs: self.subdirs, changed: self.changed, wide: self.wide }
+        DirStat { entries: self.entries, subdirs: self.subdirs, changed: self.changed, sharded: self.sharded }
     }
 }
 
@@ -181,7 +181,7 @@ pub enum Intent {
         redo: Vec<PlacedStep>,
     },
     /// A directory is being sharded: its entries are copied to their new homes before the decision.
-    Widen {
+    Shard {
         /// The directory.
         dir: InodeId,
     },

@@ -80,7 +80,7 @@ fn entry(name: &str) -> EntryName {
 fn create(name: &str, kind: FileKind) -> Command {
     let symlink = if kind == FileKind::Symlink { b"there".to_vec() } else { Vec::new() };
     let new = NewInode { kind, mode: 0o640, uid: 3, gid: 4, rdev: 0, layout: Layout::Striped, symlink };
-    Command::Create { entry: entry(name), new, exclusive: true, opener: None, wide: false, now: at(2) }
+    Command::Create { entry: entry(name), new, exclusive: true, opener: None, sharded: false, now: at(2) }
 }
 
 #[test]
@@ -101,10 +101,11 @@ fn an_inode_is_created_in_the_slot_of_its_entry() {
     let pinned = InodeId::local_root(NodeId(5), NodeId(3));
     let Command::Create { new, .. } = create("file", FileKind::File) else { unreachable!() };
     let wide_dir = InodeId::in_slot(tameike_core::Slot(7), 9);
-    for (dir, wide) in [(pinned, false), (wide_dir, true)] {
+    for (dir, sharded) in [(pinned, false), (wide_dir, true)] {
         let entry = EntryName { dir, name: b"file".to_vec() };
         let (new, offset) = (new.clone(), entry.offset());
-        let made = map.wire(Command::Create { entry, new, exclusive: true, opener: None, wide, now: at(2) });
+        let made =
+            map.wire(Command::Create { entry, new, exclusive: true, opener: None, sharded, now: at(2) });
         let Ok(Outcome::Created { target, .. }) = made else { panic!("{made:?}") };
         assert_eq!(target.inode.pinned_node(), dir.pinned_node());
         assert!(dir == pinned || target.inode.slot() == offset.slot());
@@ -334,12 +335,12 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         any_inode().prop_map(|inode| Step::AddLink { inode }),
         any_inode().prop_map(|inode| Step::DropLink { inode }),
-        (any_inode(), any::<bool>()).prop_map(|(dir, wide)| Step::Seal { dir, wide }),
+        (any_inode(), any::<bool>()).prop_map(|(dir, sharded)| Step::Seal { dir, sharded }),
         (any_entry(), any::<bool>(), any_target(), prop::option::of(any_target()))
-            .prop_map(|(entry, wide, target, replaces)| Step::Attach { entry, wide, target, replaces }),
-        (any_entry(), any::<bool>(), any_target()).prop_map(|(entry, wide, target)| Step::Detach {
+            .prop_map(|(entry, sharded, target, replaces)| Step::Attach { entry, sharded, target, replaces }),
+        (any_entry(), any::<bool>(), any_target()).prop_map(|(entry, sharded, target)| Step::Detach {
             entry,
-            wide,
+            sharded,
             target
         }),
         (any_inode(), any_inode()).prop_map(|(dir, parent)| Step::SetParent { dir, parent }),
@@ -359,10 +360,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 fn any_command() -> impl Strategy<Value = Command> {
     let kind = prop_oneof![Just(FileKind::File), Just(FileKind::Directory), Just(FileKind::Symlink)];
     prop_oneof![
-        3 => (any_entry(), kind, any::<bool>(), any::<bool>()).prop_map(|(name, kind, exclusive, wide)| {
+        3 => (any_entry(), kind, any::<bool>(), any::<bool>()).prop_map(|(name, kind, exclusive, sharded)| {
             let mut command = create("", kind);
-            if let Command::Create { entry, exclusive: is_exclusive, wide: is_wide, .. } = &mut command {
-                (*entry, *is_exclusive, *is_wide) = (name, exclusive, wide);
+            if let Command::Create { entry, exclusive: is_exclusive, sharded: is_sharded, .. } = &mut command {
+                (*entry, *is_exclusive, *is_sharded) = (name, exclusive, sharded);
             }
             command
         }),
@@ -385,7 +386,7 @@ fn any_command() -> impl Strategy<Value = Command> {
             Command::Step { operation, number, step, by: None, finished, now: at(4) }
         }),
         1 => (any_inode(), any::<bool>())
-            .prop_map(|(dir, wide)| Command::SetDirTime { dir, wide, changed: at(7) }),
+            .prop_map(|(dir, sharded)| Command::SetDirTime { dir, sharded, changed: at(7) }),
     ]
 }
 
@@ -402,7 +403,7 @@ fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
         1 => prop::collection::vec((any_inode(), (0..9_i64).prop_map(at)), 0..3)
             .prop_map(|files| LogCommand::Accessed { files }),
         1 => (any_inode(), 0..3_u16, 0..3_u16)
-            .prop_map(|(dir, place, count)| LogCommand::Widened { sequence: 1, dir, place, count }),
+            .prop_map(|(dir, place, count)| LogCommand::Sharded { sequence: 1, dir, place, count }),
     ];
     prop::collection::vec(command, 0..60).prop_map(|mut log| {
         for (number, command) in log.iter_mut().enumerate() {
@@ -486,13 +487,13 @@ fn the_format_of_log_commands_is_stable() {
             LogCommand::Begin { sequence: 129, intent: Intent::Decided { redo: vec![placed] } },
             "0281010101030201838404",
         ),
-        (LogCommand::Begin { sequence: 129, intent: Intent::Widen { dir: inode } }, "02810102838404"),
+        (LogCommand::Begin { sequence: 129, intent: Intent::Shard { dir: inode } }, "02810102838404"),
         (
             LogCommand::Decide { operation, decision, held: vec![inode], now },
             "03c80181010107010302018384040183840403ac02",
         ),
         (LogCommand::End { sequence: 129 }, "048101"),
-        (LogCommand::Widened { sequence: 129, dir: inode, place: 1, count: 300 }, "05810183840401ac02"),
+        (LogCommand::Sharded { sequence: 129, dir: inode, place: 1, count: 300 }, "05810183840401ac02"),
         (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
         (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
         (LogCommand::Forget { inode }, "08838404"),
@@ -523,7 +524,7 @@ fn the_format_of_records_is_stable() {
         "01ed0301e80764000003ac0203ac0203ac020000000001"
     );
     let sealed = Some(operation);
-    let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, wide: true, sealed };
+    let children = DirectoryRecord { entries: 300, subdirs: 1, changed: now, sharded: true, sealed };
     assert_eq!(hex(&children), "ac020103ac020101c8018101");
     assert_eq!(hex(&ShardRecord { incarnation: 300, share: Some(SHARE) }), "ac020100008020");
     let truncation = Truncation { layout: Layout::On(NodeId(3)), size: 300 };
@@ -546,13 +547,13 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     };
     let dir = target.inode;
     let below = EntryName { dir, name: b"file".to_vec() };
-    let attach = |target| Step::Attach { entry: below.clone(), wide: false, target, replaces: None };
+    let attach = |target| Step::Attach { entry: below.clone(), sharded: false, target, replaces: None };
     let file = Target { inode: map.create("file"), kind: FileKind::File };
     map.step(1, 0, 0, attach(file)).unwrap();
-    map.step(1, 1, 0, Step::Detach { entry: below.clone(), wide: false, target: file }).unwrap();
-    map.step(2, 0, 0, Step::Seal { dir, wide: false }).unwrap();
+    map.step(1, 1, 0, Step::Detach { entry: below.clone(), sharded: false, target: file }).unwrap();
+    map.step(2, 0, 0, Step::Seal { dir, sharded: false }).unwrap();
     assert!(query::is_removed(&map, dir).unwrap(), "it is being removed");
-    map.step(2, 1, 0, Step::Detach { entry: entry("dir"), wide: false, target }).unwrap();
+    map.step(2, 1, 0, Step::Detach { entry: entry("dir"), sharded: false, target }).unwrap();
     // A process has it open: the inode stays for a while.
     let step = Step::DropLink { inode: dir };
     let operation = OperationId { node: NodeId(9), sequence: 2 };
@@ -564,7 +565,7 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
         }
         assert_eq!(query::directory(&map, dir).unwrap(), None);
         assert!(query::is_removed(&map, dir).unwrap());
-        let late = [attach(file), Step::Seal { dir, wide: false }];
+        let late = [attach(file), Step::Seal { dir, sharded: false }];
         for (step, number) in late.into_iter().zip(0..) {
             let refused = map.step(3, number, 0, step).unwrap_err();
             assert_eq!(refused.errno, Errno::ENOENT);
@@ -582,7 +583,7 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
             },
             exclusive: true,
             opener: None,
-            wide: false,
+            sharded: false,
             now: at(6),
         });
         assert_eq!(made.unwrap_err().errno, Errno::ENOENT);
@@ -598,7 +599,7 @@ fn the_record_of_a_removed_directory_on_other_nodes_is_small() {
     let seal = Command::Step {
         operation,
         number: 0,
-        step: Step::Seal { dir, wide: false },
+        step: Step::Seal { dir, sharded: false },
         by: None,
         finished: 0,
         now: at(1 << 33),

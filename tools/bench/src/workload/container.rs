@@ -4,7 +4,7 @@ use super::Site;
 use crate::outcome::{Context, Outcome};
 use std::sync::Arc;
 use tameike_container::session::{
-    Codec, LookAgain, OpenFlags, Openness, Rank, SUBFILES_MAX, Session, SessionOptions, block_size_of,
+    Codec, OpenFlags, Permissions, Rank, Refresh, SUBFILES_MAX, Session, SessionOptions, block_size_of,
 };
 use tameike_io::shared::PosixTree;
 
@@ -25,9 +25,9 @@ impl Container {
             rank: Some(Rank { rank: site.rank, size, is_guess: false }),
             is_collective: false,
             create: writes,
-            openness: Openness::ByUmask,
+            openness: Permissions::ByUmask,
             is_read_only: !writes,
-            look_again: LookAgain::Always,
+            look_again: Refresh::Automatic,
             block_size: writes.then(|| block_size_of(&site.root, size > SUBFILES_MAX)),
             subfiles: None,
             codec: Codec::None,

@@ -261,7 +261,7 @@ impl Kernel {
         let open = self.state.lock().opens.get(&handle).copied();
         let Some(open) = open else { return };
         if open.direct {
-            vfs.pages_passed(handle);
+            vfs.mark_pages_stale(handle);
         }
         if open.append {
             // The kernel uses its cached size as the position.

@@ -218,7 +218,7 @@ impl Service for Dispatcher {
     }
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
-        if let (Some(agent), PeerEvent::Dead) = (self.agent(), event) {
+        if let (Some(agent), PeerEvent::Failed) = (self.agent(), event) {
             agent.table.peer_dead(peer);
         }
     }

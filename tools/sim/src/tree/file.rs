@@ -159,7 +159,7 @@ impl SharedFile for OpenFile {
         })
     }
 
-    fn look_anew(&self) -> Result<()> {
+    fn revalidate(&self) -> Result<()> {
         self.stat().map(drop)
     }
 

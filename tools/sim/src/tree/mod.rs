@@ -23,7 +23,7 @@ use tameike_core::{Errno, FileKind, NodeId, Result, Timestamp};
 use tameike_io::os::runtime::Clock;
 use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::{
-    Access, FileStat, KeptFiles, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
+    Access, FileStat, OpenFileCache, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
 };
 
 /// Owner and group of all files.
@@ -54,7 +54,12 @@ impl SimulatedTree {
 
     /// Returns the tree as one node mounts it.
     pub fn mounted_by(&self, node: NodeId) -> Arc<dyn SharedFs> {
-        Arc::new(Mounted { tree: self.clone(), node, tearing: Mutex::default(), kept: KeptFiles::default() })
+        Arc::new(Mounted {
+            tree: self.clone(),
+            node,
+            tearing: Mutex::default(),
+            kept: OpenFileCache::default(),
+        })
     }
 
     /// Sets the faults for all later calls.
@@ -119,7 +124,7 @@ struct Mounted {
     tree: SimulatedTree,
     node: NodeId,
     tearing: Mutex<Torn>,
-    kept: KeptFiles,
+    kept: OpenFileCache,
 }
 
 impl Mounted {
@@ -227,14 +232,15 @@ impl SharedFs for Mounted {
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.kept.while_going(|| self.seen(path), || self.with(Call::Unlink, |state| state.unlink(path)))
+        self.kept
+            .invalidate_around(|| self.seen(path), || self.with(Call::Unlink, |state| state.unlink(path)))
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
         self.with(Call::Rmdir, |state| state.rmdir(path))
     }
 
-    fn kept(&self) -> Option<&KeptFiles> {
+    fn kept(&self) -> Option<&OpenFileCache> {
         Some(&self.kept)
     }
 
@@ -248,7 +254,7 @@ impl SharedFs for Mounted {
             self.tear(None);
         }
         let rename = || self.with(Call::Rename, |state| state.rename(from, to, mode));
-        self.kept.while_going(|| self.seen(to), rename)
+        self.kept.invalidate_around(|| self.seen(to), rename)
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {

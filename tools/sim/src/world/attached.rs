@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_agent::Node;
 use tameike_core::wire::client::ClientReply;
-use tameike_core::wire::unit::{ROOM_ATTEMPTS_MAX, UnitRequest};
+use tameike_core::wire::unit::{SPACE_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, NodeId};
 use tameike_fabric::{Carried, PeerEvent, Service, Target};
@@ -66,7 +66,7 @@ impl Service for Attached {
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         let node = self.node.lock().clone();
-        let is_hidden = self.canary == Some(Canary::UnreportedFailure) && event == PeerEvent::Dead;
+        let is_hidden = self.canary == Some(Canary::UnreportedFailure) && event == PeerEvent::Failed;
         if let Some(node) = node {
             node.peer(peer, if is_hidden { PeerEvent::Unreachable } else { event });
         }
@@ -88,10 +88,10 @@ async fn serve_until_there_is_room(
     loop {
         let (reply, carried) = node.serve(from, request.clone(), payload.clone(), Target::Any).await;
         let is_full = matches!(&reply, Reply::Fault(fault) if fault.errno == Errno::ENOSPC);
-        if !is_full || !unit.inode.is_cached() || attempt == ROOM_ATTEMPTS_MAX {
+        if !is_full || !unit.inode.is_cached() || attempt == SPACE_ATTEMPTS_MAX {
             return (reply, carried);
         }
-        let room = Request::Unit(UnitRequest::MakeRoom { attempt });
+        let room = Request::Unit(UnitRequest::WaitForSpace { attempt });
         match node.serve(from, room, None, Target::Any).await {
             (Reply::Fault(fault), carried) => return (Reply::Fault(fault), carried),
             _ => attempt += 1,

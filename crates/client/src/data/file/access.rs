@@ -65,7 +65,7 @@ impl FileData {
         let mut state = self.state.lock();
         let written = state.writes.unknown().map_or(times.change, |unknown| unknown.time);
         state.access.times = Some(Times { change: times.change.max(written), ..times });
-        state.recall_for_access(times.change);
+        state.revoke_for_access(times.change);
     }
 
     /// A program reads the file.

@@ -6,7 +6,7 @@
 //! a file that has no open handle any more is recalled with the last close. So it is with the end of a file, which is shown when a
 //! request has met it, until the size is another.
 
-use super::lent::{FrameLender, LendingKey, LentFile};
+use super::lent::{FrameGranter, GrantKey, GrantedFile};
 use super::unit::UnitFrame;
 use super::{FileData, FileState};
 use crate::data::split;
@@ -20,23 +20,23 @@ use tameike_io::Frame;
 #[derive(Default)]
 pub(super) struct Lending {
     /// Set once frames may be lent.
-    file: Option<LentFile>,
+    file: Option<GrantedFile>,
     /// Whether none are, as the file's content is elsewhere.
     is_refused: bool,
 }
 
 impl Lending {
     /// Recalls all that is lent of the file.
-    pub(super) fn recall(&mut self) {
+    pub(super) fn revoke(&mut self) {
         if let Some(file) = &mut self.file {
-            file.recall();
+            file.revoke();
         }
     }
 
     /// The file is about to grow.
-    pub(super) fn recall_end(&mut self) {
+    pub(super) fn withdraw_end(&mut self) {
         if let Some(file) = &mut self.file {
-            file.recall_end();
+            file.withdraw_end();
         }
     }
 
@@ -48,9 +48,9 @@ impl Lending {
 
 impl FileState {
     /// The times have changed: recalls what is lent, if a read may be the last access.
-    pub(super) fn recall_for_access(&mut self, now: Timestamp) {
+    pub(super) fn revoke_for_access(&mut self, now: Timestamp) {
         if self.access.awaits_access(now) {
-            self.lending.recall();
+            self.lending.revoke();
         }
     }
 
@@ -73,14 +73,14 @@ impl FileState {
         true
     }
 
-    fn lend(&mut self, index: u64, bytes: &Range<u32>, now: Timestamp) -> bool {
+    fn grant(&mut self, index: u64, bytes: &Range<u32>, now: Timestamp) -> bool {
         if self.access.awaits_access(now) {
             return false;
         }
         let size = self.content.size();
         let in_file = size.saturating_sub(index * UNIT_SIZE as u64).min(UNIT_SIZE as u64) as u32;
         match (&mut self.lending.file, self.units.get_mut(index)) {
-            (Some(file), Some(unit)) => unit.lend(file, index, bytes, in_file),
+            (Some(file), Some(unit)) => unit.grant(file, index, bytes, in_file),
             _ => false,
         }
     }
@@ -97,23 +97,23 @@ impl FileData {
     }
 
     /// By which programs find what is lent; `lender` gives it out. None when nothing will be lent.
-    pub(in crate::data) fn lending_key(&self, lender: &Arc<dyn FrameLender>) -> Option<LendingKey> {
+    pub(in crate::data) fn lending_key(&self, lender: &Arc<dyn FrameGranter>) -> Option<GrantKey> {
         let mut state = self.state.lock();
         if state.lending.file.is_none() && state.opens > 0 && !state.lending.is_refused {
-            state.lending.file = LentFile::new(lender);
+            state.lending.file = GrantedFile::new(lender);
         }
-        state.lending.file.as_ref().map(LentFile::key)
+        state.lending.file.as_ref().map(GrantedFile::key)
     }
 
     /// Lends bytes that a program has just read, of so many that it wanted, if they are in one frame; whether they are lent.
-    pub(in crate::data) fn lend(&self, offset: u64, length: usize, wanted: u32, now: Timestamp) -> bool {
+    pub(in crate::data) fn grant(&self, offset: u64, length: usize, wanted: u32, now: Timestamp) -> bool {
         let mut state = self.state.lock();
         if length < wanted as usize {
             state.show_end(now);
         }
         let mut parts = split(offset, length as u64);
         let (Some((index, start, count)), None) = (parts.next(), parts.next()) else { return false };
-        state.lend(index, &(start..start + count), now)
+        state.grant(index, &(start..start + count), now)
     }
 
     /// Whether inline content may be lent from now on; and whether a frame is needed for it.
@@ -140,13 +140,13 @@ impl FileData {
             enter(unit);
         }
         let size = state.content.size().min(INLINE_SIZE_MAX as u64) as u32;
-        if size == 0 || state.lend(0, &(0..size), now) {
+        if size == 0 || state.grant(0, &(0..size), now) {
             state.show_end(now);
         }
     }
 
     /// Recalls all that is lent.
-    pub(in crate::data) fn recall(&self) {
-        self.state.lock().lending.recall();
+    pub(in crate::data) fn revoke(&self) {
+        self.state.lock().lending.revoke();
     }
 }

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tameike_core::Generation;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::wire::unit::{PLACES_MAX, UnitPlace};
+use tameike_core::wire::unit::{LOCATIONS_MAX, UnitLocation};
 
 /// Units behind the one that is read whose locations a sequential reader is to know. New ones are requested by the half of them, so
 /// that a message has several.
-const AHEAD: u64 = PLACES_MAX as u64;
+const AHEAD: u64 = LOCATIONS_MAX as u64;
 /// Units of one file whose locations are kept, those nearest to where it was read last.
-const KEPT_MAX: usize = 4 * PLACES_MAX;
+const KEPT_MAX: usize = 4 * LOCATIONS_MAX;
 
 /// What is known of the locations of a file's units.
 #[derive(Default)]
@@ -29,7 +29,7 @@ enum Known {
     /// A request is in flight.
     Requested,
     /// There.
-    At(Arc<UnitPlace>),
+    At(Arc<UnitLocation>),
     /// Nowhere, or where no program can read it. Valid for one read.
     Nowhere,
 }
@@ -39,7 +39,7 @@ pub(in crate::data) enum LocationPlan {
     /// The bytes are to be read without a location.
     Read,
     /// The bytes lie there; locations of other units are to be requested.
-    There(Arc<UnitPlace>, LocationRequest),
+    There(Arc<UnitLocation>, LocationRequest),
     /// Locations are to be requested.
     Request(LocationRequest),
     /// A request for the location is in flight.
@@ -79,14 +79,14 @@ impl LocationRequest {
     }
 
     /// Takes note of the answer, which has all units or none.
-    pub(in crate::data) fn learn(self, answer: Vec<Option<UnitPlace>>) {
+    pub(in crate::data) fn learn(self, answer: Vec<Option<UnitLocation>>) {
         let mut state = self.file.state.lock();
         if state.locations.mark != self.mark {
             return;
         }
         let mut answer = if answer.len() == self.units.len() { answer } else { Vec::new() }.into_iter();
         for index in &self.units {
-            let place = answer.next().flatten().filter(UnitPlace::is_whole);
+            let place = answer.next().flatten().filter(UnitLocation::is_whole);
             let known = place.map_or(Known::Nowhere, |place| Known::At(Arc::new(place)));
             state.locations.units.insert(*index, known);
         }
@@ -172,7 +172,7 @@ impl FileData {
     }
 
     /// The bytes at `offset` were not at their unit's known location.
-    pub fn misplaced(&self, offset: u64) {
+    pub fn drop_location(&self, offset: u64) {
         let index = offset / UNIT_SIZE as u64;
         let units = &mut self.state.lock().locations.units;
         if matches!(units.get(&index), Some(Known::At(_))) {

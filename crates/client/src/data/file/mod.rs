@@ -23,7 +23,7 @@ mod write_behind;
 
 pub use access::Access;
 pub use faults::ReportedFaults;
-pub use lent::{FrameLender, LendingKey};
+pub use lent::{FrameGranter, GrantKey};
 pub use units::AtRest;
 
 pub(super) use content::InlineContent;
@@ -85,13 +85,13 @@ impl FileState {
     /// The content has changed.
     fn changed_at(&mut self, time: Timestamp) {
         self.access.changed(time);
-        self.recall_for_access(time);
+        self.revoke_for_access(time);
     }
 
     /// The file has this size.
     fn set_size(&mut self, size: u64) {
         if size < self.content.size() {
-            self.lending.recall();
+            self.lending.revoke();
             self.content.set_size(size);
         }
         self.grow(size);
@@ -100,7 +100,7 @@ impl FileState {
     /// The file has at least this size.
     fn grow(&mut self, size: u64) {
         if size > self.content.size() {
-            self.lending.recall_end();
+            self.lending.withdraw_end();
             self.content.set_size(size);
         }
     }

@@ -64,7 +64,7 @@ impl FileData {
     }
 
     /// This node has written bytes that the kernel's pages may lack: they are not kept by the next open.
-    pub fn pages_passed(&self) {
+    pub fn mark_pages_stale(&self) {
         self.state.lock().kernel.forget();
     }
 

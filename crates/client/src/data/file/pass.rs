@@ -50,7 +50,7 @@ mod tests {
 
     const SIZE: u32 = UNIT_SIZE as u32;
 
-    fn anew(steps: &[Range<u32>]) -> usize {
+    fn retry_revalidated(steps: &[Range<u32>]) -> usize {
         let mut pass = Pass::default();
         steps.iter().filter(|step| pass.step(step)).count()
     }
@@ -63,8 +63,12 @@ mod tests {
     fn a_unit_is_gone_through_as_often_as_from_its_start_to_its_end() {
         for size in [4096, 47_008, 131_072, SIZE] {
             let once = steps(size);
-            assert_eq!(anew(&once), 0, "in steps of {size}");
-            assert_eq!(anew(&[&once[..], &once, &once].concat()), 2, "three times in steps of {size}");
+            assert_eq!(retry_revalidated(&once), 0, "in steps of {size}");
+            assert_eq!(
+                retry_revalidated(&[&once[..], &once, &once].concat()),
+                2,
+                "three times in steps of {size}"
+            );
         }
     }
 
@@ -73,13 +77,13 @@ mod tests {
         let mut once = steps(131_072);
         once.swap(0, 1);
         once.swap(4, 6);
-        assert_eq!(anew(&once), 0);
-        assert_eq!(anew(&[&once[..], &once].concat()), 1);
+        assert_eq!(retry_revalidated(&once), 0);
+        assert_eq!(retry_revalidated(&[&once[..], &once].concat()), 1);
     }
 
     #[test]
     fn the_same_bytes_are_read_again() {
-        assert_eq!(anew(&[0..5, 0..5, 0..5]), 2);
-        assert_eq!(anew(&[SIZE - 1..SIZE, 0..1, SIZE - 1..SIZE]), 1);
+        assert_eq!(retry_revalidated(&[0..5, 0..5, 0..5]), 2);
+        assert_eq!(retry_revalidated(&[SIZE - 1..SIZE, 0..1, SIZE - 1..SIZE]), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! A unit of a file in memory: which of its bytes are valid, and which its home lacks.
 
-use super::lent::{LentFile, LentUnit};
+use super::lent::{GrantedFile, GrantedUnit};
 use super::pass::Pass;
 use super::queue_entry::QueueEntry;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use tameike_io::{Frame, Payload};
 pub(in crate::data) struct UnitFrame {
     /// Set while programs read in the frame. Before anything here makes untrue what they read it is taken away, and so it is
     /// before the frame is let go of.
-    lent: Option<LentUnit>,
+    lent: Option<GrantedUnit>,
     /// Shared with sends and replies under way; then it is copied before it is changed.
     frame: Arc<Frame>,
     /// Bytes that are what a reader of this node shall see.
@@ -74,16 +74,16 @@ impl UnitFrame {
     }
 
     /// Has programs read the valid bytes around `wanted`, as far as the file has them; whether they may.
-    pub(super) fn lend(
+    pub(super) fn grant(
         &mut self,
-        file: &mut LentFile,
+        file: &mut GrantedFile,
         index: u64,
         wanted: &Range<u32>,
         in_file: u32,
     ) -> bool {
         let around = self.valid.around(wanted).map(|range| range.start..range.end.min(in_file));
         let around = around.filter(|bytes| wanted.end <= bytes.end);
-        around.is_some_and(|bytes| file.lend(&mut self.lent, self.frame.number(), index, bytes))
+        around.is_some_and(|bytes| file.grant(&mut self.lent, self.frame.number(), index, bytes))
     }
 
     /// Whether the frame can be changed where it is.

@@ -15,9 +15,9 @@ pub struct Lender {
 
 #[derive(Default)]
 struct Lent {
-    frames: BTreeMap<u32, (LendingKey, u64, Range<u32>)>,
-    open: BTreeSet<LendingKey>,
-    ends: BTreeMap<LendingKey, u64>,
+    frames: BTreeMap<u32, (GrantKey, u64, Range<u32>)>,
+    open: BTreeSet<GrantKey>,
+    ends: BTreeMap<GrantKey, u64>,
     last: u64,
 }
 
@@ -50,62 +50,62 @@ impl Lender {
     }
 }
 
-impl FrameLender for Lender {
-    fn open(&self) -> Option<LendingKey> {
+impl FrameGranter for Lender {
+    fn open(&self) -> Option<GrantKey> {
         let mut state = self.state.lock();
         state.last += 1;
-        let key = LendingKey::new(state.last)?;
+        let key = GrantKey::new(state.last)?;
         state.open.insert(key);
         Some(key)
     }
 
-    fn close(&self, key: LendingKey) {
+    fn close(&self, key: GrantKey) {
         assert!(self.state.lock().open.remove(&key), "it was given once");
-        self.recall_all(key);
+        self.revoke_all(key);
     }
 
-    fn lend(&self, frame: u32, key: LendingKey, unit: u64, bytes: &Range<u32>) {
+    fn grant(&self, frame: u32, key: GrantKey, unit: u64, bytes: &Range<u32>) {
         let mut state = self.state.lock();
         assert!(state.open.contains(&key) && !bytes.is_empty());
         state.frames.insert(frame, (key, unit, bytes.clone()));
     }
 
-    fn renew(&self, frame: u32, key: LendingKey, unit: u64) {
+    fn renew(&self, frame: u32, key: GrantKey, unit: u64) {
         let state = self.state.lock();
         let lent = state.frames.get(&frame).map(|(key, unit, _)| (*key, *unit));
         assert_eq!(lent, Some((key, unit)), "only what is lent is renewed");
     }
 
-    fn recall(&self, frame: u32) {
+    fn revoke(&self, frame: u32) {
         self.state.lock().frames.remove(&frame);
     }
 
-    fn recall_all(&self, key: LendingKey) {
-        self.recall_end(key);
+    fn revoke_all(&self, key: GrantKey) {
+        self.withdraw_end(key);
         self.state.lock().frames.retain(|_, (other, ..)| *other != key);
     }
 
-    fn tell_end(&self, key: LendingKey, size: u64) {
+    fn publish_end(&self, key: GrantKey, size: u64) {
         let told = self.state.lock().ends.insert(key, size);
         assert!(told.is_none_or(|told| told == size), "it was recalled when the size changed");
     }
 
-    fn recall_end(&self, key: LendingKey) {
+    fn withdraw_end(&self, key: GrantKey) {
         self.state.lock().ends.remove(&key);
     }
 }
 
 impl Bench {
-    fn lendable(&self, node: usize, file: &Arc<FileData>) -> Lendable {
-        self.engines[node].lendable(file)
+    fn grantable(&self, node: usize, file: &Arc<FileData>) -> Grantable {
+        self.engines[node].grantable(file)
     }
 
     /// A program reads, and may do so by itself from now on; how much.
-    fn lend(&self, node: usize, file: &Arc<FileData>, offset: u64, length: u32) -> bool {
-        let lendable = self.lendable(node, file);
-        assert!(lendable.key().is_some());
+    fn grant(&self, node: usize, file: &Arc<FileData>, offset: u64, length: u32) -> bool {
+        let grantable = self.grantable(node, file);
+        assert!(grantable.key().is_some());
         let bytes = self.read(node, file, offset, length);
-        lendable.lend(offset, bytes.len(), length)
+        grantable.grant(offset, bytes.len(), length)
     }
 }
 
@@ -151,7 +151,7 @@ fn run(bench: &Bench, files: &mut [Arc<FileData>; 2], version: u8, step: Step) {
             bench.write(node, &files[node], start as u64, vec![version; length]);
         }
         Step::Operation(Operation::Read { node, start, length }) => {
-            bench.lend(node, &files[node], start as u64, length as u32);
+            bench.grant(node, &files[node], start as u64, length as u32);
         }
         Step::Operation(Operation::Flush { node }) => bench.flush(node, &files[node]).expect("the flush"),
         Step::Operation(Operation::Reopen { node }) => {
@@ -205,23 +205,23 @@ fn a_unit_is_lent_as_far_as_its_bytes_are_here() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; UNIT_SIZE + 5000]);
-    assert!(bench.lend(0, &file, 300, 10));
+    assert!(bench.grant(0, &file, 300, 10));
     assert_eq!(bench.lenders[0].lent(), [(0, vec![1; UNIT_SIZE])]);
-    assert!(!bench.lend(0, &file, UNIT_SIZE as u64 - 5, 10), "it lies in two frames");
-    assert!(bench.lend(0, &file, UNIT_SIZE as u64 + 1, 10_000));
+    assert!(!bench.grant(0, &file, UNIT_SIZE as u64 - 5, 10), "it lies in two frames");
+    assert!(bench.grant(0, &file, UNIT_SIZE as u64 + 1, 10_000));
     assert_eq!(bench.lenders[0].lent().len(), 2);
-    assert!(!bench.lend(0, &file, 2 * UNIT_SIZE as u64, 10), "there is nothing");
+    assert!(!bench.grant(0, &file, 2 * UNIT_SIZE as u64, 10), "there is nothing");
     // Nothing of it is on its way any more: it is changed where it is.
     bench.flush(0, &file).expect("the flush");
     assert_eq!(bench.lenders[0].lent().len(), 2);
     bench.write(0, &file, 17, vec![2]);
     assert_eq!(bench.lenders[0].lent(), [(UNIT_SIZE as u64, vec![1; 5000])]);
-    bench.lendable(0, &file).recall();
+    bench.grantable(0, &file).revoke();
     assert!(bench.lenders[0].is_empty());
-    assert!(bench.lend(0, &file, 300, 10), "the kernel has closed it");
+    assert!(bench.grant(0, &file, 300, 10), "the kernel has closed it");
     bench.engines[0].close(&file);
     assert!(bench.lenders[0].is_empty());
-    assert_eq!(bench.lendable(0, &file).key(), None);
+    assert_eq!(bench.grantable(0, &file).key(), None);
 }
 
 #[test]
@@ -230,29 +230,29 @@ fn the_end_is_told_when_a_read_has_met_it_until_it_is_elsewhere() {
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 5000]);
     let ends = || bench.lenders[0].ends();
-    bench.lend(0, &file, 0, 5000);
+    bench.grant(0, &file, 0, 5000);
     assert_eq!(ends(), [], "nobody has looked further");
-    bench.lend(0, &file, 4000, 1001);
+    bench.grant(0, &file, 4000, 1001);
     assert_eq!(ends(), [5000]);
     bench.write(0, &file, 4999, vec![2]);
     assert_eq!(ends(), [5000], "it is where it was");
     let grows: [&dyn Fn(); 2] =
         [&|| bench.write(0, &file, 5000, vec![2]), &|| bench.write(0, &file, UNIT_SIZE as u64, vec![2])];
     for grow in grows {
-        bench.lend(0, &file, 0, 10);
+        bench.grant(0, &file, 0, 10);
         let frames = bench.lenders[0].lent().len();
         grow();
         assert_eq!(ends(), []);
         assert!(bench.lenders[0].lent().len() + 1 >= frames, "other frames stay");
-        bench.lend(0, &file, file.size(), 1);
+        bench.grant(0, &file, file.size(), 1);
         assert_eq!(ends(), [file.size()]);
     }
     bench.truncate(0, &file, 77);
     assert_eq!(ends(), []);
-    bench.lend(0, &file, 77, 1);
-    bench.lendable(0, &file).recall();
+    bench.grant(0, &file, 77, 1);
+    bench.grantable(0, &file).revoke();
     assert_eq!(ends(), [], "the kernel has opened it");
-    bench.lend(0, &file, 1000, 1);
+    bench.grant(0, &file, 1000, 1);
     assert_eq!(ends(), [77]);
     bench.engines[0].close(&file);
     assert_eq!(ends(), []);
@@ -273,9 +273,9 @@ fn small_content_is_lent_with_the_open_unless_a_read_would_count() {
         // As a home tells who opens the file.
         file.set_inline(vec![3; 500]);
         file.learn_times(Times { access: at(access), change: at(now) });
-        let lendable = bench.lendable(0, &file);
-        assert!(lendable.key().is_some());
-        lendable.lend_small();
+        let grantable = bench.grantable(0, &file);
+        assert!(grantable.key().is_some());
+        grantable.lend_small();
         let lent: &[_] = if is_lent { &[(0, vec![3; 500])] } else { &[] };
         assert_eq!(bench.lenders[0].lent(), lent);
         assert_eq!(bench.lenders[0].ends().len(), usize::from(is_lent));
@@ -294,16 +294,16 @@ fn a_read_that_would_be_the_last_access_is_not_missed() {
     bench.flush(0, &file).expect("the flush");
     let now = bench.simulation.runtime().now().seconds;
     file.learn_times(Times { access: at(now), change: at(now) });
-    assert!(!bench.lend(0, &file, 0, 10), "this one counts");
+    assert!(!bench.grant(0, &file, 0, 10), "this one counts");
     file.learn_times(Times { access: at(now + 1), change: at(now) });
-    assert!(bench.lend(0, &file, 0, 10), "others do not");
+    assert!(bench.grant(0, &file, 0, 10), "others do not");
     bench.simulation.rest(std::time::Duration::from_secs(5));
     bench.write(0, &file, UNIT_SIZE as u64, vec![1]);
     assert!(bench.lenders[0].is_empty(), "the next one does, whatever it reads");
-    assert!(!bench.lend(0, &file, 0, 10));
+    assert!(!bench.grant(0, &file, 0, 10));
     bench.simulation.rest(std::time::Duration::from_secs(5));
     file.accessed(bench.simulation.runtime().now());
-    assert!(bench.lend(0, &file, 0, 10));
+    assert!(bench.grant(0, &file, 0, 10));
     file.learn_times(Times { access: at(0), change: at(now) });
     assert!(bench.lenders[0].is_empty(), "a program has set the times");
 }

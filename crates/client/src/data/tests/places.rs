@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::call::Run;
-use tameike_core::wire::unit::UnitPlace;
+use tameike_core::wire::unit::UnitLocation;
 use tameike_io::BlockSums;
 use tameike_io::disk::HostDevice;
 use tameike_io::disk::{DiskMemory, FreeClock};
@@ -37,7 +37,7 @@ impl Default for Device {
 
 impl Device {
     /// Puts the bytes of a unit somewhere, in two parts.
-    fn put(&mut self, bytes: &[u8]) -> UnitPlace {
+    fn put(&mut self, bytes: &[u8]) -> UnitLocation {
         let (first, second) = bytes.split_at(9 * BLOCK_SIZE);
         let place = self.told % self.room * UNIT;
         self.told += 1;
@@ -48,7 +48,7 @@ impl Device {
         });
         let [second, first] = runs;
         let sums = BlockSums::of(bytes).as_bytes().to_vec();
-        UnitPlace { runs: vec![first, second], sums, time: self.clock.now() }
+        UnitLocation { runs: vec![first, second], sums, time: self.clock.now() }
     }
 }
 
@@ -57,7 +57,7 @@ pub fn serve(homes: &mut Homes, units: Vec<u64>) -> UnitReply {
     let all = units.iter().map(|&index| homes.units.get(&UnitId { inode: INODE, index }));
     let places = all.map(|bytes| Some(homes.device.put(bytes?))).collect();
     homes.device.asked.push(units);
-    UnitReply::Places(places)
+    UnitReply::Locations(places)
 }
 
 impl Bench {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::types::{FileNumber, Found};
-use crate::vfs::ShownNames;
+use crate::vfs::SharedNames;
 use std::sync::Arc;
 use tameike_core::{FileKind, Generation, Layout, Timestamp};
 
@@ -82,7 +82,7 @@ fn a_name_that_says_another_inode_forgets_the_first() {
 #[derive(Default)]
 struct Board(Mutex<BTreeMap<Vec<u8>, u64>>);
 
-impl ShownNames for Board {
+impl SharedNames for Board {
     fn is_used(&self) -> bool {
         true
     }

@@ -51,7 +51,7 @@ impl SharedFile for Limited {
     fn forget_pages(&self) -> Result<()> {
         Err(Errno::ENOSYS.into())
     }
-    fn look_anew(&self) -> Result<()> {
+    fn revalidate(&self) -> Result<()> {
         Err(Errno::ENOSYS.into())
     }
     fn change(&self, _: &AttrChange) -> Result<()> {

@@ -77,14 +77,14 @@ pub enum Step {
         /// The directory.
         dir: InodeId,
         /// Whether the sender assumes that the directory is sharded.
-        wide: bool,
+        sharded: bool,
     },
     /// Sets the target of an entry, which must be `replaces` now (`EAGAIN` otherwise).
     Attach {
         /// The name.
         entry: EntryName,
         /// Whether the sender assumes that its directory is sharded.
-        wide: bool,
+        sharded: bool,
         /// The new target.
         target: Target,
         /// The current target.
@@ -95,7 +95,7 @@ pub enum Step {
         /// The name.
         entry: EntryName,
         /// Whether the sender assumes that its directory is sharded.
-        wide: bool,
+        sharded: bool,
         /// The current target.
         target: Target,
     },

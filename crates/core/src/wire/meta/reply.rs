@@ -16,7 +16,7 @@ pub struct DirStat {
     /// Last change of an entry.
     pub changed: Timestamp,
     /// Whether the directory is sharded.
-    pub wide: bool,
+    pub sharded: bool,
 }
 
 impl DirStat {
@@ -25,7 +25,7 @@ impl DirStat {
         self.entries += other.entries;
         self.subdirs += other.subdirs;
         self.changed = self.changed.max(other.changed);
-        self.wide |= other.wide;
+        self.sharded |= other.sharded;
     }
 }
 
@@ -110,7 +110,7 @@ pub enum MetaReply {
     /// The directory is sharded and the sender assumes that it is not, or vice versa: it must resend to the right node.
     Width {
         /// Whether it is sharded.
-        wide: bool,
+        sharded: bool,
     },
     /// A metadata operation is done; state of the directory of its coordinating name on this node.
     DirChanged(DirStat),

@@ -26,7 +26,7 @@ fn requests_to_the_packer() {
         ),
         (PackRequest::Open { path: path() }, "030170"),
         (PackRequest::Close { file: 300 }, "04ac02"),
-        (PackRequest::Look { file: 300 }, "05ac02"),
+        (PackRequest::StatOpen { file: 300 }, "05ac02"),
         (PackRequest::Read { file: 300, offset: 200, length: 1 }, "06ac02c80101"),
         (PackRequest::Write { file: 300, offset: Some(200), bytes: path() }, "07ac0201c8010170"),
         (PackRequest::Truncate { file: 300, size: 200 }, "08ac02c801"),
@@ -68,7 +68,7 @@ fn replies_of_the_packer() {
         atime: NOW,
         mtime: NOW,
         ctime: NOW,
-        is_outside: true,
+        is_external: true,
     };
     check(&[
         (PackReply::Done, "00"),
@@ -76,9 +76,9 @@ fn replies_of_the_packer() {
         (PackReply::Names(vec![(b"p".to_vec().into(), 300)]), "02010170ac02"),
         (PackReply::Bytes(b"p".to_vec().into()), "030170"),
         (PackReply::Declined, "04"),
-        (PackReply::Look(SINCE), "05ac02c801"),
+        (PackReply::LookupFirst(SINCE), "05ac02c801"),
         (PackReply::Packs(true), "0601"),
         (PackReply::Missing, "07"),
-        (PackReply::Outside { file: 300 }, "08ac02"),
+        (PackReply::External { file: 300 }, "08ac02"),
     ]);
 }

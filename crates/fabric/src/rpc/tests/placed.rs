@@ -4,7 +4,7 @@ use super::*;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use tameike_core::limits::BLOCK_SIZE;
-use tameike_core::wire::call::{Place, Run};
+use tameike_core::wire::call::{ExtentLocation, Run};
 use tameike_io::disk::{DiskMemory, FreeClock};
 use tameike_io::slab::BlockSums;
 
@@ -59,10 +59,14 @@ impl Service for PlacingService {
         target: Target,
     ) -> BoxFuture<'static, (Reply, Carried)> {
         let placing = &self.0;
-        let is_allowed = matches!(target, Target::AnyOrPlace);
+        let is_allowed = matches!(target, Target::AnyOrLocation);
         placing.asked.lock().push(is_allowed);
         let carried = if is_allowed || placing.is_stubborn {
-            Carried::Place(Place { runs: placing.runs.clone(), digest: placing.digest, time: placing.time })
+            Carried::Location(ExtentLocation {
+                runs: placing.runs.clone(),
+                digest: placing.digest,
+                time: placing.time,
+            })
         } else {
             let mut frame = placing.pool.try_take().expect("a frame");
             let content = placing.content();

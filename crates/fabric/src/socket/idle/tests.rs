@@ -259,7 +259,7 @@ fn the_failure_of_an_idle_peer_is_detected_on_use() {
     let send = many.nodes[0].fabric.send(NodeId(1), Lane::Request, b"two".to_vec(), None);
     let fault = wait(many.system.runtime(), send).expect_err("the peer has failed");
     assert_eq!(fault.errno, Errno::EHOSTDOWN);
-    assert_eq!(many.nodes[0].tally.has_lost(), [(NodeId(1), PeerEvent::Dead)]);
+    assert_eq!(many.nodes[0].tally.has_lost(), [(NodeId(1), PeerEvent::Failed)]);
 }
 
 #[test]
@@ -286,6 +286,6 @@ fn peers_that_are_exempt_or_expect_replies_stay_connected() {
     }
     many.nodes[1].fabric.close();
     many.until("its failure is reported at once", || {
-        many.nodes[0].tally.has_lost() == [(NodeId(1), PeerEvent::Dead)]
+        many.nodes[0].tally.has_lost() == [(NodeId(1), PeerEvent::Failed)]
     });
 }

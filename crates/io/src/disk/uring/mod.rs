@@ -16,7 +16,7 @@ mod tests;
 use super::Disk;
 use super::file::FileDisk;
 use crate::Runtime;
-use crate::os::lending;
+use crate::os::inline_blocking;
 use crate::os::reactor::{Reactor, Registration};
 use crate::os::runtime::promise;
 use crate::slab::{Frame, Payload, Slab};
@@ -94,7 +94,7 @@ impl Disk for UringDisk {
 
     fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
         super::assert_whole_blocks(offset, &range);
-        if lending::is_taken() {
+        if inline_blocking::is_taken() {
             return self.file.fetch(offset, frame, range);
         }
         let (resolver, ended) = promise();
@@ -113,7 +113,7 @@ impl Disk for UringDisk {
 
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
         super::assert_whole_blocks(offset, &payload.range());
-        if lending::is_taken() {
+        if inline_blocking::is_taken() {
             return self.file.store(offset, payload);
         }
         let (resolver, ended) = promise();

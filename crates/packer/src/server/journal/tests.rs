@@ -7,7 +7,7 @@ const CONTAINER: u64 = 7;
 fn open(dir: &TempDir, container: u64) -> (Journal, Vec<u64>) {
     let (journal, Earlier { noted, was_compacted }) = open_of(dir, Whose { container, oldest: 3 });
     assert!(!was_compacted);
-    let is_right = |noted: &Noted| *noted == some(noted.entry.version);
+    let is_right = |noted: &JournalEntry| *noted == some(noted.entry.version);
     assert!(noted.iter().all(is_right), "{noted:?}");
     (journal, noted.iter().map(|noted| noted.entry.version).collect())
 }
@@ -17,14 +17,14 @@ fn open_of(dir: &TempDir, whose: Whose) -> (Journal, Earlier) {
     Journal::open(&tree, whose).expect("opened")
 }
 
-fn some(version: u64) -> Noted {
+fn some(version: u64) -> JournalEntry {
     let entry = Entry { path: format!("file-{version}").into_bytes(), version, node: None };
     let unsafe_pieces = (0..version as u32 % 3).collect();
-    Noted { entry, lane: LaneId { subfile: 65536, lane: 1 }, address: version << 40, unsafe_pieces }
+    JournalEntry { entry, lane: LaneId { subfile: 65536, lane: 1 }, address: version << 40, unsafe_pieces }
 }
 
 fn count(dir: &TempDir) -> u64 {
-    count_noted(&PosixTree::open(dir.path()).expect("a tree")).expect("counted")
+    count_journaled(&PosixTree::open(dir.path()).expect("a tree")).expect("counted")
 }
 
 fn note(journal: &mut Journal, versions: std::ops::Range<u64>) {

@@ -3,9 +3,9 @@
 use super::Store;
 use crate::server::attribute_cache::identity_of;
 use crate::server::open_files::OpenFile;
-use tameike_container::format::external::{Identity, Place};
+use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::session::draft::{Draft, Reading};
-use tameike_container::{Content, Given, IndexEntry, Node, check_path};
+use tameike_container::{Content, HandedOverBlock, IndexEntry, Node, check_path};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::pack::PackedStat;
 use tameike_core::{Errno, FileKind, Result};
@@ -50,7 +50,7 @@ impl Store {
         }
         self.begin()?;
         let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
-        let identity = Identity { number, ctime: now, place: Place::Inside };
+        let identity = Identity { number, ctime: now, place: ContentLocation::Internal };
         let node = Node {
             kind: FileKind::File,
             mode: mode & 0o7777,
@@ -104,7 +104,7 @@ impl Store {
     ///
     /// # Errors
     /// The errors of the device.
-    pub fn begin_write(&mut self, address: u64) -> Result<Option<Given>> {
+    pub fn begin_write(&mut self, address: u64) -> Result<Option<HandedOverBlock>> {
         self.log.begin_write(address)
     }
 
@@ -210,7 +210,7 @@ impl Store {
             return Err(Errno::EINVAL.into());
         }
         let AttrChange { mode, uid, gid, .. } = change;
-        let is_external = self.files.get(number)?.place() != Place::Inside;
+        let is_external = self.files.get(number)?.place() != ContentLocation::Internal;
         if is_external && mode.is_none() && uid.is_none() && gid.is_none() {
             // The external file has the times.
             return self.check().map(|()| None);

@@ -3,7 +3,7 @@
 use super::Store;
 use crate::external::copy;
 use crate::server::attribute_cache::identity_of;
-use tameike_container::format::external::{self, Place};
+use tameike_container::format::external::{self, ContentLocation};
 use tameike_core::Result;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_io::shared::SharedFile;
@@ -30,7 +30,7 @@ impl Store {
         }
         self.files.get(number)?.drop_content();
         self.external.add_file();
-        self.set_place(number, Place::Outside)?;
+        self.set_place(number, ContentLocation::External)?;
         self.log.write_pending()
     }
 
@@ -39,14 +39,14 @@ impl Store {
     /// # Errors
     /// The errors of the file system.
     pub fn cancel_promotion(&mut self, number: u64) -> Result<()> {
-        if self.files.get(number)?.place() != Place::Leaving {
+        if self.files.get(number)?.place() != ContentLocation::Promotable {
             return Ok(());
         }
-        self.set_place(number, Place::Outside)?;
+        self.set_place(number, ContentLocation::External)?;
         self.log.write_pending()
     }
 
-    fn set_place(&mut self, number: u64, place: Place) -> Result<()> {
+    fn set_place(&mut self, number: u64, place: ContentLocation) -> Result<()> {
         self.files.get(number)?.set_place(place);
         self.publish(number)
     }
@@ -55,7 +55,7 @@ impl Store {
     ///
     /// # Errors
     /// The errors of the file system.
-    pub fn set_place_of(&mut self, path: &[u8], place: Place) -> Result<()> {
+    pub fn set_place_of(&mut self, path: &[u8], place: ContentLocation) -> Result<()> {
         let PackedStat { number, .. } = self.open_file(path)?;
         let set = self.set_place(number, place);
         self.close_file(number).and(set)
@@ -65,7 +65,7 @@ impl Store {
     ///
     /// # Errors
     /// `EIO` when its entry is damaged.
-    pub fn place_of(&self, path: &[u8]) -> Result<Place> {
+    pub fn place_of(&self, path: &[u8]) -> Result<ContentLocation> {
         let entry = self.log.entry(path)?;
         Ok(identity_of(&entry, &self.log.container().node(&entry)?).place)
     }
@@ -83,7 +83,7 @@ impl Store {
                 continue;
             }
             match self.stat(&path) {
-                Ok(stat) => found.files.extend(stat.is_outside.then_some((path, stat))),
+                Ok(stat) => found.files.extend(stat.is_external.then_some((path, stat))),
                 Err(fault) => {
                     log::warn!("{}: {fault}", String::from_utf8_lossy(&path));
                     found.are_all = false;
@@ -121,7 +121,7 @@ impl Store {
 
     /// Removes the external content of a file that was removed, once that is durable and the file is not open.
     pub(super) fn drop_external(&mut self, removed: &PackedStat) {
-        if removed.is_outside && !self.files.is_open(removed.number) {
+        if removed.is_external && !self.files.is_open(removed.number) {
             self.external.schedule_removal(removed.number, self.log.changes());
             self.external.remove_until(self.log.durable_changes());
         }
@@ -129,7 +129,7 @@ impl Store {
 
     /// Schedules the removal of external content of removed files that are still open at the end.
     pub(super) fn drop_nameless(&mut self) {
-        for removed in self.files.nameless().filter(|stat| stat.is_outside) {
+        for removed in self.files.nameless().filter(|stat| stat.is_external) {
             self.external.schedule_removal(removed.number, 0);
         }
     }

@@ -16,7 +16,7 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
 use tameike_core::wire::client::{ClientReply, ClientRequest};
-use tameike_core::wire::unit::{Backing, ROOM_ATTEMPTS_MAX, SpaceChange, UnitRequest};
+use tameike_core::wire::unit::{Backing, SPACE_ATTEMPTS_MAX, SpaceChange, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{
     Cluster, Errno, Fault, Generation, InodeId, JobId, Layout, NodeId, NodeInfo, Result, UnitId, View,
@@ -543,7 +543,7 @@ impl Client {
             let piece = &bytes[done..done + count];
             let mut attempt = 0;
             while let Err(fault) = self.put_once(file, place, piece).await {
-                if fault.errno != Errno::ENOSPC || attempt == ROOM_ATTEMPTS_MAX {
+                if fault.errno != Errno::ENOSPC || attempt == SPACE_ATTEMPTS_MAX {
                     return Err(fault);
                 }
                 self.make_room(unit, attempt).await?;
@@ -569,7 +569,7 @@ impl Client {
     /// Waits until the home of a unit has room.
     pub(super) async fn make_room(&self, unit: UnitId, attempt: u32) -> Result<()> {
         let home = self.cluster.unit_home(Layout::Striped, unit);
-        self.unit(home, UnitRequest::MakeRoom { attempt }, None).await.map(drop)
+        self.unit(home, UnitRequest::WaitForSpace { attempt }, None).await.map(drop)
     }
 
     /// Makes what was written up to `end` known and safe.

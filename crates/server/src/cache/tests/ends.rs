@@ -65,7 +65,7 @@ fn write(bed: &Bed, offset: u64, content: &[u8]) {
 }
 
 /// Reads the start of the file from homes that hold nothing clean of it, as after a change; and how long that took.
-fn read_anew(bed: &Bed, length: u64) -> (Result<Vec<u8>>, Duration) {
+fn revalidate_content(bed: &Bed, length: u64) -> (Result<Vec<u8>>, Duration) {
     let (client, clock) = (bed.client(0), bed.machine.runtime().clock);
     let began = clock.monotonic();
     let content = bed.run(async move {
@@ -90,7 +90,7 @@ fn a_remembered_end_of_the_shared_file_hides_no_bytes() {
     let before = seen(&bed);
     file.write_at(&content[1000..], 1000).expect("write");
     bed.mount(home(&bed, 0)).remember(before, 1);
-    let (read, time) = read_anew(&bed, 5000);
+    let (read, time) = revalidate_content(&bed, 5000);
     assert_eq!(read.expect("read"), content);
     assert!(time < AT_ONCE, "{time:?}");
 }
@@ -102,7 +102,7 @@ fn what_a_node_has_flushed_is_waited_for() {
     let content = bytes(3, 5000);
     let before = flushed(&bed, &content);
     bed.mount(home(&bed, 0)).remember(before, 4);
-    let (read, time) = read_anew(&bed, 5000);
+    let (read, time) = revalidate_content(&bed, 5000);
     assert_eq!(read.expect("read"), content);
     assert!(time > Duration::from_millis(300) && time < Duration::from_secs(2), "{time:?}");
 }
@@ -114,11 +114,11 @@ fn what_a_node_has_flushed_and_does_not_find_is_no_zeros() {
     let before = flushed(&bed, &content);
     let mount = bed.mount(home(&bed, 0));
     mount.remember(before, u32::MAX);
-    let (read, time) = read_anew(&bed, 5000);
+    let (read, time) = revalidate_content(&bed, 5000);
     assert_eq!(read.expect_err("nothing shows").errno, Errno::EIO);
     assert!(time < Duration::from_secs(4), "{time:?}");
     mount.forget();
-    assert_eq!(read_anew(&bed, 5000).0.expect("read"), content, "it was there all the time");
+    assert_eq!(revalidate_content(&bed, 5000).0.expect("read"), content, "it was there all the time");
 }
 
 /// Nobody has flushed bytes there: nobody waits for them.
@@ -130,7 +130,7 @@ fn holes_and_what_is_behind_the_end_are_zeros_at_once() {
     write(&bed, 300_000, &content);
     let sparse = [&content[..], &vec![0; 299_000], &content].concat();
     let check = |expected: &[u8], what: &str| {
-        let (read, time) = read_anew(&bed, expected.len() as u64);
+        let (read, time) = revalidate_content(&bed, expected.len() as u64);
         assert_eq!(read.expect("read"), expected, "{what}");
         assert!(time < AT_ONCE, "{what}: {time:?}");
     };
@@ -155,7 +155,7 @@ fn what_others_have_cut_is_not_waited_for_long() {
     bed.shared.open(FILE, Access::Write).expect("open").truncate(100).expect("cut");
     let expected = [&content[..100], &[0; 4900]].concat();
     for most in [Duration::from_millis(500), AT_ONCE] {
-        let (read, time) = read_anew(&bed, 5000);
+        let (read, time) = revalidate_content(&bed, 5000);
         assert_eq!(read.expect("read"), expected);
         assert!(time < most, "{time:?}");
     }
@@ -168,10 +168,10 @@ fn what_does_not_show_for_a_minute_is_gone() {
     let content = bytes(14, 5000);
     let before = flushed(&bed, &content);
     bed.mount(home(&bed, 0)).remember(Stamp { size: 100, ..before }, u32::MAX);
-    assert_eq!(read_anew(&bed, 5000).0.expect_err("nothing shows").errno, Errno::EIO);
+    assert_eq!(revalidate_content(&bed, 5000).0.expect_err("nothing shows").errno, Errno::EIO);
     bed.machine.rest(Duration::from_secs(60));
     for most in [Duration::from_millis(500), AT_ONCE] {
-        let (read, time) = read_anew(&bed, 5000);
+        let (read, time) = revalidate_content(&bed, 5000);
         assert_eq!(read.expect("read"), [&content[..100], &[0; 4900]].concat());
         assert!(time < most, "{time:?}");
     }
@@ -191,7 +191,7 @@ fn who_waits_for_bytes_hears_of_a_cut() {
         runtime.sleep(Duration::from_millis(50)).await;
         client.unit(home, UnitRequest::Truncate { inode, size: 0 }, None).await.expect("cut");
     });
-    let (read, time) = read_anew(&bed, 5000);
+    let (read, time) = revalidate_content(&bed, 5000);
     assert_eq!(read.expect("read"), vec![0; 5000]);
     assert!(time < Duration::from_millis(500), "{time:?}");
 }
@@ -282,7 +282,7 @@ fn an_end_that_a_mount_remembers_hides_nothing_that_is_to_go() {
         });
         write(&bed, 4000, &content[4000..]);
         let expected = [&content[..1000], &[0; 3000], &content[4000..]].concat();
-        assert_eq!(read_anew(&bed, 5000).0.expect("read"), expected, "punches: {punches}");
+        assert_eq!(revalidate_content(&bed, 5000).0.expect("read"), expected, "punches: {punches}");
         assert!(bed.drain(true).is_complete());
         assert_eq!(bed.real("file"), expected, "punches: {punches}");
     }

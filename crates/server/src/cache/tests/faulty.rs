@@ -9,8 +9,8 @@ use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Fault, InodeId, Result};
 use tameike_io::shared::{
-    Access, Allocate, FileStat, KeptFiles, Pin, Seek, SharedDir, SharedFile, SharedFs, Special, TreeSpace,
-    XattrMode,
+    Access, Allocate, FileStat, OpenFileCache, Pin, Seek, SharedDir, SharedFile, SharedFs, Special,
+    TreeSpace, XattrMode,
 };
 
 /// Which call fails.
@@ -275,9 +275,9 @@ impl SharedFile for FaultyFile {
         self.unsynced.lock().clear();
         self.inner.sync()
     }
-    fn look_anew(&self) -> Result<()> {
+    fn revalidate(&self) -> Result<()> {
         self.control.call(false)?;
-        self.mount.iter().for_each(|mount| mount.look_anew(self.inode));
+        self.mount.iter().for_each(|mount| mount.revalidate(self.inode));
         Ok(())
     }
     fn forget_pages(&self) -> Result<()> {
@@ -290,13 +290,13 @@ impl SharedFile for FaultyFile {
         self.mount.iter().for_each(|mount| mount.changed(self.inode, change));
         self.inner.change(change)
     }
-    fn is_ended_by_writer(&self) -> bool {
+    fn writer_sets_times(&self) -> bool {
         self.control.writers_end.load(Ordering::Relaxed)
     }
 }
 
 impl SharedFs for FaultyFs {
-    fn kept(&self) -> Option<&KeptFiles> {
+    fn kept(&self) -> Option<&OpenFileCache> {
         self.inner.kept()
     }
     fn stat(&self, path: &[u8]) -> Result<FileStat> {

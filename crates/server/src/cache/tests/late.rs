@@ -95,7 +95,7 @@ impl Mount {
         self.old.lock().get(&inode).map(|old| old.stamp.size)
     }
 
-    pub(super) fn look_anew(&self, inode: InodeId) {
+    pub(super) fn revalidate(&self, inode: InodeId) {
         let mut all = self.old.lock();
         let Some(old) = all.get_mut(&inode) else { return };
         old.looks -= 1;

@@ -6,7 +6,7 @@ use super::world::World;
 use super::{check, run};
 use std::sync::Arc;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::limits::{INLINE_SIZE_MAX, NARROW_ENTRIES_MAX};
+use tameike_core::limits::{INLINE_SIZE_MAX, UNSHARDED_ENTRIES_MAX};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, RenameMode, Target};
 use tameike_core::{Errno, FileKind, InodeId, NodeId, Result, Timestamp, UnitId};
 
@@ -318,7 +318,7 @@ fn a_crowded_directory_is_sharded_and_keeps_all_names() {
     let world = World::new(6, &[true; 3]);
     let dir = run(&world, async |client| {
         let dir = client.create(ROOT, "crowd", DIR).await.unwrap();
-        for number in 0..NARROW_ENTRIES_MAX + 50 {
+        for number in 0..UNSHARDED_ENTRIES_MAX + 50 {
             let kind = if number % 10 == 0 { DIR } else { FILE };
             client.create(dir, &format!("name{number}"), kind).await.unwrap();
         }
@@ -326,11 +326,14 @@ fn a_crowded_directory_is_sharded_and_keeps_all_names() {
     });
     run(&world, async |client| {
         let stat = client.dir_stat(dir).await.unwrap();
-        assert!(stat.wide);
-        assert_eq!((stat.entries, stat.subdirs), (NARROW_ENTRIES_MAX + 50, (NARROW_ENTRIES_MAX + 50) / 10));
+        assert!(stat.sharded);
+        assert_eq!(
+            (stat.entries, stat.subdirs),
+            (UNSHARDED_ENTRIES_MAX + 50, (UNSHARDED_ENTRIES_MAX + 50) / 10)
+        );
         let names = client.read_dir(dir, 100).await.unwrap();
-        assert_eq!(names.len() as u64, NARROW_ENTRIES_MAX + 50);
-        for number in 0..NARROW_ENTRIES_MAX + 50 {
+        assert_eq!(names.len() as u64, UNSHARDED_ENTRIES_MAX + 50);
+        for number in 0..UNSHARDED_ENTRIES_MAX + 50 {
             let (name, other) = (format!("name{number}"), format!("other{number}"));
             match number % 4 {
                 0 => client.rename((dir, &name), (dir, &other), RenameMode::Replace).await.unwrap(),

@@ -81,8 +81,8 @@ fn check_places(
     let mut counts = BTreeMap::<_, (u64, u64)>::new();
     for (node, offset, Name { dir, target }) in names {
         let home = world.cluster.children_home(*dir).0 as usize;
-        let wide = children[&(*dir, home)].wide;
-        assert_eq!(world.cluster.entry_home(*dir, *offset, wide).0 as usize, *node, "an entry of {dir}");
+        let sharded = children[&(*dir, home)].sharded;
+        assert_eq!(world.cluster.entry_home(*dir, *offset, sharded).0 as usize, *node, "an entry of {dir}");
         let count = counts.entry((*dir, *node)).or_default();
         count.0 += 1;
         count.1 += u64::from(target.kind == FileKind::Directory);

@@ -44,13 +44,13 @@ impl Client {
         entry: &EntryName,
         request: impl Fn(bool) -> MetaRequest,
     ) -> Result<MetaReply> {
-        let mut wide = false;
+        let mut sharded = false;
         loop {
-            let home = self.world.cluster.entry_home(entry.dir, entry.offset(), wide);
-            match self.ask(home, request(wide)).await? {
-                MetaReply::Width { wide: actual } => {
-                    assert_ne!(actual, wide, "the reply repeats the sender's value");
-                    wide = actual;
+            let home = self.world.cluster.entry_home(entry.dir, entry.offset(), sharded);
+            match self.ask(home, request(sharded)).await? {
+                MetaReply::Width { sharded: actual } => {
+                    assert_ne!(actual, sharded, "the reply repeats the sender's value");
+                    sharded = actual;
                 }
                 reply => return Ok(reply),
             }
@@ -59,7 +59,7 @@ impl Client {
 
     pub(super) async fn lookup(&self, dir: InodeId, entry: &str) -> Result<Target> {
         let entry = name(dir, entry);
-        let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: false };
+        let request = |sharded| MetaRequest::Lookup { entry: entry.clone(), sharded, view: false };
         match self.ask_home(&entry, request).await? {
             MetaReply::Entry { target, .. } => Ok(target),
             other => panic!("{other:?}"),
@@ -76,9 +76,9 @@ impl Client {
     ) -> Result<(Target, Option<Node>, bool)> {
         let entry = name(dir, entry);
         let now = self.now();
-        let request = |wide| {
+        let request = |sharded| {
             let (entry, new) = (entry.clone(), new.clone());
-            MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, wide, now })
+            MetaRequest::Execute(Command::Create { entry, new, exclusive, opener, sharded, now })
         };
         match self.ask_home(&entry, request).await? {
             MetaReply::Entry { target, node, created, .. } => Ok((target, node, created)),
@@ -92,7 +92,7 @@ impl Client {
 
     pub(super) async fn names(&self, entry: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.now();
-        let request = |wide| MetaRequest::Names { operation: operation.clone(), wide, now };
+        let request = |sharded| MetaRequest::Names { operation: operation.clone(), sharded, now };
         match self.ask_home(entry, request).await? {
             MetaReply::Done | MetaReply::DirChanged(_) => Ok(()),
             other => panic!("{other:?}"),
@@ -195,7 +195,7 @@ impl Client {
     pub(super) async fn dir_stat(&self, dir: InodeId) -> Result<DirStat> {
         let home = self.world.cluster.children_home(dir);
         let mut stat = self.part(home, dir).await?;
-        if stat.wide {
+        if stat.sharded {
             for &node in self.world.cluster.device_nodes().iter().filter(|node| **node != home) {
                 stat.gather(self.part(node, dir).await?);
             }
@@ -221,13 +221,13 @@ impl Client {
     /// Reads all names of a directory, `limit` per request, ordered by offset.
     pub(super) async fn read_dir(&self, dir: InodeId, limit: u32) -> Result<Vec<DirEntry>> {
         let home = self.world.cluster.children_home(dir);
-        let wide = self.part(home, dir).await?.wide;
-        let nodes = if wide { self.world.cluster.device_nodes() } else { &[home][..] };
+        let sharded = self.part(home, dir).await?.sharded;
+        let nodes = if sharded { self.world.cluster.device_nodes() } else { &[home][..] };
         let mut all = Vec::new();
         for &node in nodes {
             let mut after = DirOffset::START;
             loop {
-                let request = MetaRequest::ReadDir { dir, after, limit, wide };
+                let request = MetaRequest::ReadDir { dir, after, limit, sharded };
                 match self.ask(node, request).await? {
                     MetaReply::Entries { entries, end } => {
                         after = entries.last().map_or(after, |entry| entry.offset);

@@ -6,7 +6,7 @@ use super::client::{Client, name, new};
 use super::world::{CrashPoint, World};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
-use tameike_core::limits::NARROW_ENTRIES_MAX;
+use tameike_core::limits::UNSHARDED_ENTRIES_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, NameOperation, RenameMode, Target};
 use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
@@ -255,10 +255,10 @@ fn sharding_is_completed_after_a_crash() {
             check(&world);
             // Creates that a crashed node had only in memory may be lost, the last ones first.
             let names = world.machine.run(client.read_dir(dir, 500)).unwrap();
-            assert!(names.len() as u64 <= NARROW_ENTRIES_MAX + 1);
+            assert!(names.len() as u64 <= UNSHARDED_ENTRIES_MAX + 1);
             if node != home.0 as usize {
-                assert_eq!(names.len() as u64, NARROW_ENTRIES_MAX + u64::from(last.is_ok()));
-                assert!(world.machine.run(client.dir_stat(dir)).unwrap().wide);
+                assert_eq!(names.len() as u64, UNSHARDED_ENTRIES_MAX + u64::from(last.is_ok()));
+                assert!(world.machine.run(client.dir_stat(dir)).unwrap().sharded);
             }
         }
     }
@@ -314,13 +314,13 @@ fn sharding_waits_until_its_nodes_restart() {
     world.heal();
     check(&world);
     let names = world.machine.run(client.read_dir(dir, 500)).unwrap();
-    assert_eq!(names.len() as u64, NARROW_ENTRIES_MAX + 1);
-    assert!(world.machine.run(client.dir_stat(dir)).unwrap().wide);
+    assert_eq!(names.len() as u64, UNSHARDED_ENTRIES_MAX + 1);
+    assert!(world.machine.run(client.dir_stat(dir)).unwrap().sharded);
 }
 
 async fn crowd(client: &Client) -> InodeId {
     let dir = client.create(InodeId::ROOT, "crowd", FileKind::Directory).await.unwrap();
-    for number in 0..NARROW_ENTRIES_MAX {
+    for number in 0..UNSHARDED_ENTRIES_MAX {
         client.create(dir, &format!("{number}"), FileKind::File).await.unwrap();
     }
     dir

@@ -6,7 +6,7 @@ use super::{client, run};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::attr::{AttrChange, SetTime};
-use tameike_core::limits::{DIRECTORY_SIGHT, NAME_LEASE, NARROW_ENTRIES_MAX};
+use tameike_core::limits::{DIRECTORY_CACHE_TIME, NAME_LEASE, UNSHARDED_ENTRIES_MAX};
 use tameike_core::wire::meta::*;
 use tameike_core::{FileKind, InodeId, NodeId};
 
@@ -20,7 +20,7 @@ impl Client {
     /// Looks up a name as a view does. Returns the inode, and whether the view got a lease.
     async fn view(&self, dir: InodeId, entry: &str) -> Option<(InodeId, bool)> {
         let entry = name(dir, entry);
-        let request = |wide| MetaRequest::Lookup { entry: entry.clone(), wide, view: true };
+        let request = |sharded| MetaRequest::Lookup { entry: entry.clone(), sharded, view: true };
         match self.ask_home(&entry, request).await {
             Ok(MetaReply::Entry { target, lease, .. }) => Some((target.inode, lease)),
             _ => None,
@@ -96,14 +96,14 @@ fn leases_are_revoked_before_the_entries_of_a_directory_move() {
         let holder = other(&world, 1);
         let dir = client.create(InodeId::ROOT, "dir", FileKind::Directory).await.unwrap();
         let held = holder.create(dir, "held", FileKind::File).await.unwrap();
-        for number in 0..=NARROW_ENTRIES_MAX {
-            if number % 1000 == 0 && number < NARROW_ENTRIES_MAX {
+        for number in 0..=UNSHARDED_ENTRIES_MAX {
+            if number % 1000 == 0 && number < UNSHARDED_ENTRIES_MAX {
                 assert_eq!(holder.view(dir, "held").await, Some((held, true)));
             }
             client.create(dir, &number.to_string(), FileKind::Symlink).await.unwrap();
         }
         world.machine.runtime_of(0).sleep(Duration::from_secs(1)).await;
-        assert!(client.dir_stat(dir).await.unwrap().wide, "the directory is sharded");
+        assert!(client.dir_stat(dir).await.unwrap().sharded, "the directory is sharded");
         assert!(world.revoked.lock().contains(&(NodeId(1), held)));
     });
 }
@@ -136,16 +136,16 @@ fn a_change_of_a_directory_waits_for_caches_of_other_nodes() {
         // Its creator need not wait.
         let start = clock.monotonic();
         client.chmod(dir).await;
-        assert!(clock.monotonic() - start < DIRECTORY_SIGHT / 4);
+        assert!(clock.monotonic() - start < DIRECTORY_CACHE_TIME / 4);
         assert!(other(&world, 1).view(InodeId::ROOT, "dir").await.is_some());
         let shown = clock.monotonic();
         // Nor a change of its times, which are not coherent.
         let change = AttrChange { mtime: Some(SetTime::Now), ..AttrChange::default() };
         client.set_attr(dir, change).await.unwrap();
-        assert!(clock.monotonic() - shown < DIRECTORY_SIGHT / 4);
+        assert!(clock.monotonic() - shown < DIRECTORY_CACHE_TIME / 4);
         client.rmdir(InodeId::ROOT, "dir").await.unwrap();
         let took = clock.monotonic() - shown;
-        assert!(took > DIRECTORY_SIGHT - Duration::from_millis(10), "{took:?}");
-        assert!(took < DIRECTORY_SIGHT + Duration::from_millis(10), "{took:?}");
+        assert!(took > DIRECTORY_CACHE_TIME - Duration::from_millis(10), "{took:?}");
+        assert!(took < DIRECTORY_CACHE_TIME + Duration::from_millis(10), "{took:?}");
     });
 }

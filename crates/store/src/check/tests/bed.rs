@@ -92,7 +92,7 @@ fn wire(ledger: &Ledger, birth: u64, command: Command) -> meta::Outcome {
 fn create(ledger: &Ledger, birth: u64, entry: EntryName, kind: FileKind) -> InodeId {
     let symlink = if kind == FileKind::Symlink { b"target".to_vec() } else { Vec::new() };
     let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
-    let command = Command::Create { entry, new, exclusive: true, opener: None, wide: false, now: NOW };
+    let command = Command::Create { entry, new, exclusive: true, opener: None, sharded: false, now: NOW };
     match wire(ledger, birth, command) {
         meta::Outcome::Created { target, .. } => target.inode,
         other => panic!("{other:?}"),

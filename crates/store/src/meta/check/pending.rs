@@ -17,7 +17,7 @@ fn describe(intent: &Intent) -> &'static str {
     match intent {
         Intent::Open { .. } => "and undecided: the next start of the node undoes or completes it",
         Intent::Decided { .. } => "and decided: the next start of the node completes it",
-        Intent::Widen { .. } => "and shards a directory: the next start of the node completes it",
+        Intent::Shard { .. } => "and shards a directory: the next start of the node completes it",
     }
 }
 

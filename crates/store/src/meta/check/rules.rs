@@ -73,8 +73,8 @@ impl Names {
         let narrow_here = self.share.is_none_or(|share| {
             dir.pinned_node().is_some() || dir.children_slot().0 % share.count.max(1) == share.place
         });
-        let wide = children.wide || !narrow_here;
-        let repaired = DirectoryRecord { entries, subdirs, wide, ..children };
+        let sharded = children.sharded || !narrow_here;
+        let repaired = DirectoryRecord { entries, subdirs, sharded, ..children };
         book.set(key::directory(dir), codec::encode(&repaired)?);
         Ok(())
     }

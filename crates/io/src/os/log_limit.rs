@@ -11,7 +11,7 @@ const LINES_MAX: u32 = 5;
 
 /// A rate limiter for warnings of one kind.
 #[derive(Default)]
-pub struct Seldom(Mutex<State>);
+pub struct RateLimited(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -21,7 +21,7 @@ struct State {
     suppressed: u64,
 }
 
-impl Seldom {
+impl RateLimited {
     /// Logs a warning, unless the limit is reached.
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         match self.turn(monotonic()) {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_few_lines_a_minute_are_logged_and_the_rest_is_counted() {
-        let seldom = Seldom::default();
+        let seldom = RateLimited::default();
         let at = |seconds| seldom.turn(Duration::from_secs(seconds));
         assert_eq!((0..100).filter_map(|_| at(7)).collect::<Vec<_>>(), [0; 5]);
         assert_eq!(at(66), None);

@@ -42,7 +42,7 @@ impl Drop for PermissionGuard {
 }
 
 /// Never blocks this thread from now on, because no other thread reads its requests.
-pub fn keep_thread() {
+pub fn never_block_thread() {
     NEVER_BLOCKS.set(true);
 }
 
@@ -62,7 +62,7 @@ pub(super) fn first_poll<T>(poll: impl FnOnce() -> T) -> T {
 }
 
 /// Spawns tasks on threads of which a bounded number may block.
-pub struct Lender {
+pub struct InlineSpawner {
     runtime: Runtime,
     lent: AtomicUsize,
     lent_max: usize,
@@ -77,7 +77,7 @@ impl Drop for Blocked<'_> {
     }
 }
 
-impl Lender {
+impl InlineSpawner {
     /// At most `lent_max` threads block at a time.
     pub fn new(runtime: Runtime, lent_max: usize) -> Self {
         Self { runtime, lent: AtomicUsize::new(0), lent_max }
@@ -118,7 +118,7 @@ mod tests {
     fn the_first_blocking_calls_of_a_task_run_on_the_spawning_thread() {
         let system = System::start(2).expect("a system");
         let runtime = system.runtime().clone();
-        let lender = Lender::new(runtime.clone(), 1);
+        let lender = InlineSpawner::new(runtime.clone(), 1);
         let (sender, receiver) = mpsc::channel();
         lender.spawn(async move {
             let (inner, nested) = (runtime.clone(), sender.clone());
@@ -142,7 +142,7 @@ mod tests {
     fn beyond_the_maximum_of_blocked_threads_calls_go_to_the_pool() {
         let system = System::start(2).expect("a system");
         let runtime = system.runtime().clone();
-        let lender = std::sync::Arc::new(Lender::new(runtime.clone(), 1));
+        let lender = std::sync::Arc::new(InlineSpawner::new(runtime.clone(), 1));
         let (begun, begins) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let (first, first_runtime) = (lender.clone(), runtime.clone());

@@ -13,14 +13,14 @@ use tameike_io::slab::Frame;
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Limits the time of calls, and remembers the nodes that timed out.
-pub struct Patience {
+pub struct TimeLimitedCalls {
     runtime: Runtime,
     limit: Duration,
     /// Nodes that timed out, and the time until which callers skip them.
     silent: Mutex<BTreeMap<NodeId, Duration>>,
 }
 
-impl Patience {
+impl TimeLimitedCalls {
     /// `limit` is the time limit of each call.
     pub fn new(runtime: Runtime, limit: Duration) -> Self {
         Self { runtime, limit, silent: Mutex::default() }
@@ -106,7 +106,7 @@ mod tests {
         let runtime = simulation.runtime();
         let (is_stuck, asked) = Default::default();
         let rpc = OneNode { runtime: runtime.clone(), is_stuck, asked };
-        let patience = Patience::new(runtime.clone(), LIMIT);
+        let patience = TimeLimitedCalls::new(runtime.clone(), LIMIT);
         let ask = || patience.call(&rpc, NODE, Request::Admin(AdminRequest::Status), None);
         simulation.run(async {
             assert!(ask().await.is_ok() && !patience.is_silent(NODE));
