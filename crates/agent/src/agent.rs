@@ -239,7 +239,7 @@ impl AgentControl for Agent {
             local: self.local()?,
             owner: (process::user(), process::group()),
             process: assembly::own_process,
-            holders: !self.start.no_holders,
+            holders: !self.start.no_peer_reads,
             packing: packing.and_then(|packing| packing.service.clone()),
         };
         let node = pollster::block_on(assembly::assemble(parts))?;

@@ -109,7 +109,7 @@ pub struct AgentStart {
     pub connections: Option<u32>,
     /// Disables the peer cache.
     #[serde(default)]
-    pub no_holders: bool,
+    pub no_peer_reads: bool,
     /// Allows mappings and calls to write to one page at the same time.
     #[serde(default)]
     pub coherent_mmap: bool,

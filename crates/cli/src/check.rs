@@ -1,4 +1,4 @@
-//! `tameike check`: what is wrong in the store of a node that has stopped.
+//! `tameike check`: reports and repairs damage in the store of a stopped node.
 
 use crate::arguments::CheckArguments;
 use crate::exit;
@@ -32,7 +32,7 @@ pub fn check(arguments: &CheckArguments) -> u8 {
         false => write_text(&arguments.dir, &owner, &report, &mut out),
     };
     if let Err(error) = written {
-        report::say(format_args!("printing what was found: {error}"));
+        report::say(format_args!("printing the findings: {error}"));
         return exit::FAILED;
     }
     code(&report)
@@ -46,12 +46,12 @@ fn code(report: &Report) -> u8 {
     }
 }
 
-/// Whose store it is.
+/// Describes the owner of the store.
 fn owner_in_words(dir: &Path) -> String {
     match DeviceOwner::read(dir) {
         Ok(Some(owner)) => format!("store of job {}, {}", owner.job, owner.node_dir.display()),
-        Ok(None) => "store of a job that is not named in it".to_owned(),
-        Err(fault) => format!("store of a job that cannot be read ({fault})"),
+        Ok(None) => "store without the name of its job".to_owned(),
+        Err(fault) => format!("store whose record of the job cannot be read ({fault})"),
     }
 }
 
@@ -95,8 +95,8 @@ fn write_text(dir: &Path, owner: &str, report: &Report, out: &mut dyn Write) -> 
         let files = plural(counts.dirty_files as usize, "file");
         writeln!(
             out,
-            "holds {} of {} {files} of the cache view that the shared file system does not have; `tameike recover` \
-             drains them",
+            "has {} of dirty data of {} {files} of the cache view; `tameike recover` \
+             drains it",
             show(counts.dirty_bytes),
             counts.dirty_files
         )?;
@@ -109,21 +109,19 @@ fn summary(dir: &Path, report: &Report) -> String {
     let (wrong, lost) = (count(Severity::Wrong), count(Severity::Lost));
     let what = match (wrong, lost) {
         (0, 0) => return "the store is whole".to_owned(),
-        (wrong, 0) => format!("{wrong} {} wrong, nothing is lost", plural(wrong, "thing")),
-        (0, lost) => format!("{lost} {} lost", plural(lost, "thing")),
-        (wrong, lost) => format!("{lost} {} lost, {wrong} wrong", plural(lost, "thing")),
+        (wrong, 0) => format!("{wrong} {} wrong, nothing is lost", plural(wrong, "item")),
+        (0, lost) => format!("{lost} {} lost", plural(lost, "item")),
+        (wrong, lost) => format!("{lost} {} lost, {wrong} wrong", plural(lost, "item")),
     };
     if !report.repaired {
         let repair = format!("tameike check --repair {}", dir.display());
-        return format!(
-            "the store is DAMAGED: {what}; nothing was changed. To put right what can be: {repair}"
-        );
+        return format!("the store is DAMAGED: {what}; nothing was changed. To repair it: {repair}");
     }
     match &report.lost_and_found {
         None => format!("the store was damaged and is repaired: {what}"),
         Some(place) => {
             format!(
-                "the store was damaged and is repaired: {what}; what was cut off is in {}",
+                "the store was damaged and is repaired: {what}; copies of detached data are in {}",
                 place.display()
             )
         }

@@ -1,37 +1,37 @@
-//! The exit codes of `tameike`, in one place: the help text and the code read them from here.
+//! The exit codes of `tameike`, and their description in the help text.
 
-/// `check` has found damage and repaired all of it (as `fsck` says it).
+/// `check` has found damage and repaired all of it (as `fsck`).
 pub const REPAIRED: u8 = 1;
-/// `check` has found damage, which is still there (as `fsck` says it).
+/// `check` has found damage that it has not repaired (as `fsck`).
 pub const DAMAGED: u8 = 4;
-/// Wrong use of the command line (the parser's own code).
+/// Wrong use of the command line (the parser's code).
 pub const USAGE: u8 = 2;
-/// An agent died or was lost while the job ran.
+/// An agent failed or was lost while the job ran.
 pub const AGENT_LOST: u8 = 70;
 /// The job could not start, or the command could not be carried out.
 pub const FAILED: u8 = 71;
-/// The drain is incomplete: something the job wrote is not on the shared file system; a journal keeps it.
+/// The drain is incomplete: the shared file system lacks data of the job, which a journal holds.
 pub const DRAIN_INCOMPLETE: u8 = 75;
-/// The command was found but cannot be run (as shells say it).
+/// The command was found but cannot be run (as in shells).
 pub const CANNOT_RUN: u8 = 126;
-/// The command was not found (as shells say it).
+/// The command was not found (as in shells).
 pub const NOT_FOUND: u8 = 127;
-/// Added to the number of the signal that ended a command (as shells say it).
+/// Added to the number of the signal that terminated a command (as in shells).
 pub const SIGNAL_BASE: u8 = 128;
 
-/// The table of exit codes as it stands in the help of `run`.
+/// The exit codes in the help of `run`.
 pub const HELP: &str = "\
 Exit codes:
-  0-69, ...  the code of CMD; 128+N when signal N ended it
+  0-69, ...  the code of CMD; 128+N if signal N terminated it
   2          wrong use of the command line
-  70         an agent died or was lost while CMD ran (see --keep-going)
+  70         an agent failed or was lost while CMD ran (see --keep-going)
   71         the job could not start, or its receipt could not be written
-  75         the drain is incomplete: some files are not (wholly) on the shared
-             file system, and `tameike recover` finishes what the journal keeps;
-             or a program outside of the job wrote below the mount of a view
-  126, 127   CMD cannot be run, CMD was not found";
+  75         the drain is incomplete: some files are not completely on the shared
+             file system, and `tameike recover` drains the rest from the journals;
+             or a program outside the job wrote below the mount point of a view
+  126, 127   CMD cannot be run; CMD was not found";
 
-/// The code for a command that ended with `status`.
+/// Returns the code for a command that exited with `status`.
 pub fn of_status(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
@@ -41,7 +41,7 @@ pub fn of_status(status: std::process::ExitStatus) -> u8 {
     }
 }
 
-/// The code for a command that could not be started.
+/// Returns the code for a command that could not be started.
 pub fn of_start_error(error: &std::io::Error) -> u8 {
     if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
 }

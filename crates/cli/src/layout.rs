@@ -1,4 +1,4 @@
-//! `tameike layout`: the layout of a path of the shared view, through its extended attribute.
+//! `tameike layout`: reads and sets the layout of a path of the shared view through its extended attribute.
 
 use crate::arguments::{AggregateWord, LayoutAction};
 use crate::exit;
@@ -7,11 +7,11 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use std::path::Path;
 use tameike_core::{Fault, Layout, Result};
 
-/// The extended attribute that is the layout.
+/// The extended attribute with the layout.
 pub const ATTRIBUTE: &str = "user.tameike.layout";
-/// The extended attribute that says whether files of a directory are packed.
+/// The extended attribute of a directory that turns packing on or off.
 const AGGREGATE_ATTRIBUTE: &str = "user.tameike.aggregate";
-/// Longest layout in words, in bytes.
+/// Longest text of a layout, in bytes.
 const LAYOUT_SIZE_MAX: usize = 64;
 
 /// Shows or sets a layout. Returns the exit code.
@@ -43,12 +43,12 @@ fn set(layout: Layout, path: &Path) -> Result<()> {
         .map_err(|error| failed("setting", path, error))
 }
 
-/// Says whether files are packed that are made in a directory of the cache view.
+/// Turns packing of new files on or off for a directory of the cache view.
 fn aggregate_at(path: &Path, packs: bool) -> Result<()> {
     let word: &[u8] = if packs { b"on" } else { b"off" };
     setxattr(path, AGGREGATE_ATTRIBUTE, word, XattrFlags::empty()).map_err(|error| {
         let fault = Fault::from_os(
-            format_args!("setting whether files of {} are packed", path.display()),
+            format_args!("turning packing on or off for {}", path.display()),
             &error.into(),
         );
         let hint = "is the path in the cache view, $TAMEIKE_CACHE, of a job with --aggregate=on or --aggregate=auto?";

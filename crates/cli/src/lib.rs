@@ -1,7 +1,7 @@
-//! The one program `tameike`: what users type, the drivers of jobs, and the processes of agents.
+//! The program `tameike`: commands for users, drivers of jobs, and the processes of agents.
 //!
-//! This room starts, joins and ends processes, and talks to people. What an agent does inside is behind
-//! [`tameike_agent::control::AgentControl`]; which one it is, `main` says.
+//! The crate starts, connects and ends processes, and prints for users. It controls agents through the trait
+//! [`tameike_agent::control::AgentControl`], whose implementation `main` chooses.
 #![forbid(unsafe_code)]
 
 mod aggregate;
@@ -23,7 +23,7 @@ use clap::Parser;
 use std::process::ExitCode;
 use tameike_agent::control::AgentControl;
 
-/// Does what the command line says, with agents of type `A`.
+/// Executes the command line with agents of type `A`.
 pub fn main<A: AgentControl>() -> ExitCode {
     if let Some(code) = manual::complete() {
         return ExitCode::from(code);

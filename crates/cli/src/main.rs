@@ -1,4 +1,4 @@
-//! The program `tameike`: everything is in the library, the agent comes from its own room.
+//! The program `tameike`: combines the library with the agent crate.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! Man pages and shell completions, from the one definition of the command line.
+//! Man pages and shell completions, generated from the definition of the command line.
 
 use crate::arguments::Cli;
 use crate::exit;
@@ -9,16 +9,16 @@ use clap_complete::{CompleteEnv, Shell};
 use std::io::Write;
 use std::path::Path;
 
-/// By which the completion scripts ask this program what could come next.
+/// Variable by which completion scripts request completions from this program.
 const COMPLETE_VARIABLE: &str = "TAMEIKE_COMPLETE";
-/// Zsh loads the script when the first completion is asked for, as the function that is to answer it.
+/// Zsh loads the script at the first completion, as the body of the function that must answer it.
 const ZSH_FIRST_CALL: &str = "[ \"${funcstack[1]}\" = _tameike ] && _clap_dynamic_completer_tameike\n";
 
 /// Prints the completion script of a shell. Returns the exit code.
 pub fn completions(shell: Shell) -> u8 {
     let shells = Shells::builtins();
     let Some(completer) = shells.completer(&shell.to_string()) else {
-        report::say(format_args!("no completions are known for {shell}"));
+        report::say(format_args!("completions for {shell} are not supported"));
         return exit::FAILED;
     };
     let mut script = Vec::new();
@@ -39,7 +39,7 @@ pub fn completions(shell: Shell) -> u8 {
     }
 }
 
-/// Answers the completion script of a shell, where that has started this program. Returns the exit code.
+/// Answers a request of a completion script, if there is one. Returns the exit code.
 pub fn complete() -> Option<u8> {
     let dir = std::env::current_dir().ok();
     let completed = CompleteEnv::with_factory(Cli::command)

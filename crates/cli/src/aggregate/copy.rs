@@ -1,6 +1,6 @@
-//! `tameike agg cp`.
+//! `tameike agg cp`: copies between containers and files.
 
-use super::{codec, inner, keeps, of_path, open, tell, tell_damage, threads, tree};
+use super::{codec, inner, keeps, of_path, open, report_damage, report_tally, threads, tree};
 use crate::arguments::CopyArguments;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,16 +14,15 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::{group, user};
 use tameike_io::shared::{SharedFs, join, split};
 
-/// What an argument means.
 enum Place {
     /// A path in a container.
     Inside { container: PathBuf, path: Vec<u8> },
-    /// A file.
+    /// A path outside of containers.
     File(PathBuf),
 }
 
 impl Place {
-    /// What is before a colon is a container when there is one.
+    /// Splits at the first colon that follows the path of a container.
     fn of(argument: &Path) -> Self {
         let bytes = argument.as_os_str().as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
@@ -38,16 +37,15 @@ impl Place {
     }
 }
 
-/// A place to copy from: a tree and a path in it, which is empty for all of the tree.
+/// A source: a tree and a path in it; an empty path is the root.
 type Source = (Arc<dyn SharedFs>, Vec<u8>);
 
-/// Copies. Returns the exit code.
+/// Copies the sources. Returns the exit code.
 pub fn copy(arguments: &CopyArguments) -> Result<u8> {
     let sources: Vec<_> = arguments.sources.iter().map(|source| Place::of(source)).collect();
     let into = Place::of(&arguments.into);
     if sources.iter().chain([&into]).all(|place| matches!(place, Place::File(_))) {
-        let message =
-            "none of these is in a container: CONTAINER:PATH is, where CONTAINER is one that is there";
+        let message = "none of the paths is in a container: use CONTAINER:PATH with an existing container";
         return Err(Fault::new(Errno::EINVAL, message));
     }
     let mut code = 0;
@@ -58,11 +56,11 @@ pub fn copy(arguments: &CopyArguments) -> Result<u8> {
         Place::Inside { container, path } => copy_in(&sources, (&container, &path), arguments, &tally)
             .map_err(|fault| of_path(&arguments.into, &fault))?,
     }
-    let copied = tell(&tally, "copied");
+    let copied = report_tally(&tally, "copied");
     Ok(if code == 0 { copied } else { code })
 }
 
-/// Each container is opened once. `code` becomes the exit code when files of one may be missing.
+/// Opens each container once. Sets `code` to the exit code if files of one may be missing.
 fn trees(places: Vec<Place>, code: &mut u8) -> Result<Vec<Source>> {
     let mut containers = BTreeMap::<PathBuf, Arc<dyn SharedFs>>::new();
     let mut sources = Vec::with_capacity(places.len());
@@ -73,7 +71,7 @@ fn trees(places: Vec<Place>, code: &mut u8) -> Result<Vec<Source>> {
                 Some(tree) => (tree.clone(), path),
                 None => {
                     let opened = open(&container)?;
-                    *code = tell_damage(&container, &opened, *code)?;
+                    *code = report_damage(&container, &opened, *code)?;
                     let tree: Arc<dyn SharedFs> = Arc::new(ContainerTree::new(opened, (user(), group())));
                     containers.insert(container, tree.clone());
                     (tree, path)
@@ -84,19 +82,19 @@ fn trees(places: Vec<Place>, code: &mut u8) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-/// The tree in which a file lies, and its name there; of one that has no name the tree that it is.
+/// Returns the parent of a file as a tree, and its name; for a path without a name, the tree itself.
 fn beside(path: &Path) -> Result<Source> {
     let Some(name) = path.file_name() else { return Ok((tree(path)?, Vec::new())) };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((tree(parent)?, name.as_bytes().to_vec()))
 }
 
-/// The last name of a path; all of a tree has none.
+/// Returns the last name of a path; the root has none.
 fn name_of(path: &[u8]) -> &[u8] {
     split(path).map_or(b"", |(_, name)| name)
 }
 
-/// The path of a copy in a directory; what has no name becomes the directory itself.
+/// Returns the path of a copy in a directory; a source without a name becomes the directory itself.
 fn within(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if name.is_empty() { dir.to_vec() } else { join(dir, name) }
 }
@@ -105,7 +103,7 @@ fn copy_out(sources: &[Source], into: &Path, arguments: &CopyArguments, tally: &
     let has_whole = sources.iter().any(|(_, path)| path.is_empty());
     if has_whole && !into.exists() {
         std::fs::create_dir(into)
-            .map_err(|error| Fault::from_os(format_args!("make {}", into.display()), &error))?;
+            .map_err(|error| Fault::from_os(format_args!("creating {}", into.display()), &error))?;
     }
     let is_dir = into.is_dir();
     refuse_many(sources, is_dir).map_err(|fault| of_path(into, &fault))?;
@@ -160,10 +158,10 @@ fn copy_in(
     session.finish()
 }
 
-/// Only in a directory copies of several files have a place.
+/// Several sources require a directory as target.
 fn refuse_many(sources: &[Source], is_dir: bool) -> Result<()> {
     if is_dir || sources.len() == 1 {
         return Ok(());
     }
-    Err(Fault::new(Errno::ENOTDIR, "it is no directory, and several are copied"))
+    Err(Fault::new(Errno::ENOTDIR, "not a directory, but there are several sources"))
 }

@@ -1,4 +1,4 @@
-//! `tameike agg ls`.
+//! `tameike agg ls`: lists files of a container.
 
 use super::{inner, open, printing};
 use crate::arguments::ListArguments;
@@ -8,11 +8,11 @@ use tameike_core::attr::{S_ISGID, S_ISUID, S_ISVTX};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
 use time::OffsetDateTime;
 
-/// Lists. Returns the exit code.
+/// Lists files. Returns the exit code.
 pub(super) fn list(arguments: &ListArguments) -> Result<u8> {
     let container = open(&arguments.container)?;
     let path = arguments.path.as_deref().map_or(&b""[..], |path| inner(path));
-    // A symbolic link as argument is followed; with --long it is described itself.
+    // Like `ls`: an argument that is a symbolic link is followed, except with --long.
     let followed = container.follow(path)?;
     let is_link = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Symlink);
     let describes_link = arguments.long && container.find(path)?.as_ref().is_some_and(is_link);
@@ -62,12 +62,11 @@ pub(super) fn is_dir(entry: &IndexEntry) -> bool {
     entry.node.is_some_and(|node| node.kind == FileKind::Directory)
 }
 
-/// How names are written.
 #[derive(Clone, Copy)]
 enum Style {
-    /// As they are, each line with a NUL at its end.
+    /// Unquoted, lines end with NUL.
     Bytes,
-    /// In quotes where they are not plain text; `for_shell`, also where a shell would not take them as they are.
+    /// Quoted if they are not plain text; with `for_shell`, also if a shell would interpret them.
     Quoted { for_shell: bool },
 }
 
@@ -80,7 +79,6 @@ impl Style {
     }
 }
 
-/// What is shown of an entry.
 fn line(container: &Container, entry: &IndexEntry, is_long: bool, style: Style) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let brief = if is_long { container.brief(entry)? } else { None };
@@ -109,7 +107,7 @@ fn letter(kind: FileKind) -> char {
     }
 }
 
-/// Permission bits as `ls` shows them.
+/// Formats permission bits like `ls`.
 fn bits(mode: u16) -> String {
     let special = [(S_ISUID, 's', 'S'), (S_ISGID, 's', 'S'), (S_ISVTX, 't', 'T')];
     let mut shown = String::with_capacity(9);
@@ -127,7 +125,7 @@ fn bits(mode: u16) -> String {
     shown
 }
 
-/// A time as RFC 3339 writes it, in UTC. RFC 3339 has the years 0 to 9999: other times are the seconds since 1970, as `date --date` reads them.
+/// Formats a time like RFC 3339 in UTC. Years outside 0 to 9999 are seconds since 1970, which `date --date` accepts.
 fn date(time: Timestamp) -> String {
     match OffsetDateTime::from_unix_timestamp(time.seconds) {
         Ok(moment) if (0..=9999).contains(&moment.year()) => {
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_shown_as_ls_does() {
+    fn bits_are_formatted_like_ls() {
         let shown = [0o755, 0o640, 0o4755, 0o2644, 0o1777, 0o1776, 0].map(bits);
         let expected =
             ["rwxr-xr-x", "rw-r-----", "rwsr-xr-x", "rw-r-Sr--", "rwxrwxrwt", "rwxrwxrwT", "---------"];

@@ -1,4 +1,4 @@
-//! `tameike agg`: containers of many files.
+//! `tameike agg`: commands on containers.
 
 mod copy;
 mod list;
@@ -26,12 +26,10 @@ use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::os::process::{random_bytes, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
 
-/// Threads, unless somebody asks for others.
+/// Default number of threads.
 const THREADS_MAX: usize = 16;
-/// Bytes that `cat` reads at once.
 const CAT_SIZE: usize = 1 << 20;
 
-/// Does it. Returns the exit code.
 pub fn aggregate(action: &AggregateAction) -> u8 {
     let done = match action {
         AggregateAction::Create(arguments) => create(arguments),
@@ -63,28 +61,28 @@ fn open(path: &Path) -> Result<Container> {
     let tree = tree(path)?;
     let container = Container::open(tree).map_err(|fault| of_path(path, &fault))?;
     if !container.has_index() {
-        warn_of_end(path);
+        warn_of_missing_index(path);
     }
     let outside = container.count_external();
     if outside > 0 {
         say(format_args!(
-            "{}: {outside} of its files, too large to be packed, are on their way to the shared directory, and here as far as they are written. \
-             They are there when their job has ended, or `tameike recover` has",
+            "{}: {outside} files, too large to be packed, are external and will be promoted to the shared directory; only written data is visible. \
+             They are promoted when their job ends, or by `tameike recover`",
             path.display()
         ));
     }
     Ok(container)
 }
 
-/// Says what of a container could not be read, so that no file of it is known. Returns the exit code, which is `code` when that is nothing.
-fn tell_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
+/// Reports parts of a container whose files are unknown because of damage. Returns the exit code, or `code` without damage.
+fn report_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
     let path = path.display();
     for damage in container.damage() {
         say(format_args!("{path}: {}, at {}: {}", damage.lane, damage.address, damage.why));
     }
     if container.is_cut_off()? {
         say(format_args!(
-            "{path}: the writer was killed before it finished: only the files that it had written are there"
+            "{path}: the writer was killed before it finished: only files that it had written exist"
         ));
         return Ok(exit::DRAIN_INCOMPLETE);
     }
@@ -92,14 +90,14 @@ fn tell_damage(path: &Path, container: &Container, code: u8) -> Result<u8> {
         return Ok(code);
     }
     say(format_args!(
-        "{path}: it is damaged, and files may be missing. `tameike agg verify` checks all of it"
+        "{path}: the container is damaged, and files may be missing. `tameike agg verify` checks all of it"
     ));
     Ok(exit::DAMAGED)
 }
 
-fn warn_of_end(path: &Path) {
+fn warn_of_missing_index(path: &Path) {
     say(format_args!(
-        "{}: it has no index. Who packed it may not have come to its end: what was written until then is there",
+        "{}: it has no index. Its writer may not have finished: only files that it had written exist",
         path.display()
     ));
 }
@@ -108,7 +106,7 @@ fn of_path(path: &Path, fault: &Fault) -> Fault {
     Fault::new(fault.errno, format!("{}: {fault}", shown(path.as_os_str().as_bytes())))
 }
 
-/// A path in a container, as people write it.
+/// Normalizes a path in a container from the command line.
 fn inner(path: &Path) -> &[u8] {
     let bytes = path.as_os_str().as_bytes();
     let start = bytes.iter().position(|&byte| byte != b'/').unwrap_or(bytes.len());
@@ -130,7 +128,7 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
     }
     let is_empty = std::fs::read_dir(&arguments.container).is_ok_and(|mut names| names.next().is_none());
     if !is_empty {
-        let message = format!("{}: it is there, and not an empty directory", arguments.container.display());
+        let message = format!("{}: exists, and is not an empty directory", arguments.container.display());
         return Err(Fault::new(Errno::EEXIST, message));
     }
     let writers = arguments.writers.unwrap_or(threads() as u32);
@@ -146,10 +144,10 @@ fn create(arguments: &CreateArguments) -> Result<u8> {
     let tally = Tally::default();
     tameike_container::pack(&*source, tree(&arguments.container)?, &options, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
-    Ok(tell(&tally, "packed"))
+    Ok(report_tally(&tally, "packed"))
 }
 
-/// A container in the tree that is packed would be packed, too, for as long as it grows.
+/// Refuses a container inside the source tree, which would be packed into itself without end.
 fn refuse_within(source: &Path, container: &Path) -> Result<()> {
     let parent = container.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let is_within = match (source.canonicalize(), container.canonicalize().or_else(|_| parent.canonicalize()))
@@ -160,25 +158,29 @@ fn refuse_within(source: &Path, container: &Path) -> Result<()> {
     if !is_within {
         return Ok(());
     }
-    let message = format!("{}: it lies in {}, which is to be packed", container.display(), source.display());
+    let message = format!(
+        "{}: the container is inside {}, the directory to pack",
+        container.display(),
+        source.display()
+    );
     Err(Fault::new(Errno::EINVAL, message))
 }
 
 fn cannot_make(path: &Path, made: std::io::Result<()>) -> Fault {
     let error = made.err().map_or_else(String::new, |error| error.to_string());
-    Fault::new(Errno::EIO, format!("make {}: {error}", path.display()))
+    Fault::new(Errno::EIO, format!("creating {}: {error}", path.display()))
 }
 
-/// What suits the file system, unless somebody asks for another.
-fn block_size(arguments: &CreateArguments, are_in_turn: bool) -> Result<u32> {
+/// Returns the requested block size, or one that suits the file system.
+fn block_size(arguments: &CreateArguments, are_round_robin: bool) -> Result<u32> {
     let (least, most) = (u64::from(superblock::BLOCK_SIZE_MIN), u64::from(superblock::BLOCK_SIZE_MAX));
     let size =
-        arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container, are_in_turn).into());
+        arguments.block_size.unwrap_or_else(|| block_size_of(&arguments.container, are_round_robin).into());
     if size.is_power_of_two() && (least..=most).contains(&size) {
         return Ok(size as u32);
     }
     let message = format!(
-        "a block of {} cannot be: it is a power of two from {} to {}",
+        "invalid block size {}: expected a power of two from {} to {}",
         show(size),
         show(least),
         show(most)
@@ -198,15 +200,15 @@ fn compact(arguments: &CompactArguments) -> Result<u8> {
     let fs = tree(&arguments.container)?;
     let done = tameike_container::compact(&fs, codec(arguments.compress), threads(), &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
-    let code = tell(&tally, "kept");
-    say(format_args!("it takes {} now, in place of {}", show(done.after), show(done.before)));
+    let code = report_tally(&tally, "kept");
+    say(format_args!("its size is now {} instead of {}", show(done.after), show(done.before)));
     Ok(code)
 }
 
-/// What was done, for a person. Returns the exit code.
-fn tell(tally: &Tally, done: &str) -> u8 {
+/// Prints a summary. Returns the exit code.
+fn report_tally(tally: &Tally, done: &str) -> u8 {
     let faults = tally.faults();
-    tell_faults(&faults);
+    report_faults(&faults);
     let files = tally.files();
     say(format_args!("{done} {files} {}, {}", plural(files as usize, "path"), show(tally.bytes())));
     let losses = tally.losses();
@@ -219,15 +221,15 @@ fn tell(tally: &Tally, done: &str) -> u8 {
     if faults.is_empty() && losses.is_empty() { 0 } else { exit::DRAIN_INCOMPLETE }
 }
 
-/// Reports what could not be done. A full file system is reported once, not for each path.
-fn tell_faults(faults: &[Fault]) {
+/// Prints faults. A full file system is reported once, not for each path.
+fn report_faults(faults: &[Fault]) {
     let is_full = |fault: &&Fault| fault.kind() == FaultKind::Full;
     faults.iter().filter(|fault| !is_full(fault)).for_each(|fault| say(format_args!("{fault}")));
     let full: Vec<_> = faults.iter().filter(is_full).collect();
     match full[..] {
         [] => {}
         [first] => say(format_args!("{first}")),
-        [first, ..] => say(format_args!("{first}; and so for {}", plural_of(full.len() - 1, "more path"))),
+        [first, ..] => say(format_args!("{first}; the same for {}", plural_of(full.len() - 1, "more path"))),
     }
 }
 
@@ -278,7 +280,7 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
     let tally = Tally::default();
     let keeps = keeps(arguments.same_permissions);
     tameike_container::extract(&container, entries, &*tree(&arguments.into)?, threads(), keeps, &tally);
-    tell_damage(&arguments.container, &container, tell(&tally, "extracted"))
+    report_damage(&arguments.container, &container, report_tally(&tally, "extracted"))
 }
 
 fn export(arguments: &ExportArguments) -> Result<u8> {
@@ -294,8 +296,9 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
     match arguments.archive.as_ref().filter(|archive| archive.as_os_str() != "-") {
         Some(archive) => {
             let made = std::fs::File::create_new(archive);
-            let file =
-                made.map_err(|error| Fault::new(Errno::EIO, format!("make {}: {error}", archive.display())))?;
+            let file = made.map_err(|error| {
+                Fault::new(Errno::EIO, format!("creating {}: {error}", archive.display()))
+            })?;
             let out = BufWriter::with_capacity(CAT_SIZE, file);
             tameike_container::export(&container, out, format, threads(), &tally)?;
         }
@@ -304,10 +307,10 @@ fn export(arguments: &ExportArguments) -> Result<u8> {
             tameike_container::export(&container, out, format, threads(), &tally)?;
         }
     }
-    tell_damage(&arguments.container, &container, tell(&tally, "exported"))
+    report_damage(&arguments.container, &container, report_tally(&tally, "exported"))
 }
 
-/// What is at these paths, and below them.
+/// Returns the entries at these paths and below them.
 fn chosen(container: &Container, paths: &[std::path::PathBuf]) -> Result<Vec<IndexEntry>> {
     let mut all = Vec::new();
     for path in paths {
@@ -332,13 +335,13 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     let found = tameike_container::verify(&fs, threads(), arguments.rebuild, &tally)
         .map_err(|fault| of_path(&arguments.container, &fault))?;
     if !found.has_index {
-        warn_of_end(&arguments.container);
+        warn_of_missing_index(&arguments.container);
     }
     let mut out = std::io::stdout().lock();
     let mut print =
         |what: &str, words: &str| writeln!(out, "{what:<7}  {words}").map_err(|error| printing(&error));
     if !found.has_header {
-        print("header", "the file `container` is lost or damaged; the data files tell what it said")?;
+        print("header", "the file `container` is lost or damaged; the data files have its content")?;
     }
     for words in &found.damage {
         print("damage", words)?;
@@ -352,12 +355,12 @@ fn verify(arguments: &VerifyArguments) -> Result<u8> {
     writeln!(out, "verified {} {}, {}", files, plural(files as usize, "path"), show(tally.bytes()))
         .map_err(|error| printing(&error))?;
     if arguments.rebuild {
-        writeln!(out, "the index is made anew").map_err(|error| printing(&error))?;
+        writeln!(out, "the index is rebuilt").map_err(|error| printing(&error))?;
     }
-    let is_mended = found.damage.is_empty() && found.files.is_empty() && arguments.rebuild;
+    let is_repaired = found.damage.is_empty() && found.files.is_empty() && arguments.rebuild;
     Ok(if found.is_whole() {
         0
-    } else if is_mended {
+    } else if is_repaired {
         exit::REPAIRED
     } else {
         exit::DAMAGED

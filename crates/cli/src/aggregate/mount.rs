@@ -1,4 +1,4 @@
-//! `tameike agg mount`.
+//! `tameike agg mount`: mounts a container read-only.
 
 use super::{of_path, open};
 use crate::arguments::MountArguments;
@@ -13,26 +13,26 @@ use tameike_io::os::mount::UnmountWatch;
 use tameike_io::os::process::{group, start_thread, user};
 use tameike_io::os::{mount, signal};
 
-/// How long programs that still have files open are served after the mount has gone.
+/// Time for which programs with open files are served after the unmount.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Why the mount ends.
+/// Reasons for the end of the mount.
 enum Event {
-    /// The kernel asks for nothing more: nobody has the mount, or a file of it.
+    /// The kernel has closed the connection: no mount and no open file is left.
     Served(Result<()>),
-    /// It is not mounted in this namespace any more. Another one may have a copy.
+    /// It was unmounted in this namespace. Another namespace may have a copy.
     Unmounted,
 }
 
-/// Shows a container until it is unmounted.
+/// Serves a container until it is unmounted.
 pub fn mount(arguments: &MountArguments) -> Result<u8> {
     let MountArguments { container, at } = arguments;
     let opened = open(container)?;
-    // What others add is not shown; but content that is on its way to a place of its own grows.
+    // Files that are added later are not visible; but external content that is not yet promoted grows.
     let is_unchanging = opened.count_external() == 0;
     let tree = ContainerTree::new(opened, (user(), group()));
     let at = at.canonicalize().map_err(|error| {
-        let fault = tameike_core::Fault::from_os("looking for the directory", &error);
+        let fault = tameike_core::Fault::from_os("finding the directory", &error);
         of_path(at, &fault)
     })?;
     let source = format!("tameike:{}", container.display());
@@ -60,11 +60,11 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
         })
     });
     if let Err(fault) = started {
-        // Nobody would end it otherwise.
+        // No other process would unmount it.
         let _ = unmount();
         return Err(fault);
     }
-    say(format_args!("{} is shown at {}", container.display(), at.display()));
+    say(format_args!("{} is mounted at {}", container.display(), at.display()));
     match ended.recv() {
         Ok(Event::Served(served)) => {
             if served.is_err() {
@@ -72,7 +72,7 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
             }
             served.map(|()| 0)
         }
-        // With this process the copies end, too.
+        // The copies end with this process.
         Ok(Event::Unmounted) | Err(_) => match ended.recv_timeout(LEAVING) {
             Ok(Event::Served(served)) => served.map(|()| 0),
             Ok(Event::Unmounted) | Err(_) => Ok(0),
@@ -80,11 +80,11 @@ pub fn mount(arguments: &MountArguments) -> Result<u8> {
     }
 }
 
-/// Reports when the mount has gone.
+/// Sends an event after the unmount.
 fn watch(watch: UnmountWatch, ends: Sender<Event>) -> Result<()> {
     start_thread("unmount", move || match watch.wait() {
         Ok(()) => drop(ends.send(Event::Unmounted)),
-        // It ends with the last copy.
+        // Then the mount ends with its last copy.
         Err(fault) => say(format_args!("{fault}")),
     })
     .map(drop)

@@ -1,6 +1,6 @@
-//! `tameike run --aggregate-only`: an unchanged program's files below a directory go into a container, without agents and mounts.
+//! `tameike run --aggregate-only`: packs files that an unchanged program has below a directory, without agents and mounts.
 
-use super::{codec, tell_faults, tree};
+use super::{codec, report_faults, tree};
 use crate::arguments::{AggregateOnly, RunArguments};
 use crate::exit;
 use crate::node::preload;
@@ -18,11 +18,11 @@ use tameike_io::os::process::ProcessId;
 use tameike_io::os::signal::watch_ending;
 use tameike_spool::{Packed, Spool, SpoolOptions};
 
-/// The library that programs load.
+/// The library that is preloaded into programs.
 const LIBRARY: &str = "libtameike_redirect.so";
-/// Where a spool is, unless somebody asks for another place: memory.
+/// Default parent of spools: memory.
 const SPOOL_BASE: &str = "/dev/shm";
-/// Paths beside the container that are named one by one.
+/// Largest number of stray paths that are listed.
 const STRAYS_NAMED_MAX: usize = 20;
 
 /// Runs the command. Returns the exit code.
@@ -37,7 +37,7 @@ pub fn run(arguments: &RunArguments, container: &Path) -> u8 {
 }
 
 fn start(options: &AggregateOnly, name: &Path) -> Result<(Spool, PathBuf)> {
-    // Before anything is made.
+    // Fail before anything is created.
     preload::find(LIBRARY, "--aggregate-only")?;
     let name =
         std::path::absolute(name).map_err(|error| Fault::from_os("finding the current directory", &error))?;
@@ -55,16 +55,16 @@ fn start(options: &AggregateOnly, name: &Path) -> Result<(Spool, PathBuf)> {
     Ok((Spool::join(options)?, container))
 }
 
-/// The container's directory, without symbolic links. It is made, or is empty, or is a container.
+/// Returns the real path of the container's directory, which is created, or empty, or a container.
 fn prepare(name: &Path) -> Result<PathBuf> {
-    let failed = |error: std::io::Error| Fault::from_os(format_args!("making {}", name.display()), &error);
+    let failed = |error: std::io::Error| Fault::from_os(format_args!("creating {}", name.display()), &error);
     match std::fs::create_dir(name) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
     let container = name.canonicalize().map_err(failed)?;
     let is_empty = std::fs::read_dir(&container).map_err(failed)?.next().is_none();
-    // Another run may make it at this moment: the session waits for that.
+    // Another run may be creating it: the session waits for that.
     let header = container.join(OsStr::from_bytes(superblock::NAME));
     let is_begun = std::fs::metadata(header).is_ok_and(|header| header.len() == 0);
     if !is_empty
@@ -72,7 +72,7 @@ fn prepare(name: &Path) -> Result<PathBuf> {
         && let Err(fault) = Superblock::read(&*tree(&container)?)
     {
         let message = format!(
-            "{}: it is neither empty nor a container ({fault}). Name another directory, or pack this one with `tameike agg \
+            "{}: neither empty nor a container ({fault}). Choose another directory, or pack this one with `tameike agg \
              create` first",
             name.display()
         );
@@ -87,13 +87,13 @@ fn with_spool(spool: Spool, container: &Path, arguments: &RunArguments) -> u8 {
         Err(code) => code,
     };
     let code = match spool.finish() {
-        Ok(packed) => tell(&packed, container, code),
+        Ok(packed) => report_packed(&packed, container, code),
         Err(fault) => {
             say(format_args!("{fault}"));
             exit::DRAIN_INCOMPLETE
         }
     };
-    match tell_strays(container) {
+    match report_strays(container) {
         Ok(0) => code,
         Ok(_) => exit::DRAIN_INCOMPLETE,
         Err(fault) => {
@@ -103,17 +103,17 @@ fn with_spool(spool: Spool, container: &Path, arguments: &RunArguments) -> u8 {
     }
 }
 
-/// Names what programs have left beside the container, past the library. How much that is.
-fn tell_strays(container: &Path) -> Result<usize> {
+/// Reports files that programs wrote beside the container without the library. Returns their number.
+fn report_strays(container: &Path) -> Result<usize> {
     let strays = Listing::of(&*tree(container)?)?.strays;
     for name in strays.iter().take(STRAYS_NAMED_MAX) {
         let path = container.join(OsStr::from_bytes(name));
-        say(format_args!("{}: it lies beside the container, and is not in it", path.display()));
+        say(format_args!("{}: beside the container, and not in it", path.display()));
     }
     if !strays.is_empty() {
         say(format_args!(
-            "{} {} not packed: a program without the library has made them (one that is linked statically or has more rights than \
-             its caller), or a symbolic link elsewhere that leads into the directory. Move them elsewhere, and back by `tameike run \
+            "{} {} not packed: created by a program without the library (one that is linked statically or has more privileges than \
+             its caller), or through a symbolic link outside the directory. Move them elsewhere, and back with `tameike run \
              --aggregate-only {} -- mv ...`",
             strays.len(),
             if strays.len() == 1 { "path is" } else { "paths are" },
@@ -141,13 +141,13 @@ fn spawn(spool: &Spool, arguments: &RunArguments) -> std::result::Result<Child, 
     })
 }
 
-/// Waits for the command, which gets the signals that would end this process.
+/// Waits for the command, and forwards signals to it.
 fn await_child(mut child: Child) -> u8 {
     let process = ProcessId::now(child.id());
     let watched = watch_ending(move |arrived| {
-        // What the terminal sends, the command has got already.
+        // The command receives signals of the terminal itself.
         if let Some(process) = process.filter(|_| arrived.from_process) {
-            // It may have ended just now.
+            // It may have exited.
             let _ = process.signal(arrived.signal);
         }
     });
@@ -157,8 +157,8 @@ fn await_child(mut child: Child) -> u8 {
     child.wait().map_or(exit::FAILED, exit::of_status)
 }
 
-fn tell(packed: &Packed, container: &Path, code: u8) -> u8 {
-    tell_faults(&packed.faults);
+fn report_packed(packed: &Packed, container: &Path, code: u8) -> u8 {
+    report_faults(&packed.faults);
     say(format_args!(
         "packed {} {}, {}, into {}",
         packed.files,
@@ -168,8 +168,8 @@ fn tell(packed: &Packed, container: &Path, code: u8) -> u8 {
     ));
     let Some(kept) = &packed.kept else { return code };
     say(format_args!(
-        "{} {} could not be packed: see above. What is not in the container is kept in {}: the next run with the same \
-         container on this host packs it",
+        "{} {} could not be packed: see above. Files that are not in the container are kept in {}: the next run with the same \
+         container on this host packs them",
         packed.faults.len(),
         plural(packed.faults.len(), "path"),
         kept.display()

@@ -1,5 +1,5 @@
-//! The command line, defined once: the parser, every help text, the man pages and the shell completions come
-//! from here.
+//! The definition of the command line, from which the parser, all help texts, the man pages and the shell completions are
+//! made.
 
 mod aggregate;
 mod bench;
@@ -21,109 +21,109 @@ use std::path::PathBuf;
 use tameike_agent::files::FILES_MAX;
 use tameike_core::{JobId, Layout};
 
-/// A burst buffer of your job's own nodes: fast file systems that live as long as the job, and a drain that
-/// proves your results are on the shared file system.
+/// A burst buffer on the nodes of your job: fast file systems that live as long as the job, and a drain that proves that
+/// your results are on the shared file system.
 #[derive(Debug, Parser)]
 #[command(
     name = "tameike",
     version,
-    long_about = "Tameike pools memory and local disks of a job's own nodes into three file systems (views) that \
-    every program can use, and lets the data out to the slow shared file system behind:\n\n  \
-    shared      one tree for all nodes of the job, gone with the job ($TAMEIKE_SHARED)\n  \
-    node-local  private to each node, gone with the job              ($TAMEIKE_NODE_LOCAL)\n  \
-    cache       the tree of a directory of the shared file system:   ($TAMEIKE_CACHE)\n              \
-    reads are kept, writes are held and drained, with a receipt\n\n\
-    It needs no root, no installation on the nodes beyond this one program, and leaves nothing behind.",
+    long_about = "Tameike pools the memory and local disks of a job's nodes into three file systems (views) that \
+    every program can use, and drains results to the slow shared file system behind them:\n\n  \
+    shared      one tree for all nodes of the job, removed with it  ($TAMEIKE_SHARED)\n  \
+    node-local  private to each node, removed with the job          ($TAMEIKE_NODE_LOCAL)\n  \
+    cache       a directory of the shared file system:              ($TAMEIKE_CACHE)\n              \
+    reads are cached, writes are buffered and drained, with a receipt\n\n\
+    It needs no root and only this one program on the nodes, and leaves nothing behind.",
     after_help = "Start here:\n  \
-    tameike doctor                        what this machine allows, and how to mend the rest\n  \
+    tameike doctor                        what this machine supports, and how to fix the rest\n  \
     tameike run -- sh -c 'df -h \"$TAMEIKE_SHARED\"'\n  \
     tameike run --local 4 --shared results -- ./workflow.sh",
     arg_required_else_help = true,
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Action,
 }
 
-/// What to do.
+/// The subcommands of `tameike`.
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Run a command as a job: start, mount, run, drain, prove, tear down
+    /// Run a command as a job: start agents, mount views, run, drain, print the receipt, clean up
     #[command(after_help = exit::HELP, after_long_help = format!("{}\n\n{}", job::RUN_LONG_HELP, exit::HELP))]
     Run(RunArguments),
     /// Run a command on another node of a job, or on all nodes at once
     Exec(ExecArguments),
-    /// Start a job in the background, to be used with `exec` until `down`
+    /// Start a job in the background, for use with `exec` until `down`
     #[command(after_long_help = job::UP_LONG_HELP)]
     Up(UpArguments),
     /// List the views of a running job and how to reach them
     #[command(after_long_help = job::MOUNT_LONG_HELP)]
     Mount(JobChoice),
-    /// Show the nodes of running jobs: space, dirty data, memory, who is unreachable
+    /// Show the nodes of running jobs: capacity, dirty data, memory, unreachable nodes
     Status(StatusArguments),
-    /// Load files of the shared directory into a job, and see where its programs read from
+    /// Load files of the shared directory into a job, and show where its programs read from
     #[command(after_long_help = job::CACHE_LONG_HELP)]
     Cache {
-        /// What to do.
+        /// The cache subcommand.
         #[command(subcommand)]
         action: CacheAction,
     },
     /// Write everything the job holds to the shared file system now, and print the receipt
     Drain(DrainArguments),
-    /// Finish the drain of jobs that were cut off, from their journals
+    /// Finish the drain of interrupted jobs from their journals
     #[command(after_long_help = job::RECOVER_LONG_HELP)]
     Recover(RecoverArguments),
     /// Drain a background job, print the receipt, and end the job
     Down(DrainArguments),
-    /// Check what this machine allows; each line says how to mend what is missing
+    /// Check what this machine supports, and print how to fix what is missing
     Doctor(DoctorArguments),
-    /// Measure what the nodes of a job can do
+    /// Measure the network between nodes of a job
     Bench {
-        /// What.
+        /// The bench subcommand.
         #[command(subcommand)]
         action: BenchAction,
     },
-    /// Examine the store of a node that has stopped, say what is wrong in it, and repair what can be repaired
+    /// Check the store of a stopped node, report damage, and repair what can be repaired
     #[command(after_long_help = job::CHECK_LONG_HELP)]
     Check(CheckArguments),
-    /// Show or choose how the files of a directory are laid over the nodes
+    /// Show or set how files of a directory are distributed over the nodes
     Layout {
-        /// Show or choose.
+        /// The layout subcommand.
         #[command(subcommand)]
         action: LayoutAction,
     },
-    /// Keep many files in a few: pack a tree into a container, list it, read it, bring it back, prove it
+    /// Store many files in a few large ones: pack a tree into a container, list, read, extract or verify it
     Agg {
-        /// What to do.
+        /// The container subcommand.
         #[command(subcommand)]
         action: AggregateAction,
     },
     /// Print the completion script for a shell
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory
     #[command(hide = true)]
     Man {
-        /// Where to write them; it is made when it is not there.
+        /// The directory; created if missing.
         directory: PathBuf,
     },
-    /// Be a node's agent; started by a driver
+    /// Run as a node's agent; started by a driver
     #[command(hide = true)]
     Agent,
-    /// Be the driver of a background job; started by `up`
+    /// Run as the driver of a background job; started by `up`
     #[command(hide = true)]
     Supervise,
     /// Enter a node's namespaces and run a command there; started by a driver or `exec`
     #[command(hide = true)]
     Enter(EnterArguments),
-    /// Keep variables from standard input for a command that is about to enter a node
+    /// Store variables from standard input for a command that is about to enter a node
     #[command(hide = true)]
     KeepVariables(CommandPlace),
-    /// Try to make namespaces and a FUSE mount, say which, and end
+    /// Try to create namespaces and a FUSE mount, report the result, and exit
     #[command(hide = true)]
     Probe,
 }
@@ -131,23 +131,23 @@ pub enum Action {
 /// `tameike run`
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// The job.
+    /// Options of the job.
     #[command(flatten)]
     pub job: JobOptions,
-    /// Let CMD run on when an agent dies; without this, CMD is ended, as part of its files is out of reach
+    /// Let CMD continue when an agent fails; without this, CMD is terminated, because some of its files are unreachable
     #[arg(long)]
     pub keep_going: bool,
     /// Also write the receipt to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub receipt: Option<PathBuf>,
-    /// Preload a library into CMD and what it starts, by which dynamically linked programs reach the agent without the
+    /// Preload a library into CMD and its children, through which dynamically linked programs reach the agent without the
     /// kernel
     #[arg(long)]
     pub preload: bool,
-    /// Without agents and mounts.
+    /// Options of `--aggregate-only`.
     #[command(flatten)]
     pub aggregate_only: AggregateOnly,
-    /// The command, run on node 0, with its arguments; options of `tameike run` stand before it, and `--` may part the two
+    /// The command for node 0 with its arguments; options of `tameike run` precede it, and `--` may separate the two
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
@@ -155,15 +155,15 @@ pub struct RunArguments {
 /// `tameike up`
 #[derive(Debug, Args)]
 pub struct UpArguments {
-    /// The job.
+    /// Options of the job.
     #[command(flatten)]
     pub job: JobOptions,
 }
 
-/// Which job a command is about.
+/// Selects the job of a command.
 #[derive(Clone, Debug, Args)]
 pub struct JobChoice {
-    /// The job; not needed inside a job, or when only one is running
+    /// The job; may be omitted inside a job, or if only one is running
     #[arg(long, value_name = "NAME", env = "TAMEIKE_JOB", value_parser = job::parse_job,
           add = ArgValueCandidates::new(candidates::job_names))]
     pub job: Option<JobId>,
@@ -172,31 +172,30 @@ pub struct JobChoice {
 /// `tameike exec`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code: the command's; with --all the largest of all nodes'; 71 when a node could not be \
-    reached."
+    after_help = "Exit code: that of the command; with --all, the largest of all nodes; 71 if a node could not be reached."
 )]
 pub struct ExecArguments {
-    /// Which job.
+    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Run on this node (counted from 0)
     #[arg(long, value_name = "K", default_value_t = 0, conflicts_with = "all")]
     pub node: u32,
-    /// Run on all nodes at once; each line of output begins with the node's number, as `[K] `
+    /// Run on all nodes at once; each line of output begins with the node's number, like `[K] `
     #[arg(long)]
     pub all: bool,
     /// Directory to run in [default: the current one, which must exist on the node]
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<PathBuf>,
-    /// Set a variable for the command, or (without =VALUE) pass on the one set here; nodes on this machine get
-    /// the whole environment anyway, other hosts what their ssh gives. Pass secrets without =VALUE: process lists show this command line
+    /// Set a variable for the command, or without =VALUE pass its current value. Nodes on this machine get the whole environment,
+    /// other hosts the environment of ssh. Pass secrets without =VALUE: process lists show this command line
     #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", value_parser = job::parse_variable)]
     pub variables: Vec<(String, OsString)>,
-    /// Preload a library into CMD and what it starts, by which dynamically linked programs reach the agent without the
+    /// Preload a library into CMD and its children, through which dynamically linked programs reach the agent without the
     /// kernel
     #[arg(long)]
     pub preload: bool,
-    /// The command with its arguments; options of `tameike exec` stand before it, and `--` may part the two
+    /// The command with its arguments; options of `tameike exec` precede it, and `--` may separate the two
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
@@ -204,13 +203,13 @@ pub struct ExecArguments {
 /// `tameike status`
 #[derive(Debug, Args)]
 pub struct StatusArguments {
-    /// Which job.
+    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Look in DIR, too, for jobs that had --device DIR and another TMPDIR than now
+    /// Also search DIR for jobs that were started with --device DIR and another TMPDIR
     #[arg(long, value_name = "DIR")]
     pub device: Vec<PathBuf>,
 }
@@ -218,10 +217,10 @@ pub struct StatusArguments {
 /// `tameike cache warm`
 #[derive(Debug, Args)]
 pub struct WarmArguments {
-    /// Which job.
+    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
-    /// Files, and directories with all that is below them: in the shared directory, or in the cache view
+    /// Files, and directories with everything below them, of the shared directory or the cache view
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 }
@@ -229,25 +228,25 @@ pub struct WarmArguments {
 /// `tameike cache stat`
 #[derive(Debug, Args)]
 pub struct StatArguments {
-    /// Which job, and how to print.
+    /// The job, and the output format.
     #[command(flatten)]
     pub status: StatusArguments,
-    /// Show who holds these files: in the cache view, the shared directory, or the shared view
+    /// Show which nodes cache these files of the cache view, the shared directory or the shared view
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Show who holds the N files that were asked for most often of nodes that hold them, 256 at most [default: 20]
+    /// Show which nodes cache the N files with most peer reads, at most 256 [default: 20]
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with = "paths",
           value_parser = clap::value_parser!(u32).range(1..=FILES_MAX as i64))]
     pub files: Option<u32>,
 }
 
-/// What to do with what the nodes hold of the shared directory.
+/// The subcommands of `tameike cache`.
 #[derive(Debug, Subcommand)]
 pub enum CacheAction {
-    /// Load files of the shared directory into the job before anybody reads them, each once
+    /// Load files of the shared directory into the job before programs read them, each byte once
     #[command(after_long_help = job::WARM_LONG_HELP)]
     Warm(WarmArguments),
-    /// Show, for each node, where its programs have read from; or who holds which files
+    /// Show for each node where its programs have read from, or which nodes cache which files
     #[command(after_long_help = job::CACHE_LONG_HELP)]
     Stat(StatArguments),
 }
@@ -255,11 +254,11 @@ pub enum CacheAction {
 /// `tameike drain` and `tameike down`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code: 0 when every file is on the shared file system, 75 when not, 71 when the \
-    job cannot be reached or the receipt cannot be written."
+    after_help = "Exit code: 0 if every file is on the shared file system, 75 if not, 71 if the job cannot be reached \
+    or the receipt cannot be written."
 )]
 pub struct DrainArguments {
-    /// Which job.
+    /// The job.
     #[command(flatten)]
     pub job: JobChoice,
     /// Read every file back from the shared file system and compare
@@ -273,7 +272,7 @@ pub struct DrainArguments {
 /// `tameike recover`
 #[derive(Clone, Debug, Args)]
 pub struct RecoverArguments {
-    /// The job [default: every job of yours that was cut off]
+    /// The job [default: all interrupted jobs of this user]
     #[arg(long, value_name = "NAME", value_parser = job::parse_job,
           add = ArgValueCandidates::new(candidates::job_names))]
     pub job: Option<JobId>,
@@ -283,27 +282,25 @@ pub struct RecoverArguments {
     /// Also write the receipt to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub receipt: Option<PathBuf>,
-    /// Give up what cannot be drained now: remove the job's journals on this host, whatever is in them
+    /// Remove the job's journals on this host, with all data that cannot be drained now
     #[arg(long)]
     pub discard: bool,
-    /// Write what the journals hold of files that are gone from the shared directory below DIR, which every node must see, and forget it
+    /// Write journaled data of files that are missing in the shared directory below DIR, which all nodes must see, then drop it
     #[arg(long, value_name = "DIR", conflicts_with = "discard")]
     pub to: Option<PathBuf>,
-    /// Look in DIR, too, for journals of jobs that had --device DIR and another TMPDIR than now, or whose directory is gone
+    /// Also search DIR for journals of jobs that had --device DIR and another TMPDIR, or whose directory is missing
     #[arg(long, value_name = "DIR")]
     pub device: Vec<PathBuf>,
 }
 
 /// `tameike doctor`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit code: 0 when `tameike run` can work here, 71 when something that it needs is missing."
-)]
+#[command(after_help = "Exit code: 0 if `tameike run` works here, 71 if a prerequisite is missing.")]
 pub struct DoctorArguments {
     /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
-    /// Look in DIR, too, for what jobs have left that had --device DIR and another TMPDIR than now
+    /// Also search DIR for leftovers of jobs that had --device DIR and another TMPDIR
     #[arg(long, value_name = "DIR")]
     pub device: Vec<PathBuf>,
 }
@@ -313,7 +310,7 @@ pub struct DoctorArguments {
 pub struct CheckArguments {
     /// The node's device directory: tameike-UID-JOB-NODE below --device, or below /dev/shm
     pub dir: PathBuf,
-    /// Put right what can be put right, and move what is lost into DIR/lost+found; without this, nothing is changed
+    /// Repair what can be repaired, and move what is lost into DIR/lost+found; without this, nothing is changed
     #[arg(long)]
     pub repair: bool,
     /// Print JSON, for programs
@@ -321,12 +318,12 @@ pub struct CheckArguments {
     pub json: bool,
 }
 
-/// Whether files are packed.
+/// Values of `tameike layout set --aggregate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AggregateWord {
-    /// They are.
+    /// Pack new files.
     On,
-    /// They are not.
+    /// Do not pack new files.
     Off,
 }
 
@@ -338,35 +335,34 @@ pub enum LayoutAction {
         /// A path in the shared view.
         path: PathBuf,
     },
-    /// Choose the layout of a directory, for the files and directories born in it from now on
+    /// Set the layout of a directory, for files and directories that are created in it later
     #[command(
         allow_missing_positional = true,
-        long_about = "Choose the layout of a directory of the shared view, for the files and directories \
-        born in it from now on.\n\n  \
-        striped     units of 1 MiB in turn over all nodes that have a device\n  \
+        long_about = "Set the layout of a directory of the shared view, for files and directories that are created in \
+        it later.\n\n  \
+        striped     units of 1 MiB round-robin over all nodes that have a device\n  \
         striped:N   the same over N of them\n  \
-        local       all of a file on the node that creates it\n  \
-        node:K      all of a file on node K\n\n\
-        Programs can do the same with the extended attribute `user.tameike.layout`.\n\n\
-        With --aggregate, of a directory of the cache view: whether files that are made in it and below from now on \
-        are packed in a container (on) or not (off), as long as the job runs. The job must have been started with \
-        --aggregate=on or --aggregate=auto, or have found a container. Programs do the same with \
-        `user.tameike.aggregate`."
+        local       the whole file on the node that creates it\n  \
+        node:K      the whole file on node K\n\n\
+        Programs can set the extended attribute `user.tameike.layout` instead.\n\n\
+        With --aggregate, for a directory of the cache view: pack files that are created in it and below it later in a \
+        container (on) or not (off), until the job ends. This requires a job with --aggregate=on or --aggregate=auto, or \
+        one that has found a container. Programs can set `user.tameike.aggregate` instead."
     )]
     Set {
         /// `striped`, `striped:N`, `local` or `node:K`
         #[arg(required_unless_present = "aggregate", conflicts_with = "aggregate")]
         layout: Option<Layout>,
-        /// Whether files are packed that are made in a directory of the cache view [without a word: on]
+        /// Pack files that are created in a directory of the cache view [without a value: on]
         #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
         aggregate: Option<AggregateWord>,
-        /// A directory in the shared view; with --aggregate, in the cache view.
+        /// A directory of the shared view; with --aggregate, of the cache view.
         #[arg(required = true)]
         path: PathBuf,
     },
 }
 
-/// Where the files of a command in a node lie.
+/// Locates the files that the driver or `exec` left for a command on a node.
 #[derive(Debug, Args)]
 pub struct CommandPlace {
     /// The job's directory on this host.
@@ -375,7 +371,7 @@ pub struct CommandPlace {
     /// The node.
     #[arg(long)]
     pub node: u32,
-    /// A name for the command, by which the agent can signal it.
+    /// The name by which the agent can signal the command.
     #[arg(long)]
     pub name: String,
 }
@@ -383,16 +379,16 @@ pub struct CommandPlace {
 /// `tameike enter`
 #[derive(Debug, Args)]
 pub struct EnterArguments {
-    /// The command's place.
+    /// The files of the command.
     #[command(flatten)]
     pub place: CommandPlace,
     /// The directory to run in.
     #[arg(long)]
     pub cwd: Option<PathBuf>,
-    /// Whether variables were kept for it.
+    /// True if `keep-variables` stored variables for it.
     #[arg(long)]
     pub variables: bool,
-    /// Whether the program is preloaded.
+    /// True to preload the library.
     #[arg(long)]
     pub preload: bool,
     /// The command.

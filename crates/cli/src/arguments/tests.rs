@@ -1,16 +1,16 @@
-//! The definition holds together, and commands are read as people write them.
+//! The definition is consistent, and command lines are parsed as documented.
 
 use super::*;
 use clap::CommandFactory;
 use tameike_agent::control::FabricChoice;
 
 #[test]
-fn the_definition_holds_together() {
+fn the_definition_is_consistent() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn a_run_is_read() {
+fn a_run_is_parsed() {
     let line = "tameike run --local 4 --fabric tcp --cores 0,2-3 --shared out --capacity shared=1G -- sh -c true --not-ours";
     let cli = Cli::try_parse_from(line.split(' ')).expect("a good line");
     let Action::Run(run) = cli.command else { panic!("not a run") };
@@ -69,7 +69,7 @@ fn every_option_and_command_has_help() {
 }
 
 #[test]
-fn every_option_is_in_the_page_of_configuration() {
+fn every_option_is_on_the_configuration_page() {
     let page = include_str!("../../../../docs/configuration.md");
     let command = Cli::command();
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {

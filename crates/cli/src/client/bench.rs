@@ -1,4 +1,4 @@
-//! `tameike bench net`: has agents of a job measure with each other, one figure after the other.
+//! `tameike bench net`: requests network measurements from agents of a job, one at a time.
 
 use super::connection::Connection;
 use crate::arguments::NetArguments;
@@ -15,13 +15,13 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::measure::{Order, Quantity};
 use tameike_core::{Errno, Fault, NodeId, Result};
 
-/// Fabrics that are measured when nobody says which, and no job runs.
+/// Default fabrics when no job runs.
 const FABRICS: [&str; 2] = ["auto", "tcp"];
-/// Memory and space of each node of a job that is started for this alone.
+/// Memory and capacity of each node of a job that is started for measurements.
 const MEMORY: &str = "256MiB";
 const CAPACITY: &str = "64MiB";
 
-/// Measures, and prints the measurements. Returns the exit code.
+/// Measures, and prints the outcomes. Returns the exit code.
 pub fn bench_net(arguments: &NetArguments) -> u8 {
     match measure(arguments).and_then(|network| deliver(&network, arguments)) {
         Ok(()) => 0,
@@ -63,7 +63,7 @@ fn sizes(arguments: &NetArguments) -> Vec<u32> {
     sizes
 }
 
-/// Runs this program again as the command of a job of two nodes: the job ends with it, however it ends.
+/// Runs this program as the command of a job of two nodes, so that the job ends with it in every case.
 fn measure_new_job(arguments: &NetArguments, fabric: &str) -> Result<Network> {
     let doing = format!("measuring a job of two nodes with the fabric {fabric}");
     let failed = |error| Fault::from_os(&doing, &error);
@@ -75,11 +75,11 @@ fn measure_new_job(arguments: &NetArguments, fabric: &str) -> Result<Network> {
     command.args(["--repetitions", &arguments.repetitions.to_string()]);
     command.args(["--time", &arguments.time.to_string(), "--window", &arguments.window.to_string()]);
     command.args(["--sizes", &sizes.join(",")]);
-    // The new job's settings are these alone.
+    // The new job must not inherit settings.
     command.env_remove("TAMEIKE_CONFIG").env_remove("TAMEIKE_JOB").stdout(Stdio::piped());
     let output = command.spawn().and_then(std::process::Child::wait_with_output).map_err(failed)?;
     if !output.status.success() {
-        return Err(Fault::io(format!("{doing}: it ended with {}; see the messages above", output.status)));
+        return Err(Fault::io(format!("{doing}: it exited with {}; see the messages above", output.status)));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| failed(error.into()))
 }
@@ -90,8 +90,9 @@ fn measure_job(arguments: &NetArguments) -> Result<Network> {
     let count = record.plan.nodes.len();
     let host = |node: u32| {
         let spec = record.plan.nodes.get(node as usize);
-        let none =
-            || Fault::new(Errno::EINVAL, format!("the job has no node {node}: it has {count}, from 0 on"));
+        let none = || {
+            Fault::new(Errno::EINVAL, format!("the job has no node {node}: it has nodes 0 to {}", count - 1))
+        };
         spec.map(|spec| spec.host.clone()).ok_or_else(none)
     };
     let mut series = Series {
@@ -125,7 +126,7 @@ fn measure_job(arguments: &NetArguments) -> Result<Network> {
     Ok(Network { series: vec![series] })
 }
 
-/// The fabric's name, as `--fabric` takes it.
+/// Returns the value of `--fabric`.
 fn fabric_of(record: &JobRecord) -> Result<String> {
     let fabric = &record.plan.fabric;
     let value = serde_json::to_value(fabric).map_err(|error| Fault::io(error.to_string()))?;

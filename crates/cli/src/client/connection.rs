@@ -1,4 +1,4 @@
-//! A connection to a job's driver.
+//! Connections to a job's driver.
 
 use crate::driver::protocol::{ClientRequest, DriverReply};
 use crate::place::base::control_socket;
@@ -10,23 +10,23 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process;
 use tameike_io::os::socket::{peer_user, send_with_files};
 
-/// A connection to a job's driver, on which one request was sent.
+/// A connection on which one request has been sent.
 pub struct Connection {
     socket: UnixStream,
     reader: BufReader<UnixStream>,
 }
 
 impl Connection {
-    /// Connects to the job with this directory and asks, with open files beside the request.
+    /// Connects to the driver of the job in `job_dir`, and sends a request with open files.
     ///
     /// # Errors
-    /// The driver cannot be reached.
+    /// The driver is unreachable, or another user listens on its socket.
     pub fn ask(job_dir: &Path, request: &ClientRequest, files: &[BorrowedFd<'_>]) -> Result<Self> {
         let path = control_socket(job_dir);
         let job = job_dir.file_name().unwrap_or_default().display();
         let failed = |error| {
             let doing = format!(
-                "reaching the driver of job {job} at {} (has the job ended, or its driver been killed?)",
+                "reaching the driver of job {job} at {} (the job may have ended, or its driver been killed)",
                 path.display()
             );
             Fault::from_os(doing, &error)
@@ -34,27 +34,29 @@ impl Connection {
         let socket = UnixStream::connect(&path).map_err(failed)?;
         let user = peer_user(&socket)?;
         if user != process::user() {
-            let message =
-                format!("{} is not the driver of job {job}: user {user} answers there", path.display());
+            let message = format!(
+                "{} is not the socket of the driver of job {job}: it belongs to a process of user {user}",
+                path.display()
+            );
             return Err(Fault::new(Errno::EPERM, message));
         }
         let reader = BufReader::new(socket.try_clone().map_err(failed)?);
         let connection = Self { socket, reader };
-        connection.tell(request, files)?;
+        connection.send(request, files)?;
         Ok(connection)
     }
 
     /// Sends another request.
     ///
     /// # Errors
-    /// The driver is gone.
-    pub fn tell(&self, request: &ClientRequest, files: &[BorrowedFd<'_>]) -> Result<()> {
+    /// The driver has closed the connection.
+    pub fn send(&self, request: &ClientRequest, files: &[BorrowedFd<'_>]) -> Result<()> {
         let mut line = serde_json::to_vec(request).map_err(|error| Fault::io(error.to_string()))?;
         line.push(b'\n');
         send_with_files(&self.socket, &line, files)
     }
 
-    /// A second handle to send by.
+    /// Returns a second handle for sending.
     ///
     /// # Errors
     /// No file descriptor is free.
@@ -65,13 +67,13 @@ impl Connection {
         Ok(Self { socket, reader })
     }
 
-    /// The next answer; `None` when the driver has closed the connection.
+    /// Returns the next reply; `None` if the driver has closed the connection.
     ///
     /// # Errors
-    /// What the driver answered, when the request failed.
+    /// The driver's fault if the request failed.
     pub fn next(&mut self) -> Result<Option<DriverReply>> {
         let mut line = String::new();
-        let failed = |error| Fault::from_os("hearing the job's driver", &error);
+        let failed = |error| Fault::from_os("reading from the job's driver", &error);
         if self.reader.read_line(&mut line).map_err(failed)? == 0 {
             return Ok(None);
         }
@@ -81,12 +83,12 @@ impl Connection {
         }
     }
 
-    /// The next answer, which must come.
+    /// Returns the next reply.
     ///
     /// # Errors
-    /// The driver died, or what it answered.
+    /// `EHOSTDOWN` if the driver has closed the connection, or the driver's fault.
     pub fn must_next(&mut self) -> Result<DriverReply> {
-        let died = || Fault::new(Errno::EHOSTDOWN, "the job's driver ended before it answered");
-        self.next()?.ok_or_else(died)
+        let closed = || Fault::new(Errno::EHOSTDOWN, "the job's driver exited before it replied");
+        self.next()?.ok_or_else(closed)
     }
 }

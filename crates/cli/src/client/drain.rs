@@ -30,8 +30,8 @@ fn deliver(arguments: &DrainArguments, outcome: Result<Receipt>) -> u8 {
     }
 }
 
-/// Asks, shows progress, and returns when the driver closes the connection: after `down`, when the job is
-/// gone.
+/// Sends the request, shows progress, and returns when the driver closes the connection: after `down`, when the job has been
+/// removed.
 fn ask(arguments: &DrainArguments, request: &ClientRequest) -> Result<Receipt> {
     report::receipt::check_place(arguments.receipt.as_deref())?;
     let (job_dir, _) = JobRecord::find(arguments.job.job.as_ref())?;

@@ -1,8 +1,8 @@
-//! `tameike exec`: a command on one node, or on all at once.
+//! `tameike exec`: runs a command on one node, or on all at once.
 //!
-//! Outside the job's namespaces the command is started from here. Inside, where a process may neither enter
-//! another node's namespaces nor reach the user's ssh configuration, the job's driver starts it, with the
-//! open files of this process as its input and output.
+//! Outside the job's namespaces, this process starts the command. Inside, a process can neither enter another node's
+//! namespaces nor reach the user's ssh configuration: the job's driver starts the command, with the open files of this process
+//! as its input and output.
 
 mod labels;
 mod task;
@@ -33,12 +33,12 @@ pub fn exec(arguments: &ExecArguments) -> u8 {
     }
 }
 
-/// The directory and record of the job: inside a job the one we are in, whatever TMPDIR says now.
+/// Returns the directory and record of the job; inside a job, of this job regardless of TMPDIR.
 fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
     if let (Some(dir), Some(job)) = (std::env::var_os(JOB_DIR_VARIABLE), &arguments.job.job) {
         let dir = PathBuf::from(dir);
         if dir.file_name() == Some(job.as_str().as_ref()) {
-            // Who could write there would choose what runs here.
+            // Another user who could write there would choose the command.
             owned::is_own_dir(&dir)?;
             let gone = || Fault::new(Errno::ENOENT, format!("job {job} has no record in {}", dir.display()));
             return Ok((dir.clone(), JobRecord::read_anywhere(&dir)?.ok_or_else(gone)?));
@@ -50,7 +50,7 @@ fn find_job(arguments: &ExecArguments) -> Result<(PathBuf, JobRecord)> {
 fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
     let (job_dir, record) = find_job(arguments)?;
     let outside = record.driver_namespace == user_namespace();
-    // On a host without the driver, ssh from here is the only way.
+    // A host without the driver has no socket: start over ssh.
     let way = if outside || !control_socket(&job_dir).exists() { Way::Directly } else { Way::ByDriver };
     let cwd = match &arguments.cwd {
         Some(dir) => dir.clone(),
@@ -65,7 +65,7 @@ fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
         return Ok(vec![Task::start(way, &record, &job_dir, &launch(arguments.node), Stdio::Own)?]);
     }
     let place = Arc::new((record, job_dir));
-    // At the same time: to start one may take a way to another host and back.
+    // In parallel, because a start may take a round trip to another host.
     let starting: Vec<_> = (0..place.0.plan.nodes.len() as u32)
         .map(|node| {
             let (place, launch) = (place.clone(), launch(node));
@@ -76,7 +76,7 @@ fn start(arguments: &ExecArguments) -> Result<Vec<Task>> {
     starting.into_iter().map(|starting| starting.join().unwrap_or_else(panicked)).collect()
 }
 
-/// Waits for all tasks, passes signals on to them, and returns the largest exit code.
+/// Waits for all tasks, forwards signals to them, and returns the largest exit code.
 fn wait(tasks: Vec<Task>) -> Result<u8> {
     let signals: Arc<Vec<_>> = Arc::new(tasks.iter().map(Task::signaller).collect());
     signal::watch_ending(move |arrived| {
@@ -88,7 +88,6 @@ fn wait(tasks: Vec<Task>) -> Result<u8> {
     let count = tasks.len();
     for task in tasks {
         let ended = ended.clone();
-        // The receiver below waits for every one of them.
         start_thread("task", move || drop(ended.send(task.wait())))?;
     }
     drop(ended);

@@ -1,4 +1,4 @@
-//! The commands beside a job: they ask its driver over the job's socket.
+//! Commands that send requests to the driver of a running job over its socket.
 
 mod bench;
 mod connection;

@@ -1,4 +1,4 @@
-//! `tameike mount`: the views of a running job, and how to reach them.
+//! `tameike mount`: prints the paths of the views of a running job.
 
 use crate::arguments::JobChoice;
 use crate::exit;
@@ -25,7 +25,7 @@ pub fn mount(choice: &JobChoice) -> u8 {
 
 fn rows(choice: &JobChoice) -> Result<Vec<[String; 5]>> {
     let (_, record) = JobRecord::find(choice.job.as_ref())?;
-    let head = ["node", "host", "view", "for programs of the job", "for others of yours on the host"];
+    let head = ["node", "host", "view", "for programs of the job", "for your other programs on the host"];
     let mut rows = vec![head.map(str::to_owned)];
     for node in &record.nodes {
         let host = &record.plan.nodes[node.node.0 as usize].host;
@@ -38,7 +38,7 @@ fn rows(choice: &JobChoice) -> Result<Vec<[String; 5]>> {
     Ok(rows)
 }
 
-/// The path by which programs outside the node's namespaces reach a mount.
+/// Returns the path of a mount for programs outside the node's namespaces.
 fn outside(node: &NodeRecord, path: &std::path::Path) -> PathBuf {
     match node.isolation {
         Isolation::None => path.to_owned(),

@@ -17,37 +17,32 @@ use tameike_agent::control::AgentControl;
 use tameike_agent::files::{FileAsked, FilesAsked};
 use tameike_core::{Errno, Fault, JobId, Result, View};
 
-/// What is known of one job.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Known {
-    /// It runs.
     Running(JobStatus),
-    /// It was cut off; `recover` finishes it.
+    /// The job was interrupted; `recover` finishes it.
     CutOff {
-        /// The job.
         job: JobId,
-        /// What it has left, and what to do, in the words of `recover`.
+        /// Its leftovers and the command that recovers it, as `recover` prints them.
         state: String,
     },
-    /// Its driver does not answer.
+    /// Its driver does not reply.
     Failed {
-        /// The job.
         job: JobId,
-        /// Why.
         fault: String,
     },
 }
 
-/// Prints a running job.
+/// Prints the table of a running job.
 type Table = fn(&JobStatus, &mut dyn Write) -> std::io::Result<()>;
 
-/// Shows one job or all. Returns the exit code.
+/// Shows one job or all jobs. Returns the exit code.
 pub fn status<A: AgentControl>(arguments: &StatusArguments) -> u8 {
     show::<A>(arguments, report::status::write)
 }
 
-/// Shows where one job or all read from, or who holds files of one. Returns the exit code.
+/// Shows the sources of reads of one job or all, or the nodes that cache files of one. Returns the exit code.
 pub fn cache_stat<A: AgentControl>(arguments: &StatArguments) -> u8 {
     if arguments.files.is_none() && arguments.paths.is_empty() {
         return show::<A>(&arguments.status, report::cache::write);
@@ -67,7 +62,7 @@ pub fn cache_stat<A: AgentControl>(arguments: &StatArguments) -> u8 {
     }
 }
 
-/// Whether all files were found.
+/// Returns true if all files were found.
 fn show_files(arguments: &StatArguments) -> Result<bool> {
     let (job_dir, record) = JobRecord::find(arguments.status.job.job.as_ref())?;
     let asked = match arguments.files {
@@ -94,21 +89,21 @@ fn show_files(arguments: &StatArguments) -> Result<bool> {
     } else {
         report::files::write(&lines, &mut out)
     };
-    written.map_err(|error| Fault::from_os("printing who holds files", &error))?;
+    written.map_err(|error| Fault::from_os("printing the nodes that cache files", &error))?;
     Ok(lines.iter().all(|line| line.fault.is_none()))
 }
 
-/// A file of the shared directory by its path there, one of the shared view by its number.
+/// Identifies a file of the shared directory by its relative path, a file of the shared view by its inode number.
 fn file_at(path: &Path, record: &JobRecord) -> Result<FileAsked> {
     let absolute = std::path::absolute(path)
         .map_err(|error| Fault::from_os(format_args!("finding {}", path.display()), &error))?;
     let mounts = record.nodes.iter().flat_map(|node| &node.mounts);
     let mut shared = mounts.filter(|(view, _)| *view == View::JobShared).map(|(_, mount)| mount);
     if shared.any(|mount| absolute.starts_with(mount)) {
-        let looked = std::fs::symlink_metadata(path);
-        return looked
+        let status = std::fs::symlink_metadata(path);
+        return status
             .map(|found| FileAsked::Inode(found.ino()))
-            .map_err(|error| Fault::from_os(format_args!("looking at {}", path.display()), &error));
+            .map_err(|error| Fault::from_os(format_args!("stat of {}", path.display()), &error));
     }
     let below = super::warm::in_shared(path, record)?;
     Ok(FileAsked::Shared(below.into_os_string().into_vec()))
@@ -130,38 +125,38 @@ fn show<A: AgentControl>(arguments: &StatusArguments, table: Table) -> u8 {
 
 fn gather<A: AgentControl>(arguments: &StatusArguments) -> Result<Vec<Known>> {
     let today = Base::open(&base::path())?;
-    let roots = stores::roots(&today, &stores::said(&arguments.device)?)?;
+    let roots = stores::roots(&today, &stores::search_dirs(&arguments.device)?)?;
     let found = stores::find(&roots);
     let wanted = |job: &JobId| arguments.job.job.as_ref().is_none_or(|wanted| wanted == job);
     let mut known = Vec::new();
     for base in stores::bases(&today, &found) {
         let jobs = base.jobs()?.into_iter().filter(wanted);
         for dir in jobs.map(|job| base.job_path(&job)) {
-            // On a host without the driver, its nodes have the record.
+            // On a host without the driver, the nodes' directories have the record.
             let record = if arguments.job.job.is_some() {
                 JobRecord::read_anywhere(&dir)?
             } else {
                 JobRecord::read(&dir)?
             };
-            known.extend(record.map(|record| look::<A>(&dir, &record)));
+            known.extend(record.map(|record| state_of::<A>(&dir, &record)));
         }
     }
-    let orphans = orphans::look_into::<A>(&roots).into_iter();
+    let orphans = orphans::examine::<A>(&roots).into_iter();
     for orphan in orphans.filter(|orphan| wanted(&orphan.job)) {
         known.extend(orphan.describe().map(|state| Known::CutOff { state, job: orphan.job }));
     }
     match &arguments.job.job {
         Some(job) if known.is_empty() => {
-            Err(Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host")))
+            Err(Fault::new(Errno::ENOENT, format!("this user has no job {job} on this host")))
         }
         _ => Ok(known),
     }
 }
 
-fn look<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
+fn state_of<A: AgentControl>(dir: &Path, record: &JobRecord) -> Known {
     let job = record.plan.job.clone();
     if !record.driver_is_alive() {
-        return Known::CutOff { state: janitor::look_into::<A>(&job, dir).describe(), job };
+        return Known::CutOff { state: janitor::examine::<A>(&job, dir).describe(), job };
     }
     match ask(dir) {
         Ok(status) => Known::Running(status),
@@ -184,7 +179,7 @@ fn write_json(jobs: &[Known]) -> std::io::Result<()> {
 fn write_text(jobs: &[Known], table: Table) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if jobs.is_empty() {
-        writeln!(out, "no job of yours on this host; `tameike run` or `tameike up` starts one")?;
+        writeln!(out, "this user has no job on this host; `tameike run` or `tameike up` starts one")?;
     }
     for job in jobs {
         match job {

@@ -1,4 +1,4 @@
-//! `tameike up`: starts a supervisor that outlives the terminal, and waits until its job is ready.
+//! `tameike up`: starts a supervisor that is detached from the terminal, and waits until its job is ready.
 
 use super::mount::mount;
 use crate::arguments::{JobChoice, JobOptions};
@@ -30,7 +30,7 @@ fn start(options: &JobOptions) -> Result<JobId> {
     let plan = JobPlan::new(options, false)?;
     let failed = |error| Fault::from_os("starting the job's supervisor", &error);
     let mut command = Command::new("/proc/self/exe");
-    // The directory is not held busy by a job that nobody sees.
+    // A background job must not keep the current directory busy.
     command.arg0("tameike").arg("supervise").current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = detach(&mut command).spawn().map_err(failed)?;
     let mut line = serde_json::to_vec(&plan).map_err(|error| failed(error.into()))?;
@@ -42,9 +42,9 @@ fn start(options: &JobOptions) -> Result<JobId> {
     if let Some(output) = child.stdout.take() {
         BufReader::new(output).read_line(&mut answer).map_err(failed)?;
     }
-    let said = serde_json::from_str(&answer)
-        .map_err(|_| Fault::io("the job's supervisor ended without a word; see the messages above"))?;
-    match said {
+    let state = serde_json::from_str(&answer)
+        .map_err(|_| Fault::io("the job's supervisor exited without a reply; see the messages above"))?;
+    match state {
         Supervised::Ready(job) => Ok(job),
         Supervised::Failed(fault) => Err(fault),
     }

@@ -1,4 +1,4 @@
-//! `tameike cache warm`.
+//! `tameike cache warm`: loads files into the job.
 
 use super::connection::Connection;
 use crate::arguments::WarmArguments;
@@ -15,12 +15,12 @@ use tameike_core::wire::admin::Warmed;
 use tameike_core::{Errno, Fault, Result, View};
 use tameike_io::os::process::monotonic;
 
-/// Loads files into a job and says how many. Returns the exit code.
+/// Loads files into a job and reports how many. Returns the exit code.
 pub fn cache_warm(arguments: &WarmArguments) -> u8 {
     let began = monotonic();
     match warm(arguments) {
         Ok(warmed) => {
-            tell(&warmed, monotonic() - began);
+            report_loaded(&warmed, monotonic() - began);
             let is_whole = warmed.failed == 0 && warmed.left_out_files == 0;
             if is_whole { 0 } else { exit::FAILED }
         }
@@ -31,14 +31,14 @@ pub fn cache_warm(arguments: &WarmArguments) -> u8 {
     }
 }
 
-fn tell(warmed: &Warmed, took: Duration) {
+fn report_loaded(warmed: &Warmed, took: Duration) {
     let files = plural(warmed.files as usize, "file");
     let seconds = took.as_secs_f64();
     report::say(format_args!("{} {files} loaded, {} in {seconds:.1} s", warmed.files, show(warmed.bytes)));
     warmed.faults.iter().for_each(|fault| report::say(format_args!("{fault}")));
-    let untold = warmed.failed - (warmed.faults.len() as u64).min(warmed.failed);
-    if untold > 0 {
-        report::say(format_args!("and {untold} more that could not be read"));
+    let more = warmed.failed - (warmed.faults.len() as u64).min(warmed.failed);
+    if more > 0 {
+        report::say(format_args!("and {more} more that could not be read"));
     }
     if warmed.left_out_files > 0 {
         let files = plural(warmed.left_out_files as usize, "file");
@@ -67,15 +67,15 @@ fn warm(arguments: &WarmArguments) -> Result<Warmed> {
     Ok(warmed)
 }
 
-/// Where a path is in the job's shared directory.
+/// Returns a path relative to the job's shared directory.
 pub(super) fn in_shared(path: &Path, record: &JobRecord) -> Result<PathBuf> {
     let job = &record.plan.job;
-    let none = || Fault::new(Errno::EINVAL, format!("job {job} has no shared directory to load files of"));
+    let none = || Fault::new(Errno::EINVAL, format!("job {job} has no shared directory"));
     let shared = record.plan.shared_dir.as_ref().ok_or_else(none)?;
     let views = record.nodes.iter().flat_map(|node| &node.mounts).filter(|(view, _)| *view == View::Cache);
     let absolute = std::path::absolute(path)
         .map_err(|error| Fault::from_os(format_args!("finding {}", path.display()), &error))?;
-    // Its links followed, where it can be seen from here.
+    // Prefer the path with links resolved, if it is visible here.
     let seen = [path.canonicalize().ok(), Some(absolute)];
     let roots: Vec<_> = views
         .map(|(_, mount)| mount.clone())

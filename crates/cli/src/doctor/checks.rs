@@ -1,4 +1,4 @@
-//! The checks. Each looks at one thing by trying it where that is harmless.
+//! The checks. Each tests one feature by using it, if that is harmless.
 
 use super::Check;
 use crate::node::probe::{self, Probe};
@@ -18,19 +18,19 @@ use tameike_fabric::ofi;
 use tameike_io::disk::uring;
 use tameike_io::os::mount::{FUSE_DEVICE, FUSE_HELPER, find_program};
 
-/// Number of huge pages that are set aside, and not in use.
+/// Number of reserved huge pages that are free.
 const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-/// Whether shared memory is of huge pages.
+/// Setting of huge pages for shared memory.
 const SHMEM_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-/// Locked memory with which frames of the default size can be registered with devices.
+/// Limit of locked memory in bytes that suffices to register frames of the default size with network devices.
 const MEMLOCK_MIN: u64 = 512 << 20;
-/// Memory in `/dev/shm` below which a RAM device is of little use.
+/// Free bytes in `/dev/shm` below which a RAM device is hardly useful.
 const RAM_MIN: u64 = 1 << 30;
-/// Open files that agents need at the least.
+/// Least number of open files of agents.
 const FILES_MIN: u64 = 4096;
 
-/// All checks, the most important first.
-pub fn all(said: &[PathBuf]) -> Vec<Check> {
+/// Runs all checks, the most important first.
+pub fn all(devices: &[PathBuf]) -> Vec<Check> {
     let probe = probe::in_child()
         .unwrap_or_else(|fault| Probe { isolation: Err(fault.to_string()), mount: Err(fault.to_string()) });
     let mut checks = vec![fuse_device(), namespaces(&probe), mounts(&probe), fuse_helper(&probe)];
@@ -42,11 +42,11 @@ pub fn all(said: &[PathBuf]) -> Vec<Check> {
         locked_memory(),
         huge_pages(),
     ]);
-    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers(said)]);
+    checks.extend([io_uring(), fuse_rings(), libfabric(), ssh(), leftovers(devices)]);
     checks
 }
 
-/// Opens the device as a mount would; `fusermount3` does so with the user's rights too.
+/// Opens the device like a mount; `fusermount3` also opens it as the user.
 fn open_device() -> std::io::Result<File> {
     File::options().read(true).write(true).open(FUSE_DEVICE)
 }
@@ -54,12 +54,12 @@ fn open_device() -> std::io::Result<File> {
 fn fuse_device() -> Check {
     let name = "FUSE device";
     if !Path::new(FUSE_DEVICE).exists() {
-        return Check::missing(name, format!("{FUSE_DEVICE} is not there"), "as root: modprobe fuse");
+        return Check::missing(name, format!("{FUSE_DEVICE} does not exist"), "as root: modprobe fuse");
     }
     match open_device() {
         Ok(_) => Check::ok(name, format!("{FUSE_DEVICE} opens")),
         Err(error) => {
-            let mend = format!("as root: chmod 666 {FUSE_DEVICE} (udev does it at boot, where it runs)");
+            let mend = format!("as root: chmod 666 {FUSE_DEVICE} (udev does so at boot if it runs)");
             Check::missing(name, format!("{FUSE_DEVICE}: {error}"), mend)
         }
     }
@@ -73,14 +73,14 @@ fn namespaces(probe: &Probe) -> Check {
         Ok(Isolation::None) => Check::ok(name, "not needed"),
         Err(why) => Check::slow(
             name,
-            format!("refused ({why}): views are seen by the whole host, at different paths on each node"),
+            format!("refused ({why}): the whole host sees the views, at different paths for each node"),
             "as root: sysctl -w user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
              kernel.apparmor_restrict_unprivileged_userns=0 (those that exist)",
         ),
     }
 }
 
-/// Whether `fusermount3` is there and may mount.
+/// Returns true if `fusermount3` exists and may mount.
 fn helper_works() -> bool {
     let set_user_id = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & libc::S_ISUID != 0);
     find_program(FUSE_HELPER).is_some_and(|path| set_user_id(&path))
@@ -90,12 +90,12 @@ fn mounts(probe: &Probe) -> Check {
     let name = "mounts";
     match probe.clone().usable() {
         Ok(_) => Check::ok(name, "FUSE file systems can be mounted in namespaces"),
-        Err(why) if open_device().is_err() => Check::missing(name, why, "mend the FUSE device above"),
+        Err(why) if open_device().is_err() => Check::missing(name, why, "fix the FUSE device above"),
         Err(why) if helper_works() => {
-            Check::slow(name, format!("through {FUSE_HELPER} only ({why})"), "mend the namespaces above")
+            Check::slow(name, format!("through {FUSE_HELPER} only ({why})"), "fix the namespaces above")
         }
         Err(why) => {
-            let mend = format!("mend the namespaces above, or as root: apt install fuse3 ({FUSE_HELPER})");
+            let mend = format!("fix the namespaces above, or as root: apt install fuse3 ({FUSE_HELPER})");
             Check::missing(name, why, mend)
         }
     }
@@ -121,7 +121,7 @@ fn base_directory() -> Check {
         Err(fault) if fault.kind() == FaultKind::Full => {
             Check::missing(name, fault.to_string(), "free space there, or set TMPDIR to another directory")
         }
-        Err(fault) => Check::missing(name, fault.to_string(), "set TMPDIR to a directory of your own"),
+        Err(fault) => Check::missing(name, fault.to_string(), "set TMPDIR to a directory that you own"),
     }
 }
 
@@ -177,18 +177,15 @@ fn huge_pages() -> Check {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let reserved = read(FREE_HUGE_PAGES).trim().parse::<u64>().unwrap_or(0);
     if reserved > 0 {
-        return Check::ok(
-            name,
-            format!("{reserved} of 2 MiB are free, for agents whose frames they are enough for"),
-        );
+        return Check::ok(name, format!("{reserved} of 2 MiB are free, for agents whose frames fit them"));
     }
     let switch = read(SHMEM_HUGE_PAGES);
     if ["[always]", "[within_size]", "[advise]", "[force]"].iter().any(|given| switch.contains(given)) {
-        return Check::ok(name, "shared memory is given them as it is used");
+        return Check::ok(name, "shared memory uses transparent huge pages");
     }
     Check::slow(
         name,
-        "none are reserved, and shared memory is given none",
+        "none are reserved, and shared memory does not use them",
         format!("as root: echo advise > {SHMEM_HUGE_PAGES}"),
     )
 }
@@ -196,11 +193,11 @@ fn huge_pages() -> Check {
 fn io_uring() -> Check {
     let name = "io_uring";
     match uring::available() {
-        Ok(()) => Check::ok(name, "disks are read and written past the page cache"),
+        Ok(()) => Check::ok(name, "disks are accessed without the page cache"),
         Err(why) => Check::slow(
             name,
-            format!("{why}: disks are read and written through the page cache"),
-            "as root: sysctl -w kernel.io_uring_disabled=0; in a container, have it allow io_uring_setup",
+            format!("{why}: disks are accessed through the page cache"),
+            "as root: sysctl -w kernel.io_uring_disabled=0; in a container, allow io_uring_setup",
         ),
     }
 }
@@ -211,22 +208,22 @@ fn fuse_rings() -> Check {
         Ok(text) if text.trim() != "Y" => {
             Check::slow(name, "switched off", format!("as root: echo Y > {path}"))
         }
-        Ok(_) => Check::ok(name, "can be had"),
-        Err(_) => Check::ok(name, "not in this kernel (Linux 6.14 has them)"),
+        Ok(_) => Check::ok(name, "available"),
+        Err(_) => Check::ok(name, "not in this kernel (requires Linux 6.14)"),
     }
 }
 
-/// What the site's libfabric offers agents of different hosts, and why not the rest.
+/// Lists the providers of the installed libfabric that work between hosts, and the reasons why others do not.
 fn libfabric() -> Check {
     let name = "libfabric";
     let offers = match ofi::offers() {
         Ok(offers) => offers,
         Err(why) => {
-            let mend = "as root: apt install libfabric1, or have the site's own found by LD_LIBRARY_PATH";
-            return Check::slow(name, format!("{why}: nodes speak TCP (--fabric auto)"), mend);
+            let mend = "as root: apt install libfabric1, or add the site's library to LD_LIBRARY_PATH";
+            return Check::slow(name, format!("{why}: nodes use TCP (--fabric auto)"), mend);
         }
     };
-    // Those of one state together, in the order of preference.
+    // Group providers by state, in the order of preference.
     let mut states: Vec<(&Result<(), String>, Vec<&str>)> = Vec::new();
     for (provider, state) in &offers.providers {
         match states.iter_mut().find(|(known, _)| *known == state) {
@@ -234,12 +231,12 @@ fn libfabric() -> Check {
             None => states.push((state, vec![provider.name()])),
         }
     }
-    let told = |(state, names): &(&Result<(), String>, Vec<&str>)| match state {
-        Ok(()) => format!("can be had: {}", names.join(", ")),
+    let describe = |(state, names): &(&Result<(), String>, Vec<&str>)| match state {
+        Ok(()) => format!("available: {}", names.join(", ")),
         Err(why) => format!("not {}: {why}", names.join(", ")),
     };
     states.sort_by_key(|(state, _)| state.is_err());
-    let found = format!("{}; {}", offers.version, states.iter().map(told).collect::<Vec<_>>().join("; "));
+    let found = format!("{}; {}", offers.version, states.iter().map(describe).collect::<Vec<_>>().join("; "));
     match offers.providers.iter().find(|(provider, state)| provider.has_device() && state.is_ok()) {
         Some((provider, _)) => Check::ok(name, format!("{found} (use --fabric ofi:{provider})")),
         None => Check::ok(name, found),
@@ -255,31 +252,31 @@ fn ssh() -> Check {
     }
 }
 
-fn leftovers(said: &[PathBuf]) -> Check {
+fn leftovers(devices: &[PathBuf]) -> Check {
     let name = "leftovers";
-    match dead_jobs(said) {
+    match crashed_jobs(devices) {
         Ok(jobs) if jobs.is_empty() => Check::ok(name, "none"),
         Ok(jobs) => {
-            let devices: String = said.iter().map(|dir| format!(" --device {}", dir.display())).collect();
+            let devices: String = devices.iter().map(|dir| format!(" --device {}", dir.display())).collect();
             Check::slow(
                 name,
-                format!("of jobs that were cut off: {}", jobs.into_iter().collect::<Vec<_>>().join(", ")),
-                format!("tameike recover{devices} (finishes their drains, and sweeps what needs none)"),
+                format!("of interrupted jobs: {}", jobs.into_iter().collect::<Vec<_>>().join(", ")),
+                format!("tameike recover{devices} (finishes their drains, and removes the rest)"),
             )
         }
         Err(fault) => Check::slow(name, fault.to_string(), "see the job directory above"),
     }
 }
 
-/// Jobs of which nothing lives, by their directories or, with another TMPDIR than now, by their stores.
-fn dead_jobs(said: &[PathBuf]) -> Result<BTreeSet<String>> {
+/// Returns crashed jobs, found by their directories or, if they had another TMPDIR, by their stores.
+fn crashed_jobs(devices: &[PathBuf]) -> Result<BTreeSet<String>> {
     let today = Base::open(&base::path())?;
-    let found = stores::find(&stores::roots(&today, &stores::said(said)?)?);
-    let mut dead: BTreeSet<_> = stores::alone(&found).into_keys().map(String::from).collect();
+    let found = stores::find(&stores::roots(&today, &stores::search_dirs(devices)?)?);
+    let mut dead: BTreeSet<_> = stores::orphaned(&found).into_keys().map(String::from).collect();
     for base in stores::bases(&today, &found) {
         let lock = base.lock()?;
-        let is_dead = |job: &JobId| matches!(JobDir::take_dead(&base, &lock, job), Ok(Some(_)));
-        dead.extend(base.jobs()?.into_iter().filter(is_dead).map(String::from));
+        let has_crashed = |job: &JobId| matches!(JobDir::lock_ended(&base, &lock, job), Ok(Some(_)));
+        dead.extend(base.jobs()?.into_iter().filter(has_crashed).map(String::from));
     }
     Ok(dead)
 }

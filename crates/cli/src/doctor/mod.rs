@@ -1,4 +1,4 @@
-//! `tameike doctor`: what this machine allows, and the one line that mends the rest.
+//! `tameike doctor`: checks what this machine supports, and prints a command that fixes each problem.
 
 mod checks;
 
@@ -8,28 +8,28 @@ use crate::report;
 use serde::Serialize;
 use std::io::Write;
 
-/// How a check ended.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// As it should be.
+    /// Supported.
     Ok,
-    /// It works, but slower or less conveniently than it could.
+    /// Works, but slowly or less conveniently.
     Slow,
     /// `tameike run` cannot work.
     Missing,
 }
 
-/// One line of the doctor's.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// Its subject.
     pub name: &'static str,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What to do about it; empty when all is well.
+    /// A command or advice that fixes the problem; empty without a problem.
     pub mend: String,
 }
 
@@ -47,19 +47,19 @@ impl Check {
     }
 }
 
-/// Looks at everything, prints it, and returns the exit code.
+/// Runs all checks, prints them, and returns the exit code.
 pub fn doctor(arguments: &DoctorArguments) -> u8 {
     let checks = checks::all(&arguments.device);
     let works = checks.iter().all(|check| check.outcome != Outcome::Missing);
     let written = if arguments.json { write_json(&checks, works) } else { write_text(&checks, works) };
     if let Err(error) = written {
-        report::say(format_args!("printing what was found: {error}"));
+        report::say(format_args!("printing the checks: {error}"));
         return exit::FAILED;
     }
     if works { 0 } else { exit::FAILED }
 }
 
-/// The doctor's findings for programs.
+/// The JSON document.
 #[derive(Serialize)]
 struct Document<'a> {
     works: bool,

@@ -1,19 +1,19 @@
-//! Under which address each node listens, so that all others reach it.
+//! Chooses the address at which each node listens.
 
 use crate::settings::hostfile::HostSpec;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use tameike_core::{Errno, Fault, Result};
 
-/// Any port will do to ask which way a packet would go: none is sent.
+/// Port for route lookups, which send no packet.
 const DISCARD_PORT: u16 = 9;
 
-/// The addresses at which the nodes listen, in order. Nodes that are all on this host use the loopback.
+/// Returns the listen addresses of the nodes, in order. If all nodes are on this host, they use the loopback.
 ///
 /// # Errors
-/// A host has no address that the others could reach.
+/// A host has no address that other nodes can reach.
 pub fn listen_addresses(nodes: &[HostSpec]) -> Result<Vec<IpAddr>> {
-    let alone = nodes.iter().all(|node| node.is_here() && node.address.is_none());
-    if alone {
+    let all_here = nodes.iter().all(|node| node.is_here() && node.address.is_none());
+    if all_here {
         return Ok(vec![Ipv4Addr::LOCALHOST.into(); nodes.len()]);
     }
     let (mut resolved, mut unknown) = (Vec::with_capacity(nodes.len()), Vec::new());
@@ -46,10 +46,10 @@ fn resolve(node: &HostSpec) -> Result<IpAddr> {
     let found: Vec<_> =
         (name, DISCARD_PORT).to_socket_addrs().map_err(|error| unknown(&error))?.map(|a| a.ip()).collect();
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
-    first.copied().ok_or_else(|| unknown(&"it has none"))
+    first.copied().ok_or_else(|| unknown(&"no address"))
 }
 
-/// This host's address on the way to `other`.
+/// Returns this host's address on the route to `other`.
 fn own_address_towards(other: IpAddr) -> Result<IpAddr> {
     let any = if other.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     UdpSocket::bind(any)

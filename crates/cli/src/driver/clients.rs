@@ -1,5 +1,5 @@
-//! The job's socket: other commands of the same user ask here. One thread accepts, one serves each
-//! connection; commands that are launched for a client run beside the driver's loop.
+//! The job's socket for other commands of the same user. One thread accepts, and one serves each connection. Commands that are
+//! launched for a client run independently of the driver's loop.
 
 use super::event::Event;
 use super::launch;
@@ -23,39 +23,37 @@ use tameike_io::os::socket;
 /// Longest request, in bytes: a command line and an environment.
 const REQUEST_SIZE_MAX: usize = 16 << 20;
 
-/// Signals a launched command on another host: node, name, signal.
+/// Signals a launched command on another host: arguments are node, name, signal.
 pub type RemoteSignal = dyn Fn(NodeId, String, i32) + Send + Sync;
 
-/// What connections need to know of the job.
-pub struct JobDoor {
-    /// The job's directory.
+/// The job, for the threads of connections.
+pub struct ClientContext {
     pub job_dir: PathBuf,
-    /// The job's record.
     pub record: JobRecord,
-    /// To the driver's loop.
+    /// Sends events to the driver's loop.
     pub events: Sender<Event>,
     /// Signals commands on other hosts.
     pub remote_signal: Box<RemoteSignal>,
 }
 
-/// Listens on the job's socket from now on.
+/// Starts listening on the job's socket.
 ///
 /// # Errors
-/// The socket cannot be made.
-pub fn listen(door: JobDoor) -> Result<()> {
-    let path = control_socket(&door.job_dir);
+/// The socket cannot be created.
+pub fn listen(context: ClientContext) -> Result<()> {
+    let path = control_socket(&context.job_dir);
     let failed = |error| Fault::from_os(format_args!("making the socket {}", path.display()), &error);
-    // A job that is recovered finds the socket of its dead driver.
+    // A recovered job has the socket of its failed driver.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
     let listener = UnixListener::bind(&path).map_err(failed)?;
-    let door = Arc::new(door);
+    let context = Arc::new(context);
     start_thread("clients", move || {
         for socket in listener.incoming().flatten() {
-            let door = door.clone();
-            if let Err(fault) = start_thread("client", move || serve(&socket, door)) {
+            let context = context.clone();
+            if let Err(fault) = start_thread("client", move || serve(&socket, context)) {
                 log::warn!("{fault}");
             }
         }
@@ -63,17 +61,17 @@ pub fn listen(door: JobDoor) -> Result<()> {
     Ok(())
 }
 
-/// Serves one connection: a request, and its answers.
-fn serve(socket: &UnixStream, door: Arc<JobDoor>) {
+/// Serves one connection: a request, and its replies.
+fn serve(socket: &UnixStream, context: Arc<ClientContext>) {
     if socket::peer_user(socket).ok() != Some(user()) {
         return;
     }
     let Ok(mut reader) = LineReader::new(socket) else { return };
     let outcome = match reader.next_request() {
-        Ok(Some(ClientRequest::Launch(launch))) => run_launched(launch, reader, socket, door),
+        Ok(Some(ClientRequest::Launch(launch))) => run_launched(launch, reader, socket, context),
         Ok(Some(request)) => {
             let (reply, replies) = channel();
-            if door.events.send(Event::Client { request, reply }).is_ok() {
+            if context.events.send(Event::Client { request, reply }).is_ok() {
                 replies.iter().try_for_each(|reply| write(socket, &reply))
             } else {
                 Ok(())
@@ -83,26 +81,26 @@ fn serve(socket: &UnixStream, door: Arc<JobDoor>) {
         Err(fault) => write(socket, &DriverReply::Failed(fault)),
     };
     if let Err(fault) = outcome {
-        log::info!("a command of this user went away: {fault}");
+        log::info!("a client disconnected: {fault}");
     }
 }
 
-/// Runs a command for a client whose files came along, and tells its exit code.
+/// Runs a command with the files of a client, and returns its exit code to the client.
 fn run_launched(
     launch: Launch,
     mut reader: LineReader,
     socket: &UnixStream,
-    door: Arc<JobDoor>,
+    context: Arc<ClientContext>,
 ) -> Result<()> {
-    let (mut child, name, is_remote) = match start_launched(&launch, std::mem::take(&mut reader.files), &door)
-    {
-        Ok(started) => started,
-        Err(fault) => return write(socket, &DriverReply::Failed(fault)),
-    };
+    let (mut child, name, is_remote) =
+        match start_launched(&launch, std::mem::take(&mut reader.files), &context) {
+            Ok(started) => started,
+            Err(fault) => return write(socket, &DriverReply::Failed(fault)),
+        };
     let process = ProcessId::now(child.id());
     let signal = move |number: i32| match process {
-        _ if is_remote => (door.remote_signal)(NodeId(launch.node), name.clone(), number),
-        // One that has ended meanwhile needs no signal.
+        _ if is_remote => (context.remote_signal)(NodeId(launch.node), name.clone(), number),
+        // It may have exited.
         Some(process) => drop(process.signal(number)),
         None => {}
     };
@@ -118,20 +116,20 @@ fn run_launched(
     })?;
     let code = child.wait().map_or(exit::FAILED, exit::of_status);
     ended.store(true, Ordering::SeqCst);
-    let told = write(socket, &DriverReply::Ended { code });
-    // Ends the reading thread; when the client was faster, there is nothing to shut.
+    let written = write(socket, &DriverReply::Ended { code });
+    // Ends the reading thread, unless the client has disconnected.
     let _ = socket.shutdown(std::net::Shutdown::Both);
-    told
+    written
 }
 
 fn start_launched(
     launch: &Launch,
     files: Vec<OwnedFd>,
-    door: &JobDoor,
+    context: &ClientContext,
 ) -> Result<(std::process::Child, String, bool)> {
-    let mut prepared = launch::prepare(&door.record, &door.job_dir, launch, false)?;
+    let mut prepared = launch::prepare(&context.record, &context.job_dir, launch, false)?;
     let [input, output, errors] = <[OwnedFd; 3]>::try_from(files)
-        .map_err(|_| Fault::new(Errno::EPROTO, "a command comes with its input, output and error"))?;
+        .map_err(|_| Fault::new(Errno::EPROTO, "a launch needs input, output and error"))?;
     prepared.command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
     let child = prepared.command.spawn().map_err(|error| {
         Fault::from_os(format_args!("starting a command on node {}", launch.node), &error)
@@ -146,7 +144,7 @@ fn write(mut socket: &UnixStream, reply: &DriverReply) -> Result<()> {
     socket.write_all(&line).map_err(failed)
 }
 
-/// Reads lines, and keeps the files that come beside them.
+/// Reads lines, and stores the files that are sent with them.
 struct LineReader {
     socket: UnixStream,
     bytes: Vec<u8>,
@@ -158,7 +156,7 @@ impl LineReader {
         Ok(Self { socket: socket.try_clone()?, bytes: Vec::new(), files: Vec::new() })
     }
 
-    /// The next request; `None` when the connection has ended.
+    /// Returns the next request; `None` at the end of the connection.
     fn next_request(&mut self) -> Result<Option<ClientRequest>> {
         loop {
             if let Some(end) = self.bytes.iter().position(|&byte| byte == b'\n') {
@@ -174,7 +172,7 @@ impl LineReader {
             self.bytes.extend(bytes);
             self.files.extend(files);
             if self.bytes.len() > REQUEST_SIZE_MAX {
-                return Err(Fault::new(Errno::EPROTO, "a request that is too long"));
+                return Err(Fault::new(Errno::EPROTO, "the request is too long"));
             }
         }
     }

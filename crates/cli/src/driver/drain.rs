@@ -1,4 +1,4 @@
-//! The drain of a job: all agents flush at once, and their receipts become one.
+//! The drain of a job: all agents flush at once, and the driver merges their receipts.
 
 use super::Driver;
 use super::event::Notice;
@@ -13,66 +13,64 @@ use tameike_agent::control::{AgentReply, AgentRequest, Progress};
 use tameike_core::receipt::{FileOutcome, Receipt};
 use tameike_io::os::process::monotonic;
 
-/// How long agents may still flush when the drain is over.
+/// Time for agents to flush after the drain.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// How long agents may take to name the files that are left when a drain is broken off.
+/// Time for agents to list undrained files after an aborted drain.
 const NAMES_LIMIT: Duration = Duration::from_secs(2);
 
-/// How a drain ended.
 pub struct Drained {
-    /// The receipt of all nodes.
     pub receipt: Receipt,
-    /// Whether everything is on the shared file system.
+    /// Everything is on the shared file system.
     pub is_complete: bool,
-    /// Whether it was broken off at once by the user.
+    /// The user aborted the drain.
     pub broken_off: bool,
 }
 
-/// The receipts of all nodes as one.
+/// Merges the receipts of all nodes.
 pub fn merge(gather: &Gather, in_time: bool) -> Receipt {
     let mut receipt = Receipt::default();
     for (node, reply) in &gather.answers {
         match reply {
             AgentReply::Receipt(part) => receipt.merge(part.clone()),
             AgentReply::Failed(fault) => receipt.faults.push(format!("node {node}: {fault}")),
-            other => receipt.faults.push(format!("node {node} answered out of turn: {other:?}")),
+            other => receipt.faults.push(format!("node {node} sent an unexpected reply: {other:?}")),
         }
     }
-    let why = if in_time { "did not answer" } else { "was not done when the time was over" };
+    let why = if in_time { "did not reply" } else { "did not finish in time" };
     receipt.faults.extend(gather.waiting.iter().map(|node| format!("node {node} {why}")));
     receipt
 }
 
-/// Nothing is called complete that a damaged journal may have held more of.
+/// Marks complete files as missing if a journal is damaged, because it may have held more of them.
 fn doubt(receipt: &mut Receipt, damage: &[String]) {
     if damage.is_empty() {
         return;
     }
     for file in receipt.files.iter_mut().filter(|file| file.is_complete()) {
-        let why = "written as far as it is known, but a damaged journal may have held more of it";
+        let why = "known data is written, but a damaged journal may have held more";
         file.outcome = FileOutcome::Missing(why.to_owned());
     }
     receipt.faults.extend(damage.iter().cloned());
 }
 
 impl Driver {
-    /// Drains, and shows how far it is. Stops waiting at `deadline`, or `grace` after a first signal, or at
-    /// the second signal at once. The receipt also names what programs outside of the job have written below the mounts.
+    /// Drains, and shows progress. Stops waiting at `deadline`, or `grace` after a first signal, or at once after a second
+    /// signal. The receipt also lists files that programs outside the job wrote below the mount points.
     pub(super) fn drain(
         &mut self,
         verify: bool,
         deadline: Option<Duration>,
         clients: &[Sender<DriverReply>],
     ) -> Drained {
-        // Without a shared directory nothing can be dirty, whoever is lost.
+        // Without a shared directory nothing can be dirty, even if agents are lost.
         let (mut receipt, broken_off) = match self.record.plan.shared_dir {
             Some(_) => self.drain_nodes(verify, deadline, clients),
             None => (Receipt::default(), false),
         };
         let is_complete = receipt.is_drained();
         self.strays.extend(mount_points::strays(self.job_dir.path()));
-        // Nodes of one host say the same.
+        // Nodes of one host report the same.
         self.strays.sort();
         self.strays.dedup();
         receipt.faults.extend(self.strays.iter().chain(&self.record.unknown).cloned());
@@ -95,7 +93,7 @@ impl Driver {
                     let progress = self.gather(id).map_or_else(Progress::default, Gather::total_progress);
                     show.update(progress);
                     for client in clients {
-                        // One that went away has lost interest.
+                        // A client may have disconnected.
                         let _ = client.send(DriverReply::Progress(progress));
                     }
                 }
@@ -109,11 +107,11 @@ impl Driver {
                     deadline = Some(self.grace_deadline());
                     show.beside(|| {
                         crate::report::say(format_args!(
-                            "draining for {grace} s more at most; once more to stop at once and leave a journal"
+                            "draining for at most {grace} s more; another signal stops at once and leaves the journals"
                         ));
                     });
                 }
-                Notice::AgentLost(node) => show.beside(|| self.tell_lost(node)),
+                Notice::AgentLost(node) => show.beside(|| self.report_lost_agent(node)),
                 Notice::Gathered
                 | Notice::AgentEnded
                 | Notice::Progress(_)
@@ -130,7 +128,7 @@ impl Driver {
         (receipt, broken_off)
     }
 
-    /// Names the files of the nodes that have not answered: a drain that is broken off says what is missing.
+    /// Adds the undrained files of nodes that have not replied, so that the receipt of an aborted drain lists what is missing.
     fn name_undrained(&mut self, drain: &Gather, receipt: &mut Receipt) {
         if drain.waiting.is_empty() {
             return;
@@ -138,15 +136,15 @@ impl Driver {
         let id = self.ask_some(&AgentRequest::Undrained, None, |node| drain.waiting.contains(&node));
         self.await_gather(id, monotonic() + NAMES_LIMIT);
         for answer in self.take_gather(id).answers.into_values() {
-            // What an agent cannot say is in its journal.
+            // Files that an agent cannot report are in its journal.
             if let AgentReply::Receipt(part) = answer {
                 receipt.merge(part);
             }
         }
     }
 
-    /// Has the agents write what the journals hold of files that are gone from the shared directory below `dir`. Returns the receipt of these
-    /// files; after a signal it is not complete.
+    /// Has the agents write journaled data of files that are missing in the shared directory below `dir`. Returns the receipt of
+    /// these files, which is incomplete after a signal.
     pub(super) fn save_gone(&mut self, dir: &Path) -> Receipt {
         let id = self.ask(&AgentRequest::SaveGone { dir: dir.to_owned() }, None);
         while !self.is_gathered(id) {
@@ -158,18 +156,18 @@ impl Driver {
         merge(&self.take_gather(id), in_time)
     }
 
-    /// The end of the grace time that begins now.
+    /// Returns the end of a grace time that begins now.
     pub(super) fn grace_deadline(&self) -> Duration {
         monotonic() + Duration::from_secs(self.record.plan.grace_s)
     }
 
-    /// Tells the user in plain words that an agent is gone and what that means.
-    pub(super) fn tell_lost(&self, node: u32) {
+    /// Reports a failed agent and the consequences to the user.
+    pub(super) fn report_lost_agent(&self, node: u32) {
         let host = &self.record.plan.nodes[node as usize].host;
         let how = self.lost.get(&node).map_or("", String::as_str);
         crate::report::say(format_args!(
-            "the agent of node {node} on {host} died ({how}). Files in its part of the shared and node-local \
-             views are lost; what was written to the cache view is in its journal, which `tameike recover \
+            "the agent of node {node} on {host} failed ({how}). Files in its part of the shared and node-local \
+             views are lost; data written to the cache view is in its journal, which `tameike recover \
              --job {}` drains.",
             self.record.plan.job
         ));

@@ -1,5 +1,4 @@
-//! What can happen to a job, and the loop's step: wait for an event, and act on what is the same in every
-//! phase.
+//! The events of a job, and the loop's step: waits for an event, and handles what is the same in every phase.
 
 use super::Driver;
 use super::protocol::{ClientRequest, DriverReply};
@@ -9,81 +8,67 @@ use tameike_agent::control::AgentAnswer;
 use tameike_io::os::process::monotonic;
 use tameike_io::os::signal::Arrived;
 
-/// Identifies a request to the agents. Answers to the start have the number 0.
+/// Identifies a request to the agents; 0 is the start.
 pub type GatherId = u64;
 
-/// Something that happened.
 pub enum Event {
-    /// An agent said something.
     Agent {
-        /// Which node.
         node: u32,
-        /// What it said.
         answer: AgentAnswer,
     },
-    /// An agent's process has ended.
+    /// An agent's process has exited.
     AgentGone {
-        /// Which node.
         node: u32,
-        /// How, for a person.
         how: String,
     },
-    /// A signal arrived.
     Signal(Arrived),
-    /// The job's command ended with this exit code.
+    /// The job's command exited with this code.
     CommandEnded(u8),
-    /// Another command wants a command that it launched on another host to be signalled.
+    /// A client signals the command that it launched on another host.
     SignalCommand {
-        /// Which node.
         node: u32,
         /// The name of the launched command.
         command: String,
-        /// The signal's number.
         signal: i32,
     },
-    /// Another command asks something.
     Client {
-        /// What.
         request: ClientRequest,
-        /// Takes the answers; dropped after the last.
+        /// Receives the replies; dropped after the last.
         reply: Sender<DriverReply>,
     },
 }
 
-/// What a phase must look at.
+/// An event that a phase must handle.
 pub enum Notice {
-    /// A signal arrived.
     Signal(Arrived),
-    /// The job's command ended with this exit code.
+    /// The job's command exited with this code.
     CommandEnded(u8),
-    /// All agents have answered a question, or are gone.
+    /// All agents have replied to a request, or failed.
     Gathered,
-    /// How far the agents are with a question has changed.
+    /// The progress of a request has changed.
     Progress(GatherId),
-    /// The agent of a node is gone, without having been asked to.
+    /// The agent of a node exited without a request.
     AgentLost(u32),
-    /// An agent that was asked to has ended.
+    /// An agent exited as requested.
     AgentEnded,
-    /// Somebody asks the job to end.
+    /// A client requests the end of the job.
     Down {
-        /// Whether to read everything back.
+        /// Read every file back and compare it.
         verify: bool,
-        /// Takes the receipt.
         reply: Sender<DriverReply>,
     },
-    /// The time is over.
     TimedOut,
 }
 
 impl Driver {
-    /// Waits for the next thing that a phase must look at, until `deadline` (on the monotonic clock).
+    /// Waits for the next event that a phase must handle, until `deadline` (on the monotonic clock).
     pub(super) fn next(&mut self, deadline: Option<Duration>) -> Notice {
         loop {
             let event = match deadline {
                 None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(end) => self.events.recv_timeout(end.saturating_sub(monotonic())),
             };
-            // The driver holds a sender itself, so that the channel is never disconnected.
+            // The driver owns a sender, so the channel is never disconnected.
             let Ok(event) = event else { return Notice::TimedOut };
             if let Some(notice) = self.take(event) {
                 return notice;

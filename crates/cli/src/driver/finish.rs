@@ -1,4 +1,4 @@
-//! Taking a job down, so that nothing is left but a journal that is needed.
+//! Ends a job, and removes everything except journals with dirty data.
 
 use super::Driver;
 use super::event::GatherId;
@@ -11,33 +11,34 @@ use tameike_core::{Errno, Fault, NodeId};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::process::monotonic;
 
-/// How long agents may take to end beyond the grace they are given.
+/// Time for agents to exit after their grace time.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// How long they may take when the job never ran.
+/// Time for agents to exit after a failed start.
 const FAILED_STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How long the end of killed agents may take.
+/// Time for killed agents to exit.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// How long agents may take to end programs that still run in their nodes.
+/// Time for agents to terminate programs that still run on their nodes.
 const END_COMMANDS_LIMIT: Duration = Duration::from_secs(20);
 
-/// What is left of a job when it has been taken down.
+/// Leftovers of a job that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Dirty data in journals.
     pub left: Left,
-    /// What could not be taken down, or is not known, in plain words.
+    /// Messages on parts that could not be removed or examined.
     pub faults: Vec<String>,
 }
 
 impl Remains {
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_nothing(&self) -> bool {
         self.left.is_nothing() && self.faults.is_empty()
     }
 }
 
 impl Driver {
-    /// Ends programs that still run in the nodes, which then say what programs outside of the job have written below their mounts.
+    /// Terminates programs that still run on the nodes. The nodes then report files that programs outside the job wrote below
+    /// their mount points.
     pub(super) fn end_commands(&mut self) {
         let id = self.ask(&AgentRequest::EndCommands, None);
         self.await_gather(id, monotonic() + END_COMMANDS_LIMIT);
@@ -48,8 +49,8 @@ impl Driver {
         }
     }
 
-    /// Ends the agents, gives up everything that is not needed, and says what is. With `keep`, the job's
-    /// record stays for `recover`, because the drain before was incomplete.
+    /// Ends the agents, removes everything that is not needed, and returns the rest. With `keep`, because the drain was
+    /// incomplete, the job's record stays for `recover`.
     pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
         let faults = self.stop_agents(grace, STOP_LIMIT, keep);
         let mut remains = Remains { left: Left::default(), faults };
@@ -58,7 +59,7 @@ impl Driver {
         }
         let dir = self.job_dir.path().to_owned();
         janitor::unmount_below(&dir, &mut remains.faults);
-        self.look_after_the_dead::<A>(&mut remains, keep);
+        self.sweep_failed_nodes::<A>(&mut remains, keep);
         let kept = if keep || !remains.is_nothing() {
             self.record.state = JobState::CutOff;
             self.record.write(&dir).err()
@@ -66,13 +67,13 @@ impl Driver {
             let locked = self.base.lock();
             locked.and_then(|_lock| janitor::remove_job_dir(&dir)).err()
         };
-        // The receipt names what other programs have written to the mount points.
-        let is_told = |fault: &Fault| fault.errno == Errno::ENOTEMPTY && !self.strays.is_empty();
-        remains.faults.extend(kept.filter(|fault| !is_told(fault)).map(|fault| fault.to_string()));
+        // The receipt already lists files of other programs on the mount points.
+        let is_reported = |fault: &Fault| fault.errno == Errno::ENOTEMPTY && !self.strays.is_empty();
+        remains.faults.extend(kept.filter(|fault| !is_reported(fault)).map(|fault| fault.to_string()));
         remains
     }
 
-    /// Stops the agents and waits for their end; returns what went wrong.
+    /// Stops the agents and waits until they exit; returns the faults.
     fn stop_agents(&mut self, grace: Duration, limit: Duration, keep: bool) -> Vec<String> {
         self.stopping = true;
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
@@ -88,7 +89,7 @@ impl Driver {
         self.await_ends(monotonic() + KILL_LIMIT);
         let answers = self.take_gather(stop).answers;
         let fault = |(node, reply): (u32, AgentReply)| match reply {
-            // What one that died holds is looked into later.
+            // `sweep_failed_nodes` examines the stores of failed agents.
             AgentReply::Failed(fault) if fault.errno != Errno::EHOSTDOWN => {
                 Some(format!("node {node}: {fault}"))
             }
@@ -97,18 +98,18 @@ impl Driver {
         answers.into_iter().filter_map(fault).collect()
     }
 
-    /// Waits for agents that end, as long as one of them gets on at least every `limit`; no longer than that once a signal has come, and not after a
-    /// second one. Returns when their time is over.
+    /// Waits until the agents have stopped. Each progress message extends the deadline by `limit`, until a first signal; a second
+    /// signal ends the wait. Returns the deadline.
     fn await_stop(&mut self, id: GatherId, limit: Duration) -> Duration {
-        let (mut deadline, mut may_get_on) = (monotonic() + limit, true);
+        let (mut deadline, mut may_extend) = (monotonic() + limit, true);
         while !self.is_gathered(id) {
             match self.next(Some(deadline)) {
                 Notice::TimedOut => break,
-                Notice::Progress(of) if of == id && may_get_on => deadline = monotonic() + limit,
-                Notice::Signal(_) if may_get_on => {
-                    may_get_on = false;
+                Notice::Progress(of) if of == id && may_extend => deadline = monotonic() + limit,
+                Notice::Signal(_) if may_extend => {
+                    may_extend = false;
                     crate::report::say(format_args!(
-                        "agents have {} s more at most to end; once more to stop at once and leave a journal",
+                        "agents have at most {} s more to exit; another signal stops at once and leaves the journals",
                         limit.as_secs()
                     ));
                 }
@@ -127,12 +128,12 @@ impl Driver {
         }
     }
 
-    /// Looks into what agents that did not end in order left: here, by looking; elsewhere it is not known.
-    fn look_after_the_dead<A: AgentControl>(&self, remains: &mut Remains, keep: bool) {
+    /// Examines the stores of agents that did not stop regularly, on this host only.
+    fn sweep_failed_nodes<A: AgentControl>(&self, remains: &mut Remains, keep: bool) {
         for (&node, how) in self.lost.iter().filter(|(node, _)| !self.left.contains_key(node)) {
             let host = &self.record.plan.nodes[node as usize];
             if !host.is_here() {
-                let message = format!("what node {node} on {} holds is not known ({how})", host.host);
+                let message = format!("dirty data of node {node} on {} is unknown ({how})", host.host);
                 remains.faults.push(message);
                 continue;
             }
@@ -146,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the answers to a question, not beyond `deadline`.
+    /// Waits for the replies to a request until `deadline`.
     pub(super) fn await_gather(&mut self, id: GatherId, deadline: Duration) {
         while !self.is_gathered(id) {
             if let Notice::TimedOut = self.next(Some(deadline)) {
@@ -155,13 +156,13 @@ impl Driver {
         }
     }
 
-    /// Takes everything down after a failed start. Nothing is dirty that was not before.
+    /// Ends everything after a failed start, which has produced no dirty data.
     pub(super) fn take_down_failed_start(mut self) {
         let keep = self.mode == AgentMode::Recover;
         let mut faults = self.stop_agents(Duration::ZERO, FAILED_STOP_LIMIT, keep);
         let dir = self.job_dir.path();
         let cleared = if self.mode == AgentMode::Serve {
-            // Agents that failed have cleared away; those that had to be killed have not.
+            // Agents that failed have cleaned up; killed ones have not.
             janitor::unmount_below(dir, &mut faults);
             let discard = base::nodes_in(dir).into_iter().map(|node| janitor::discard_node(dir, node));
             faults.extend(discard.filter_map(Result::err).map(|fault| fault.to_string()));

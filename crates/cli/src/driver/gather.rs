@@ -1,4 +1,4 @@
-//! Questions to all agents at once, and their answers. An agent that is gone counts as having answered.
+//! Sends requests to all agents at once, and gathers the replies. The loss of an agent counts as its reply.
 
 use super::Driver;
 use super::event::{GatherId, Notice};
@@ -8,23 +8,20 @@ use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentAnswer, AgentReply, AgentRequest, Progress};
 use tameike_core::{Errno, Fault};
 
-/// One question to all agents.
+/// One request to all agents.
 #[derive(Default)]
 pub struct Gather {
-    /// What was asked; nothing for the start.
+    /// The request; `None` for the start.
     pub question: Option<AgentRequest>,
-    /// Who has not answered yet.
+    /// Nodes that have not replied.
     pub waiting: BTreeSet<u32>,
-    /// The last answer of each.
     pub answers: BTreeMap<u32, AgentReply>,
-    /// How far each is.
     pub progress: BTreeMap<u32, Progress>,
-    /// The other command that asks, when it is not the driver itself.
+    /// The client that sent the request, if any.
     pub client: Option<Sender<DriverReply>>,
 }
 
 impl Gather {
-    /// How far all are together.
     pub fn total_progress(&self) -> Progress {
         self.progress.values().fold(Progress::default(), |sum, one| Progress {
             files_left: sum.files_left + one.files_left,
@@ -35,18 +32,18 @@ impl Gather {
 }
 
 impl Driver {
-    /// Asks all agents that live.
+    /// Sends a request to all running agents.
     pub(super) fn ask(&mut self, request: &AgentRequest, client: Option<Sender<DriverReply>>) -> GatherId {
         self.ask_some(request, client, |_| true)
     }
 
-    /// Asks the first agent that lives.
+    /// Sends a request to the first running agent.
     pub(super) fn ask_one(&mut self, request: &AgentRequest, client: Sender<DriverReply>) -> GatherId {
         let first = self.links.iter().map(|link| link.node()).find(|node| !self.lost.contains_key(node));
         self.ask_some(request, Some(client), |node| Some(node) == first)
     }
 
-    /// Asks the agent of one node.
+    /// Sends a request to the agent of one node.
     pub(super) fn ask_node(
         &mut self,
         request: &AgentRequest,
@@ -56,7 +53,7 @@ impl Driver {
         self.ask_some(request, Some(client), |asked| asked == node)
     }
 
-    /// Asks some of the agents that live.
+    /// Sends a request to some of the running agents.
     pub(super) fn ask_some(
         &mut self,
         request: &AgentRequest,
@@ -69,11 +66,11 @@ impl Driver {
         for link in self.links.iter_mut().filter(|link| is_asked(link.node())) {
             match self.lost.get(&link.node()) {
                 Some(how) => {
-                    let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent is gone ({how})"));
+                    let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})"));
                     gather.answers.insert(link.node(), AgentReply::Failed(fault));
                 }
                 None => {
-                    // An agent that cannot be written to ends, and its end is an event.
+                    // An agent that cannot be written to exits, which is an event.
                     link.send(id, request);
                     gather.waiting.insert(link.node());
                 }
@@ -83,7 +80,7 @@ impl Driver {
         id
     }
 
-    /// The gather with this number; a finished one stays until it is taken.
+    /// Returns the gather `id`; a finished one stays until it is taken.
     pub(super) fn gather(&self, id: GatherId) -> Option<&Gather> {
         self.gathers.get(&id)
     }
@@ -92,7 +89,7 @@ impl Driver {
         self.gathers.remove(&id).unwrap_or_default()
     }
 
-    /// Whether everybody has answered.
+    /// Returns true if all agents have replied.
     pub(super) fn is_gathered(&self, id: GatherId) -> bool {
         self.gathers.get(&id).is_none_or(|gather| gather.waiting.is_empty())
     }
@@ -104,7 +101,7 @@ impl Driver {
             if gather.client.as_ref().is_some_and(is_gone)
                 && let Some(link) = self.links.get_mut(node as usize)
             {
-                // Nobody waits for its answer.
+                // No caller waits for the reply.
                 let id = self.next_id;
                 self.next_id += 1;
                 link.send(id, &AgentRequest::BreakOff { command: answer.id });
@@ -115,7 +112,7 @@ impl Driver {
             gather.progress.insert(node, progress);
             return match &gather.client {
                 Some(client) => {
-                    // A client that went away has lost interest.
+                    // A client may have disconnected.
                     let _ = client.send(DriverReply::Progress(gather.total_progress()));
                     None
                 }
@@ -133,7 +130,7 @@ impl Driver {
         self.finish_gather(answer.id)
     }
 
-    /// Acts when the last answer is there.
+    /// Completes the gather after the last reply.
     fn finish_gather(&mut self, id: GatherId) -> Option<Notice> {
         if !self.is_gathered(id) {
             return None;
@@ -157,7 +154,7 @@ impl Driver {
         for id in waiting {
             if let Some(gather) = self.gathers.get_mut(&id) {
                 gather.waiting.remove(&node);
-                let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent is gone ({how})"));
+                let fault = Fault::new(Errno::EHOSTDOWN, format!("its agent has failed ({how})"));
                 gather.answers.insert(node, AgentReply::Failed(fault));
             }
             gathered = self.finish_gather(id).or(gathered);

@@ -1,4 +1,4 @@
-//! Starting a command inside a node: through `tameike enter`, here or over ssh.
+//! Prepares a command inside a node: through `tameike enter`, on this host or over ssh.
 
 use super::protocol::Launch;
 use crate::node::enter::write_variables;
@@ -14,17 +14,17 @@ use std::process::{Command, Stdio};
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{detach, random_bytes};
 
-/// A command that is ready to be started.
+/// A command that is ready to start.
 pub struct Prepared {
-    /// Starts it; standard input, output and error are still to be set.
+    /// The command; the caller sets standard input, output and error.
     pub command: Command,
     /// The name by which the node's agent can signal it.
     pub name: String,
-    /// Whether it runs on another host: signals then go through the agent.
+    /// True on another host: signals then go through the agent.
     pub is_remote: bool,
 }
 
-/// Prepares `launch` for a node of the job. `terminal` says whether input and output are one.
+/// Prepares `launch` for a node of the job. `terminal` is true if input and output are a terminal.
 ///
 /// # Errors
 /// There is no such node.
@@ -33,7 +33,7 @@ pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bo
     let host = record.plan.nodes.get(launch.node as usize).ok_or_else(|| {
         Fault::new(
             Errno::EINVAL,
-            format!("the job has nodes 0 to {}, there is no node {}", count - 1, launch.node),
+            format!("the job has nodes 0 to {}, and no node {}", count - 1, launch.node),
         )
     })?;
     let name: String = random_bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -52,12 +52,12 @@ pub fn prepare(record: &JobRecord, job_dir: &Path, launch: &Launch, terminal: bo
         return Ok(Prepared { command, name, is_remote: false });
     }
     let mut command = over_ssh(record, host, &words, terminal);
-    // Ctrl-C must reach the program there, and not end the ssh that carries its output.
+    // Ctrl-C must reach the remote program, and not end the ssh that carries its output.
     detach(&mut command);
     Ok(Prepared { command, name, is_remote: true })
 }
 
-/// A command that runs `tameike` with these words on another host.
+/// Returns a command that runs `tameike` with these words on another host.
 fn over_ssh(record: &JobRecord, host: &HostSpec, words: &[OsString], terminal: bool) -> Command {
     let mut command = Command::new(&record.plan.ssh[0]);
     command.args(&record.plan.ssh[1..]).args(terminal.then_some("-t")).arg(&host.host);
@@ -82,7 +82,7 @@ fn enter_words(job_dir: &Path, launch: &Launch, name: &str) -> Vec<OsString> {
     words
 }
 
-/// Puts the command's variables where it takes them from. Their values appear on no command line, which other users could read.
+/// Passes the command's variables in a file. Their values must not appear on a command line, which other users can read.
 fn keep_variables(
     record: &JobRecord,
     host: &HostSpec,
@@ -111,7 +111,7 @@ fn keep_variables(
     written.map_err(failed)
 }
 
-/// The command line of another host's shell that stands for these words.
+/// Quotes words for the shell of another host.
 pub fn remote_line<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let mut line = Vec::new();
     for word in words {

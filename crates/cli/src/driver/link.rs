@@ -1,4 +1,4 @@
-//! The pipes to one agent: started here or over ssh, told lines, heard on threads of its own.
+//! Starts one agent, here or over ssh, and exchanges lines with it over pipes; a thread per pipe reads.
 
 use super::event::Event;
 use super::launch::remote_line;
@@ -15,14 +15,14 @@ use tameike_agent::control::{AgentCommand, AgentRequest};
 use tameike_core::{Fault, Result};
 use tameike_io::os::process::{ProcessId, detach, start_thread};
 
-/// Lines of an agent's standard error that are kept to explain its end.
-const LAST_WORDS: usize = 4;
-/// Longest piece of such a line that is kept, in bytes.
-const WORDS_SIZE_MAX: usize = 400;
-/// How long to wait for them after the agent has ended.
-const WORDS_WAIT: Duration = Duration::from_secs(1);
+/// Lines of an agent's standard error that are kept to explain its exit.
+const LAST_LINES: usize = 4;
+/// Longest prefix of such a line that is kept, in bytes.
+const LINE_SIZE_MAX: usize = 400;
+/// Time to wait for these lines after the agent has exited.
+const LINES_WAIT: Duration = Duration::from_secs(1);
 
-/// One agent, as its driver has it.
+/// The driver's handle of one agent.
 pub struct AgentLink {
     node: u32,
     input: Option<ChildStdin>,
@@ -30,7 +30,7 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// Starts an agent and tells it its first line.
+    /// Starts an agent and sends its first line.
     pub fn start(plan: &JobPlan, start: &NodeStart, events: Sender<Event>) -> Result<Self> {
         let node = start.start.node.0;
         let host = &plan.nodes[node as usize];
@@ -45,7 +45,7 @@ impl AgentLink {
             command
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The driver, not the terminal, decides when an agent ends.
+        // The driver, not the terminal, decides when an agent exits.
         let mut child = detach(&mut command).spawn().map_err(|error| {
             let program = command.get_program().display();
             Fault::from_os(
@@ -59,23 +59,22 @@ impl AgentLink {
         let mut line = serde_json::to_vec(start).map_err(|error| Fault::io(error.to_string()))?;
         line.push(b'\n');
         link.write(&line);
-        let (say, said) = mpsc::channel();
-        start_thread("agent-errors", move || say.send(last_words(errors)))?;
+        let (lines_sender, lines) = mpsc::channel();
+        start_thread("agent-errors", move || lines_sender.send(last_lines(errors)))?;
         start_thread("agent-answers", move || {
-            hear(node, output, &events);
-            let how = how_it_ended(&mut child, &said);
-            // When the driver has ended, nobody needs to know.
+            read_replies(node, output, &events);
+            let how = exit_cause(&mut child, &lines);
+            // The driver may have exited.
             let _ = events.send(Event::AgentGone { node, how });
         })?;
         Ok(link)
     }
 
-    /// The node's number.
     pub fn node(&self) -> u32 {
         self.node
     }
 
-    /// Tells the agent a command. When that fails, the agent is about to be gone, which is an event.
+    /// Sends a command to the agent. If that fails, the agent is about to exit, which is an event.
     pub fn send(&mut self, id: u64, request: &AgentRequest) {
         let command = AgentCommand { id, request: request.clone() };
         let mut line = serde_json::to_vec(&command).expect("commands are plain data");
@@ -91,20 +90,20 @@ impl AgentLink {
         }
     }
 
-    /// Closes the pipe, which tells the agent that the driver is gone.
+    /// Closes the pipe, from which the agent concludes that the driver has exited.
     pub fn hang_up(&mut self) {
         self.input = None;
     }
 
-    /// Kills the agent's process here (for another host: the ssh that leads to it).
+    /// Kills the agent's process, or the local ssh of an agent on another host.
     pub fn kill(&self) {
-        // One that has ended already needs no killing.
+        // It may have exited.
         let _ = self.process.map(|process| process.signal(SIGKILL));
     }
 }
 
-/// Turns an agent's lines into events until they end.
-fn hear(node: u32, output: Option<impl Read>, events: &Sender<Event>) {
+/// Sends an agent's lines as events, until its output ends.
+fn read_replies(node: u32, output: Option<impl Read>, events: &Sender<Event>) {
     for line in output.map(BufReader::new).into_iter().flat_map(BufRead::lines) {
         let Ok(line) = line else { return };
         match serde_json::from_str(&line) {
@@ -120,29 +119,29 @@ fn hear(node: u32, output: Option<impl Read>, events: &Sender<Event>) {
 }
 
 /// Reads standard error to its end and returns its last lines.
-fn last_words(errors: Option<impl Read>) -> Vec<String> {
+fn last_lines(errors: Option<impl Read>) -> Vec<String> {
     let mut words = VecDeque::new();
     let Some(errors) = errors else { return Vec::new() };
     for line in BufReader::new(errors).split(b'\n') {
         let Ok(line) = line else { break };
-        let line = String::from_utf8_lossy(&line[..line.len().min(WORDS_SIZE_MAX)]).trim().to_owned();
+        let line = String::from_utf8_lossy(&line[..line.len().min(LINE_SIZE_MAX)]).trim().to_owned();
         if !line.is_empty() {
             words.push_back(line);
         }
-        if words.len() > LAST_WORDS {
+        if words.len() > LAST_LINES {
             words.pop_front();
         }
     }
     words.into()
 }
 
-/// Waits for the process, and says for a person how it ended. Its output is closed, so it is ending. Its
-/// standard error may stay open in a process that it left behind, as ssh's shared connections are.
-fn how_it_ended(child: &mut Child, said: &Receiver<Vec<String>>) -> String {
+/// Waits for the process, whose output is closed, and describes its exit. Its standard error may stay open in a process that
+/// it left behind, like a shared connection of ssh.
+fn exit_cause(child: &mut Child, lines: &Receiver<Vec<String>>) -> String {
     let status = match child.wait() {
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
     };
-    let words = said.recv_timeout(WORDS_WAIT).unwrap_or_default();
-    if words.is_empty() { status } else { format!("{status}; it said: {}", words.join(" | ")) }
+    let words = lines.recv_timeout(LINES_WAIT).unwrap_or_default();
+    if words.is_empty() { status } else { format!("{status}; its last messages: {}", words.join(" | ")) }
 }

@@ -1,7 +1,7 @@
-//! The driver of a job: starts the agents, runs the command, drains, and takes everything down.
+//! The driver of a job: starts the agents, runs the command, drains, and cleans up.
 //!
-//! It is one loop over events: lines from agents, the end of an agent or of the command, signals, requests of
-//! other commands on its socket. Threads only turn those into events; all state is the loop's.
+//! It is one loop over events: lines from agents, exits of agents and of the command, signals, and requests of other commands
+//! on its socket. Threads only produce these events; the loop owns all state.
 
 mod address;
 mod clients;
@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use tameike_agent::control::{AgentMode, Left};
 
-/// A job that runs.
+/// A running job.
 pub struct Driver {
     base: Base,
     job_dir: JobDir,
@@ -43,13 +43,13 @@ pub struct Driver {
     events: Receiver<Event>,
     gathers: BTreeMap<u64, Gather>,
     next_id: u64,
-    /// Nodes whose agent is gone, with what is known about it.
+    /// Nodes whose agent has exited or is unreachable, with the cause.
     lost: BTreeMap<u32, String>,
-    /// What agents that ended in order left.
+    /// Dirty data of agents that stopped regularly.
     left: BTreeMap<u32, Left>,
     stopping: bool,
-    /// What is missing in journals that were damaged, in plain words.
+    /// Messages on data that damaged journals lack.
     damage: Vec<String>,
-    /// What programs outside of the job have written below the mounts of its views, in plain words.
+    /// Messages on files that programs outside the job wrote below the mount points of its views.
     strays: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What other commands ask of a job's driver, as JSON lines on its socket.
+//! The protocol between other commands and a job's driver: JSON lines on the driver's socket.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -14,36 +14,35 @@ use tameike_core::{Errno, Fault, JobId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientRequest {
-    /// State of all nodes. Answered by `Status`.
+    /// State of all nodes. Reply: `Status`.
     Status,
-    /// Have the job hold files of the shared directory, and all below directories. Answered by any number of `Warming`, then
-    /// `Warmed`; it is broken off when the connection ends before.
+    /// Load files of the shared directory, and directories recursively. Replies: any number of `Warming`, then `Warmed`.
+    /// The end of the connection aborts the request.
     Warm {
-        /// Which, as bytes relative to the shared directory.
+        /// Paths relative to the shared directory.
         paths: Vec<Vec<u8>>,
     },
-    /// Who has what of which files. Answered by `Files`.
+    /// The nodes that cache files. Reply: `Files`.
     Files(FilesAsked),
-    /// Have a node measure the network between it and another one. Answered by `Measured`.
+    /// Have a node measure the network to another one. Reply: `Measured`.
     Measure {
-        /// Which node.
+        /// The node that measures.
         node: u32,
-        /// What it measures, and with which other.
+        /// The quantity and the peer.
         order: Order,
     },
-    /// Drain now. Answered by any number of `Progress`, then `Receipt`.
+    /// Drain now. Replies: any number of `Progress`, then `Receipt`.
     Drain {
-        /// Whether to read everything back.
+        /// Read every file back and compare it.
         verify: bool,
     },
-    /// Drain and end the job. Answered by `Progress`, `Receipt`, and the end of the connection when all is
-    /// taken down.
+    /// Drain and end the job. Replies: `Progress`, `Receipt`; the connection ends when the job has been removed.
     Down {
-        /// Whether to read everything back.
+        /// Read every file back and compare it.
         verify: bool,
     },
-    /// Run a command on a node; its standard input, output and error come beside the line. Answered by
-    /// `Ended`. Lines with `Signal` may follow; the end of the connection ends the command.
+    /// Run a command on a node; its standard input, output and error accompany the line. Reply: `Ended`. Lines with `Signal`
+    /// may follow; the end of the connection terminates the command.
     Launch(Launch),
     /// Signal the command that was launched on this connection.
     Signal {
@@ -52,10 +51,10 @@ pub enum ClientRequest {
     },
 }
 
-/// A command to be run on a node.
+/// A command to run on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// Which node.
+    /// The node.
     pub node: u32,
     /// The directory to run in.
     pub cwd: PathBuf,
@@ -63,14 +62,14 @@ pub struct Launch {
     pub command: Vec<Text>,
     /// Variables to set.
     pub variables: Vec<(String, Text)>,
-    /// Whether the command is preloaded.
+    /// Preload the library into the command.
     pub preload: bool,
     /// The whole environment, for nodes on the driver's host.
     pub environment: Vec<(Text, Text)>,
 }
 
 impl Launch {
-    /// A command with the environment of this process.
+    /// Returns a launch with the environment of this process.
     pub fn here(node: u32, cwd: PathBuf, command: Vec<OsString>, variables: Vec<(String, OsString)>) -> Self {
         Self {
             node,
@@ -99,27 +98,27 @@ impl From<Text> for OsString {
     }
 }
 
-/// A driver's answer.
+/// A reply of the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverReply {
     /// State of the job.
     Status(JobStatus),
-    /// Files are being loaded.
+    /// Progress of loading.
     Warming(Warmed),
-    /// Files were loaded.
+    /// Loading has ended.
     Warmed(Warmed),
-    /// Who has what of files.
+    /// The nodes that cache files.
     Files(Vec<FileLine>),
-    /// The network was measured.
+    /// Outcome of a measurement.
     Measured(Outcome),
-    /// How far the drain is.
+    /// Progress of the drain.
     Progress(Progress),
     /// The drain has ended.
     Receipt(Receipt),
-    /// The launched command ended with this exit code.
+    /// The launched command exited.
     Ended {
-        /// The code.
+        /// Its exit code.
         code: u8,
     },
     /// The request failed.
@@ -127,7 +126,7 @@ pub enum DriverReply {
 }
 
 impl DriverReply {
-    /// What to say of it to who expects another one.
+    /// Returns the fault for a caller that expects another reply.
     pub fn out_of_turn(&self) -> Fault {
         match self {
             Self::Failed(fault) => fault.clone(),
@@ -138,7 +137,7 @@ impl DriverReply {
             | Self::Measured(_)
             | Self::Progress(_)
             | Self::Receipt(_)
-            | Self::Ended { .. } => Fault::new(Errno::EPROTO, "the driver answered out of turn"),
+            | Self::Ended { .. } => Fault::new(Errno::EPROTO, "the driver sent an unexpected reply"),
         }
     }
 }
@@ -148,7 +147,7 @@ impl DriverReply {
 pub struct JobStatus {
     /// The job.
     pub job: JobId,
-    /// When it was started, in seconds since 1970-01-01 UTC.
+    /// Start time in seconds since 1970-01-01 UTC.
     pub started: i64,
     /// The directory behind the cache view.
     pub shared_dir: Option<PathBuf>,
@@ -163,8 +162,8 @@ pub struct NodeLine {
     pub node: u32,
     /// Its host.
     pub host: String,
-    /// Its agent's state, when it answered.
+    /// Its agent's state, if it replied.
     pub status: Option<NodeStatus>,
-    /// Why not.
+    /// The reason if it did not.
     pub fault: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `tameike recover`: the drain of jobs that were cut off, finished from the journals of their nodes.
+//! `tameike recover`: finishes the drain of interrupted jobs from the journals of their nodes.
 
 use super::run::Ended;
 use super::{Driver, Starting};
@@ -15,12 +15,12 @@ use tameike_agent::control::{AgentControl, AgentMode};
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_io::os::process::{wait_ended, wall_seconds};
 
-/// How long a driver that was just killed may take to end.
-const DYING_LIMIT: Duration = Duration::from_secs(1);
-/// How long agents of a job whose driver was killed may take to end.
+/// Time for a killed driver to exit.
+const KILLED_DRIVER_LIMIT: Duration = Duration::from_secs(1);
+/// Time for agents to exit after their driver was killed.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// Recovers the named job, or all of this user on this host. Returns the exit code: the worst of all jobs'.
+/// Recovers the named job, or all of this user on this host. Returns the largest exit code.
 pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     let arguments = &RecoverArguments { to: arguments.to.as_ref().map(absolute), ..arguments.clone() };
     let (jobs, mut code) = match find_jobs::<A>(arguments) {
@@ -31,7 +31,7 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
         }
     };
     if jobs.is_empty() && code == 0 && arguments.job.is_none() {
-        report::say(format_args!("nothing to recover: no job of yours on this host was cut off"));
+        report::say(format_args!("nothing to recover: this user has no interrupted job on this host"));
     }
     for (base, kept) in &jobs {
         code = code.max(recover_one::<A>(base, kept, arguments));
@@ -39,7 +39,7 @@ pub fn recover<A: AgentControl>(arguments: &RecoverArguments) -> u8 {
     code
 }
 
-/// As the agents know it, whose working directory is another one.
+/// Makes a path absolute for agents, whose working directory differs.
 fn absolute(dir: &PathBuf) -> PathBuf {
     std::path::absolute(dir).unwrap_or_else(|_| dir.clone())
 }
@@ -51,7 +51,7 @@ fn recover_one<A: AgentControl>(base: &Base, kept: &Kept, arguments: &RecoverArg
         return exit::DRAIN_INCOMPLETE;
     }
     if is_all_lost(base, kept) {
-        return tell_lost(base, kept);
+        return report_lost(base, kept);
     }
     report::say(format_args!("{}", kept.state()));
     let code = match recover_job::<A>(base, job, arguments) {
@@ -71,7 +71,7 @@ fn recover_one<A: AgentControl>(base: &Base, kept: &Kept, arguments: &RecoverArg
     code
 }
 
-/// Whether nothing of the job is left to be drained, here or elsewhere, but something was.
+/// Returns true if the job has lost data, and nothing of it can be drained on any host.
 fn is_all_lost(base: &Base, kept: &Kept) -> bool {
     let here = |record: JobRecord| !record.has_other_hosts();
     let record = JobRecord::read(&base.job_path(&kept.job));
@@ -81,8 +81,8 @@ fn is_all_lost(base: &Base, kept: &Kept) -> bool {
         && record.is_ok_and(|record| record.is_some_and(here))
 }
 
-/// Says what is lost, and clears away what is left of the job.
-fn tell_lost(base: &Base, kept: &Kept) -> u8 {
+/// Reports what is lost, and removes the rest of the job.
+fn report_lost(base: &Base, kept: &Kept) -> u8 {
     let job = &kept.job;
     kept.lost.iter().for_each(|lost| report::say(format_args!("job {job}: {lost}")));
     if let Ok(Some(record)) = JobRecord::read(&base.job_path(job)) {
@@ -90,8 +90,8 @@ fn tell_lost(base: &Base, kept: &Kept) -> u8 {
         let minutes = (wall_seconds() - record.started) / 60;
         let nodes = record.plan.nodes.len();
         report::say(format_args!(
-            "job {job} (of {nodes} {}, started {minutes} minutes ago): nothing can be recovered. Of what it wrote \
-             to the cache view of {dir}, only what was flushed before is there: look for files that are missing, \
+            "job {job} (of {nodes} {}, started {minutes} minutes ago): nothing can be recovered. Of its data in \
+             the cache view of {dir}, only what was flushed before exists: look for files that are missing, \
              short or partly zero",
             plural(nodes, "node")
         ));
@@ -103,20 +103,20 @@ fn tell_lost(base: &Base, kept: &Kept) -> u8 {
     exit::DRAIN_INCOMPLETE
 }
 
-/// The jobs to recover, each with the directory for jobs that it is in, and the exit code so far. Stores whose job's directory is gone
-/// get one first; then whatever holds nothing is swept, and what is kept needs recovery.
+/// Returns the jobs to recover, each with its directory for jobs, and the exit code so far. Stores without a job directory get
+/// one first. Then jobs without dirty data are removed; the rest needs recovery.
 fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base, Kept)>, u8)> {
     report::receipt::check_place(arguments.receipt.as_deref())?;
     let today = Base::open(&base::path())?;
-    let said = stores::said(&arguments.device)?;
-    let roots = stores::roots(&today, &said)?;
+    let dirs = stores::search_dirs(&arguments.device)?;
+    let roots = stores::roots(&today, &dirs)?;
     let wanted = arguments.job.as_ref();
     let mut code = 0;
-    for (job, alone) in stores::alone(&stores::find(&roots)) {
-        if wanted.is_some_and(|wanted| *wanted != job) || !can_adopt::<A>(&alone) {
+    for (job, orphaned) in stores::orphaned(&stores::find(&roots)) {
+        if wanted.is_some_and(|wanted| *wanted != job) || !can_adopt::<A>(&orphaned) {
             continue;
         }
-        if let Err(fault) = today.lock().and_then(|lock| stores::adopt(&today, &lock, &alone)) {
+        if let Err(fault) = today.lock().and_then(|lock| stores::adopt(&today, &lock, &orphaned)) {
             report::say(format_args!("job {job}: {fault}"));
             code = exit::FAILED;
         }
@@ -133,12 +133,13 @@ fn find_jobs<A: AgentControl>(arguments: &RecoverArguments) -> Result<(Vec<(Base
             let message = format!("job {job} is still running; `tameike drain --job {job}` drains it");
             return Err(Fault::new(Errno::EBUSY, message));
         }
-        report::say(format_args!("job {job} has left nothing on this host"));
+        report::say(format_args!("this host has no leftovers of job {job}"));
     }
     Ok((jobs, code))
 }
 
-/// Whether nobody has these stores open, and they are not just being made where their job's directory is hidden from here.
+/// Returns true if no process has these stores open. An unused store may belong to a starting job whose directory is not
+/// visible here: its agent must have exited.
 fn can_adopt<A: AgentControl>(stores: &[&Store]) -> bool {
     stores.iter().all(|store| {
         let is_busy = || A::inspect(&store.dir).is_err_and(|fault| fault.errno == Errno::EBUSY);
@@ -146,19 +147,19 @@ fn can_adopt<A: AgentControl>(stores: &[&Store]) -> bool {
     })
 }
 
-/// The jobs in a directory for jobs of which something is left, or the wanted one.
+/// Returns the interrupted jobs of a directory for jobs, or only `job`.
 fn cut_off<A: AgentControl>(base: &Base, job: Option<&JobId>) -> Result<Vec<Kept>> {
     if let Some(record) = job.and_then(|job| JobRecord::read(&base.job_path(job)).ok().flatten()) {
-        wait_ended(&[record.driver()], DYING_LIMIT);
+        wait_ended(&[record.driver()], KILLED_DRIVER_LIMIT);
     }
     janitor::await_orphans(base, job, END_LIMIT)?;
     janitor::sweep::<A>(base, job)
 }
 
 fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArguments) -> Result<Ended> {
-    let busy = || Fault::new(Errno::EBUSY, "somebody else recovers it now");
+    let busy = || Fault::new(Errno::EBUSY, "another process recovers it now");
     let lock = base.lock()?;
-    let job_dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
+    let job_dir = JobDir::lock_ended(base, &lock, job)?.ok_or_else(busy)?;
     let none = || {
         let message = format!(
             "its record is not on this host: run `tameike recover --job {job}` where the job was started"
@@ -173,7 +174,7 @@ fn recover_job<A: AgentControl>(base: &Base, job: &JobId, arguments: &RecoverArg
     drop(lock);
     let mut driver =
         Driver::start(Starting { base: base.clone(), job_dir, record, mode: AgentMode::Recover })?;
-    driver.open_door()?;
+    driver.open_socket()?;
     let nodes = driver.links.len();
     report::say(format_args!("job {job}: {nodes} {} back", report::plural(nodes, "node")));
     let verify = arguments.verify || driver.record.plan.verify;

@@ -1,4 +1,4 @@
-//! `tameike run`: one command from start to receipt.
+//! `tameike run`: a job with one command, from start to receipt.
 
 use super::drain::Drained;
 use super::event::{Event, Notice};
@@ -25,8 +25,8 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
 use tameike_packer::CONTAINER;
 
-/// A second Ctrl-C within this time ends everything at once.
-const AGAIN: Duration = Duration::from_secs(2);
+/// A second Ctrl-C within this time ends the job at once.
+const REPEAT: Duration = Duration::from_secs(2);
 
 /// Runs the command as a job. Returns the exit code.
 pub fn run<A: AgentControl>(arguments: &RunArguments) -> u8 {
@@ -54,15 +54,15 @@ fn start<A: AgentControl>(arguments: &RunArguments) -> Result<(Driver, Launch)> 
     Ok((start_job::<A>(plan)?, launch))
 }
 
-/// Sweeps what crashed jobs left, and starts a new job.
+/// Removes leftovers of crashed jobs, and starts a new job.
 pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     let base = Base::open(&plan.base_dir)?;
     let roots = stores::roots(&base, std::slice::from_ref(&plan.device_root))?;
     for kept in janitor::sweep::<A>(&base, None)? {
         report::say(format_args!("{}", kept.describe()));
     }
-    for told in orphans::sweep::<A>(&roots) {
-        report::say(format_args!("{told}"));
+    for message in orphans::sweep::<A>(&roots) {
+        report::say(format_args!("{message}"));
     }
     if let (Some(dir), AggregateChoice::Off) = (&plan.shared_dir, plan.aggregate.choice)
         && let Some(why) = plan.aggregate.why_ignored(&dir.join(OsStr::from_bytes(CONTAINER)))
@@ -73,35 +73,32 @@ pub(super) fn start_job<A: AgentControl>(plan: JobPlan) -> Result<Driver> {
     let job_dir = JobDir::open(&base, &plan.job, JobDirUse::New)?;
     let record = JobRecord::new(plan)?;
     let driver = Driver::start(Starting { base, job_dir, record, mode: AgentMode::Serve })?;
-    driver.open_door()?;
+    driver.open_socket()?;
     let seconds = (monotonic() - begin).as_secs_f32();
     let (job, nodes) = (&driver.record.plan.job, driver.links.len());
     report::say(format_args!("job {job}: {nodes} {} ready in {seconds:.2} s", report::plural(nodes, "node")));
     Ok(driver)
 }
 
-/// How a job has ended.
 pub(super) struct Ended {
-    /// Whether everything is on the shared file system, and the receipt has nothing else to say.
+    /// Everything is on the shared file system, and the receipt reports no fault.
     pub(super) is_complete: bool,
-    /// Whether the receipt was written where it was wanted.
+    /// The receipt was written to its file.
     pub(super) is_kept: bool,
 }
 
-/// The command while it runs.
 struct Command {
     process: Option<ProcessId>,
     name: String,
     is_remote: bool,
-    /// When the user or the batch system first asked for the end.
+    /// Time of the first signal of the user or the batch system.
     asked: Option<Duration>,
-    /// When the command is killed.
+    /// Time at which the driver kills the command.
     kill_at: Option<Duration>,
-    /// When the drain must end.
     drain_until: Option<Duration>,
-    /// An agent died.
+    /// An agent has failed.
     agent_lost: bool,
-    /// Who waits for the receipt.
+    /// Clients that wait for the receipt, with their `verify`.
     down: Vec<(bool, Sender<DriverReply>)>,
 }
 
@@ -122,12 +119,12 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
     let clients: Vec<_> = command.down.into_iter().map(|(_, client)| client).collect();
     let drained = driver.drain(verify, command.drain_until, &clients);
     for client in &clients {
-        // A client that went away has lost interest. Who stays sees the connection end when all is down.
+        // A client may have disconnected. Others see the connection end when the job has ended.
         let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
     }
     let agent_lost = command.agent_lost || !driver.lost.is_empty();
     let ended = driver.end_after_drain::<A>(&drained, receipt);
-    // The connections end with the process, so that nothing of the job is left when a client sees it.
+    // The connections end with the process: when a client sees that, nothing of the job is left.
     std::mem::forget(clients);
     match ended {
         Ended { is_complete: false, .. } => exit::DRAIN_INCOMPLETE,
@@ -138,14 +135,14 @@ fn with_command<A: AgentControl>(mut driver: Driver, launch: &Launch, receipt: O
 }
 
 impl Driver {
-    /// Opens the job's socket to other commands.
-    pub(super) fn open_door(&self) -> Result<()> {
+    /// Opens the job's socket for other commands.
+    pub(super) fn open_socket(&self) -> Result<()> {
         let sender = self.sender.clone();
-        super::clients::listen(super::clients::JobDoor {
+        super::clients::listen(super::clients::ClientContext {
             job_dir: self.job_dir.path().to_owned(),
             record: self.record.clone(),
             events: self.sender.clone(),
-            // When the loop has ended, so has the process.
+            // The receiver lives until the process exits.
             remote_signal: Box::new(move |node, command, signal| {
                 drop(sender.send(Event::SignalCommand { node: node.0, command, signal }));
             }),
@@ -176,7 +173,7 @@ impl Driver {
         })
     }
 
-    /// Waits for the command's end; `None` when the user wants everything to end at once.
+    /// Waits for the command to exit; `None` if the user ends the job at once.
     fn await_command(&mut self, command: &mut Command) -> Option<u8> {
         loop {
             match self.next(command.kill_at) {
@@ -186,7 +183,7 @@ impl Driver {
                 }
                 Notice::Signal(arrived) => {
                     let now = monotonic();
-                    if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < AGAIN) {
+                    if command.asked.is_some_and(|asked| arrived.signal != SIGINT || now - asked < REPEAT) {
                         return None;
                     }
                     command.asked = Some(now);
@@ -198,10 +195,10 @@ impl Driver {
                     }
                 }
                 Notice::AgentLost(node) => {
-                    self.tell_lost(node);
+                    self.report_lost_agent(node);
                     command.agent_lost = true;
                     if !self.record.plan.keep_going && command.kill_at.is_none() {
-                        report::say(format_args!("ending the command (--keep-going would let it run on)"));
+                        report::say(format_args!("terminating the command (--keep-going lets it continue)"));
                         self.ask_command_to_end(command, Some(SIGTERM));
                     }
                 }
@@ -210,7 +207,7 @@ impl Driver {
                     self.ask_command_to_end(command, Some(SIGTERM));
                 }
                 Notice::TimedOut => {
-                    report::say(format_args!("the command did not end in time; killing it"));
+                    report::say(format_args!("the command did not exit in time; killing it"));
                     command.kill_at = None;
                     self.signal_command(command, SIGKILL);
                 }
@@ -231,8 +228,8 @@ impl Driver {
         }
     }
 
-    /// A command that ended soon after a Ctrl-C was ended by it: the drain then has the rest of the grace time.
-    /// A Ctrl-C long before was the command's own affair.
+    /// If the command exited soon after a Ctrl-C, the signal ended it: the drain has the rest of the grace time. An earlier
+    /// Ctrl-C does not limit the drain.
     fn limit_drain(&self, command: &mut Command) {
         let grace = Duration::from_secs(self.record.plan.grace_s);
         if let Some(asked) = command.asked.filter(|asked| monotonic() - *asked < grace) {
@@ -244,7 +241,7 @@ impl Driver {
         if command.is_remote {
             self.signal_remote(0, command.name.clone(), signal);
         } else if let Some(process) = command.process {
-            // One that has ended meanwhile needs no signal.
+            // It may have exited.
             let _ = process.signal(signal);
         }
     }
@@ -257,10 +254,10 @@ impl Driver {
         }
     }
 
-    /// Ends at once: the agents see the pipes close, keep what is dirty, and end.
+    /// Ends at once: agents see the pipes close, keep dirty data in their journals, and exit.
     fn abandon(mut self) -> u8 {
         report::say(format_args!(
-            "ended at once; what is not on the shared file system is in a journal: \
+            "ended at once; data that is not on the shared file system is in journals; run: \
              tameike recover --job {}",
             self.record.plan.job
         ));
@@ -268,7 +265,7 @@ impl Driver {
         exit::SIGNAL_BASE + SIGINT as u8
     }
 
-    /// Shows and keeps the receipt, and takes the job down.
+    /// Prints and writes the receipt, and ends the job.
     pub(super) fn end_after_drain<A: AgentControl>(self, drained: &Drained, receipt: Option<&Path>) -> Ended {
         let job = self.record.plan.job.clone();
         let has_cache = self.record.plan.shared_dir.is_some();
@@ -291,17 +288,17 @@ impl Driver {
                 Left { bytes, .. } => format!(" ({} left in journals)", crate::settings::size::show(bytes)),
             };
             report::say(format_args!(
-                "the drain is incomplete{left}; when the cause is mended, run: tameike recover --job {job}"
+                "the drain is incomplete{left}; when the cause is fixed, run: tameike recover --job {job}"
             ));
             if drained.receipt.files.iter().any(FileReceipt::is_gone) {
                 report::say(format_args!(
-                    "what the journals hold of files that are gone from the shared directory is written below another one, DIR, by: \
+                    "to write journaled data of files that are missing in the shared directory below another directory DIR, run: \
                      tameike recover --job {job} --to DIR"
                 ));
             }
         } else if strays {
             report::say(format_args!(
-                "the directory of job {job} is kept; when what is named above is moved away, `tameike recover --job \
+                "the directory of job {job} is kept; after the files named above have been moved, `tameike recover --job \
                  {job}` removes it"
             ));
         }

@@ -1,4 +1,4 @@
-//! Starting a job: agents, readiness by message, acquaintance.
+//! Starts a job: starts the agents, waits until all are ready, and sends each the addresses of the others.
 
 use super::Driver;
 use super::address::listen_addresses;
@@ -19,14 +19,14 @@ use tameike_core::{Errno, Fault, NodeId, NodeInfo, Result};
 use tameike_io::os::process::{monotonic, random_bytes};
 use tameike_io::os::signal;
 
-/// Names how much agents log.
+/// Variable with the log level of agents.
 const LOG_VARIABLE: &str = "TAMEIKE_LOG";
-/// How long the other agents may take to fail, too, when one has failed to start.
+/// After one agent has failed to start, time for others to report their faults too.
 const FAULTS_TIME: Duration = Duration::from_secs(3);
-/// The number of the answers to the start itself.
+/// The identifier of replies to the start.
 const START_ID: GatherId = 0;
 
-/// What it takes to start a job's agents.
+/// Input of [`Driver::start`].
 pub struct Starting {
     /// The user's directory for jobs.
     pub base: Base,
@@ -34,15 +34,15 @@ pub struct Starting {
     pub job_dir: JobDir,
     /// The job's record.
     pub record: JobRecord,
-    /// What the agents are started for.
+    /// Serve or recover.
     pub mode: AgentMode,
 }
 
 impl Driver {
-    /// Starts the agents and makes them known to each other; returns when all serve.
+    /// Starts the agents and connects them; returns when all serve.
     ///
     /// # Errors
-    /// The first thing that went wrong, on which node; whatever was started is stopped again.
+    /// The first fault with its node; everything that was started is stopped.
     pub fn start(starting: Starting) -> Result<Self> {
         let Starting { base, job_dir, record, mode } = starting;
         let (sender, events) = channel();
@@ -73,20 +73,21 @@ impl Driver {
 
     fn bring_up(&mut self) -> Result<()> {
         let to_loop = self.sender.clone();
-        // The loop outlives the thread's interest: when it has ended, so has the process.
+        // The receiver lives until the process exits.
         signal::watch_ending(move |arrived| drop(to_loop.send(super::Event::Signal(arrived))))?;
         let limit_s = self.record.plan.start_limit_s;
         let deadline = monotonic() + Duration::from_secs(limit_s);
         self.record.write(self.job_dir.path())?;
         self.start_agents()?;
-        let ready = self.await_start(START_ID, deadline, "be ready")?;
-        let nodes = self.acquaintance(ready)?;
+        let ready = self.await_start(START_ID, deadline, "become ready")?;
+        let nodes = self.collect_nodes(ready)?;
         self.record.write(self.job_dir.path())?;
         let join = self.ask(&AgentRequest::Join { nodes }, None);
-        for (node, reply) in self.await_start(join, deadline, "join the others")?.answers {
+        for (node, reply) in self.await_start(join, deadline, "connect to the others")?.answers {
             if let AgentReply::Joined { damage } = reply {
-                let told = damage.iter().map(|what| format!("the journal of node {node} is damaged: {what}"));
-                self.damage.extend(told);
+                let messages =
+                    damage.iter().map(|what| format!("the journal of node {node} is damaged: {what}"));
+                self.damage.extend(messages);
             }
         }
         Ok(())
@@ -121,7 +122,7 @@ impl Driver {
                 listen: listen.to_owned(),
                 fabric: plan.fabric,
                 connections: plan.connections,
-                no_holders: plan.no_holders,
+                no_peer_reads: plan.no_peer_reads,
                 coherent_mmap: plan.coherent_mmap,
                 cores: plan.cores.clone(),
                 device: spec.device.then(device),
@@ -139,7 +140,7 @@ impl Driver {
         }
     }
 
-    /// What went wrong on which hosts, if anything did.
+    /// Returns the faults of the start, by host.
     fn start_faults(&self, id: GatherId) -> Vec<String> {
         let answers = self.gather(id).map(|gather| &gather.answers);
         let host = |node: u32| self.record.plan.nodes[node as usize].host.as_str();
@@ -148,17 +149,17 @@ impl Driver {
             _ => None,
         };
         let mut faults: BTreeMap<u32, String> = answers.into_iter().flatten().filter_map(failed).collect();
-        // One that failed has said why; another may have died after it had answered.
+        // An agent may also exit after a good reply.
         for (&node, how) in &self.lost {
-            faults.entry(node).or_insert_with(|| format!("its agent ended: {how}"));
+            faults.entry(node).or_insert_with(|| format!("its agent exited: {how}"));
         }
-        // Nodes with the same fault are told together. Paths in it differ by the number of the node.
-        let mut told: Vec<(String, &str, Vec<String>)> = Vec::new();
+        // Merge nodes with the same fault, whose paths differ by the number of the node.
+        let mut merged: Vec<(String, &str, Vec<String>)> = Vec::new();
         for (node, why) in faults {
             let of_any = why.replace(&format!("/node-{node}/"), "/node-K/");
-            match told.iter_mut().find(|(known, on, _)| *known == of_any && *on == host(node)) {
+            match merged.iter_mut().find(|(known, on, _)| *known == of_any && *on == host(node)) {
                 Some((_, _, nodes)) => nodes.push(node.to_string()),
-                None => told.push((of_any, host(node), vec![node.to_string()])),
+                None => merged.push((of_any, host(node), vec![node.to_string()])),
             }
         }
         let line = |(why, host, nodes): (String, &str, Vec<String>)| match nodes.as_slice() {
@@ -167,11 +168,10 @@ impl Driver {
             }
             nodes => format!("nodes {} on {host}: {why}", nodes.join(", ")),
         };
-        told.into_iter().map(line).collect()
+        merged.into_iter().map(line).collect()
     }
 
-    /// Waits until every agent has answered well. When one has failed, the others have a moment to say what is
-    /// wrong with them too.
+    /// Waits until all agents have replied without fault. If one has failed, waits [`FAULTS_TIME`] for the faults of others.
     fn await_start(&mut self, id: GatherId, deadline: Duration, what: &str) -> Result<Gather> {
         let mut patience = None;
         loop {
@@ -206,13 +206,13 @@ impl Driver {
         }
     }
 
-    /// Takes the agents' records, and makes of them what every agent must know of every other.
-    fn acquaintance(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
+    /// Stores the agents' records, and returns the node list that every agent needs.
+    fn collect_nodes(&mut self, ready: Gather) -> Result<Vec<NodeInfo>> {
         let mut nodes = Vec::new();
         self.record.nodes.clear();
         for (node, reply) in ready.answers {
             let AgentReply::Ready { node: record, address } = reply else {
-                return Err(Fault::new(Errno::EPROTO, format!("node {node} answered out of turn")));
+                return Err(Fault::new(Errno::EPROTO, format!("node {node} sent an unexpected reply")));
             };
             let spec = &self.record.plan.nodes[node as usize];
             nodes.push(NodeInfo {

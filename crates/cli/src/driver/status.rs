@@ -1,4 +1,4 @@
-//! Answers to other commands about the job.
+//! Replies to requests of other commands.
 
 use super::Driver;
 use super::drain::merge;
@@ -8,10 +8,10 @@ use std::sync::mpsc::Sender;
 use tameike_agent::control::{AgentReply, AgentRequest};
 use tameike_core::{Errno, Fault};
 
-/// Which agents a question goes to.
+/// The agents that receive a request.
 enum Asked {
     All,
-    /// Any that lives.
+    /// Any running agent.
     One,
     Node(u32),
 }
@@ -25,8 +25,8 @@ impl Driver {
             ClientRequest::Files(files) => (AgentRequest::Files(files), Asked::One),
             ClientRequest::Measure { node, order } => (AgentRequest::Measure(order), Asked::Node(node)),
             ClientRequest::Down { .. } | ClientRequest::Launch(_) | ClientRequest::Signal { .. } => {
-                let fault = Fault::new(Errno::EPROTO, "a request out of turn");
-                // A client that went away has lost interest.
+                let fault = Fault::new(Errno::EPROTO, "unexpected request");
+                // A client may have disconnected.
                 let _ = reply.send(DriverReply::Failed(fault));
                 return;
             }
@@ -42,7 +42,7 @@ impl Driver {
         }
     }
 
-    /// The answer to a client whose question all agents have answered.
+    /// Returns the reply to a client after all agents have replied.
     pub(super) fn reply_to_client(&self, gather: &Gather) -> DriverReply {
         if let Some(AgentRequest::Drain { .. }) = gather.question {
             return DriverReply::Receipt(merge(gather, true));
@@ -55,14 +55,14 @@ impl Driver {
                 Some(AgentReply::Files(lines)) => DriverReply::Files(lines.clone()),
                 Some(AgentReply::Measured(outcome)) => DriverReply::Measured(outcome.clone()),
                 Some(AgentReply::Failed(fault)) => DriverReply::Failed(fault.clone()),
-                _ => DriverReply::Failed(Fault::new(Errno::EHOSTDOWN, "no agent of the job lives")),
+                _ => DriverReply::Failed(Fault::new(Errno::EHOSTDOWN, "no agent of the job runs")),
             };
         }
         let line = |(node, host): (u32, &crate::settings::hostfile::HostSpec)| {
             let (status, fault) = match gather.answers.get(&node) {
                 Some(AgentReply::Status(status)) => (Some((**status).clone()), None),
                 Some(AgentReply::Failed(fault)) => (None, Some(fault.to_string())),
-                _ => (None, Some("no answer".to_owned())),
+                _ => (None, Some("no reply".to_owned())),
             };
             NodeLine { node, host: host.host.clone(), status, fault }
         };

@@ -1,4 +1,4 @@
-//! The driver of a background job: started by `up`, ended by `down` or a signal.
+//! The driver of a background job: `up` starts it, `down` or a signal ends it.
 
 use super::Driver;
 use super::event::Notice;
@@ -14,28 +14,28 @@ use std::sync::mpsc::Sender;
 use tameike_agent::control::AgentControl;
 use tameike_core::{Fault, JobId, Result};
 
-/// The one line that a supervisor prints, for `up`.
+/// The line that a supervisor prints for `up`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Supervised {
     /// The job is ready.
     Ready(JobId),
-    /// It could not start.
+    /// The job could not start.
     Failed(Fault),
 }
 
-/// Supervises the job whose plan comes on standard input. Returns the exit code.
+/// Reads a plan from standard input, and runs its job until it ends. Returns the exit code.
 pub fn supervise<A: AgentControl>() -> u8 {
     let started = read_plan().and_then(start_job::<A>).and_then(|driver| {
         redirect_messages(&driver)?;
         Ok(driver)
     });
-    let said = match &started {
+    let state = match &started {
         Ok(driver) => Supervised::Ready(driver.record.plan.job.clone()),
         Err(fault) => Supervised::Failed(fault.clone()),
     };
-    let line = serde_json::to_string(&said).expect("plain data");
-    // `up` may have been interrupted; the job is up all the same, and `status` shows it.
+    let line = serde_json::to_string(&state).expect("plain data");
+    // If `up` was interrupted, the job runs nevertheless, and `status` shows it.
     let _ = writeln!(std::io::stdout(), "{line}");
     match started {
         Ok(driver) => until_down::<A>(driver),
@@ -50,7 +50,7 @@ fn read_plan() -> Result<JobPlan> {
     serde_json::from_str(&line).map_err(|error| failed(error.into()))
 }
 
-/// Messages go to a file in the job's directory from now on: there is no terminal any more.
+/// Redirects messages to a file in the job's directory, because there is no terminal.
 fn redirect_messages(driver: &Driver) -> Result<()> {
     let path = driver.job_dir.path().join("supervisor.log");
     let failed = |error| Fault::from_os(format_args!("making {}", path.display()), &error);
@@ -69,7 +69,7 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
             Notice::Down { verify, reply } => {
                 asked = Some((verify || driver.record.plan.verify, Some(reply)));
             }
-            Notice::AgentLost(node) => driver.tell_lost(node),
+            Notice::AgentLost(node) => driver.report_lost_agent(node),
             Notice::Gathered
             | Notice::AgentEnded
             | Notice::Progress(_)
@@ -83,11 +83,11 @@ fn until_down<A: AgentControl>(mut driver: Driver) -> u8 {
     let clients: Vec<_> = client.into_iter().collect();
     let drained = driver.drain(verify, deadline, &clients);
     for client in &clients {
-        // A client that went away has lost interest. Who stays sees the connection end when all is down.
+        // A client may have disconnected. Others see the connection end when the job has ended.
         let _ = client.send(DriverReply::Receipt(drained.receipt.clone()));
     }
     let ended = driver.end_after_drain::<A>(&drained, None);
-    // The connections end with the process, so that nothing of the job is left when a client sees it.
+    // The connections end with the process: when a client sees that, nothing of the job is left.
     std::mem::forget(clients);
     if ended.is_complete { 0 } else { exit::DRAIN_INCOMPLETE }
 }

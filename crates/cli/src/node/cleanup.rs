@@ -1,4 +1,4 @@
-//! Putting a node away: programs, mounts, device, directories. Dirty data stays, with the records to find it.
+//! Cleanup of a node: programs, mounts, device, directories. Dirty data stays, with the records to find it.
 
 use super::enter::{JOB_DIR_VARIABLE, NODE_VARIABLE};
 use super::start::NodeStart;
@@ -15,12 +15,12 @@ use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
 use tameike_io::os::process::{self, ProcessId, sharing_mounts, wait_ended, with_variables};
 
-/// How long programs that are asked to end may take before they are killed.
+/// Time for programs to exit after SIGTERM before SIGKILL.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Rounds of looking for programs: each round finds what the ones of the last had just started.
+/// Rounds of listing programs: each round finds programs that those of the previous one have just started.
 const END_ROUNDS: usize = 8;
 
-/// What a node has made on its host.
+/// Everything that a node has created on its host.
 pub struct Belongings {
     base: Base,
     job_dir: JobDir,
@@ -28,7 +28,7 @@ pub struct Belongings {
     node: u32,
     has_device: bool,
     mounts: Vec<PathBuf>,
-    /// What the mounts cover.
+    /// The directories below the mounts.
     mount_points: Vec<MountPoint>,
     isolation: Isolation,
     driver_is_here: bool,
@@ -73,7 +73,7 @@ impl Belongings {
         self.mount_points.push(mount_point);
     }
 
-    /// What programs outside of the job have written below the mounts, in plain words, as far as the driver does not see it.
+    /// Returns messages on files that programs outside the job wrote below the mounts, if the driver cannot see them.
     pub(super) fn strays(&self) -> Vec<String> {
         let found = self.mount_points.iter().filter_map(MountPoint::strays);
         match self.isolation {
@@ -86,7 +86,7 @@ impl Belongings {
         }
     }
 
-    /// Ends the node's programs: asks them, then kills them.
+    /// Terminates the node's programs with SIGTERM, then SIGKILL.
     pub(super) fn end_programs(&self) {
         if self.mounts.is_empty() {
             return;
@@ -99,15 +99,14 @@ impl Belongings {
             let signal = if round == 0 { SIGTERM } else { SIGKILL };
             for program in &programs {
                 log::info!("ending program {} with signal {signal}", program.pid);
-                // One that has ended meanwhile needs no signal.
+                // It may have exited.
                 let _ = program.signal(signal);
             }
             wait_ended(&programs, END_LIMIT);
         }
     }
 
-    /// The programs that run in the node: known by its namespace, or, where it has none, by the variables
-    /// that they were started with.
+    /// Returns the programs of the node: those in its namespace, or, without a namespace, those with the variables that it sets.
     fn programs(&self) -> Vec<ProcessId> {
         match self.isolation {
             Isolation::MountNamespace | Isolation::UserNamespace => sharing_mounts(),
@@ -119,22 +118,22 @@ impl Belongings {
         }
     }
 
-    /// Puts everything away after a failed start, when nothing can be dirty that was not before.
-    pub(super) fn put_away_unused(self) {
+    /// Cleans up after a failed start, which has produced no dirty data.
+    pub(super) fn clean_up_unused(self) {
         let left = if self.is_new { Ok(Left::default()) } else { Err(Fault::io("the start failed")) };
-        self.put_away(&left, false);
+        self.clean_up(&left, false);
     }
 
-    /// Puts everything away after the agent has ended; a device directory with dirty data, or of which
-    /// nobody knows, stays, and when other nodes may hold dirty data (`keep`), one with names of files.
-    pub(super) fn put_away(self, left: &Result<Left>, keep: bool) {
+    /// Cleans up after the agent has stopped. The device directory stays if it has dirty data or its state is unknown, or if it
+    /// has names of files and other nodes may have dirty data (`keep`).
+    pub(super) fn clean_up(self, left: &Result<Left>, keep: bool) {
         self.unmount();
         leftovers::sweep(&self.job, Some(NodeId(self.node)));
         if !matches!(left, Ok(left) if left.is_needless(keep)) {
             return;
         }
         if let Err(fault) = self.remove() {
-            log::warn!("clearing away node {}: {fault}", self.node);
+            log::warn!("cleaning up node {}: {fault}", self.node);
         }
     }
 
@@ -159,8 +158,8 @@ impl Belongings {
         if self.driver_is_here {
             return Ok(());
         }
-        // The last node of the job on this host takes the job's directory along, unless the driver's record
-        // is in it: the directory is on a file system of several hosts then.
+        // The last node of the job on this host removes the job's directory, unless it has the driver's record: then several
+        // hosts share the directory.
         let _lock = self.base.lock()?;
         let dir = self.job_dir.path();
         if base::nodes_in(dir).is_empty() && JobRecord::read(dir)?.is_none() {

@@ -1,9 +1,9 @@
-//! `tameike enter`: becomes a program inside a node, with the node's mounts and variables.
+//! `tameike enter`: executes a program inside a node, with the node's mounts and variables.
 //!
-//! The process moves itself into the namespaces and then turns into the program, so its number, terminal,
-//! input and output, signals and exit code are the program's.
+//! The process enters the namespaces and then executes the program, so the program has its process id, terminal, input and
+//! output, signals and exit code.
 //!
-//! Values of variables travel in a file of the job's directory, to other hosts by standard input: everybody can read the
+//! Values of variables are passed in a file of the job's directory, to other hosts by standard input: every user can read the
 //! arguments of a process.
 
 use super::preload;
@@ -26,22 +26,22 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::namespace::{self, Namespaces};
 use tameike_io::os::process::ProcessId;
 
-/// Names the directory of the job, for commands inside it.
+/// Variable with the job's directory.
 pub const JOB_DIR_VARIABLE: &str = "TAMEIKE_JOB_DIR";
-/// Names the node, for commands in it.
+/// Variable with the number of the node.
 pub const NODE_VARIABLE: &str = "TAMEIKE_NODE";
 
-/// Ends the name of a file of variables.
+/// Extension of a file of variables.
 const VARIABLES: &str = "variables";
 
-/// A command that was entered, in `node-K/commands/NAME`.
+/// The process of a command, in `node-K/commands/NAME`.
 #[derive(Serialize, Deserialize)]
 struct Entered {
     pid: u32,
     start: u64,
 }
 
-/// Becomes the program; returns only when that fails, with the exit code.
+/// Executes the program; returns the exit code only if that fails.
 pub fn run(arguments: &EnterArguments) -> u8 {
     match enter(arguments) {
         Ok(mut command) => {
@@ -56,7 +56,7 @@ pub fn run(arguments: &EnterArguments) -> u8 {
     }
 }
 
-/// Keeps the variables that come by standard input; the exit code.
+/// Stores the variables from standard input. Returns the exit code.
 pub fn keep(place: &CommandPlace) -> u8 {
     let kept = std::io::read_to_string(std::io::stdin())
         .map_err(|error| Fault::from_os("reading variables from standard input", &error))
@@ -73,13 +73,13 @@ pub fn keep(place: &CommandPlace) -> u8 {
 fn enter(arguments: &EnterArguments) -> Result<Command> {
     let CommandPlace { job_dir, node, name } = &arguments.place;
     let node_dir = node_dir(job_dir, *node);
-    // The file is removed whatever comes after.
+    // Remove the file even if a later step fails.
     let kept = if arguments.variables { take_variables(&node_dir, name)? } else { Vec::new() };
     let none = || Fault::new(Errno::ENOENT, format!("no such node in {}", job_dir.display()));
     let state = NodeState::read(job_dir, *node)?.ok_or_else(none)?;
     if !state.process().is_alive() {
         let log = node_dir.join("agent.log");
-        let message = format!("its agent has ended; its log is {}", log.display());
+        let message = format!("its agent has exited; its log is {}", log.display());
         return Err(Fault::new(Errno::EHOSTDOWN, message));
     }
     write_command(&node_dir, name)?;
@@ -90,8 +90,9 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
         Isolation::None => {}
     }
     if let Some(dir) = &arguments.cwd {
-        std::env::set_current_dir(dir)
-            .map_err(|error| Fault::from_os(format_args!("going to directory {}", dir.display()), &error))?;
+        std::env::set_current_dir(dir).map_err(|error| {
+            Fault::from_os(format_args!("changing to directory {}", dir.display()), &error)
+        })?;
     }
     let (program, rest) = arguments.command.split_first().ok_or_else(|| Fault::from(Errno::EINVAL))?;
     let mut command = Command::new(program);
@@ -102,13 +103,13 @@ fn enter(arguments: &EnterArguments) -> Result<Command> {
     Ok(command)
 }
 
-/// Whether this process was started inside the node, and is in its namespaces already.
+/// Returns true if this process is already in the node's namespaces.
 fn shares_mounts(pid: u32) -> bool {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own))
 }
 
-/// The variables by which programs find the views and each other.
+/// Returns the variables that describe the job and its views to programs.
 pub fn variables(state: &NodeState, job_dir: &Path) -> Vec<(&'static str, OsString)> {
     let job = job_dir.file_name().unwrap_or_default().to_owned();
     let mut variables = vec![
@@ -129,7 +130,7 @@ fn write_command(node_dir: &Path, name: &str) -> Result<()> {
     std::fs::write(&path, text).map_err(failed)
 }
 
-/// The process of a command that was entered.
+/// Returns the process of a command.
 pub fn read_command(node_dir: &Path, name: &str) -> Result<ProcessId> {
     let path = command_path(node_dir, name)?;
     let failed = |error| Fault::from_os(format_args!("reading {}", path.display()), &error);
@@ -138,7 +139,7 @@ pub fn read_command(node_dir: &Path, name: &str) -> Result<ProcessId> {
     Ok(ProcessId { pid, start })
 }
 
-/// Keeps `text`, the variables of a command in JSON, until the command enters.
+/// Stores `text`, the variables of a command as JSON, until the command enters.
 pub fn write_variables(node_dir: &Path, name: &str, text: &str) -> Result<()> {
     let path = command_path(node_dir, name)?.with_extension(VARIABLES);
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);

@@ -31,19 +31,19 @@ impl Log for LogFile {
     fn flush(&self) {}
 }
 
-/// Sends the messages of this process to `path`.
+/// Writes the log messages of this process to `path`.
 ///
 /// # Errors
-/// The file cannot be made, or there is no such level.
+/// The file cannot be created, or the level is invalid.
 pub fn open(path: &Path, level: &str) -> Result<()> {
     let level: LevelFilter = level.parse().map_err(|_| {
-        Fault::io(format!("TAMEIKE_LOG={level}: it is one of off, error, warn, info, debug, trace"))
+        Fault::io(format!("TAMEIKE_LOG={level}: expected off, error, warn, info, debug or trace"))
     })?;
     let file = File::options()
         .append(true)
         .create(true)
         .open(path)
-        .map_err(|error| Fault::from_os(format_args!("making the log {}", path.display()), &error))?;
+        .map_err(|error| Fault::from_os(format_args!("creating the log {}", path.display()), &error))?;
     log::set_max_level(level);
     log::set_boxed_logger(Box::new(LogFile(Mutex::new(file)))).map_err(|error| Fault::io(error.to_string()))
 }

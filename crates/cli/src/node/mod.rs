@@ -1,8 +1,7 @@
 //! The process of a node's agent: `tameike agent`.
 //!
-//! It makes the node's directories, namespaces and mounts, starts the agent in them, obeys the driver at the
-//! other end of its pipes, and puts everything away. When the driver dies it ends too, and keeps what is
-//! dirty in the journal.
+//! It creates the node's directories, namespaces and mounts, starts the agent in them, executes commands of the driver that
+//! arrive over a pipe, and cleans up. When the driver exits, it stops too, and dirty data stays in the journal.
 
 mod cleanup;
 pub mod enter;
@@ -18,7 +17,7 @@ use std::io::{BufRead, Write};
 use tameike_agent::control::{AgentAnswer, AgentControl, AgentReply, CONTROL_VERSION};
 use tameike_core::{Errno, Fault, Result};
 
-/// Runs the agent until the driver stops it or dies. Returns the exit code.
+/// Runs the agent until the driver stops it or exits. Returns the exit code.
 pub fn run<A: AgentControl>() -> u8 {
     let mut line = String::new();
     let prepared = std::io::stdin()
@@ -30,7 +29,7 @@ pub fn run<A: AgentControl>() -> u8 {
     match prepared {
         Ok(node) => serve::serve::<A>(node),
         Err(fault) => {
-            // Without a driver there is nobody to tell.
+            // The driver may have exited.
             let _ = answer(&AgentAnswer { id: 0, reply: AgentReply::Failed(fault) });
             crate::exit::FAILED
         }
@@ -41,7 +40,7 @@ fn parse_start(line: &str) -> Result<NodeStart> {
     let value: serde_json::Value = serde_json::from_str(line).map_err(|error| not_a_start(&error))?;
     let version = value.pointer("/start/version").and_then(serde_json::Value::as_u64);
     if version != Some(u64::from(CONTROL_VERSION)) {
-        let message = "the driver and this agent are of different versions of tameike: install the same one \
+        let message = "the driver and this agent have different versions of tameike: install the same version \
                        on all hosts, or set remote-program in the configuration";
         return Err(Fault::new(Errno::EPROTO, message));
     }
@@ -49,12 +48,11 @@ fn parse_start(line: &str) -> Result<NodeStart> {
 }
 
 fn not_a_start(error: &serde_json::Error) -> Fault {
-    Fault::new(Errno::EPROTO, format!("`tameike agent` is started by a driver only: {error}"))
+    Fault::new(Errno::EPROTO, format!("`tameike agent` must be started by a driver: {error}"))
 }
 
-/// Writes one line to the driver, whole.
 fn answer(answer: &AgentAnswer) -> Result<()> {
-    let failed = |error| Fault::from_os("answering the driver", &error);
+    let failed = |error| Fault::from_os("replying to the driver", &error);
     let mut line = serde_json::to_vec(answer).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! The library that is preloaded into programs: where it is, and how they come to it.
+//! Finds the library that is preloaded into programs, and sets the variables that load it.
 
 use crate::place::base::{node_dir, ring_socket};
 use std::ffi::{OsStr, OsString};
@@ -6,60 +6,63 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tameike_core::{Errno, Fault, Result};
 
-/// The library's file.
+/// File name of the library.
 const LIBRARY: &str = "libtameike_preload.so";
-/// Where it is beside the directory of this program, when not in that itself.
+/// Its directory relative to that of this program, if it is not in the same.
 const LIBRARY_DIR: &str = "../lib/tameike";
-/// Names the socket at which programs reach the agent.
+/// Variable with the agent's socket for programs.
 pub const RING_VARIABLE: &str = "TAMEIKE_RING";
-/// What the system's loader preloads.
+/// The loader's variable.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// The variables by which a program on this node finds its agent, and with which it is preloaded when that is `wanted`, or it
-/// would be already, in another node perhaps.
+/// Returns the variables by which a program on this node finds its agent. They preload the library if `wanted`, or if it is
+/// preloaded already, for example in another node.
 ///
 /// # Errors
-/// It is to be preloaded, and the library is not there, or the agent takes no such programs.
+/// The library is missing, or the agent has no ring.
 pub fn variables(wanted: bool, job_dir: &Path, node: u32) -> Result<Vec<(&'static str, OsString)>> {
     let socket = ring_socket(&node_dir(job_dir, node));
     let before = std::env::var_os(PRELOAD_VARIABLE);
     if !wanted && !before.as_deref().is_some_and(is_preloaded) {
-        // None rather than another node's.
+        // An empty value replaces the socket of another node.
         let socket = if socket.exists() { socket.into() } else { OsString::new() };
         return Ok(vec![(RING_VARIABLE, socket)]);
     }
     if !socket.exists() {
         let log = node_dir(job_dir, node).join("agent.log");
-        let message = format!("the agent takes no preloaded programs; its log, {}, says why", log.display());
+        let message = format!(
+            "the agent does not support preloaded programs; its log has the reason: {}",
+            log.display()
+        );
         return Err(Fault::new(Errno::EOPNOTSUPP, message));
     }
     Ok(vec![(RING_VARIABLE, socket.into()), with(&find(LIBRARY, "--preload")?)?])
 }
 
-/// The variable by which a program loads a library beside those that it would load already.
+/// Returns the variable that preloads a library in addition to the present ones.
 ///
 /// # Errors
-/// The library's path cannot stand in it.
+/// The variable cannot contain the library's path.
 pub fn with(library: &Path) -> Result<(&'static str, OsString)> {
     Ok((PRELOAD_VARIABLE, preloaded(std::env::var_os(PRELOAD_VARIABLE), library)?))
 }
 
-/// The library of this name that belongs to this program, for an `option` that needs it.
+/// Returns the library of this name that is installed with this program; `option` is for the error message.
 ///
 /// # Errors
-/// It is not there.
+/// `ENOENT` if it is missing.
 pub fn find(name: &str, option: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Fault::from_os("finding this program", &error))?;
     find_beside(&program, name, option)
 }
 
-/// Whether the library is among those that the system's loader preloads.
+/// Returns true if the loader's variable contains the library.
 fn is_preloaded(variable: &OsStr) -> bool {
     let mut parts = variable.as_bytes().split(separates);
     parts.any(|part| Path::new(OsStr::from_bytes(part)).file_name() == Some(OsStr::new(LIBRARY)))
 }
 
-/// What is between the names in the loader's variable.
+/// Returns true for separators of the loader's variable.
 fn separates(byte: &u8) -> bool {
     matches!(byte, b':' | b' ')
 }
@@ -70,16 +73,17 @@ fn find_beside(program: &Path, name: &str, option: &str) -> Result<PathBuf> {
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let [beside, below] = places.each_ref().map(|place| place.display());
         let message = format!(
-            "{option} needs {name}, which is neither {beside} nor {below}; install it there, or go without"
+            "{option} needs {name}, which is neither {beside} nor {below}; install it there, or omit {option}"
         );
         Fault::new(Errno::ENOENT, message)
     })
 }
 
-/// What is preloaded with the library: first what was before.
+/// Appends the library to the value of the loader's variable.
 fn preloaded(before: Option<OsString>, library: &Path) -> Result<OsString> {
     if library.as_os_str().as_bytes().iter().any(separates) {
-        let message = format!("{} cannot be preloaded: its path has a colon or a blank", library.display());
+        let message =
+            format!("{} cannot be preloaded: its path contains a colon or a space", library.display());
         return Err(Fault::new(Errno::EINVAL, message));
     }
     let before = before.unwrap_or_default();
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_preloaded_before_stays() {
+    fn libraries_that_are_preloaded_already_stay() {
         let library = Path::new("/lib/it.so");
         let with = |before: &str| preloaded(Some(before.into()), library).expect("a plain path");
         assert_eq!(preloaded(None, library), Ok("/lib/it.so".into()));

@@ -1,5 +1,5 @@
-//! From the driver's first line to a started agent: directories, records, device, namespaces, mounts. All of
-//! it happens while the process has one thread, which namespaces demand.
+//! Prepares a node and starts its agent: directories, records, device, namespaces, mounts. All of it happens while the process
+//! has one thread, because namespaces require that.
 
 use super::cleanup::Belongings;
 use super::start::NodeStart;
@@ -20,33 +20,32 @@ use tameike_core::{Errno, Fault, Result, View};
 use tameike_io::os::process::ProcessId;
 use tameike_io::os::{mount, namespace, owned};
 
-/// A node whose agent is started.
+/// A node whose agent has started.
 pub struct PreparedNode<A> {
-    /// The agent.
     pub agent: A,
     /// The record of its process.
     pub record: NodeRecord,
-    /// What must be put away at the end.
+    /// Everything that must be cleaned up at the end.
     pub belongings: Belongings,
-    /// How long a flush may go on when the driver dies, in milliseconds.
+    /// Time in milliseconds for a flush after the driver has exited.
     pub grace_ms: u64,
 }
 
-/// Prepares the node and starts the agent. What was made before a failure is put away again.
+/// Prepares the node and starts the agent. Cleans up after a failure.
 pub fn prepare<A: AgentControl>(node_start: &NodeStart) -> Result<PreparedNode<A>> {
     let base = Base::open(&node_start.start.base_dir)?;
     if !node_start.driver_is_here {
-        // Its own driver tells the user; here it only must not be swept.
+        // The driver of that job reports it to the user.
         janitor::sweep::<A>(&base, None)?.iter().for_each(|kept| log::info!("{}", kept.describe()));
         let roots = stores::roots(&base, std::slice::from_ref(&node_start.record.plan.device_root))?;
-        orphans::sweep::<A>(&roots).iter().for_each(|told| log::info!("{told}"));
+        orphans::sweep::<A>(&roots).iter().for_each(|message| log::info!("{message}"));
     }
     let job_dir = JobDir::open(&base, &node_start.start.job, JobDirUse::Join)?;
     let mut belongings = Belongings::new(base, job_dir, node_start);
     match start_in::<A>(node_start, &mut belongings) {
         Ok((agent, record)) => Ok(PreparedNode { agent, record, belongings, grace_ms: node_start.grace_ms }),
         Err(fault) => {
-            belongings.put_away_unused();
+            belongings.clean_up_unused();
             Err(fault)
         }
     }
@@ -100,7 +99,7 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     }
     let offers_ring = start.mode == AgentMode::Serve && !node_start.record.plan.no_ring;
     if node_start.record.plan.no_ring {
-        log::info!("programs reach this agent through the kernel alone, as --no-ring says");
+        log::info!("programs reach this agent through FUSE only, because of --no-ring");
     }
     let ring = offers_ring.then(|| base::ring_socket(&node_dir));
     let agent = A::start(StartInput { start, frontends, ring })?;
@@ -109,17 +108,17 @@ fn start_in<A: AgentControl>(node_start: &NodeStart, belongings: &mut Belongings
     Ok((agent, state.record))
 }
 
-/// Makes the device directory. A new job's must not be there: what is in it would be somebody's data. The one
-/// of a job that is recovered must be the user's own: what is in it goes to the shared directory.
+/// Creates the device directory. For a new job it must not exist, because it would have data of another one. For a recovery it
+/// must belong to the user, because its data goes to the shared directory.
 fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
-    let doing = || format!("making the device directory {}", device.dir.display());
+    let doing = || format!("creating the device directory {}", device.dir.display());
     match DirBuilder::new().mode(0o700).create(&device.dir) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == AgentMode::Recover => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let message = format!(
-                "{}: it is there already, of another job of this name (with another TMPDIR) or of somebody \
-                 else; choose another --job or --device, or remove it if you know it is a leftover",
+                "{}: it exists already, of another job of this name (with another TMPDIR) or of another user; \
+                 choose another --job or --device, or remove it if it is a leftover",
                 doing()
             );
             return Err(Fault::new(Errno::EEXIST, message));
@@ -129,10 +128,10 @@ fn make_device_dir(device: &DeviceStart, mode: AgentMode) -> Result<()> {
     owned::is_own_dir(&device.dir).map(drop).map_err(|fault| fault.context(doing()))
 }
 
-/// Bytes that may be planned for by default: half of the memory, or 4/5 of the disk, that is free.
+/// Returns the default capacity in bytes: half of the free memory, or 4/5 of the free disk space.
 fn free_space(device: &DeviceStart) -> Result<u64> {
     let found = rustix::fs::statvfs(&device.dir).map_err(|error| {
-        Fault::from_os(format_args!("asking for the space of {}", device.dir.display()), &error.into())
+        Fault::from_os(format_args!("reading the free space of {}", device.dir.display()), &error.into())
     })?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     if !device.ram {
@@ -144,7 +143,7 @@ fn free_space(device: &DeviceStart) -> Result<u64> {
     Ok(free.min(kib.map_or(u64::MAX, |kib| kib << 10)) / 2)
 }
 
-/// Refuses a capacity that cannot be had: a job that starts must not run into a full disk behind its limit.
+/// Refuses a capacity that exceeds the free space, so that a job cannot fill the disk below its limit.
 fn check_space(start: &AgentStart, device: &DeviceStart, free: u64) -> Result<()> {
     let wanted = start.capacity.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
     let there = if device.ram { free.saturating_mul(2) } else { free / 4 * 5 };
@@ -153,7 +152,7 @@ fn check_space(start: &AgentStart, device: &DeviceStart, free: u64) -> Result<()
     }
     let show = crate::settings::size::show;
     let message = format!(
-        "--capacity asks for {} on each node, but {} has {} for it; ask for less, or choose another --device",
+        "--capacity requests {} on each node, but {} has {} free; request less, or choose another --device",
         show(wanted),
         device.dir.parent().unwrap_or(&device.dir).display(),
         show(there)
@@ -161,15 +160,15 @@ fn check_space(start: &AgentStart, device: &DeviceStart, free: u64) -> Result<()
     Err(Fault::new(Errno::ENOSPC, message))
 }
 
-/// The shared directory must be there on every node.
+/// Checks that the shared directory exists on this node.
 fn check_shared(dir: Option<&Path>) -> Result<()> {
     let Some(dir) = dir else { return Ok(()) };
     std::fs::read_dir(dir).map(drop).map_err(|error| {
-        Fault::from_os(format_args!("looking into the shared directory {}", dir.display()), &error)
+        Fault::from_os(format_args!("reading the shared directory {}", dir.display()), &error)
     })
 }
 
-/// Mounts the views, in namespaces of the node's own where that is possible.
+/// Mounts the views, in new namespaces if possible.
 fn mount_views(
     start: &AgentStart,
     job_dir: &Path,
@@ -178,7 +177,7 @@ fn mount_views(
     let (isolation, why) = match probe::in_child()?.usable() {
         Ok(_) => (probe::isolation_of(namespace::isolate()?), String::new()),
         Err(why) => {
-            log::info!("no namespaces of our own, mounting with {}: {why}", mount::FUSE_HELPER);
+            log::info!("namespaces are not available, mounting with {}: {why}", mount::FUSE_HELPER);
             (Isolation::None, why)
         }
     };
@@ -194,8 +193,8 @@ fn mount_views(
         let source = format!("tameike:{}:{}", start.job, view.as_str());
         let fuse = match isolation {
             Isolation::None => Some(mount::mount_fuse_by_helper(&source, &path, false).map_err(|fault| {
-                let message = format!("{fault}, and namespaces cannot be used either ({why})");
-                Fault::new(fault.errno, format!("{message}; `tameike doctor` says what mends it"))
+                let message = format!("{fault}, and namespaces are not available either ({why})");
+                Fault::new(fault.errno, format!("{message}; `tameike doctor` prints how to fix it"))
             })?),
             Isolation::MountNamespace | Isolation::UserNamespace if is_in_memory(start, view) => {
                 mount::mount_memory(&source, &path, start.capacity[view.index()])?;
@@ -211,7 +210,7 @@ fn mount_views(
     Ok((isolation, frontends))
 }
 
-/// Whether a view has its files in this node's memory, and nowhere else.
+/// Returns true if a view has its files only in this node's memory.
 fn is_in_memory(start: &AgentStart, view: View) -> bool {
     view == View::NodeLocal && start.device.as_ref().is_some_and(|device| device.ram)
 }

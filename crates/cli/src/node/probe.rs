@@ -1,5 +1,5 @@
-//! Tries, in a process that ends right after, whether namespaces and a FUSE mount can be made here. There is
-//! no other way to know: sites refuse them in half a dozen places, and some only after the namespace exists.
+//! Tests in a child process if namespaces and a FUSE mount can be created on this host. There is no other way to know: hosts
+//! refuse them in many ways, and some only after the namespace exists.
 
 use serde::{Deserialize, Serialize};
 use std::process::{Command, Stdio};
@@ -7,26 +7,26 @@ use tameike_agent::control::Isolation;
 use tameike_core::{Fault, Result};
 use tameike_io::os::{mount, namespace};
 
-/// What was possible.
+/// The outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The namespaces, or why not.
+    /// The namespaces, or the reason of the failure.
     pub isolation: Result<Isolation, String>,
-    /// The mount in them, or why not.
+    /// The mount in them, or the reason of the failure.
     pub mount: Result<(), String>,
 }
 
 impl Probe {
-    /// The namespaces, when a mount can be made in them.
+    /// Returns the namespaces if a mount can be created in them.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of the failure.
     pub fn usable(self) -> Result<Isolation, String> {
         self.mount.and(self.isolation)
     }
 }
 
-/// Names what [`namespace::isolate`] made.
+/// Converts the result of [`namespace::isolate`].
 pub fn isolation_of(made: namespace::Namespaces) -> Isolation {
     match made {
         namespace::Namespaces::Mount => Isolation::MountNamespace,
@@ -34,11 +34,11 @@ pub fn isolation_of(made: namespace::Namespaces) -> Isolation {
     }
 }
 
-/// Tries in the calling process, and prints the result as JSON. Returns the exit code.
+/// Runs the test in this process, and prints the outcome as JSON. Returns the exit code.
 pub fn run() -> u8 {
     let isolation = namespace::isolate().map(isolation_of);
     let mount = match &isolation {
-        // The mount is seen by this process only, so any directory will do.
+        // Only this process sees the mount, so any directory works.
         Ok(_) => mount::mount_fuse("tameike-probe", &std::env::temp_dir(), false).map(drop),
         Err(fault) => Err(fault.clone()),
     };
@@ -50,12 +50,12 @@ pub fn run() -> u8 {
     0
 }
 
-/// Tries in a child.
+/// Runs the test in a child process.
 ///
 /// # Errors
 /// The child could not be run.
 pub fn in_child() -> Result<Probe> {
-    let failed = |error| Fault::from_os("probing what this host allows", &error);
+    let failed = |error| Fault::from_os("probing namespaces and mounts of this host", &error);
     let output = Command::new("/proc/self/exe").arg("probe").stdin(Stdio::null()).output().map_err(failed)?;
     serde_json::from_slice(&output.stdout).map_err(|error| failed(error.into()))
 }

@@ -1,4 +1,4 @@
-//! Obeys the driver: one line in, one or more lines out.
+//! Executes commands of the driver: one line in, one or more lines out.
 
 use super::answer;
 use super::cleanup::Belongings;
@@ -15,21 +15,21 @@ use tameike_core::{Fault, Result};
 use tameike_io::os::process::start_thread;
 use tameike_io::os::signal;
 
-/// What the threads that carry out commands share.
+/// State that the threads of commands share.
 struct Serving<A> {
     agent: A,
     belongings: parking_lot::Mutex<Option<Belongings>>,
-    /// Commands under way that can be broken off, with whether they are to be.
+    /// Running commands that can be aborted; true if one must abort.
     broken_off: parking_lot::Mutex<BTreeMap<u64, bool>>,
     node_dir: PathBuf,
 }
 
-/// Serves until the driver stops the agent or dies. Returns the exit code.
+/// Serves until the driver stops the agent or exits. Returns the exit code.
 pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
-    // Batch systems signal every process of a job. It is the driver that decides what the agents do then.
-    if let Err(fault) =
-        signal::watch_ending(|arrived| log::info!("signal {} left to the driver", arrived.signal))
-    {
+    // Batch systems signal every process of a job, but only the driver decides what agents do then.
+    if let Err(fault) = signal::watch_ending(|arrived| {
+        log::info!("ignoring signal {}: the driver handles it", arrived.signal)
+    }) {
         log::warn!("{fault}");
     }
     let ready = AgentReply::Ready { node: node.record, address: node.agent.address() };
@@ -40,31 +40,30 @@ pub fn serve<A: AgentControl>(node: PreparedNode<A>) -> u8 {
         belongings: parking_lot::Mutex::new(Some(node.belongings)),
         broken_off: parking_lot::Mutex::default(),
     });
-    tell(0, ready);
-    let order = obey(&serving).unwrap_or_else(|| {
-        log::warn!("the driver is gone: ending, dirty data stays in the journal");
+    reply(0, ready);
+    let order = execute_commands(&serving).unwrap_or_else(|| {
+        log::warn!("the driver has exited: stopping, dirty data stays in the journal");
         serving.agent.cut_off();
         StopOrder { id: None, grace_ms, keep: true }
     });
     stop(&serving, &order)
 }
 
-/// How the agent is to end.
 struct StopOrder {
-    /// The command to answer; none when the driver is gone.
+    /// The command to reply to; `None` if the driver has exited.
     id: Option<u64>,
     grace_ms: u64,
-    /// Whether other nodes may hold dirty data. Without a driver nobody here knows.
+    /// Other nodes may have dirty data; true if the driver has exited, because only it knows.
     keep: bool,
 }
 
-/// Carries out commands until one says stop; `None` when the driver is gone.
-fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
+/// Executes commands until `Stop`; `None` if the driver has exited.
+fn execute_commands<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
     for line in std::io::stdin().lock().lines() {
         let command: AgentCommand = match serde_json::from_str(&line.ok()?) {
             Ok(command) => command,
             Err(error) => {
-                tell(0, AgentReply::Failed(Fault::io(format!("a command that cannot be read: {error}"))));
+                reply(0, AgentReply::Failed(Fault::io(format!("invalid command: {error}"))));
                 continue;
             }
         };
@@ -74,13 +73,13 @@ fn obey<A: AgentControl>(serving: &Arc<Serving<A>>) -> Option<StopOrder> {
         let at_work = serving.clone();
         let id = command.id;
         let started = start_thread("command", move || {
-            tell(
+            reply(
                 command.id,
                 at_work.carry_out(command.id, command.request).unwrap_or_else(AgentReply::Failed),
             );
         });
         if let Err(fault) = started {
-            tell(id, AgentReply::Failed(fault));
+            reply(id, AgentReply::Failed(fault));
         }
     }
     None
@@ -94,7 +93,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Joined { damage: self.agent.damage() }
             }
             AgentRequest::Drain { verify } => {
-                let mut progress = |progress| tell(id, AgentReply::Progress(progress));
+                let mut progress = |progress| reply(id, AgentReply::Progress(progress));
                 AgentReply::Receipt(self.agent.drain(verify, &mut progress))
             }
             AgentRequest::Undrained => AgentReply::Receipt(self.agent.undrained()),
@@ -103,7 +102,7 @@ impl<A: AgentControl> Serving<A> {
             AgentRequest::Warm { paths } => {
                 self.broken_off.lock().insert(id, false);
                 let mut progress = |so_far| {
-                    tell(id, AgentReply::Warming(so_far));
+                    reply(id, AgentReply::Warming(so_far));
                     if self.broken_off.lock().get(&id) == Some(&true) {
                         return ControlFlow::Break(());
                     }
@@ -114,7 +113,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Warmed(warmed?)
             }
             AgentRequest::BreakOff { command } => {
-                // One that has ended meanwhile needs it no more.
+                // It may have ended.
                 self.broken_off.lock().entry(command).and_modify(|is_broken_off| *is_broken_off = true);
                 AgentReply::Done
             }
@@ -134,25 +133,25 @@ impl<A: AgentControl> Serving<A> {
     }
 }
 
-/// Ends the agent, puts the node away, and says so.
+/// Stops the agent, cleans up the node, and replies.
 fn stop<A: AgentControl>(serving: &Serving<A>, order: &StopOrder) -> u8 {
     let belongings = serving.belongings.lock().take();
     if let Some(belongings) = &belongings {
         belongings.end_programs();
     }
-    let mut stopping = || order.id.into_iter().for_each(|id| tell(id, AgentReply::Stopping));
+    let mut stopping = || order.id.into_iter().for_each(|id| reply(id, AgentReply::Stopping));
     let left = serving.agent.stop(Duration::from_millis(order.grace_ms), !order.keep, &mut stopping);
     if let Some(belongings) = belongings {
-        belongings.put_away(&left, order.keep);
+        belongings.clean_up(&left, order.keep);
     }
     if let Some(id) = order.id {
-        tell(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
+        reply(id, left.clone().map_or_else(AgentReply::Failed, AgentReply::Stopped));
     }
     if left.is_ok() { 0 } else { crate::exit::FAILED }
 }
 
-/// Tells the driver. When it is gone, its end of the other pipe says so too, and that is acted on.
-fn tell(id: u64, reply: AgentReply) {
+/// Replies to the driver. If it has exited, the other pipe closes too, and `execute_commands` handles that.
+fn reply(id: u64, reply: AgentReply) {
     if let Err(fault) = answer(&AgentAnswer { id, reply }) {
         log::warn!("{fault}");
     }

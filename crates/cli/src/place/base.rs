@@ -1,4 +1,4 @@
-//! The user's directory for jobs, the directories of jobs in it, and the locks that say which are alive.
+//! The user's directory for jobs, the directories of jobs in it, and the locks that mark running jobs.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::fs::{DirBuilder, File};
@@ -16,10 +16,10 @@ const CONTROL_SOCKET: &str = "control.sock";
 /// The socket of an agent for programs, in the node's directory.
 const RING_SOCKET: &str = "ring";
 
-/// Bytes that a directory for jobs must have room for.
+/// Free space in bytes that a directory for jobs needs.
 const TRIAL_SIZE: usize = 64 << 10;
 
-/// Adds what to do to the error of a file system that is full.
+/// Adds advice to a fault if no space is left for a job's records.
 pub fn with_advice(fault: Fault) -> Fault {
     match fault.kind() {
         FaultKind::Full => {
@@ -30,32 +30,32 @@ pub fn with_advice(fault: Fault) -> Fault {
     }
 }
 
-/// The path of the user's directory for jobs.
+/// Returns the path of the user's directory for jobs.
 pub fn path() -> PathBuf {
     let parent = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "/tmp".into());
     Path::new(&parent).join(format!("tameike-{}", process::user()))
 }
 
-/// The socket of an agent for programs that are preloaded.
+/// Returns the path of an agent's socket for preloaded programs.
 pub fn ring_socket(node_dir: &Path) -> PathBuf {
     node_dir.join(RING_SOCKET)
 }
 
-/// The user's directory for jobs, checked to be the user's own.
+/// The user's directory for jobs, whose owner and mode have been checked.
 #[derive(Clone, Debug)]
 pub struct Base {
     path: PathBuf,
 }
 
-/// While it lives, nobody else makes or sweeps a job directory.
+/// Lock that prevents other processes from creating or removing a job directory.
 #[derive(Debug)]
 pub struct BaseLock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl Base {
-    /// Makes the directory where needed, and checks it.
+    /// Creates the directory if missing, and checks it.
     ///
     /// # Errors
-    /// It cannot be made, or what is there belongs to somebody else, is a link, or is open to others.
+    /// It cannot be created, or it belongs to another user, is a link, or is accessible to other users.
     pub fn open(path: &Path) -> Result<Self> {
         let doing = || format!("directory for jobs {}", path.display());
         let longest_job = path.join("x".repeat(JobId::SIZE_MAX));
@@ -67,23 +67,26 @@ impl Base {
         }
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(Fault::from_os(format_args!("making the {}", doing()), &error));
+                return Err(Fault::from_os(format_args!("creating the {}", doing()), &error));
             }
             _ => {}
         }
         let refused = |why: &str| {
-            let mend = "remove it, or set TMPDIR to a directory of your own";
-            Fault::new(Errno::EACCES, format!("directory for jobs: {why}; {mend}"))
+            let advice = "remove it, or set TMPDIR to a directory that you own";
+            Fault::new(Errno::EACCES, format!("directory for jobs: {why}; {advice}"))
         };
         let found = path.symlink_metadata().map_err(|error| Fault::from_os(doing(), &error))?;
         if found.is_dir() && found.uid() == process::user() && found.mode() & 0o077 != 0 {
-            return Err(refused(&format!("{} is open to others; it must have mode 0700", path.display())));
+            return Err(refused(&format!(
+                "{} is accessible to other users; it must have mode 0700",
+                path.display()
+            )));
         }
         owned::is_own_dir(path).map_err(|fault| refused(&fault.to_string()))?;
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Waits for the lock on making and sweeping.
+    /// Waits for the lock on creating and removing job directories.
     ///
     /// # Errors
     /// The lock file cannot be opened.
@@ -102,29 +105,29 @@ impl Base {
         Ok(BaseLock(file))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tries to write as much there as the records of a small job take.
+    /// Writes and removes a file with the size of a small job's records.
     ///
     /// # Errors
-    /// It is full, say.
+    /// For example, `ENOSPC`.
     pub fn try_write(&self) -> Result<()> {
         let path = self.path.join(format!("try-{}", std::process::id()));
         let written = std::fs::write(&path, [0x5a; TRIAL_SIZE]);
-        // What was written in part goes, too.
+        // Also after a partial write.
         let _ = std::fs::remove_file(&path);
         written.map_err(|error| Fault::from_os(format_args!("writing to {}", self.path.display()), &error))
     }
 
-    /// The directory of a job, whether it exists or not.
+    /// Returns the path of a job's directory, which may not exist.
     pub fn job_path(&self, job: &JobId) -> PathBuf {
         self.path.join(job.as_str())
     }
 
-    /// The jobs that have a directory.
+    /// Returns the jobs that have a directory.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -141,16 +144,16 @@ impl Base {
     }
 }
 
-/// Whether a job's directory must be new.
+/// Use of a job's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobDirUse {
-    /// By the driver of a new job.
+    /// The driver creates it for a new job.
     New,
-    /// By an agent, or by who recovers the job.
+    /// An agent or a recovery joins it.
     Join,
 }
 
-/// The directory of a live job: while this lives, nobody sweeps it.
+/// The directory of a running job, with a lock that prevents its removal.
 #[derive(Debug)]
 pub struct JobDir {
     path: PathBuf,
@@ -158,21 +161,21 @@ pub struct JobDir {
 }
 
 impl JobDir {
-    /// Makes or joins the directory of a job and marks it alive.
+    /// Creates or joins the directory of a job, and takes a shared lock on it.
     ///
     /// # Errors
-    /// `EEXIST` when it must be new and is not.
+    /// `EEXIST` if it must be new and exists.
     pub fn open(base: &Base, job: &JobId, usage: JobDirUse) -> Result<Self> {
         let _lock = base.lock()?;
         let path = base.job_path(job);
-        let doing = || format!("making the job's directory {}", path.display());
+        let doing = || format!("creating the job's directory {}", path.display());
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists && usage == JobDirUse::Join => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let message = format!(
-                    "there is a job named {job} already; see `tameike status --job {job}`, or, when it was cut \
-                     off, `tameike recover --job {job}`"
+                    "a job named {job} exists already; see `tameike status --job {job}`, or, if it was \
+                     interrupted, `tameike recover --job {job}`"
                 );
                 return Err(Fault::new(Errno::EEXIST, message));
             }
@@ -184,12 +187,12 @@ impl JobDir {
         Ok(Self { path, lock })
     }
 
-    /// Takes the directory of a job of which nothing lives any more; `None` when something does. The lock on
-    /// the base keeps agents that are just joining from being turned away meanwhile.
+    /// Locks the directory of a job without running processes exclusively; `None` if a process runs. The lock on the base keeps
+    /// agents that are joining from being refused.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn take_dead(base: &Base, _lock: &BaseLock, job: &JobId) -> Result<Option<Self>> {
+    pub fn lock_ended(base: &Base, _lock: &BaseLock, job: &JobId) -> Result<Option<Self>> {
         let path = base.job_path(job);
         let lock = open_dir(&path)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -199,7 +202,7 @@ impl JobDir {
         }
     }
 
-    /// Turns the lock of a directory that was taken dead into that of a live job.
+    /// Turns the exclusive lock into the shared lock of a running job.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -208,7 +211,7 @@ impl JobDir {
             .map_err(|error| Fault::from_os(format_args!("locking {}", self.path.display()), &error.into()))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -220,22 +223,22 @@ fn open_dir(path: &Path) -> Result<File> {
         .map_err(|error| Fault::from_os(format_args!("opening {}", path.display()), &error.into()))
 }
 
-/// The driver's socket.
+/// Returns the path of the driver's socket.
 pub fn control_socket(job_dir: &Path) -> PathBuf {
     job_dir.join(CONTROL_SOCKET)
 }
 
-/// A node's directory.
+/// Returns the path of a node's directory.
 pub fn node_dir(job_dir: &Path, node: u32) -> PathBuf {
     job_dir.join(format!("node-{node}"))
 }
 
-/// The number of the node whose directory has this name.
+/// Returns the number of the node whose directory has this name.
 pub fn node_of_dir(name: &str) -> Option<u32> {
     name.strip_prefix("node-")?.parse().ok()
 }
 
-/// The numbers of the nodes that have a directory in a job's.
+/// Returns the numbers of the nodes that have a directory in the job's directory.
 pub fn nodes_in(dir: &Path) -> Vec<u32> {
     let entries = dir.read_dir().into_iter().flatten().flatten();
     let mut nodes: Vec<u32> = entries.filter_map(|entry| node_of_dir(entry.file_name().to_str()?)).collect();
@@ -243,16 +246,16 @@ pub fn nodes_in(dir: &Path) -> Vec<u32> {
     nodes
 }
 
-/// Begins the name of the directory of mount points.
+/// Prefix of the directories of mount points.
 const VIEWS: &str = "mnt";
 
-/// Where a view is mounted: the same path on every node when namespaces keep them apart, one by node when not.
+/// Returns the mount point of a view: the same path on every node with namespaces, else a path per node (`apart`).
 pub fn mount_point(job_dir: &Path, view: View, apart: Option<u32>) -> PathBuf {
     let dir = apart.map_or_else(|| VIEWS.to_owned(), |node| format!("{VIEWS}-{node}"));
     job_dir.join(dir).join(view.as_str())
 }
 
-/// The directories of a job that have mount points in them.
+/// Returns the directories of a job that contain mount points.
 pub fn view_dirs(job_dir: &Path) -> Vec<PathBuf> {
     let entries = job_dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let is_one = |path: &PathBuf| {
@@ -262,16 +265,16 @@ pub fn view_dirs(job_dir: &Path) -> Vec<PathBuf> {
     entries.filter(is_one).collect()
 }
 
-/// Makes a directory for the user alone, with its parents.
+/// Creates a directory of mode 0700, with its parents.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub fn make_private_dir(path: &Path) -> Result<()> {
     DirBuilder::new()
         .mode(0o700)
         .recursive(true)
         .create(path)
-        .map_err(|error| with_advice(Fault::from_os(format_args!("making {}", path.display()), &error)))
+        .map_err(|error| with_advice(Fault::from_os(format_args!("creating {}", path.display()), &error)))
 }
 
 #[cfg(test)]
@@ -280,7 +283,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_base_of_others_is_refused() {
+    fn a_base_that_other_users_can_access_is_refused() {
         let temp = tempfile::tempdir().expect("a directory");
         let path = temp.path().join("base");
         Base::open(&path).expect("made");
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_living_are_not_taken_for_dead() {
+    fn running_jobs_are_not_locked_exclusively() {
         let temp = tempfile::tempdir().expect("a directory");
         let base = Base::open(&temp.path().join("base")).expect("made");
         let job = JobId::new("j").expect("a name");
@@ -305,10 +308,10 @@ mod tests {
         let agent = JobDir::open(&base, &job, JobDirUse::Join).expect("there");
         drop(driver);
         let lock = base.lock().expect("ours");
-        assert!(JobDir::take_dead(&base, &lock, &job).expect("opened").is_none());
+        assert!(JobDir::lock_ended(&base, &lock, &job).expect("opened").is_none());
         drop(agent);
         assert_eq!(base.jobs().expect("read"), std::slice::from_ref(&job));
-        let dead = JobDir::take_dead(&base, &lock, &job).expect("opened").expect("dead");
+        let dead = JobDir::lock_ended(&base, &lock, &job).expect("opened").expect("dead");
         dead.revive().expect("ours");
         drop(lock);
         JobDir::open(&base, &job, JobDirUse::Join).expect("shared again");

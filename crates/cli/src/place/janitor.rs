@@ -1,7 +1,7 @@
-//! Sweeps what crashed jobs of the same user left on this host, and never anything else.
+//! Removes leftovers of the user's crashed jobs on this host, and never anything else.
 //!
-//! A job is dead when nobody holds the lock on its directory. Of a dead job everything goes, except a device
-//! directory whose journal holds data that is not on the shared file system yet, and the records to find it.
+//! A job has ended if no process holds the lock on its directory. Everything of such a job is removed, except device
+//! directories whose journals have dirty data, and the records to find them.
 
 use super::base::{self, Base, JobDir, nodes_in};
 use super::record::{JobRecord, NodeState, OWNER_FILE};
@@ -19,32 +19,32 @@ use tameike_io::os::mount;
 use tameike_io::os::owned;
 use tameike_io::os::process::wait_ended;
 
-/// What was kept of a dead job.
+/// Leftovers of a crashed job that are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The job.
     pub job: JobId,
     /// Dirty data on this host.
     pub left: Left,
-    /// What was on this host and is there no more, in plain words.
+    /// Messages on data of this host that is lost.
     pub lost: Vec<String>,
-    /// What programs outside of the job have written to its mount points, in plain words.
+    /// Messages on files that programs outside the job wrote to its mount points.
     pub strays: Vec<String>,
-    /// What could not be swept or looked into, in plain words.
+    /// Messages on parts that could not be removed or examined.
     pub faults: Vec<String>,
-    /// Whether nodes of it are on other hosts, which cannot be seen from here.
+    /// True if the job has nodes on other hosts, whose state is unknown here.
     pub is_elsewhere: bool,
     /// The command that recovers it.
     pub recover: String,
 }
 
 impl Kept {
-    /// The line that tells the user.
+    /// Returns the message for the user.
     pub fn describe(&self) -> String {
         if self.is_strays_alone() { self.state() } else { format!("{}; run: {}", self.state(), self.recover) }
     }
 
-    /// Describes what remains of the job; `status`, `doctor` and `recover` use these words.
+    /// Describes the leftovers of the job, for `status`, `doctor` and `recover`.
     pub fn state(&self) -> String {
         if self.is_strays_alone() {
             return format!("job {} has ended, but {}", self.job, self.strays.join("; "));
@@ -57,10 +57,10 @@ impl Kept {
         };
         let faults = self.lost.iter().chain(&self.strays).chain(&self.faults);
         let faults = faults.map(|fault| format!(" ({fault})")).collect::<String>();
-        format!("job {} was cut off and {what}{faults}", self.job)
+        format!("job {} was interrupted and {what}{faults}", self.job)
     }
 
-    /// Whether nothing else of the job was kept than what others have written to its mount points.
+    /// Returns true if only files of other programs on its mount points are left.
     pub fn is_strays_alone(&self) -> bool {
         let nothing_else = self.left.is_nothing() && self.lost.is_empty() && self.faults.is_empty();
         !self.strays.is_empty() && nothing_else && !self.is_elsewhere
@@ -70,23 +70,23 @@ impl Kept {
 pub(super) fn show_left(left: Left) -> String {
     let size = crate::settings::size::show(left.bytes);
     let files = match left.files {
-        // The node that knows them is another one.
+        // Another node knows the files.
         0 => String::new(),
         files => format!(" of {files} {}", plural(files as usize, "file")),
     };
     let changes = plural(left.names as usize, "change");
     let names = format!("{} {changes} of names of packed files", left.names);
     let open = format!("{} {} open for writing", left.open, plural(left.open as usize, "file"));
-    let told = match left {
+    let data = match left {
         Left { names: 0, files: 0, bytes: 0, .. } => return open,
         Left { names: 0, .. } => format!("{size}{files} not on the shared file system"),
         Left { files: 0, bytes: 0, .. } => format!("{names} that may not be on the shared file system"),
         _ => format!("{size}{files} not on the shared file system, and {names} that may not be there"),
     };
-    if left.open == 0 { told } else { format!("{told}, and {open}") }
+    if left.open == 0 { data } else { format!("{data}, and {open}") }
 }
 
-/// Sweeps all dead jobs of the base, or just one; returns what was kept.
+/// Removes all crashed jobs of the base, or only one; returns what is kept.
 ///
 /// # Errors
 /// The base cannot be read or locked.
@@ -94,26 +94,26 @@ pub fn sweep<A: AgentControl>(base: &Base, only: Option<&JobId>) -> Result<Vec<K
     let lock = base.lock()?;
     let mut kept = Vec::new();
     for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
-        let Some(dir) = JobDir::take_dead(base, &lock, &job)? else { continue };
+        let Some(dir) = JobDir::lock_ended(base, &lock, &job)? else { continue };
         kept.extend(sweep_job::<A>(&job, dir.path()));
     }
     Ok(kept)
 }
 
-/// A job of which nothing lives on this host, as it was found.
-struct Looked {
+/// State of a job without running processes on this host.
+struct Examined {
     kept: Kept,
-    /// Nodes that could be looked into, with what they hold.
+    /// Nodes that could be examined, with their dirty data.
     nodes: Vec<(u32, Left)>,
 }
 
-/// Looks into a job of which nothing lives on this host, and changes nothing.
-pub fn look_into<A: AgentControl>(job: &JobId, dir: &Path) -> Kept {
-    look_into_job::<A>(job, dir).kept
+/// Examines a job without running processes on this host, and changes nothing.
+pub fn examine<A: AgentControl>(job: &JobId, dir: &Path) -> Kept {
+    examine_job::<A>(job, dir).kept
 }
 
-fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
-    // A record that cannot be read says nothing; the start of the job elsewhere may have one.
+fn examine_job<A: AgentControl>(job: &JobId, dir: &Path) -> Examined {
+    // Ignore an unreadable record; nodes' directories may have another one.
     let record = JobRecord::read_anywhere(dir).ok().flatten();
     let known = JobRecord::read(dir).ok().flatten();
     let mut kept = Kept {
@@ -126,7 +126,7 @@ fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
         recover: format!("tameike recover --job {job}"),
     };
     if let Some(record) = record.as_ref().filter(|_| !dir.starts_with(base::path())) {
-        // It is found by its stores alone.
+        // Only its stores lead to it.
         kept.recover += &device_option(&record.plan.device_root);
     }
     let mut nodes = Vec::new();
@@ -135,7 +135,7 @@ fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
             Ok(lost) => kept.lost.extend(lost),
             Err(fault) => kept.faults.push(fault.to_string()),
         }
-        match look_into_node::<A>(dir, node) {
+        match examine_node::<A>(dir, node) {
             Ok(left) => {
                 kept.left += left;
                 nodes.push((node, left));
@@ -143,26 +143,26 @@ fn look_into_job<A: AgentControl>(job: &JobId, dir: &Path) -> Looked {
             Err(fault) => kept.faults.push(fault.to_string()),
         }
     }
-    Looked { kept, nodes }
+    Examined { kept, nodes }
 }
 
-/// Sweeps one job of which nothing lives on this host.
+/// Removes one job without running processes on this host, except what must be kept.
 pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     let mut faults = Vec::new();
     unmount_below(dir, &mut faults);
     leftovers::sweep(job, None);
-    let Looked { mut kept, nodes } = look_into_job::<A>(job, dir);
+    let Examined { mut kept, nodes } = examine_job::<A>(job, dir);
     kept.faults.splice(0..0, faults);
     // One node's dirty data may need the names that another node's journal knows.
     let keep = !kept.lost.is_empty() || nodes.iter().any(|(_, left)| !left.is_nothing());
     let others = keep || !kept.faults.is_empty();
-    // That something is lost is known by the directory of its node.
+    // The directory of a node proves that its data is lost.
     let needless = |left: Left| kept.lost.is_empty() && left.is_needless(others);
     let needless: Vec<_> = nodes.into_iter().filter(|(_, left)| needless(*left)).collect();
     for (node, _) in needless {
         kept.faults.extend(discard_node(dir, node).err().map(|fault| fault.to_string()));
     }
-    // Other hosts cannot be seen from here: their journals are found by the record.
+    // The record leads to journals on other hosts.
     let keep = keep || kept.is_elsewhere;
     if !keep && kept.faults.is_empty() && kept.strays.is_empty() {
         match remove_job_dir(dir) {
@@ -173,8 +173,8 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     Some(kept)
 }
 
-/// What was lost with a node's device directory that is gone. Without a cache view it was to be lost anyhow, and
-/// what is on other hosts cannot be seen from here.
+/// Returns the message on data that was lost with a missing device directory. Data of views other than the cache view does not
+/// outlive the job, and data of other hosts is unknown here.
 fn lost_device(dir: &Path, node: u32, record: Option<&JobRecord>) -> Result<Option<String>> {
     let matters = record.is_none_or(|record| {
         let is_here = record.plan.nodes.get(node as usize).is_none_or(HostSpec::is_here);
@@ -186,16 +186,16 @@ fn lost_device(dir: &Path, node: u32, record: Option<&JobRecord>) -> Result<Opti
     }
 }
 
-/// The option by which a store is found.
+/// Returns the option that leads to a store.
 pub(super) fn device_option(root: &Path) -> String {
     if root == Path::new(RAM_DIR) { String::new() } else { format!(" --device {}", root.display()) }
 }
 
-fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
+fn examine_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
     let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) else {
         return Ok(Left::default());
     };
-    // What another user has made there since holds nothing of the job: `lost_device` says what is lost.
+    // A directory of another user has no data of the job: `lost_device` reports the loss.
     let is_own = owned::is_own_dir(&device).unwrap_or(false);
     if !is_own || tree::is_empty_but_for(&device, OWNER_FILE)? {
         return Ok(Left::default());
@@ -203,27 +203,27 @@ fn look_into_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
     A::inspect(&device)
 }
 
-/// Removes the device directory of a dead agent, then the node's directory; unless something dirty is in it, or
-/// other nodes of the job hold dirty data (`others`) and it has names of files.
+/// Removes the device directory of an exited agent, then the node's directory, unless the device has dirty data, or it has
+/// names of files and other nodes of the job have dirty data (`others`).
 ///
 /// # Errors
-/// Something could not be looked into or removed; it is still there.
+/// A part could not be examined or removed; it still exists.
 pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Result<Left> {
-    let left = look_into_node::<A>(dir, node)?;
+    let left = examine_node::<A>(dir, node)?;
     if left.is_needless(others) {
         discard_node(dir, node)?;
     }
     Ok(left)
 }
 
-/// Waits, not beyond `limit`, for the agents on this host of jobs, or of just one, whose driver is dead: they are ending.
+/// Waits for at most `limit` until agents on this host exit whose driver has exited, of all jobs or only one.
 ///
 /// # Errors
 /// The base cannot be read.
 pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Result<()> {
     for job in base.jobs()?.into_iter().filter(|job| only.is_none_or(|only| only == job)) {
         let dir = base.job_path(&job);
-        // A record that cannot be read is told when the job is swept.
+        // `sweep` reports an unreadable record.
         if JobRecord::read(&dir).is_ok_and(|record| record.is_some_and(|record| !record.driver_is_alive())) {
             let states = nodes_in(&dir).into_iter().filter_map(|node| NodeState::read(&dir, node).ok()?);
             wait_ended(&states.map(|state| state.process()).collect::<Vec<_>>(), limit);
@@ -232,14 +232,14 @@ pub fn await_orphans(base: &Base, only: Option<&JobId>, limit: Duration) -> Resu
     Ok(())
 }
 
-/// Removes all of a node of a job that never ran, whose agent is dead.
+/// Removes everything of a node whose agent has exited.
 ///
 /// # Errors
-/// Something could not be removed.
+/// A part could not be removed.
 pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
     if let Some(mut state) = NodeState::read(dir, node)? {
         state.device_used = false;
-        // Where it cannot be written, a death in between would be told as a loss: no reason to keep all.
+        // If the write fails, a crash before the removal would be reported as a loss: still better than to keep everything.
         let _ = state.write(dir);
         if let Some(device) = &state.device_dir {
             remove_device(device)?;
@@ -248,8 +248,8 @@ pub fn discard_node(dir: &Path, node: u32) -> Result<()> {
     tree::remove(&base::node_dir(dir, node))
 }
 
-/// Removes a device directory whose agent is dead, and gives its space back, also what programs hold of it that live on.
-/// A directory that another user has made in its place stays.
+/// Removes a device directory whose agent has exited, and frees its space even if running programs have it open. A directory of
+/// another user in its place stays.
 ///
 /// # Errors
 /// As of [`tree::remove`].
@@ -263,34 +263,34 @@ pub fn remove_device(dir: &Path) -> Result<()> {
         }
     }
     if let Err(fault) = give_space_back(dir) {
-        // Nobody else may have a descriptor of it.
+        // Probably no other process has a descriptor of it.
         log::warn!("{fault}");
     }
     tree::remove(dir)
 }
 
-/// Removes all of a dead job on this host, whatever its journals hold.
+/// Removes a crashed job on this host, with the data of its journals.
 ///
 /// # Errors
-/// Something of the job lives, or could not be removed.
+/// A process of the job runs, or a part could not be removed.
 pub fn discard_job(base: &Base, job: &JobId) -> Result<()> {
     let lock = base.lock()?;
-    let busy = || Fault::new(Errno::EBUSY, "something of the job still runs");
-    let dir = JobDir::take_dead(base, &lock, job)?.ok_or_else(busy)?;
+    let busy = || Fault::new(Errno::EBUSY, "a process of the job still runs");
+    let dir = JobDir::lock_ended(base, &lock, job)?.ok_or_else(busy)?;
     nodes_in(dir.path()).into_iter().try_for_each(|node| discard_node(dir.path(), node))?;
     remove_job_dir(dir.path())
 }
 
-/// Removes the directory of a job that is over, unless others have written to its mount points.
+/// Removes the directory of an ended job, unless other programs have written to its mount points.
 ///
 /// # Errors
-/// `ENOTEMPTY` when they have: then it stays whole; else as of [`tree::remove`].
+/// `ENOTEMPTY` if they have: nothing is removed. Errors of [`tree::remove`].
 pub fn remove_job_dir(dir: &Path) -> Result<()> {
     mount_points::remove(dir)?;
     tree::remove(dir)
 }
 
-/// Unmounts what `fusermount3` mounted for a job that is dead.
+/// Unmounts mounts of `fusermount3` of a crashed job.
 pub fn unmount_below(dir: &Path, faults: &mut Vec<String>) {
     let mounts = mount::mounts().unwrap_or_default();
     for path in mounts.iter().rev().filter(|path| path.starts_with(dir)) {

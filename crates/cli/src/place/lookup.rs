@@ -1,4 +1,4 @@
-//! Lookup of the job that a command is about: by its directory, or by its stores.
+//! Lookup of the job of a command: by its directory, or by its stores.
 
 use super::base::{self, Base};
 use super::record::JobRecord;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use tameike_core::{Errno, Fault, JobId, Result};
 
 impl JobRecord {
-    /// Reads the record of the job that a command is about: the named one, or the only one that runs. If no job is found below this
-    /// TMPDIR, the stores lead to jobs that have another TMPDIR: jobs of other batch jobs never make the choice ambiguous.
+    /// Reads the record of the selected job: the named one, or the only running one. If this TMPDIR has no such job, it
+    /// searches stores for jobs with another TMPDIR: jobs of other batch jobs never make the choice ambiguous.
     ///
     /// # Errors
-    /// There is no such job, or there are several to choose from.
+    /// There is no such job, or there are several.
     pub fn find(job: Option<&JobId>) -> Result<(PathBuf, Self)> {
         let today = Base::open(&base::path())?;
         match Self::find_in(std::slice::from_ref(&today), job) {
@@ -36,7 +36,7 @@ impl JobRecord {
                 return Ok((dir, record));
             }
         }
-        Err(Fault::new(Errno::ENOENT, format!("there is no job {job} of yours on this host")))
+        Err(Fault::new(Errno::ENOENT, format!("this user has no job {job} on this host")))
     }
 }
 
@@ -44,9 +44,9 @@ fn only(mut found: Vec<(PathBuf, JobRecord)>) -> Result<(PathBuf, JobRecord)> {
     found.retain(|(_, record)| record.driver_is_alive());
     if found.len() > 1 {
         let names: Vec<_> = found.iter().map(|(_, record)| record.plan.job.as_str()).collect();
-        let message = format!("several jobs run here: say which with --job ({})", names.join(", "));
+        let message = format!("several jobs run here: choose one with --job ({})", names.join(", "));
         return Err(Fault::new(Errno::EINVAL, message));
     }
-    let none = || Fault::new(Errno::ENOENT, "no job of yours runs on this host; `tameike up` starts one");
+    let none = || Fault::new(Errno::ENOENT, "this user runs no job on this host; `tameike up` starts one");
     found.pop().ok_or_else(none)
 }

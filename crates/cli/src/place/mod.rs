@@ -1,9 +1,9 @@
-//! Where jobs keep their sockets, logs and mount points on a host, and who may clear them away.
+//! Files of jobs on a host: sockets, logs and mount points, their records, and their removal after crashes.
 //!
 //! ```text
-//! ${TMPDIR:-/tmp}/tameike-UID/          the user's own, mode 0700
-//!   lock                                held while a job directory is made or swept
-//!   JOB/                                shared flock: held by the job's driver and agents while they live
+//! ${TMPDIR:-/tmp}/tameike-UID/          owned by the user, mode 0700
+//!   lock                                held while a job directory is created or removed
+//!   JOB/                                shared flock: held by the job's driver and agents while they run
 //!     job.json                          the job's record (on the driver's host)
 //!     control.sock                      the driver's socket for status, drain, exec, down
 //!     mnt/{node-local,shared,cache}     mount points, the same on every node

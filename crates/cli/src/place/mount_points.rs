@@ -1,8 +1,8 @@
-//! The directories of a job on which its views are mounted, as they are below the mounts.
+//! The directories on which a job mounts its views, as seen without the mounts.
 //!
-//! In namespaces of a node's own, only the job's programs see the views. Any other program of the user finds these
-//! directories. They refuse writes (mode 0500) and have a file that says why. What a program has written there
-//! all the same, as root may, is never removed: it is named, and keeps the job's directory.
+//! If nodes have namespaces, only the job's programs see the views; other programs of the user see these directories. They
+//! refuse writes (mode 0500) and have a README. Files that a program, like one of root, writes there nevertheless are never
+//! removed: a message reports them, and the job's directory stays.
 
 use super::base::{make_private_dir, view_dirs};
 use rustix::fs::{Dir, Mode, OFlags};
@@ -14,32 +14,32 @@ use std::path::{Path, PathBuf};
 use tameike_core::{Errno, Fault, Result, View};
 use tameike_io::os::mount;
 
-/// The file that says what the directory is for.
+/// The file that explains the directory.
 const README: &str = "README";
 const README_TEXT: &str = "\
-A view of a Tameike job is mounted here, for programs of the job only: those that
-`tameike run` and `tameike exec` start. Any other program sees this directory in
-its place, and must not write here: nothing of it would reach the view.
-`tameike mount` prints paths that lead to the views from everywhere on this host.
+A view of a Tameike job is mounted here for programs of the job only: those that
+`tameike run` and `tameike exec` start. Other programs see this directory instead,
+and must not write here: the files would not be in the view.
+`tameike mount` prints paths of the views for all programs of this host.
 ";
-/// Names that a message lists of one directory.
+/// Names of one directory that a message lists.
 const NAMES_MAX: usize = 5;
 
-/// The directory below a mount, opened before something was mounted on it.
+/// The directory below a mount, opened before the mount.
 pub struct MountPoint {
     path: PathBuf,
     dir: OwnedFd,
 }
 
 impl MountPoint {
-    /// Makes the directory. With `closed`, it refuses writes and has the file that says why. The lock on the directory
-    /// for jobs is held, as the nodes of a host share their mount points.
+    /// Creates the directory. With `closed`, it refuses writes and has a README. The caller holds the lock on the directory for
+    /// jobs, because the nodes of a host share their mount points.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn make(path: &Path, closed: bool) -> Result<Self> {
         let failed =
-            |error| Fault::from_os(format_args!("making the mount point {}", path.display()), &error);
+            |error| Fault::from_os(format_args!("creating the mount point {}", path.display()), &error);
         make_private_dir(path)?;
         let readme = path.join(README);
         if closed && !readme.exists() {
@@ -53,32 +53,32 @@ impl MountPoint {
         Ok(Self { path: path.to_owned(), dir: open_dir(path).map_err(failed)? })
     }
 
-    /// What programs outside of the job have written here, in plain words.
+    /// Returns the message on files that programs outside the job wrote here.
     pub fn strays(&self) -> Option<String> {
         strays_in(&self.path, &self.dir, |_| false)
     }
 }
 
-/// What programs outside of a job have written to its mount points, in plain words, by directory. Those that are mounted on
-/// for this process, too, are passed over: the node knows.
+/// Returns messages on files that programs outside a job wrote to its mount points, by directory. Directories with a mount in
+/// this process's namespace are skipped: the node reports them.
 pub fn strays(job_dir: &Path) -> Vec<String> {
     let mounted = mount::mounts().unwrap_or_default();
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     for above in view_dirs(job_dir) {
         let is_view = |name: &[u8]| View::ALL.iter().any(|view| view.as_str().as_bytes() == name);
-        told.extend(open_dir(&above).ok().and_then(|dir| strays_in(&above, &dir, is_view)));
+        found.extend(open_dir(&above).ok().and_then(|dir| strays_in(&above, &dir, is_view)));
         let paths = View::ALL.map(|view| above.join(view.as_str()));
         for path in paths.into_iter().filter(|path| !mounted.contains(path)) {
-            told.extend(open_dir(&path).ok().and_then(|dir| strays_in(&path, &dir, |_| false)));
+            found.extend(open_dir(&path).ok().and_then(|dir| strays_in(&path, &dir, |_| false)));
         }
     }
-    told
+    found
 }
 
-/// Removes the mount points of a job with the files that say what they are.
+/// Removes the mount points of a job with their README files.
 ///
 /// # Errors
-/// `ENOTEMPTY` when something else is there: all of it stays.
+/// `ENOTEMPTY` if there are other files: nothing is removed.
 pub fn remove(job_dir: &Path) -> Result<()> {
     let strays = strays(job_dir);
     if !strays.is_empty() {
@@ -103,7 +103,7 @@ fn remove_one(path: &Path) -> std::io::Result<()> {
         Err(error) if !absent(&error) => return Err(error),
         _ => {}
     }
-    // Not with what came in this moment.
+    // Fails if a program has written a file in the meantime.
     std::fs::remove_dir(path)
 }
 
@@ -116,7 +116,7 @@ fn open_dir(path: &Path) -> std::io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// What is in a directory, but for the file that says what it is for and names that are the job's own.
+/// Describes the entries of a directory, without its README and names of the job.
 fn strays_in(path: &Path, dir: &OwnedFd, is_own: impl Fn(&[u8]) -> bool) -> Option<String> {
     let entries = Dir::read_from(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries
@@ -141,14 +141,14 @@ fn is_own_readme(dir: &OwnedFd) -> bool {
 
 fn describe(path: &Path, names: &[String]) -> Option<String> {
     let more = names.len().saturating_sub(NAMES_MAX);
-    let mut told = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let mut list = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
     if more > 0 {
-        told = format!("{told} and {more} more");
+        list = format!("{list} and {more} more");
     }
     (!names.is_empty()).then(|| {
         format!(
-            "a program outside of the job wrote {told} to {}, below the mount of the view: it is in no view, and \
-             kept there; move it away",
+            "a program outside of the job wrote {list} to {}, below the mount point of the view: it is in no view, and \
+             stays there; move it to another directory",
             path.display()
         )
     })

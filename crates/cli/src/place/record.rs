@@ -1,5 +1,4 @@
-//! The records that jobs and nodes leave in their directories, for who comes later: other commands, the
-//! janitor, `recover`. No secret stands in them.
+//! The records of jobs and nodes in their directories, for other commands, the janitor and `recover`. They contain no secrets.
 
 use super::base::{self, Base, node_dir, node_of_dir, nodes_in};
 use super::tree;
@@ -15,26 +14,26 @@ use tameike_core::{Errno, Fault, JobId, NodeId, Result};
 use tameike_io::os::owned;
 use tameike_io::os::process::{self, ProcessId};
 
-/// What became of a job.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
-    /// It starts or runs, or its driver was killed while it did.
+    /// The job starts or runs, or its driver was killed.
     Running,
-    /// It has ended, but something is not on the shared file system.
+    /// The job has ended with dirty data.
     CutOff,
 }
 
 /// The record of a job, `job.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// As it was planned.
+    /// The settings of the job.
     pub plan: JobPlan,
-    /// What became of it.
+    /// The state of the job.
     pub state: JobState,
-    /// When it was started, in seconds since 1970-01-01 UTC.
+    /// Start time in seconds since 1970-01-01 UTC.
     pub started: i64,
-    /// Process of the driver.
+    /// Process id of the driver.
     pub driver_pid: u32,
     /// Start time of that process.
     pub driver_start: u64,
@@ -42,16 +41,16 @@ pub struct JobRecord {
     pub driver_namespace: String,
     /// The nodes that are ready, in the order of their numbers.
     pub nodes: Vec<NodeRecord>,
-    /// What is not known any more of a job whose directory was lost, in plain words.
+    /// Messages on unknown data of a job whose directory was lost.
     #[serde(default)]
     pub unknown: Vec<String>,
 }
 
 impl JobRecord {
-    /// The record of a job that this process starts.
+    /// Returns the record of a job that this process starts.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// `/proc` is missing.
     pub fn new(plan: JobPlan) -> Result<Self> {
         let driver = ProcessId::own()?;
         Ok(Self {
@@ -66,7 +65,7 @@ impl JobRecord {
         })
     }
 
-    /// The record as other hosts can use it: this one stands in it with its name.
+    /// Returns the record for other hosts, with the name of this host.
     pub fn seen_from_elsewhere(&self) -> Self {
         let mut record = self.clone();
         let here = record.plan.nodes.iter_mut().filter(|node| node.is_here());
@@ -74,17 +73,17 @@ impl JobRecord {
         record
     }
 
-    /// Whether the driver lives.
+    /// Returns true if the driver runs.
     pub fn driver_is_alive(&self) -> bool {
         self.driver().is_alive()
     }
 
-    /// The process that runs the job.
+    /// Returns the driver's process.
     pub fn driver(&self) -> ProcessId {
         ProcessId { pid: self.driver_pid, start: self.driver_start }
     }
 
-    /// Whether nodes of the job are on other hosts.
+    /// Returns true if nodes of the job are on other hosts.
     pub fn has_other_hosts(&self) -> bool {
         self.plan.nodes.iter().any(|node| !node.is_here())
     }
@@ -97,7 +96,7 @@ impl JobRecord {
         write_json(&path(job_dir), self).map_err(base::with_advice)
     }
 
-    /// Reads the record of a job; `None` when it has none.
+    /// Reads the record of a job; `None` if it has none.
     ///
     /// # Errors
     /// It cannot be read.
@@ -117,7 +116,7 @@ impl JobRecord {
         nodes.map(|node| Self::read(&node_dir(job_dir, node))).find_map(Result::transpose).transpose()
     }
 
-    /// All jobs that have a record, with their directories.
+    /// Returns all jobs that have a record, with their directories.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -131,52 +130,52 @@ fn path(job_dir: &Path) -> PathBuf {
     job_dir.join("job.json")
 }
 
-/// The record of a node, `node.json`: made before anything else of the node, so that a crash at any moment
-/// leaves nothing that cannot be found.
+/// The record of a node, `node.json`. The node writes it before it creates anything else, so that a crash leaves nothing that
+/// cannot be found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
     /// The agent's process and mounts.
     pub record: NodeRecord,
-    /// How many nodes the job has.
+    /// Number of nodes of the job.
     pub node_count: u32,
     /// The agent's device directory.
     pub device_dir: Option<PathBuf>,
-    /// Whether the device directory has been used and not been given up: then it must be there.
+    /// The device directory has been used and not been removed: its absence is a loss.
     #[serde(default)]
     pub device_used: bool,
-    /// The start of the machine during which the agent ran.
+    /// Identifies the boot of the machine in which the agent ran.
     #[serde(default)]
     pub boot_id: String,
 }
 
 impl NodeState {
-    /// The agent's process.
+    /// Returns the agent's process.
     pub fn process(&self) -> ProcessId {
         ProcessId { pid: self.record.pid, start: self.record.pid_start }
     }
 
-    /// What became of a device directory that must be there and is not, in plain words.
+    /// Returns the message on a used device directory that is missing.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn lost_device(&self) -> Result<Option<String>> {
         let Some(device) = self.device_dir.as_ref().filter(|_| self.device_used) else { return Ok(None) };
-        // What another user has made there since is not looked into.
+        // A directory of another user in its place is not examined.
         let is_own = owned::is_own_dir(device);
-        // A recovery that was cut off may have written its own name there, and nothing else.
+        // An interrupted recovery may have written only the owner's record.
         if is_own == Ok(true) && !tree::is_empty_but_for(device, OWNER_FILE)? {
             return Ok(None);
         }
         let why = if let Err(fault) = &is_own {
             &fault.to_string()
         } else if self.boot_id == boot_id() {
-            "something else has removed it"
+            "another program has removed it"
         } else {
             "the machine has been restarted since"
         };
         let node = self.record.node;
         Ok(Some(format!(
-            "what {node} had only in {} is lost, it is not there any more: {why}",
+            "the data of {node} in {} is lost, the directory is missing: {why}",
             device.display()
         )))
     }
@@ -190,7 +189,7 @@ impl NodeState {
         write_json(&path, self).map_err(base::with_advice)
     }
 
-    /// Reads the record of a node; `None` when it has none.
+    /// Reads the record of a node; `None` if it has none.
     ///
     /// # Errors
     /// It cannot be read.
@@ -199,48 +198,48 @@ impl NodeState {
     }
 }
 
-/// Names the user namespace of this process.
+/// Identifies the user namespace of this process.
 pub fn user_namespace() -> String {
     std::fs::read_link("/proc/self/ns/user").map(|link| link.display().to_string()).unwrap_or_default()
 }
 
-/// Names this start of the machine.
+/// Identifies this boot of the machine.
 pub fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim_end().to_owned()
 }
 
-/// Whose a device directory is; without anything else in it, its data is lost or there was none.
+/// The record of the owner in a device directory. A directory without other files has lost its data, or never had any.
 pub const OWNER_FILE: &str = "owner.json";
 
-/// The record in a device directory of whose it is, `owner.json`: with it a directory is known to be needless, and what is in
-/// it is recovered, when everything else of its job is gone.
+/// The owner of a device directory, `owner.json`. If everything else of the job is gone, it shows that the directory is not
+/// needed, or how to recover its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOwner {
     /// The job's name.
     pub job: JobId,
-    /// The directory of the node in that of its job.
+    /// The node's directory in its job's directory.
     pub node_dir: PathBuf,
-    /// The directory in which the user's directory for jobs was made, and its numbers on that host: who sees
-    /// another directory under its name cannot say what is in it.
+    /// The parent of the user's directory for jobs. A process that sees another directory at this path cannot tell what is in
+    /// this one.
     pub place: PathBuf,
-    /// Numbers of its device and inode.
+    /// Device and inode number of `place`.
     pub place_id: (u64, u64),
-    /// Process of the agent.
+    /// Process id of the agent.
     pub pid: u32,
     /// Start time of that process.
     pub pid_start: u64,
-    /// The job's record, as it was when the agent started.
+    /// The job's record at the start of the agent.
     pub record: JobRecord,
-    /// Whether the job's driver was on this host.
+    /// The job's driver was on this host.
     pub driver_is_here: bool,
 }
 
 impl DeviceOwner {
-    /// The record for a device directory of this process.
+    /// Returns the record for a device directory of this process.
     ///
     /// # Errors
-    /// The directory above the user's directory for jobs cannot be looked at.
+    /// The parent of the user's directory for jobs cannot be examined.
     pub fn new(base: &Base, node: NodeId, record: &JobRecord, driver_is_here: bool) -> Result<Self> {
         let process = ProcessId::own()?;
         let job = &record.plan.job;
@@ -260,23 +259,25 @@ impl DeviceOwner {
         })
     }
 
-    /// Whether the agent's process lives.
+    /// Returns true if the agent's process runs.
     pub fn is_alive(&self) -> bool {
         ProcessId { pid: self.pid, start: self.pid_start }.is_alive()
     }
 
-    /// The number of the node.
+    /// Returns the number of the node.
     ///
     /// # Errors
-    /// The record does not say it.
+    /// The record has no valid node directory.
     pub fn node(&self) -> Result<u32> {
         let name = self.node_dir.file_name().and_then(|name| name.to_str());
-        let none = || Fault::new(Errno::EINVAL, format!("{} is of no node", self.node_dir.display()));
+        let none = || {
+            Fault::new(Errno::EINVAL, format!("{} is not the directory of a node", self.node_dir.display()))
+        };
         name.and_then(node_of_dir).ok_or_else(none)
     }
 
-    /// Whether nothing else of the agent is left: its process has ended, and its directory, whose place is the
-    /// one that was seen then, is not there.
+    /// Returns true if nothing else of the agent is left: its process has exited, and its directory is missing, while `place` is
+    /// the directory that the agent saw.
     pub fn is_gone(&self) -> bool {
         !self.is_alive()
             && numbers(&self.place).is_ok_and(|found| found == self.place_id)
@@ -291,7 +292,7 @@ impl DeviceOwner {
         write_json(&device.join(OWNER_FILE), self)
     }
 
-    /// Reads the record; `None` where there is none.
+    /// Reads the record; `None` if there is none.
     ///
     /// # Errors
     /// It cannot be read.
@@ -303,11 +304,11 @@ impl DeviceOwner {
 fn numbers(path: &Path) -> Result<(u64, u64)> {
     let found = path
         .metadata()
-        .map_err(|error| Fault::from_os(format_args!("looking at {}", path.display()), &error))?;
+        .map_err(|error| Fault::from_os(format_args!("stat of {}", path.display()), &error))?;
     Ok((found.dev(), found.ino()))
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let failed = |error| Fault::from_os(format_args!("writing {}", path.display()), &error);
     let text = serde_json::to_vec_pretty(value).map_err(|error| failed(error.into()))?;

@@ -1,7 +1,7 @@
-//! Stores of nodes, found by themselves: in memory and in device directories, whatever TMPDIR their jobs had.
+//! Search for stores of nodes in memory and in device directories, whatever TMPDIR their jobs had.
 //!
-//! The owner's record in a store says whose it is, and all that recovery needs to know of its job. With it a job whose
-//! directory is gone gets a new one.
+//! The owner's record in a store identifies it, and has everything that recovery needs. With it, a job whose directory is
+//! missing gets a new one.
 
 use super::base::{Base, BaseLock, JobDir, make_private_dir, node_dir};
 use super::record::{DeviceOwner, JobRecord, JobState, NodeState, OWNER_FILE, boot_id};
@@ -15,41 +15,41 @@ use tameike_agent::control::{Isolation, NodeRecord};
 use tameike_core::{Errno, Fault, JobId, NodeId, Result};
 use tameike_io::os::owned;
 
-/// Names a configuration file.
+/// Variable with the path of a configuration file.
 const CONFIG_VARIABLE: &str = "TAMEIKE_CONFIG";
 
 /// The store of a node.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Where it is.
+    /// Its directory.
     pub dir: PathBuf,
-    /// Whose it is.
+    /// Its owner.
     pub owner: DeviceOwner,
 }
 
 impl Store {
-    /// Whether its agent has ended, and its directory is not seen from here.
-    pub fn is_alone(&self) -> bool {
+    /// Returns true if its agent has exited, and the node's directory is not visible here.
+    pub fn is_orphaned(&self) -> bool {
         !self.owner.is_alive() && !self.owner.node_dir.exists()
     }
 
-    /// Whether nothing was written to it yet, as far as it can be read.
+    /// Returns true if nothing was written to it yet, as far as it is readable.
     pub fn is_unused(&self) -> bool {
         tree::is_empty_but_for(&self.dir, OWNER_FILE).unwrap_or(false)
     }
 
-    /// The user's directory for jobs in which its job was made, and the job's in it.
+    /// Returns the directory for jobs and the directory of its job.
     fn places(&self) -> Option<(&Path, &Path)> {
         let job_dir = self.owner.node_dir.parent()?;
         Some((job_dir.parent()?, job_dir))
     }
 }
 
-/// Where a user says that stores are: in the directories that are given, and in the one of the configuration.
+/// Returns the directories to search: the given ones, and the device directory of the configuration.
 ///
 /// # Errors
-/// The configuration cannot be read; one of them is not there.
-pub fn said(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// The configuration cannot be read, or a directory is missing.
+pub fn search_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut dirs = given.to_vec();
     if let Some(path) = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty())
         && let Some(DeviceChoice::Directory(dir)) = config::read(Path::new(&path))?.device()
@@ -63,15 +63,15 @@ pub fn said(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     dirs.into_iter().map(absolute).collect()
 }
 
-/// Where stores are looked for: in memory, in the directories that are said, and in those of the jobs that are known by their
-/// directories.
+/// Returns the directories that may contain stores: memory, the directories `dirs`, and the device directories of known
+/// jobs.
 ///
 /// # Errors
 /// The directory for jobs cannot be read.
-pub fn roots(base: &Base, said: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub fn roots(base: &Base, dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut roots = vec![PathBuf::from(RAM_DIR)];
-    roots.extend(said.iter().cloned());
-    // A record that cannot be read is told when its job is swept.
+    roots.extend(dirs.iter().cloned());
+    // `janitor::sweep` reports an unreadable record.
     let records =
         base.jobs()?.into_iter().filter_map(|job| JobRecord::read_anywhere(&base.job_path(&job)).ok()?);
     roots.extend(records.map(|record| record.plan.device_root));
@@ -80,8 +80,8 @@ pub fn roots(base: &Base, said: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// The stores of this user in these directories. What another user has made there is passed over, as is a store without an owner that
-/// can be read; a directory that is not there has none.
+/// Returns the stores of this user in these directories. It skips directories of other users, stores without a readable owner,
+/// and missing directories.
 pub fn find(roots: &[PathBuf]) -> Vec<Store> {
     let prefix = device_prefix();
     let entries = roots.iter().flat_map(|root| root.read_dir().into_iter().flatten().flatten());
@@ -96,7 +96,7 @@ pub fn find(roots: &[PathBuf]) -> Vec<Store> {
     stores
 }
 
-/// The directory for jobs of today, and those others in which jobs of the stores still have their directories.
+/// Returns the current directory for jobs, and those in which jobs of the stores have their directories.
 pub fn bases(today: &Base, stores: &[Store]) -> Vec<Base> {
     let mut paths: Vec<_> = stores
         .iter()
@@ -116,19 +116,20 @@ pub fn bases(today: &Base, stores: &[Store]) -> Vec<Base> {
     bases
 }
 
-/// Those of the stores whose jobs have no directory that is seen from here, by job.
-pub fn alone(stores: &[Store]) -> BTreeMap<JobId, Vec<&Store>> {
+/// Returns the stores whose jobs have no directory that is visible here, by job.
+pub fn orphaned(stores: &[Store]) -> BTreeMap<JobId, Vec<&Store>> {
     let mut jobs = BTreeMap::<_, Vec<_>>::new();
-    for store in stores.iter().filter(|store| store.is_alone()) {
+    for store in stores.iter().filter(|store| store.is_orphaned()) {
         jobs.entry(store.owner.job.clone()).or_default().push(store);
     }
     jobs
 }
 
-/// Gives a job whose directory is gone a new one, by what its stores say. From then on it is as any job that was cut off.
+/// Creates a new directory for a job whose directory is missing, from the records of its stores. Then it is like any
+/// interrupted job.
 ///
 /// # Errors
-/// `EEXIST` when another job has its name here; its driver lives; something cannot be written.
+/// `EBUSY` if another job has its name or its driver runs; errors of writing.
 pub fn adopt(today: &Base, lock: &BaseLock, stores: &[&Store]) -> Result<()> {
     let Some(owner) = stores.first().map(|store| &store.owner) else { return Ok(()) };
     let base = match stores[0].places() {
@@ -147,15 +148,15 @@ pub fn adopt(today: &Base, lock: &BaseLock, stores: &[&Store]) -> Result<()> {
         node_state(store)?.write(&dir)?;
         record.write(&place)?;
     }
-    // Elsewhere the record is with the driver.
+    // On other hosts, the driver has the record.
     if owner.driver_is_here { record.write(&dir) } else { Ok(()) }
 }
 
-/// The directory of a job to which a store comes back, or a new one.
+/// Locks the existing directory of the job of a store, or a new one.
 fn take_or_make(base: &Base, lock: &BaseLock, owner: &DeviceOwner) -> Result<JobDir> {
     let (job, dir) = (&owner.job, base.job_path(&owner.job));
     let refused = |why: &str| {
-        Fault::new(Errno::EBUSY, format!("{why}; its store of {} is left alone", owner.node_dir.display()))
+        Fault::new(Errno::EBUSY, format!("{why}; its store of {} is not changed", owner.node_dir.display()))
     };
     if owner.driver_is_here && owner.record.driver_is_alive() {
         return Err(refused(&format!("the driver of job {job} still runs")));
@@ -163,12 +164,12 @@ fn take_or_make(base: &Base, lock: &BaseLock, owner: &DeviceOwner) -> Result<Job
     if dir.exists() {
         let known = JobRecord::read_anywhere(&dir)?;
         if known.is_some_and(|known| known.started != owner.record.started) {
-            return Err(refused(&format!("another job has the name {job} here: recover or end that first")));
+            return Err(refused(&format!("another job has the name {job} here: recover or end it first")));
         }
     } else {
         make_private_dir(&dir)?;
     }
-    JobDir::take_dead(base, lock, job)?.ok_or_else(|| refused(&format!("job {job} still runs")))
+    JobDir::lock_ended(base, lock, job)?.ok_or_else(|| refused(&format!("job {job} still runs")))
 }
 
 fn node_state(store: &Store) -> Result<NodeState> {
@@ -188,7 +189,7 @@ fn node_state(store: &Store) -> Result<NodeState> {
     })
 }
 
-/// What nobody can say any more without the job's directory: whether a node of this host without a store had something.
+/// Returns the message on nodes of this host without a store: without the job's directory, it is unknown if they had data.
 fn unknown_nodes(record: &JobRecord, dir: &Path, stores: &[&Store]) -> Vec<String> {
     let has_store = |node: u32| stores.iter().any(|store| store.owner.node() == Ok(node));
     let lacks = |node: &u32| !has_store(*node) && !node_dir(dir, *node).exists();
@@ -198,7 +199,7 @@ fn unknown_nodes(record: &JobRecord, dir: &Path, stores: &[&Store]) -> Vec<Strin
         return Vec::new();
     }
     vec![format!(
-        "the job's directory is gone, and no store of {} {} is in {}: whether something was only there is not known",
+        "the job's directory is missing, and there is no store of {} {} in {}: it is unknown if data is lost",
         plural(nodes.len(), "node"),
         nodes.join(", "),
         record.plan.device_root.display()

@@ -1,5 +1,5 @@
-//! Removing directories with a guard: nothing on another file system is ever touched, so that a mount that is
-//! still there can never lose its content to a clean-up.
+//! Recursive removal of directories that never crosses a mount point, so that cleanup cannot delete the content of a remaining
+//! mount.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno as Os;
@@ -13,10 +13,10 @@ use std::path::Path;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process;
 
-/// Removes a file or a directory with all that is in it. What is not there is removed already.
+/// Removes a file, or a directory recursively. A missing path is not an error.
 ///
 /// # Errors
-/// `EPERM` when it belongs to somebody else; `EXDEV` when something is mounted in it, which stays as it is.
+/// `EPERM` if it belongs to another user; `EXDEV` if it contains a mount, which stays as it is.
 pub fn remove(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(found) => found,
@@ -24,17 +24,17 @@ pub fn remove(path: &Path) -> Result<()> {
         Err(error) => return Err(Fault::from_os(format_args!("removing {}", path.display()), &error)),
     };
     if found.uid() != process::user() {
-        return Err(Fault::new(Errno::EPERM, format!("{} belongs to somebody else", path.display())));
+        return Err(Fault::new(Errno::EPERM, format!("{} belongs to another user", path.display())));
     }
     remove_on(path, found.dev())
 }
 
-/// Goes down and up by single names: the path of what a program has made in a view can be longer than the system
-/// takes at once, and the tree deeper than the descriptors that a process may have.
+/// Descends and ascends by single names: a path that a program created in a view can exceed PATH_MAX, and the depth can exceed
+/// the limit of descriptors.
 fn remove_on(path: &Path, device: u64) -> Result<()> {
     let failed = |error: Os| match error {
         Os::XDEV => {
-            let why = format!("something is mounted in {}; it was left alone", path.display());
+            let why = format!("{} contains a mount; it was not removed", path.display());
             Fault::new(Errno::EXDEV, why)
         }
         error => Fault::from_os(format_args!("removing {}", path.display()), &error.into()),
@@ -68,7 +68,7 @@ fn open_dir(above: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(above, name, flags, Mode::empty())
 }
 
-/// `EXDEV` when something else is mounted there.
+/// `EXDEV` for a mount point.
 fn is_dir(above: &OwnedFd, name: &CStr, device: u64) -> rustix::io::Result<bool> {
     let found = statat(above, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if found.st_dev != device {
@@ -77,7 +77,7 @@ fn is_dir(above: &OwnedFd, name: &CStr, device: u64) -> rustix::io::Result<bool>
     Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }
 
-/// Removes what is in a directory up to the first directory in it, which is told.
+/// Removes files of a directory up to the first subdirectory, and returns that one.
 fn remove_files(dir: &OwnedFd, device: u64) -> rustix::io::Result<Option<CString>> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -93,7 +93,7 @@ fn remove_files(dir: &OwnedFd, device: u64) -> rustix::io::Result<Option<CString
     Ok(None)
 }
 
-/// Whether a directory is not there, or has nothing in it but, perhaps, what is called `name`.
+/// Returns true if a directory is missing, empty, or has only the entry `name`.
 ///
 /// # Errors
 /// It cannot be read.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trees_go_and_links_are_not_followed() {
+    fn trees_are_removed_and_links_are_not_followed() {
         let temp = tempfile::tempdir().expect("a directory");
         let keep = temp.path().join("keep");
         std::fs::create_dir_all(keep.join("sub")).expect("made");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_deeper_than_a_path_and_than_descriptors_go() {
+    fn trees_deeper_than_path_max_and_the_descriptor_limit_are_removed() {
         let temp = tempfile::tempdir().expect("a directory");
         let tree = temp.path().join("tree");
         std::fs::create_dir(&tree).expect("made");

@@ -1,4 +1,4 @@
-//! Where the programs of jobs read from, as a table.
+//! The table of `tameike cache stat`: the sources of reads of each node.
 
 use super::table;
 use crate::driver::protocol::{JobStatus, NodeLine};
@@ -10,20 +10,20 @@ const HEAD: [&str; 11] = [
     "node",
     "host",
     "own memory",
-    "others' memory",
+    "peer memory",
     "homes",
     "requested",
     "delivered",
     "hit rate",
     "sent",
-    "got from memory",
+    "from peers",
     "from shared dir",
 ];
 
 /// Prints one job.
 ///
 /// # Errors
-/// Nobody reads.
+/// Errors of `out`.
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "job {}: {} nodes", status.job, status.nodes.len())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
@@ -58,7 +58,7 @@ fn row(line: &NodeLine) -> [String; 11] {
     ])
 }
 
-/// The part of what was requested that was delivered.
+/// Delivered pages as a percentage of the requested ones.
 pub(super) fn hit_rate(requested: u64, delivered: u64) -> String {
     if requested == 0 {
         "-".to_owned()

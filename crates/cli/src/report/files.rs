@@ -1,4 +1,4 @@
-//! Who holds files, as a table.
+//! The table of `tameike cache stat --files`: the nodes that cache each file.
 
 use super::cache::hit_rate;
 use super::table;
@@ -7,15 +7,15 @@ use std::io::Write;
 use tameike_agent::files::{FileLine, NodeBytes};
 use tameike_core::wire::holders::Holder;
 
-/// Holders of a file that the table names; JSON has all that are known.
+/// Holders of a file that the table lists; JSON has all that are known.
 const HOLDERS_SHOWN_MAX: usize = 8;
 const HEAD: [&str; 8] =
-    ["file", "generation", "requests", "delivered", "hit rate", "in memory", "on devices", "may be held by"];
+    ["file", "generation", "requests", "delivered", "hit rate", "in memory", "on devices", "cache holders"];
 
 /// Prints a line for each file.
 ///
 /// # Errors
-/// Nobody reads.
+/// Errors of `out`.
 pub fn write(lines: &[FileLine], out: &mut dyn Write) -> std::io::Result<()> {
     if lines.is_empty() {
         return writeln!(out, "no node of the job has opened a file yet");
@@ -57,7 +57,7 @@ mod tests {
     use tameike_core::NodeId;
 
     #[test]
-    fn a_line_has_sums_and_some_of_the_holders() {
+    fn a_line_has_sums_and_the_first_holders() {
         let holders: Vec<_> =
             (0..10).map(|node| Holder { node: NodeId(node), requested: 4, delivered: 3 }).collect();
         let part = |node, is_partial| NodeBytes {

@@ -1,4 +1,4 @@
-//! What the user sees: messages, progress, receipts, tables.
+//! Output for the user: messages, progress, receipts, tables.
 
 pub mod cache;
 pub mod files;
@@ -11,22 +11,22 @@ pub mod storms;
 use std::fmt;
 use std::io::Write;
 
-/// Says something to the user, on standard error. That nobody listens is no reason to stop.
+/// Prints a message on standard error; a closed standard error is not an error.
 pub fn say(message: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "tameike: {}", printable(&message.to_string()));
 }
 
-/// Names come from programs and other people: control characters in what is told of them are shown, not sent to the terminal.
+/// Escapes control characters: names come from programs and other users, and must not control the terminal.
 pub fn printable(words: &str) -> String {
     words.chars().flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] }).collect()
 }
 
-/// `noun` with an s where the number asks for it.
+/// Returns `noun` with an s unless `count` is one.
 pub fn plural(count: usize, noun: &str) -> String {
     if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
-/// Prints rows in columns; `right` says which are aligned to the right.
+/// Prints rows in columns; `right` selects those that are aligned to the right.
 pub fn table<const COLUMNS: usize>(
     rows: &[[String; COLUMNS]],
     right: [bool; COLUMNS],

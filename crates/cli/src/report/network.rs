@@ -1,4 +1,4 @@
-//! Network measurements as a table, as JSON and as CSV.
+//! Output of network measurements: as a table, as JSON, and as CSV.
 
 use super::table;
 use crate::settings::size::show;
@@ -8,29 +8,24 @@ use std::io::Write;
 use tameike_core::JobId;
 use tameike_core::wire::measure::{Outcome, Quantity, Repetition};
 
-/// Everything that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// One for each pair of nodes and fabric.
+    /// One series per pair of nodes and fabric.
     pub series: Vec<Series>,
 }
 
-/// What was measured between two nodes.
+/// Measurements between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Series {
-    /// Their job.
     pub job: JobId,
-    /// How its agents speak with each other.
+    /// The transport between its agents.
     pub fabric: String,
-    /// The node that measured, and the one with which.
+    /// The node that measured, and its peer.
     pub nodes: [u32; 2],
-    /// Their hosts.
     pub hosts: [String; 2],
-    /// What was found.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What a figure is called.
 pub fn name(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::Latency => "latency",
@@ -41,8 +36,7 @@ pub fn name(quantity: Quantity) -> &'static str {
     }
 }
 
-/// Microseconds that half of the messages did not exceed ([`Quantity::Latency`]); else the median of the repetitions, in 10^6 bytes
-/// a second.
+/// Returns the median: one-way latency in microseconds ([`Quantity::Latency`]), else bandwidth in 10^6 bytes per second.
 fn median(outcome: &Outcome) -> f64 {
     if let Some(trips) = outcome.half_trips {
         return trips.median as f64 / 1000.0;
@@ -60,7 +54,7 @@ fn median(outcome: &Outcome) -> f64 {
     }
 }
 
-/// Three figures.
+/// Formats a value with three digits.
 fn figure(value: f64) -> String {
     let digits = if value >= 99.95 {
         0
@@ -121,7 +115,7 @@ impl Series {
     }
 }
 
-/// A figure as JSON has it.
+/// A JSON outcome with its median.
 #[derive(Serialize)]
 struct Point<'a> {
     #[serde(flatten)]
@@ -156,7 +150,7 @@ impl Network {
     /// Prints tables.
     ///
     /// # Errors
-    /// Nobody reads.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         for (place, series) in self.series.iter().enumerate() {
             if place > 0 {
@@ -167,10 +161,10 @@ impl Network {
         Ok(())
     }
 
-    /// Prints JSON: what was found, with medians. It can be read as a [`Network`].
+    /// Prints JSON: the outcomes with medians. It can be parsed as a [`Network`].
     ///
     /// # Errors
-    /// Nobody reads.
+    /// Errors of `out`.
     pub fn write_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let series = self.series.iter().map(|one| Points {
             job: &one.job,
@@ -185,7 +179,7 @@ impl Network {
 }
 
 impl Network {
-    /// Prints CSV: a line of medians for each fabric, figure and size.
+    /// Prints CSV: a line with the median of each fabric, quantity and size.
     ///
     /// # Errors
     /// Those of `out`.
@@ -230,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_stand_in_the_table_in_their_units() {
+    fn the_table_shows_medians_in_their_units() {
         let mut out = Vec::new();
         network().write(&mut out).expect("memory takes it");
         let text = String::from_utf8(out).expect("text");
@@ -244,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_line_for_each_figure_and_size() {
+    fn csv_has_a_line_per_quantity_and_size() {
         let mut out = Vec::new();
         network().write_csv(&mut out).expect("memory takes it");
         let text = String::from_utf8(out).expect("text");
@@ -253,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_again_as_it_was() {
+    fn json_survives_a_round_trip() {
         let mut out = Vec::new();
         network().write_json(&mut out).expect("memory takes it");
         assert_eq!(serde_json::from_slice::<Network>(&out).expect("as written"), network());

@@ -1,4 +1,4 @@
-//! How far a drain or a check is: a bar on a terminal, a plain line now and then elsewhere.
+//! Progress of drains, loads, checks and measurements: a bar on a terminal, else a line every ten seconds.
 
 use super::say;
 use crate::settings::size::show;
@@ -9,7 +9,7 @@ use tameike_agent::control::Progress;
 use tameike_core::wire::admin::Warmed;
 use tameike_io::os::process::monotonic;
 
-/// Between two plain lines.
+/// Interval of lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 const TEMPLATE: &str = "tameike: draining {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {msg}";
 
@@ -21,18 +21,16 @@ pub struct DrainProgress {
 }
 
 impl DrainProgress {
-    /// A display on standard error.
     pub fn new() -> Self {
         Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
     }
 
-    /// Shows how far the drain is.
     pub fn update(&mut self, progress: Progress) {
         let total = progress.bytes_flushed + progress.bytes_left;
         let files =
             format!("{} {} left", progress.files_left, super::plural(progress.files_left as usize, "file"));
         if self.terminal {
-            let style = ProgressStyle::with_template(TEMPLATE).expect("the template is right");
+            let style = ProgressStyle::with_template(TEMPLATE).expect("the template is valid");
             let bar = self.bar.get_or_insert_with(|| ProgressBar::new(total).with_style(style));
             bar.set_length(total);
             bar.set_position(progress.bytes_flushed);
@@ -43,7 +41,7 @@ impl DrainProgress {
         }
     }
 
-    /// Says something beside the display, which would leave a part of itself on the line.
+    /// Prints a message without leaving a part of the bar on its line.
     pub fn beside(&self, say: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(say),
@@ -51,7 +49,6 @@ impl DrainProgress {
         }
     }
 
-    /// Takes the display away.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -61,7 +58,7 @@ impl DrainProgress {
 
 const WARM_TEMPLATE: &str = "tameike: loading {spinner} {bytes}, {binary_bytes_per_sec}, {msg}";
 
-/// The display of a loading, of which nobody knows how long it will take. It shows nothing until something is told.
+/// The display of `cache warm`, whose total is unknown. It shows nothing until a node reports something.
 pub struct WarmProgress {
     bar: Option<ProgressBar>,
     terminal: bool,
@@ -69,16 +66,14 @@ pub struct WarmProgress {
 }
 
 impl WarmProgress {
-    /// A display on standard error.
     pub fn new() -> Self {
         Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
     }
 
-    /// So much is loaded.
     pub fn update(&mut self, so_far: &Warmed) {
         let files = format!("{} {}", so_far.files, super::plural(so_far.files as usize, "file"));
         if self.terminal {
-            let style = ProgressStyle::with_template(WARM_TEMPLATE).expect("the template is right");
+            let style = ProgressStyle::with_template(WARM_TEMPLATE).expect("the template is valid");
             let bar = self.bar.get_or_insert_with(|| ProgressBar::no_length().with_style(style));
             bar.set_position(so_far.bytes);
             bar.set_message(files);
@@ -88,7 +83,6 @@ impl WarmProgress {
         }
     }
 
-    /// Takes the display away.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -98,20 +92,20 @@ impl WarmProgress {
 
 const BENCH_TEMPLATE: &str = "tameike: measuring {bar:30} {pos}/{len}, {msg}";
 
-/// The display of measurements. It shows nothing but on a terminal.
+/// The display of measurements, only on a terminal.
 pub struct BenchProgress {
     bar: Option<ProgressBar>,
 }
 
 impl BenchProgress {
-    /// A display of so many measurements on standard error.
+    /// `count` is the number of measurements.
     pub fn new(count: u64) -> Self {
-        let style = ProgressStyle::with_template(BENCH_TEMPLATE).expect("the template is right");
+        let style = ProgressStyle::with_template(BENCH_TEMPLATE).expect("the template is valid");
         let is_shown = std::io::stderr().is_terminal();
         Self { bar: is_shown.then(|| ProgressBar::new(count).with_style(style)) }
     }
 
-    /// The next one begins.
+    /// Shows the measurement that begins.
     pub fn update(&mut self, what: String) {
         if let Some(bar) = &self.bar {
             bar.set_message(what);
@@ -119,7 +113,6 @@ impl BenchProgress {
         }
     }
 
-    /// Takes the display away.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -130,7 +123,7 @@ impl BenchProgress {
 const CHECK_TEMPLATE: &str =
     "tameike: checking {bar:30} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left";
 
-/// The display of a check. It shows nothing where there is nothing to compare.
+/// The display of a check. It shows nothing if there is nothing to compare.
 pub struct CheckProgress {
     bar: Option<ProgressBar>,
     terminal: bool,
@@ -138,15 +131,13 @@ pub struct CheckProgress {
 }
 
 impl CheckProgress {
-    /// A display on standard error.
     pub fn new() -> Self {
         Self { bar: None, terminal: std::io::stderr().is_terminal(), last_line: monotonic() }
     }
 
-    /// So many of so many bytes are compared.
     pub fn update(&mut self, done: u64, all: u64) {
         if self.terminal && all > 0 {
-            let style = ProgressStyle::with_template(CHECK_TEMPLATE).expect("the template is right");
+            let style = ProgressStyle::with_template(CHECK_TEMPLATE).expect("the template is valid");
             let bar = self.bar.get_or_insert_with(|| ProgressBar::new(all).with_style(style));
             bar.set_length(all);
             bar.set_position(done);
@@ -156,7 +147,6 @@ impl CheckProgress {
         }
     }
 
-    /// Takes the display away.
     pub fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! The receipt of a drain, as a table for people and as JSON for programs.
+//! Output of drain receipts, as a table and as JSON.
 
 use super::{plural, printable, say, storms, table};
 use crate::settings::size::show as show_size;
@@ -8,16 +8,16 @@ use std::path::Path;
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::{Fault, Result};
 
-/// Files that the table names one by one; beyond it, only those that are missing.
+/// Receipts with more files list only those that are incomplete.
 const ROWS_MAX: usize = 200;
-/// Begins the checksum of a file of which the job has not written every part.
+/// Prefix of the checksum of a file of which the job wrote some units only.
 const PARTS: &str = "units:";
 /// Digits of a checksum in the table; the JSON receipt has all.
 const CHECKSUM_DIGITS: usize = 16;
 
-/// Prints the receipt: a line per file, then one that sums up.
+/// Prints the receipt: a line per file, then a summary.
 pub fn show(receipt: &Receipt, out: &mut dyn Write) {
-    // That nobody reads it is no reason to fail: the exit code says what happened too.
+    // A closed output is not an error: the exit code carries the outcome too.
     let _ = write(receipt, out);
 }
 
@@ -37,10 +37,7 @@ fn write(receipt: &Receipt, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "tameike: {}", storms::line(&storm))?;
     }
     if receipt.files.iter().any(|file| file.checksum.starts_with(PARTS)) {
-        writeln!(
-            out,
-            "({PARTS} BLAKE3 of those parts of 1 MiB that the job wrote into, not of the whole file)"
-        )?;
+        writeln!(out, "({PARTS} BLAKE3 of the 1 MiB units that the job wrote, not of the whole file)")?;
     }
     for fault in &receipt.faults {
         writeln!(out, "problem: {}", printable(&fault.to_string()))?;
@@ -62,7 +59,7 @@ fn row(file: &FileReceipt) -> [String; 4] {
     [path, show_size(file.size), file.checksum.chars().take(CHECKSUM_DIGITS).collect(), state]
 }
 
-/// The receipt in one line.
+/// Returns a summary in one line.
 pub fn summary(receipt: &Receipt) -> String {
     let count = receipt.files.len();
     let files = plural(count, "file");
@@ -70,14 +67,14 @@ pub fn summary(receipt: &Receipt) -> String {
     let missing = receipt.missing().count();
     if !receipt.is_complete() {
         let (problems, cut_off) = (receipt.faults.len(), receipt.cut_off().count());
-        let mut told = Vec::new();
-        told.extend(
+        let mut parts = Vec::new();
+        parts.extend(
             (missing > 0).then(|| format!("{missing} of {count} {files} not on the shared file system")),
         );
-        told.extend((cut_off > 0).then(|| format!("{cut_off} of {count} {files} cut off while written")));
-        let kind = if told.is_empty() { "problem" } else { "other problem" };
-        told.extend((problems > 0).then(|| format!("{problems} {}", plural(problems, kind))));
-        return format!("drain INCOMPLETE: {}", told.join(", "));
+        parts.extend((cut_off > 0).then(|| format!("{cut_off} of {count} {files} cut off while written")));
+        let kind = if parts.is_empty() { "problem" } else { "other problem" };
+        parts.extend((problems > 0).then(|| format!("{problems} {}", plural(problems, kind))));
+        return format!("drain INCOMPLETE: {}", parts.join(", "));
     }
     if count == 0 {
         return "drain complete: nothing was written in the cache view".to_owned();
@@ -93,7 +90,7 @@ pub fn summary(receipt: &Receipt) -> String {
     format!("drain complete: {count} {files}, {bytes} written, {how}")
 }
 
-/// The receipt with what programs want to know at once.
+/// The JSON document: the receipt with its outcome.
 #[derive(Serialize)]
 struct Document<'a> {
     complete: bool,
@@ -101,10 +98,10 @@ struct Document<'a> {
     receipt: &'a Receipt,
 }
 
-/// Whether the receipt will have a place: before a job that cannot be run again for it. What is there stays as it is.
+/// Checks that the receipt can be written, before a job runs whose receipt cannot be repeated. An existing file is not changed.
 ///
 /// # Errors
-/// It cannot be written there.
+/// The file cannot be written.
 pub fn check_place(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let failed = |error| Fault::from_os(format_args!("writing the receipt {}", path.display()), &error);
@@ -125,13 +122,13 @@ pub fn write_json(receipt: &Receipt, path: &Path) -> Result<()> {
     std::fs::write(path, text).map_err(failed)
 }
 
-/// Keeps a receipt, if it was asked for; whether that succeeded.
+/// Writes a receipt if `path` is given; returns false and prints the error if that fails.
 pub fn keep(receipt: &Receipt, path: Option<&Path>) -> bool {
     let kept = path.map_or(Ok(()), |path| write_json(receipt, path));
     kept.inspect_err(|fault| say(format_args!("{fault}"))).is_ok()
 }
 
-/// Shows a receipt that another command asked for, and keeps it. Returns the exit code.
+/// Shows a receipt and writes it to `path`. Returns the exit code.
 pub fn deliver(receipt: &Receipt, path: Option<&Path>) -> u8 {
     show(receipt, &mut std::io::stdout().lock());
     match (receipt.is_complete(), keep(receipt, path)) {
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_receipt_is_a_table_and_a_sum() {
+    fn a_complete_receipt_is_a_table_and_a_summary() {
         let mut files = vec![file("a", FileOutcome::Verified), file("long name\n", FileOutcome::Verified)];
         files[0].note = "sparse".into();
         let shown = text(&Receipt { files, ..Receipt::default() });
@@ -168,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_always_named() {
+    fn missing_files_are_always_listed() {
         let mut files = vec![file("f", FileOutcome::Synced); ROWS_MAX + 1];
         files.push(file("gone", FileOutcome::Missing("no space".into())));
         let shown = text(&Receipt { files, faults: vec!["node 2: dead".into()], ..Receipt::default() });

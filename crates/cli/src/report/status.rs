@@ -1,4 +1,4 @@
-//! The state of jobs as a table.
+//! The table of `tameike status`.
 
 use super::{storms, table};
 use crate::driver::protocol::{JobStatus, NodeLine};
@@ -12,14 +12,15 @@ const HEAD: [&str; 9] =
 /// Prints one job.
 ///
 /// # Errors
-/// Nobody reads.
+/// Errors of `out`.
 pub fn write(status: &JobStatus, out: &mut dyn Write) -> std::io::Result<()> {
     let behind = status.shared_dir.as_ref().map(|dir| format!(", cache of {}", dir.display()));
     writeln!(out, "job {}: {} nodes{}", status.job, status.nodes.len(), behind.unwrap_or_default())?;
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(status.nodes.iter().map(row)).collect();
     table(&rows, [true, false, true, true, true, true, true, false, false], out)?;
-    let told = status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);
-    storms::merge(told).iter().try_for_each(|storm| writeln!(out, "{}", storms::line(storm)))
+    let storms =
+        status.nodes.iter().filter_map(|line| line.status.as_ref()).flat_map(|status| &status.storms);
+    storms::merge(storms).iter().try_for_each(|storm| writeln!(out, "{}", storms::line(storm)))
 }
 
 fn row(line: &NodeLine) -> [String; 9] {

@@ -1,15 +1,15 @@
-//! Directories in which many files were made fast, and what packing saves there.
+//! Storms: directories in which many files were created within seconds, and the time that packing saves there.
 
 use std::collections::BTreeMap;
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::Storm;
 
-/// Larger files are none that packing is for, in bytes.
+/// Largest file, in bytes, that counts as small.
 const SMALL_MAX: u64 = 1 << 20;
-/// Storms in which packing saves less are not in the receipt.
+/// The receipt omits storms in which packing saves less, in nanoseconds.
 const SAVED_MIN_NS: u64 = 100_000_000;
 
-/// What several nodes have made, by directory.
+/// Merges the storms of all nodes by directory.
 pub fn merge<'a>(storms: impl Iterator<Item = &'a Storm>) -> Vec<Storm> {
     let mut merged = BTreeMap::<&str, Storm>::new();
     for storm in storms {
@@ -21,8 +21,8 @@ pub fn merge<'a>(storms: impl Iterator<Item = &'a Storm>) -> Vec<Storm> {
     merged.into_values().collect()
 }
 
-/// The storms of a receipt that a person can gain by: more than half of the directory's files are small, and packing saves
-/// at least [`SAVED_MIN_NS`].
+/// Returns the storms of a receipt that are worth packing: more than half of the directory's files are small, and packing
+/// saves at least [`SAVED_MIN_NS`].
 pub fn of_small_files(receipt: &Receipt) -> Vec<Storm> {
     let mut counts = BTreeMap::<&str, (u64, u64)>::new();
     for file in &receipt.files {
@@ -39,7 +39,7 @@ fn is_worth_it(storm: &Storm) -> bool {
     storm.create_ns.saturating_mul(storm.plain.saturating_add(storm.packed)) >= SAVED_MIN_NS
 }
 
-/// The time that so many files take to make.
+/// Formats the time to create `count` files.
 fn time(count: u64, create_ns: u64) -> String {
     match create_ns.saturating_mul(count) {
         ..SAVED_MIN_NS => "less than 0.1 s".to_owned(),
@@ -47,14 +47,14 @@ fn time(count: u64, create_ns: u64) -> String {
     }
 }
 
-/// A storm in a line.
+/// Describes a storm in one line.
 pub fn line(storm: &Storm) -> String {
     let Storm { dir, plain, packed, create_ns } = storm;
     let dir = if dir.is_empty() { "the shared directory itself" } else { dir };
-    let mut line = format!("many files were made fast in {}", dir.escape_debug());
+    let mut line = format!("many files were created within seconds in {}", dir.escape_debug());
     if *plain > 0 {
         line += &format!(
-            ": packed (--aggregate=auto), {plain} of them would save {} of making files",
+            ": packing {plain} of them (--aggregate=auto) would save {} of file creation",
             time(*plain, *create_ns)
         );
     }
@@ -78,11 +78,12 @@ mod tests {
     }
 
     #[test]
-    fn what_packing_would_save_is_told() {
+    fn the_time_that_packing_saves_is_reported() {
         let merged = merge([storm(1000, 0, 1_000_000), storm(500, 0, 4_000_000)].iter());
         assert_eq!(merged, [storm(1500, 0, 2_000_000)]);
         assert!(
-            line(&merged[0]).ends_with("1500 of them would save 3.0 s of making files"),
+            line(&merged[0])
+                .ends_with("packing 1500 of them (--aggregate=auto) would save 3.0 s of file creation"),
             "{}",
             line(&merged[0])
         );
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_large_files_are_none_to_pack() {
+    fn directories_of_large_files_are_not_reported() {
         let file = |size| FileReceipt {
             path: "d/f".to_owned(),
             size,
@@ -106,7 +107,7 @@ mod tests {
         };
         assert_eq!(of_small_files(&receipt([1, 2, 1 << 30], 5_000_000)).len(), 1);
         assert!(of_small_files(&receipt([1, 1 << 30, 1 << 30], 5_000_000)).is_empty());
-        // They were reported, "would save 0.0 s".
+        // A regression: they were reported with "would save 0.0 s".
         assert!(of_small_files(&receipt([1, 2, 3], 100_000)).is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! Batch systems: hosts of a batch job that no option names.
+//! Detection of batch systems, to warn users who give no option for hosts.
 //!
-//! Nodes are started on the hosts that the options name, or on this machine alone. A user of a batch system may expect all
-//! hosts of the batch job, and is warned.
+//! Nodes start only on the hosts that options name, else on this machine. A user of a batch system may expect nodes on all
+//! hosts of the batch job.
 
 use super::hostfile;
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::path::Path;
 /// Reads a variable of the environment.
 type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// How a batch system tells a job its hosts.
+/// How a batch system passes the hosts to a job.
 struct BatchSystem {
-    /// A variable that is set in a job.
+    /// A variable that is set in its jobs.
     variable: &'static str,
-    /// The options by which the job's hosts get nodes.
+    /// The options that start nodes on the job's hosts.
     options: &'static str,
-    /// How many hosts the job has, where that can be known.
+    /// Returns the number of hosts of the job, if known.
     count: fn(&str, Variables<'_>) -> Option<usize>,
 }
 
@@ -52,8 +52,8 @@ fn hosts_in_file(path: &str, _: Variables<'_>) -> Option<usize> {
     hostfile::read(Path::new(path)).ok().map(|hosts| hosts.len())
 }
 
-/// What to say where no option names hosts; nothing outside of batch jobs, and in those of one host. `variable` reads the
-/// environment.
+/// Returns the warning for a job without options for hosts; none outside of batch jobs and in batch jobs of one host.
+/// `variable` reads the environment.
 pub fn warning(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let is_set = |system: &&BatchSystem| variable(system.variable).is_some();
     let system = SYSTEMS.iter().find(is_set)?;
@@ -79,9 +79,9 @@ mod tests {
         warning(|name| find(name).map(|(_, value)| (*value).to_owned()))
     }
 
-    /// One node was started without a word in a batch job of many.
+    /// One node was started without a warning in a batch job of many hosts.
     #[test]
-    fn batch_jobs_of_several_hosts_are_warned_of() {
+    fn batch_jobs_of_several_hosts_get_a_warning() {
         let two = warned(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2")]).expect("a warning");
         assert!(
             two.contains("SLURM_JOB_ID")

@@ -1,25 +1,25 @@
-//! Capacity of the views on a node: what the user asks for, and what becomes of it on the node's device.
+//! Capacity of the views on a node: parsing `--capacity`, and division of the device among views.
 
 use super::size;
 use serde::{Deserialize, Serialize};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::{Errno, Fault, Result, View};
 
-/// Space in which a view can keep one unit of a file.
+/// Least capacity of a view: one unit of a file.
 const SIZE_MIN: u64 = UNIT_SIZE as u64;
 
-/// Parts of the device, out of 8, that a view gets when the user does not say: with a cache view ...
+/// Eighths of the device that a view gets by default, with a cache view ...
 const PARTS_WITH_CACHE: [u64; 3] = [1, 3, 4];
 /// ... and without.
 const PARTS_WITHOUT_CACHE: [u64; 3] = [2, 6, 0];
 
-/// Capacity as the user gave it.
+/// Capacity as the user requested it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Capacity {
-    /// Of all views of a node together, in bytes.
+    /// Bytes of all views of a node together.
     pub total: Option<u64>,
-    /// Of single views, in bytes, in the order of [`View::ALL`].
+    /// Bytes of single views, in the order of [`View::ALL`].
     pub views: [Option<u64>; 3],
 }
 
@@ -49,7 +49,7 @@ impl std::str::FromStr for Capacity {
                 return Err(Fault::new(Errno::EINVAL, message));
             }
             if place.replace(size).is_some() {
-                return Err(Fault::new(Errno::EINVAL, format!("capacity {text:?} says {part:?} twice")));
+                return Err(Fault::new(Errno::EINVAL, format!("capacity {text:?} sets {part:?} twice")));
             }
         }
         Ok(capacity)
@@ -65,7 +65,7 @@ impl TryFrom<String> for Capacity {
     type Error = Fault;
 
     fn try_from(text: String) -> Result<Self> {
-        // What nobody said is written as nothing.
+        // The default is serialized as an empty string.
         if text.is_empty() { Ok(Self::default()) } else { text.parse() }
     }
 }
@@ -81,7 +81,7 @@ impl From<Capacity> for String {
 }
 
 impl Capacity {
-    /// Bytes of each view, when `fallback` bytes are to be shared out where the user did not say.
+    /// Returns the bytes of each view; views without a value share `fallback` bytes.
     pub fn resolve(&self, fallback: u64, cache: bool) -> [u64; 3] {
         let parts = if cache { PARTS_WITH_CACHE } else { PARTS_WITHOUT_CACHE };
         let given: u64 = self.views.iter().flatten().fold(0, |sum, size| sum.saturating_add(*size));
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn one_size_is_shared_out() {
+    fn one_size_is_divided_among_the_views() {
         assert_eq!(capacity("8G").resolve(0, true), [1 << 30, 3 << 30, 4 << 30]);
         assert_eq!(capacity("8G").resolve(0, false), [2 << 30, 6 << 30, 0]);
         assert_eq!(Capacity::default().resolve(8 << 20, true), [1 << 20, 3 << 20, 4 << 20]);
     }
 
     #[test]
-    fn views_get_what_was_asked_and_the_rest_is_shared_out() {
+    fn views_get_their_sizes_and_the_rest_is_divided() {
         let some = capacity("9G, cache=1G");
         assert_eq!(some.resolve(0, true), [2 << 30, 6 << 30, 1 << 30]);
         let all = capacity("node-local=1M,shared=2M,cache=3M");
@@ -121,9 +121,9 @@ mod tests {
         assert_eq!(capacity("1M,cache=3M").resolve(0, true), [0, 0, 3 << 20]);
     }
 
-    /// `--capacity 10`, of somebody who meant gigabytes, was accepted, and every write failed.
+    /// `--capacity 10`, meant as gigabytes, was accepted, and every write failed.
     #[test]
-    fn a_capacity_that_holds_nothing_is_refused() {
+    fn a_capacity_below_one_unit_is_refused() {
         for text in ["10", "0", "1G,cache=1", "shared=1023K"] {
             let message = text.parse::<Capacity>().expect_err(text).to_string();
             assert!(message.contains("1.00 MiB") && message.contains("10GiB"), "{message}");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_are_read_as_they_are_written() {
+    fn capacities_survive_serialization() {
         for text in ["", "5000000", "node-local=0,cache=7000000", "9000000,shared=3000000"] {
             let read = Capacity::try_from(text.to_owned()).expect(text);
             assert_eq!(String::from(read), text);

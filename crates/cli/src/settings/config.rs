@@ -1,4 +1,4 @@
-//! The configuration file: TOML with a key for each option of a job, and a few that only a site sets.
+//! The configuration file: TOML with a key for each option of a job, and a few keys without an option.
 
 use super::capacity::Capacity;
 use super::size;
@@ -29,19 +29,19 @@ pub struct Config {
     memory: Option<u64>,
     fabric: Option<FabricChoice>,
     connections: Option<u32>,
-    no_holders: Option<bool>,
+    no_peer_reads: Option<bool>,
     cores: Option<CoreSet>,
     no_ring: Option<bool>,
     job: Option<JobId>,
     verify: Option<bool>,
     grace: Option<u64>,
-    /// Whether CMD runs on when an agent dies.
+    /// Lets CMD continue when an agent fails.
     pub keep_going: Option<bool>,
-    /// The program that reaches other hosts, with its options.
+    /// The ssh command for other hosts, with its options.
     pub ssh: Option<Vec<String>>,
-    /// Where `tameike` is on other hosts.
+    /// Path of `tameike` on other hosts.
     pub remote_program: Option<PathBuf>,
-    /// How long agents may take to be ready, in seconds.
+    /// Seconds in which agents must be ready.
     pub start_limit: Option<u64>,
 }
 
@@ -90,14 +90,14 @@ fn capacity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Capacit
 /// Reads a configuration file.
 ///
 /// # Errors
-/// It cannot be read, or a line is wrong; the fault shows the line.
+/// The file cannot be read, or a line is wrong; the fault shows the line.
 pub fn read(path: &Path) -> Result<Config> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Fault::from_os(format_args!("reading configuration {}", path.display()), &error))?;
     parse(&text).map_err(|fault| fault.context(format_args!("configuration {}", path.display())))
 }
 
-/// Reads the text of a configuration file.
+/// Parses the text of a configuration file.
 ///
 /// # Errors
 /// A line is wrong; the fault shows the line.
@@ -112,15 +112,15 @@ pub fn parse(text: &str) -> Result<Config> {
 }
 
 impl Config {
-    /// Where nodes keep data.
+    /// Returns the device of the nodes, if set.
     pub fn device(&self) -> Option<&DeviceChoice> {
         self.device.as_ref()
     }
 
-    /// Puts the file's options where the command line has none.
+    /// Adds the file's options to those of the command line, which take precedence.
     pub fn complete(&self, options: &JobOptions) -> JobOptions {
-        let says_nodes = options.local.is_some() || options.hosts.is_some() || options.hostfile.is_some();
-        let nodes = if says_nodes { &Self::default() } else { self };
+        let has_nodes = options.local.is_some() || options.hosts.is_some() || options.hostfile.is_some();
+        let nodes = if has_nodes { &Self::default() } else { self };
         JobOptions {
             local: options.local.or(nodes.local),
             hosts: options.hosts.clone().or_else(|| nodes.hosts.as_ref().map(|hosts| hosts.join(","))),
@@ -135,7 +135,7 @@ impl Config {
             memory: options.memory.or(self.memory),
             fabric: options.fabric.or(self.fabric),
             connections: options.connections.or(self.connections),
-            no_holders: options.no_holders || self.no_holders.unwrap_or(false),
+            no_peer_reads: options.no_peer_reads || self.no_peer_reads.unwrap_or(false),
             cores: options.cores.clone().or_else(|| self.cores.clone()),
             no_ring: options.no_ring || self.no_ring.unwrap_or(false),
             job: options.job.clone().or_else(|| self.job.clone()),
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_configuration_has_every_key_and_a_good_example() {
+    fn the_configuration_page_lists_every_key_and_a_valid_example() {
         let page = include_str!("../../../../docs/configuration.md");
         let example =
             page.split("```").nth(1).and_then(|block| block.strip_prefix("toml")).expect("an example");
         parse(example).expect("a good file");
         let known = parse("no-such-key = 1").expect_err("unknown").to_string();
-        let (_, expected) = known.split_once("expected one of ").expect("the parser tells what it knows");
+        let (_, expected) = known.split_once("expected one of ").expect("the error lists the keys");
         let keys: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
         assert!(keys.contains(&"start-limit") && keys.len() > 10, "{known}");
         for key in keys {

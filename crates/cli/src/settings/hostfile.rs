@@ -1,7 +1,7 @@
-//! The nodes of a job as the user lists them: `--hosts a,b,c` or a file with one host per line.
+//! Parsing of the nodes of a job: `--hosts a,b,c`, or a file with one host per line.
 //!
-//! A hostfile may have one line per slot, as `$PBS_NODEFILE` has: each host gets one node. `slots=N` and `max_slots=N`, as
-//! MPI launchers write them, are ignored. A host that `--hosts` names twice gets two nodes.
+//! A hostfile may have one line per slot, like `$PBS_NODEFILE`: each host gets one node. `slots=N` and `max_slots=N` of MPI
+//! launchers are ignored. A host that `--hosts` lists twice gets two nodes.
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -13,42 +13,42 @@ use tameike_io::os::process::host_name;
 pub struct HostSpec {
     /// Name of the host, for ssh and for people.
     pub host: String,
-    /// Address under which the other nodes reach it, when its name does not give it.
+    /// Address at which other nodes reach it, if its name does not resolve to it.
     pub address: Option<String>,
-    /// Whether the node has a device (BB-2).
+    /// True if the node has a device (BB-2).
     pub device: bool,
-    /// Nodes of one group share the group's devices (BB-2).
+    /// Nodes of a group share the group's devices (BB-2).
     pub group: u32,
 }
 
 impl HostSpec {
-    /// A node on `host` with a device, in group 0.
+    /// Returns a node on `host` with a device, in group 0.
     pub fn new(host: &str) -> Self {
         Self { host: host.to_owned(), address: None, device: true, group: 0 }
     }
 
-    /// Whether the host is the one we are on.
+    /// Returns true if the host is this one.
     pub fn is_here(&self) -> bool {
         let here = host_name();
         matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1") || is_same_host(&self.host, &here)
     }
 }
 
-/// Whether two names are of one host. A name without its domain stands for the one with it.
+/// Returns true if two names denote one host. A name without a domain matches one with any domain.
 fn is_same_host(one: &str, other: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let both_full = one.contains('.') && other.contains('.');
     if both_full { one.eq_ignore_ascii_case(other) } else { short(one) == short(other) }
 }
 
-/// Reads `a,b,c`.
+/// Parses `a,b,c`.
 ///
 /// # Errors
-/// `EINVAL`: no host, or a name that cannot be one.
+/// `EINVAL`: no host, or an invalid name.
 pub fn parse_list(text: &str) -> Result<Vec<HostSpec>> {
     let names: Vec<_> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
-        return Err(Fault::new(Errno::EINVAL, "--hosts names no host; write it like --hosts a,b,c"));
+        return Err(Fault::new(Errno::EINVAL, "--hosts lists no host; write it like --hosts a,b,c"));
     }
     names.into_iter().map(|name| check_name(name).map(|()| HostSpec::new(name))).collect()
 }
@@ -56,21 +56,21 @@ pub fn parse_list(text: &str) -> Result<Vec<HostSpec>> {
 /// Reads a hostfile.
 ///
 /// # Errors
-/// The file cannot be read, names no host, or has a line that cannot be understood; the fault names the line.
+/// The file cannot be read, lists no host, or has an invalid line, which the fault names.
 pub fn read(path: &Path) -> Result<Vec<HostSpec>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Fault::from_os(format_args!("reading hostfile {}", path.display()), &error))?;
     let hosts = parse(&text).map_err(|fault| fault.context(format_args!("hostfile {}", path.display())))?;
     if hosts.is_empty() {
-        return Err(Fault::new(Errno::EINVAL, format!("hostfile {} names no host", path.display())));
+        return Err(Fault::new(Errno::EINVAL, format!("hostfile {} lists no host", path.display())));
     }
     Ok(hosts)
 }
 
-/// Reads the text of a hostfile.
+/// Parses the text of a hostfile.
 ///
 /// # Errors
-/// A line cannot be understood; the fault names the line.
+/// A line is invalid; the fault names the line.
 pub fn parse(text: &str) -> Result<Vec<HostSpec>> {
     let mut hosts = Vec::new();
     for (place, line) in text.lines().enumerate() {
@@ -94,21 +94,21 @@ fn add(hosts: &mut Vec<HostSpec>, host: HostSpec) -> Result<()> {
         Some(known) if HostSpec { host: known.host.clone(), ..host.clone() } == *known => {}
         Some(known) => {
             let message =
-                format!("{} has other words than {} above: a host gets one node", host.host, known.host);
+                format!("{} has other attributes than {} above: a host gets one node", host.host, known.host);
             return Err(Fault::new(Errno::EINVAL, message));
         }
     }
     Ok(())
 }
 
-/// Takes one `key=value` word of a line.
+/// Applies one `key=value` word of a line.
 fn apply(host: &mut HostSpec, word: &str) -> Result<()> {
     match word.split_once('=') {
         Some(("device", "yes")) => host.device = true,
         Some(("device", "no")) => host.device = false,
         Some(("address", address)) if !address.is_empty() => host.address = Some(address.to_owned()),
         Some(("group", number)) => {
-            let wrong = || Fault::new(Errno::EINVAL, format!("{word:?}: a group is a number"));
+            let wrong = || Fault::new(Errno::EINVAL, format!("{word:?}: a group must be a number"));
             host.group = number.parse().map_err(|_| wrong())?;
         }
         Some(("slots" | "max_slots" | "max-slots", _)) => {}
@@ -120,7 +120,7 @@ fn apply(host: &mut HostSpec, word: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what ssh would take for an option, and what no host is called.
+/// Refuses names that ssh would parse as options, and invalid host names.
 fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._:@[]%".contains(c);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(plain) {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostfiles_of_launchers_are_read() {
+    fn hostfiles_of_launchers_are_parsed() {
         let text =
             "# nodes\n\na slots=4\nb device=no group=2 # no disk\n c.example max_slots=8 address=10.0.0.3\n";
         let hosts = parse(text).expect("a good file");
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(hosts[2].address.as_deref(), Some("10.0.0.3"));
     }
 
-    /// `$PBS_NODEFILE` has a line per slot, and each was taken for a node.
+    /// `$PBS_NODEFILE` has a line per slot, and each line became a node.
     #[test]
     fn a_host_with_a_line_per_slot_gets_one_node() {
         let hosts = parse("b.example\nb.example\na\nb slots=2\na.example\n").expect("a good file");
@@ -158,7 +158,7 @@ mod tests {
         for (text, part) in [
             ("a\n-oProxyCommand=x", "line 2"),
             ("a disk=no", "device=yes|no"),
-            ("a group=x", "a group is a number"),
+            ("a group=x", "a group must be a number"),
             ("a b", "\"b\""),
             ("a;rm", "not a host name"),
         ] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_is_known_by_its_names() {
+    fn names_of_this_host_are_recognized() {
         assert!(HostSpec::new("localhost").is_here());
         assert!(HostSpec::new(&host_name()).is_here());
         assert!(!HostSpec::new("no-such-host.invalid").is_here());

@@ -1,4 +1,4 @@
-//! From options and configuration to a plan: everything the driver must know before it starts anything.
+//! Builds the plan of a job from options and configuration, before anything is started.
 
 pub mod batch;
 pub mod capacity;
@@ -20,14 +20,14 @@ use tameike_core::limits::NODES_MAX;
 use tameike_core::{CoreSet, Errno, Fault, JobId, Result};
 use tameike_io::os::process;
 
-/// Seconds that a drain may take after the job was asked to end.
+/// Seconds that a drain may take after the request to end the job.
 const GRACE_S: u64 = 20;
 /// Seconds in which agents must be ready.
 const START_LIMIT_S: u64 = 60;
 /// Memory of an agent for buffers.
 const MEMORY: u64 = 512 << 20;
-/// How other hosts are reached when nothing else is said. A host that falls silent ends its ssh within a minute,
-/// by which the driver knows.
+/// Default command for other hosts. The keepalive options end the ssh of a silent host within a minute, which the driver
+/// notices.
 const SSH: [&str; 9] = [
     "ssh",
     "-o",
@@ -39,17 +39,17 @@ const SSH: [&str; 9] = [
     "-o",
     "ServerAliveCountMax=3",
 ];
-/// Names the way to reach other hosts.
+/// Variable with the ssh command for other hosts.
 const SSH_VARIABLE: &str = "TAMEIKE_SSH";
-/// Where RAM devices are made.
+/// Parent directory of RAM devices.
 pub const RAM_DIR: &str = "/dev/shm";
 
-/// How the names of this user's device directories begin.
+/// Returns the prefix of the names of this user's device directories.
 pub fn device_prefix() -> String {
     format!("tameike-{}-", process::user())
 }
 
-/// A job as it is to be.
+/// The complete settings of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlan {
     /// Its name.
@@ -58,50 +58,49 @@ pub struct JobPlan {
     pub nodes: Vec<HostSpec>,
     /// The directory behind the cache view.
     pub shared_dir: Option<PathBuf>,
-    /// What of it is packed.
+    /// Settings of packing.
     #[serde(default)]
     pub aggregate: Aggregate,
-    /// Space of the views on each node.
+    /// Capacity of the views on each node.
     pub capacity: Capacity,
-    /// Directory in which the device directories are made.
+    /// Parent directory of the device directories.
     pub device_root: PathBuf,
     /// Memory of each agent for buffers, in bytes.
     pub memory: u64,
-    /// How agents speak with each other.
+    /// Transport between agents.
     #[serde(default)]
     pub fabric: FabricChoice,
-    /// Nodes that each stays connected with, unless as many as usual.
+    /// Connections that each node keeps open; `None` stands for the default.
     #[serde(default)]
     pub connections: Option<u32>,
-    /// Whether no node is asked for what it has in memory of the data of others.
+    /// Disables reads from the memory of nodes other than the home.
     #[serde(default)]
-    pub no_holders: bool,
-    /// Whether a mapping and calls may write to one page at the same time.
+    pub no_peer_reads: bool,
+    /// Keeps mappings and write calls to one page coherent.
     #[serde(default)]
     pub coherent_mmap: bool,
-    /// The cores of its host to which each agent is bound, if any.
+    /// The cores to which each agent is bound, if any.
     #[serde(default)]
     pub cores: Option<CoreSet>,
-    /// Whether agents serve programs through the kernel alone.
+    /// Disables the ring: agents serve programs through FUSE only.
     #[serde(default)]
     pub no_ring: bool,
-    /// Whether drains read everything back.
+    /// Drains read every file back and compare it.
     pub verify: bool,
-    /// Whether the command runs on when an agent dies.
+    /// The command continues when an agent fails.
     pub keep_going: bool,
-    /// Seconds that a drain may take after the job was asked to end.
+    /// Seconds that a drain may take after the request to end the job.
     pub grace_s: u64,
     /// Seconds in which agents must be ready.
     pub start_limit_s: u64,
-    /// The program that reaches other hosts, with its options.
+    /// The ssh command for other hosts, with its options.
     pub ssh: Vec<String>,
-    /// Where `tameike` is on other hosts.
+    /// Path of `tameike` on other hosts.
     pub remote_program: PathBuf,
     /// The user's directory for jobs.
     pub base_dir: PathBuf,
 }
 
-/// What is packed.
 fn aggregate(options: &JobOptions) -> Aggregate {
     let Aggregate { choice, size_max, .. } = Aggregate::default();
     Aggregate {
@@ -112,10 +111,10 @@ fn aggregate(options: &JobOptions) -> Aggregate {
 }
 
 impl JobPlan {
-    /// Makes the plan.
+    /// Builds the plan.
     ///
     /// # Errors
-    /// What is wrong in options, configuration or hostfile.
+    /// Errors of options, configuration or hostfile.
     pub fn new(options: &JobOptions, keep_going: bool) -> Result<Self> {
         let config = options.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
         let options = config.complete(options);
@@ -140,7 +139,7 @@ impl JobPlan {
             memory,
             fabric: options.fabric.unwrap_or_default(),
             connections: options.connections,
-            no_holders: options.no_holders,
+            no_peer_reads: options.no_peer_reads,
             coherent_mmap: options.coherent_mmap,
             cores: options.cores.clone(),
             no_ring: options.no_ring,
@@ -154,18 +153,18 @@ impl JobPlan {
         })
     }
 
-    /// The device directory of a node.
+    /// Returns the device directory of a node.
     pub fn device_dir(&self, node: u32) -> PathBuf {
         self.device_root.join(format!("{}{}-{node}", device_prefix(), self.job))
     }
 
-    /// Whether the devices are in memory.
+    /// Returns true if the devices are in memory.
     pub fn is_ram(&self) -> bool {
         self.device_root == Path::new(RAM_DIR)
     }
 }
 
-/// The nodes that the options name.
+/// Returns the nodes that the options list.
 fn nodes(options: &JobOptions) -> Result<Vec<HostSpec>> {
     let nodes = if let Some(hosts) = &options.hosts {
         hostfile::parse_list(hosts)?
@@ -183,7 +182,7 @@ fn nodes(options: &JobOptions) -> Result<Vec<HostSpec>> {
         return Err(Fault::new(Errno::EINVAL, format!("a job has 1 to {NODES_MAX} nodes")));
     }
     if !nodes.iter().any(|node| node.device) {
-        let message = "every node of the hostfile says device=no: at least one node must have a device";
+        let message = "every node of the hostfile has device=no: at least one node needs a device";
         return Err(Fault::new(Errno::EINVAL, message));
     }
     Ok(nodes)
@@ -194,13 +193,12 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         .map_err(|error| Fault::from_os(format_args!("finding the directory {}", path.display()), &error))
 }
 
-/// The real path of the shared directory, so that every node and a later `recover` find the same one.
+/// Resolves links of the shared directory, so that all nodes and a later `recover` use the same path.
 fn shared_dir(path: &Path) -> Result<PathBuf> {
     let doing = || format!("shared directory {}", path.display());
     let real = path.canonicalize().map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
-            let message =
-                format!("{}: it does not exist; make it first: mkdir -p {}", doing(), path.display());
+            let message = format!("{} does not exist; create it first: mkdir -p {}", doing(), path.display());
             Fault::new(Errno::ENOENT, message)
         }
         _ => Fault::from_os(doing(), &error),
@@ -211,7 +209,7 @@ fn shared_dir(path: &Path) -> Result<PathBuf> {
     Ok(real)
 }
 
-/// The words that reach another host, before its name.
+/// Returns the words of the ssh command before the host name.
 fn ssh(configured: Option<&[String]>) -> Result<Vec<String>> {
     let words = match (std::env::var(SSH_VARIABLE), configured) {
         (Ok(text), _) => text.split_whitespace().map(str::to_owned).collect(),
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_wishes_are_refused() {
+    fn invalid_options_are_refused() {
         let with = |change: fn(&mut JobOptions)| {
             let mut options = JobOptions::default();
             change(&mut options);
@@ -253,7 +251,8 @@ mod tests {
         assert!(with(|o| o.local = Some(u32::MAX)).contains("1 to 16384 nodes"));
         assert!(with(|o| o.memory = Some(1)).contains("at least 48.0 MiB"));
         assert!(
-            with(|o| o.shared = Some("/no/such/dir".into())).contains("make it first: mkdir -p /no/such/dir")
+            with(|o| o.shared = Some("/no/such/dir".into()))
+                .contains("create it first: mkdir -p /no/such/dir")
         );
         assert!(with(|o| o.shared = Some("/etc/hostname".into())).contains("not a directory"));
     }

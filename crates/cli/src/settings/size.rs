@@ -1,14 +1,14 @@
-//! Sizes as people write them: `10GiB`, `512M`, `4096`.
+//! Parsing and formatting of sizes like `10GiB`, `512M`, `4096`.
 
 use tameike_core::{Errno, Fault, Result};
 
 const UNITS: [(&str, u32); 5] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p", 5)];
 
-/// Reads a size in bytes. `K`, `M`, `G`, `T`, `P` and the same with `iB` count in 1024s, `kB`, `MB`, ... in
-/// 1000s; fractions are allowed before a unit (`1.5GiB`).
+/// Parses a size in bytes. `K`, `M`, `G`, `T`, `P`, also with `iB`, are powers of 1024; `kB`, `MB`, ... are powers of 1000.
+/// Fractions are allowed before a unit (`1.5GiB`).
 ///
 /// # Errors
-/// `EINVAL`, with what is wrong.
+/// `EINVAL` with the reason.
 pub fn parse(text: &str) -> Result<u64> {
     let wrong = |why: &str| {
         Fault::new(Errno::EINVAL, format!("size {text:?} {why}; write it like 10GiB, 512M or 1.5TB"))
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<u64> {
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).ok_or_else(|| wrong("is too large"))
 }
 
-/// Bytes in a unit, given in lower case.
+/// Returns the bytes of a unit in lower case.
 fn factor(unit: &str) -> Option<u64> {
     if unit.is_empty() || unit == "b" {
         return Some(1);
@@ -47,7 +47,7 @@ fn factor(unit: &str) -> Option<u64> {
     })
 }
 
-/// Writes a size for a person, in 1024s, with three figures.
+/// Formats a size with three digits and a unit that is a power of 1024.
 pub fn show(bytes: u64) -> String {
     let names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_with_all_units_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_with_three_figures() {
+    fn sizes_are_shown_with_three_digits() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -1,10 +1,11 @@
-//! `tameike` with an agent that serves no file system: it mounts for real, answers its driver as the real one
-//! does, and takes its "dirty data" from a file `dirty` in the device directory, so that tests of jobs can
-//! make any drain succeed, fail or hang.
+//! `tameike` with an agent that serves no file system. It mounts views and replies to its driver like the real one, and takes
+//! its "dirty data" from a file `dirty` in the device directory, so that tests can make a drain succeed, fail or hang.
 //!
-//! Names in the shared directory steer it: `slow-drain` lets a drain last until `stop`, `fail-drain` makes the
-//! file missing, `fail-start-K` lets node K fail to start, `hang-start-K` lets it never get ready, `slow-stop-K` lets it
-//! take its time to end, and make a file `ended`.
+//! Names in the shared directory control it:
+//! - `slow-drain`: a drain lasts until `stop`.
+//! - `fail-drain`: the drained file is missing.
+//! - `fail-start-K`, `hang-start-K`: node K fails to start, or never becomes ready.
+//! - `slow-stop-K`: node K stops slowly, and creates a file `ended`.
 
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -21,8 +22,8 @@ use tameike_core::{Fault, NodeInfo, Result};
 
 struct Recording {
     start: AgentStart,
-    /// Held open, so that programs in the mounts wait as they do for a busy agent.
-    _doors: Vec<ViewFrontend>,
+    /// Open FUSE connections: programs in the mounts wait as for a busy agent.
+    _frontends: Vec<ViewFrontend>,
     peers: Mutex<Vec<NodeInfo>>,
     /// Dropped at `stop`, which ends a slow drain.
     stopper: Mutex<Option<Sender<()>>>,
@@ -30,7 +31,7 @@ struct Recording {
 }
 
 impl Recording {
-    fn told(&self, name: &str) -> bool {
+    fn is_requested(&self, name: &str) -> bool {
         self.start.shared_dir.as_ref().is_some_and(|dir| dir.join(name).exists())
     }
 
@@ -51,16 +52,16 @@ impl AgentControl for Recording {
         let (sender, receiver) = channel();
         let agent = Self {
             start: input.start,
-            _doors: input.frontends,
+            _frontends: input.frontends,
             peers: Mutex::default(),
             stopper: Mutex::new(Some(sender)),
             stopped: Mutex::new(Some(receiver)),
         };
         let node = agent.start.node.0;
-        if agent.told(&format!("fail-start-{node}")) {
-            return Err(Fault::io("told to fail"));
+        if agent.is_requested(&format!("fail-start-{node}")) {
+            return Err(Fault::io("requested failure"));
         }
-        if agent.told(&format!("hang-start-{node}")) {
+        if agent.is_requested(&format!("hang-start-{node}")) {
             std::thread::park();
         }
         Ok(agent)
@@ -77,18 +78,18 @@ impl AgentControl for Recording {
 
     fn drain(&self, _verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
         progress(Progress { files_left: 1, bytes_left: 10, bytes_flushed: 0 });
-        if self.told("slow-drain") {
+        if self.is_requested("slow-drain") {
             let receiver = self.stopped.lock().take();
             let _ = receiver.map(|receiver| receiver.recv());
-            return Receipt { faults: vec!["told to stop".into()], ..Receipt::default() };
+            return Receipt { faults: vec!["text to stop".into()], ..Receipt::default() };
         }
         let (Some(dirty), Some(shared)) = (self.dirty(), &self.start.shared_dir) else {
             return Receipt::default();
         };
         let Ok(bytes) = std::fs::read(&dirty) else { return Receipt::default() };
         let path = format!("from-node-{}", self.start.node.0);
-        let outcome = if self.told("fail-drain") {
-            FileOutcome::Missing("told to fail".into())
+        let outcome = if self.is_requested("fail-drain") {
+            FileOutcome::Missing("requested failure".into())
         } else {
             std::fs::write(shared.join(&path), &bytes).expect("the test's own file");
             std::fs::remove_file(&dirty).expect("the test's own file");
@@ -115,7 +116,7 @@ impl AgentControl for Recording {
             size: bytes.len() as u64,
             written: 0,
             checksum: String::new(),
-            outcome: FileOutcome::Missing("told to be slow".into()),
+            outcome: FileOutcome::Missing("text to be slow".into()),
             note: String::new(),
         };
         Receipt { files: vec![file], ..Receipt::default() }
@@ -155,13 +156,13 @@ impl AgentControl for Recording {
 
     fn stop(&self, _grace: Duration, _drained: bool, stopping: &mut dyn FnMut()) -> Result<Left> {
         drop(self.stopper.lock().take());
-        if self.told(&format!("slow-stop-{}", self.start.node.0)) {
-            // Longer than one may take that says nothing.
+        if self.is_requested(&format!("slow-stop-{}", self.start.node.0)) {
+            // Longer than the limit without progress messages.
             for _ in 0..34 {
                 std::thread::park_timeout(Duration::from_secs(1));
                 stopping();
             }
-            let shared = self.start.shared_dir.as_ref().expect("it has told so");
+            let shared = self.start.shared_dir.as_ref().expect("the file that requests it is there");
             std::fs::write(shared.join("ended"), "").expect("the test's own file");
         }
         Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))

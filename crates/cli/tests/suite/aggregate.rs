@@ -1,4 +1,4 @@
-//! `tameike agg`: trees are packed, listed, read, brought back and proven, also after damage and deaths.
+//! `tameike agg`: trees are packed, listed, read, extracted and verified, also after damage and crashes.
 
 mod archives;
 mod mounts;
@@ -27,7 +27,7 @@ fn path(word: &str) -> &Path {
     Path::new(word)
 }
 
-/// Bytes that follow from a number.
+/// Pseudo-random bytes of a seed.
 fn bytes(seed: u64, size: usize) -> Vec<u8> {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -39,7 +39,7 @@ fn bytes(seed: u64, size: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(size).collect()
 }
 
-/// A tree with files of all kinds and sizes.
+/// A tree with files of all types and sizes.
 struct Tree {
     base: TempDir,
 }
@@ -87,7 +87,7 @@ impl Tree {
         self
     }
 
-    /// What is extracted is the tree, with its times and permissions.
+    /// The extracted tree equals the source, with times and permissions.
     fn assert_extracted(&self, into: &str) -> PathBuf {
         let into = self.base.path().join(into);
         let output = agg(&[path("extract"), path("--same-permissions"), &self.container(), &into]);
@@ -96,7 +96,7 @@ impl Tree {
         into
     }
 
-    /// The subfile with these bytes, and where they lie.
+    /// The subfile with these bytes, and their offset.
     fn find(&self, bytes: &[u8]) -> (PathBuf, u64) {
         let names = fs::read_dir(self.container()).expect("a directory");
         let mut files =
@@ -112,7 +112,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // So that a plain user can clean up.
+        // Allow an unprivileged user to clean up.
         let _ = fs::set_permissions(self.source().join("empty"), fs::Permissions::from_mode(0o700));
     }
 }
@@ -142,7 +142,7 @@ fn assert_same(one: &Path, other: &Path) {
 }
 
 #[test]
-fn a_tree_comes_back_as_it_was() {
+fn an_extracted_tree_equals_its_source() {
     let tree = Tree::new().packed();
     let into = tree.assert_extracted("back");
     let holes = fs::metadata(into.join("holes")).expect("there");
@@ -203,7 +203,7 @@ fn files_and_trees_are_copied_in_and_out_and_between_containers() {
         let output = agg(&[&[path("cp"), path("-p")], words].concat());
         assert!(output.status.success(), "{}", shown(&output));
     };
-    // Out of it: as another name, in a directory, all of it.
+    // From a container: to another name, into a directory, everything.
     copied(&[&inside(&container, "results/rank-2.out"), &base.join("file")]);
     assert_eq!(fs::read(base.join("file")).expect("copied"), bytes(2, 3901));
     assert_eq!(fs::metadata(base.join("file")).expect("there").permissions().mode() & 0o777, 0o602);
@@ -221,7 +221,7 @@ fn files_and_trees_are_copied_in_and_out_and_between_containers() {
     assert_eq!(fs::read_link(base.join("some/link")).expect("a link"), path("../results/rank-1.out"));
     copied(&[path("-r"), &inside(&container, ""), &base.join("all")]);
     assert_same(&tree.source(), &base.join("all"));
-    // Into it: under another name, then all of it comes back as it was.
+    // Into a container: under another name; then the extracted tree equals the source.
     copied(&[path("-r"), &tree.source(), &inside(&container, "again")]);
     copied(&[
         path("-r"),
@@ -233,7 +233,7 @@ fn files_and_trees_are_copied_in_and_out_and_between_containers() {
     copied(&[path("-r"), &inside(&container, "again/source"), &base.join("back")]);
     assert_same(&tree.source(), &base.join("back"));
     assert_eq!(agg(&[path("cat"), &container, path("again/file")]).stdout, bytes(2, 3901));
-    // From one to another, and within one.
+    // Between containers, and within one.
     let other = base.join("other");
     fs::create_dir(base.join("nothing")).expect("a directory");
     assert!(agg(&[path("create"), &base.join("nothing"), &other]).status.success());
@@ -252,7 +252,7 @@ fn files_and_trees_are_copied_in_and_out_and_between_containers() {
 }
 
 #[test]
-fn what_is_not_copied_is_told() {
+fn files_that_are_not_copied_are_reported() {
     let tree = Tree::new().packed();
     let (base, container) = (tree.base.path(), tree.container());
     let refused = |words: &[&Path], code: i32, why: &str| {
@@ -265,7 +265,7 @@ fn what_is_not_copied_is_told() {
     fs::write(base.join("into/rank-2.out"), "other").expect("written");
     refused(&[&file, &inside(&container, "holes"), &base.join("into")], INCOMPLETE, "rank-2.out");
     assert_eq!(fs::read(base.join("into/rank-2.out")).expect("there"), b"other", "nothing is replaced");
-    assert!(base.join("into/holes").exists(), "and all else is copied");
+    assert!(base.join("into/holes").exists(), "other files are copied");
     refused(&[&base.join("into/rank-2.out"), &inside(&container, "results")], INCOMPLETE, "rank-2.out");
     assert_eq!(agg(&[path("cat"), &container, path("results/rank-2.out")]).stdout, bytes(2, 3901));
     refused(&[&inside(&container, "results"), &base.join("into")], INCOMPLETE, "`-r`");
@@ -277,7 +277,7 @@ fn what_is_not_copied_is_told() {
 }
 
 #[test]
-fn other_programs_read_what_is_exported() {
+fn other_programs_read_exported_archives() {
     let tree = Tree::new().packed();
     let archive = tree.base.path().join("archive.tar");
     let output = agg(&[path("export"), &tree.container(), &archive]);
@@ -304,7 +304,7 @@ fn other_programs_read_what_is_exported() {
     assert_eq!(again.status.code(), Some(FAILED), "{}", shown(&again));
 }
 
-/// Every file of a zip archive is that of the tree, and nothing else is there.
+/// A zip archive has all files of the tree and no others.
 const UNZIPPED: &str = "
 import os, stat, sys, zipfile
 archive, source, left = zipfile.ZipFile(sys.argv[1]), sys.argv[2], {sys.argv[3]}
@@ -323,13 +323,13 @@ assert there - names == left and len(names) == len(archive.namelist()), (there ^
 ";
 
 #[test]
-fn a_zip_archive_has_the_files_too_and_what_it_cannot_have_is_told() {
+fn a_zip_archive_has_the_files_and_unsupported_types_are_reported() {
     let tree = Tree::new().packed();
     let archive = tree.base.path().join("archive.zip");
     let output = agg(&[path("export"), &tree.container(), &archive]);
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("fifo") && told.contains("zip"), "{told}");
+    let shown_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(shown_text.contains("fifo") && shown_text.contains("zip"), "{shown_text}");
     let piped = agg(&[path("export"), path("--format=zip"), &tree.container()]);
     assert!(piped.stdout == fs::read(&archive).expect("read"));
     succeed(Command::new("python3").args(["-c", UNZIPPED]).arg(&archive).arg(tree.source()).arg("fifo"));
@@ -344,13 +344,13 @@ impl Mounted {
         server.args(["agg", "mount"]).args([container, at]).stderr(Stdio::piped());
         let mut server = Self(server.spawn().expect("it starts"));
         let mut line = String::new();
-        let mut said = BufReader::new(server.0.stderr.take().expect("a pipe"));
-        said.read_line(&mut line).expect("it says so");
-        assert!(line.contains("is shown at"), "{line}");
+        let mut messages = BufReader::new(server.0.stderr.take().expect("a pipe"));
+        messages.read_line(&mut line).expect("the mount message");
+        assert!(line.contains("is mounted at"), "{line}");
         server
     }
 
-    /// Ends it as a person would.
+    /// Interrupts it like Ctrl-C.
     fn end(&mut self) -> ExitStatus {
         succeed(Command::new("kill").arg(self.0.id().to_string()));
         self.0.wait().expect("it ends")
@@ -366,7 +366,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_container_is_mounted_as_files_that_cannot_be_changed() {
+fn a_container_is_mounted_read_only() {
     let tree = Tree::new().packed();
     let at = tree.base.path().join("at");
     fs::create_dir(&at).expect("a directory");
@@ -388,7 +388,7 @@ fn a_container_is_mounted_as_files_that_cannot_be_changed() {
 }
 
 #[test]
-fn what_is_packed_smaller_comes_back_as_it_was() {
+fn compressed_files_equal_their_source() {
     let tree = Tree::new();
     let text = "the same line again and again\n".repeat(200_000);
     fs::write(tree.source().join("log"), &text).expect("written");
@@ -407,19 +407,22 @@ fn what_is_packed_smaller_comes_back_as_it_was() {
 }
 
 #[test]
-fn damage_is_named_and_all_else_is_brought_back() {
+fn damage_is_reported_and_all_other_files_are_extracted() {
     let tree = Tree::new().packed();
     let (subfile, at) = tree.find(&bytes(3, 70_000)[..200]);
     let file = OpenOptions::new().write(true).open(subfile).expect("opened");
     file.write_all_at(&[0xff; 3], at + 100).expect("damaged");
     let verified = agg(&[path("verify"), &tree.container()]);
     assert_eq!(verified.status.code(), Some(DAMAGED), "{}", shown(&verified));
-    let told = String::from_utf8_lossy(&verified.stdout).into_owned();
-    assert!(told.contains("DAMAGED  results/rank-3.out: ") && told.matches("DAMAGED").count() == 1, "{told}");
+    let shown_text = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(
+        shown_text.contains("DAMAGED  results/rank-3.out: ") && shown_text.matches("DAMAGED").count() == 1,
+        "{shown_text}"
+    );
     let into = tree.base.path().join("back");
     let extracted = agg(&[path("extract"), &tree.container(), &into]);
     assert_eq!(extracted.status.code(), Some(INCOMPLETE), "{}", shown(&extracted));
-    assert!(!into.join("results/rank-3.out").exists(), "half a file is none");
+    assert!(!into.join("results/rank-3.out").exists(), "no partial file is left");
     fs::remove_file(tree.source().join("results/rank-3.out")).expect("removed");
     succeed(
         Command::new("diff").args(["-r", "--no-dereference", "--exclude=fifo"]).args([&tree.source(), &into]),
@@ -427,7 +430,7 @@ fn damage_is_named_and_all_else_is_brought_back() {
 }
 
 #[test]
-fn an_index_that_is_damaged_or_missing_is_made_anew() {
+fn an_index_that_is_damaged_or_missing_is_rebuilt() {
     let tree = Tree::new().packed();
     let index = tree.container().join("index");
     let size = fs::metadata(&index).expect("there").len();
@@ -457,7 +460,7 @@ fn an_index_that_is_damaged_or_missing_is_made_anew() {
     }
 }
 
-/// It was read until no file could be opened any more.
+/// The reader ran out of file descriptors.
 #[test]
 fn a_container_of_more_files_than_may_be_open_is_read() {
     let base = tempfile::tempdir().expect("a directory");
@@ -483,7 +486,7 @@ fn a_container_of_more_files_than_may_be_open_is_read() {
 }
 
 #[test]
-fn what_a_killed_writer_had_packed_is_found_and_right() {
+fn files_that_a_killed_writer_packed_are_readable() {
     let base = tempfile::tempdir().expect("a directory");
     let (source, container) = (base.path().join("source"), base.path().join("container"));
     fs::create_dir(&source).expect("a directory");
@@ -500,7 +503,7 @@ fn what_a_killed_writer_had_packed_is_found_and_right() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // A while, which differs from round to round.
+        // A different delay in each round.
         succeed(Command::new("sleep").arg(format!("0.{delay_ms:03}")));
         delay_ms += 7;
         writer.kill().expect("killed");
@@ -523,7 +526,7 @@ fn what_a_killed_writer_had_packed_is_found_and_right() {
         assert!(!whole || count == 3000);
         match count {
             3000 => assert!(matches!(code, Some(0 | INCOMPLETE)), "{}", shown(&extracted)),
-            // There may be no more than the container's header, as in one that nobody has written to.
+            // There may be only the container's header.
             0 => {}
             _ => assert_eq!(code, Some(INCOMPLETE), "{}", shown(&extracted)),
         }
@@ -533,7 +536,7 @@ fn what_a_killed_writer_had_packed_is_found_and_right() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn invalid_arguments_are_reported() {
     let tree = Tree::new();
     let refused = |words: &[&Path], why: &str| {
         let output = agg(words);
@@ -543,7 +546,7 @@ fn what_cannot_be_done_is_told() {
     refused(&[path("ls"), &tree.source()], "this is no container");
     refused(&[path("create"), &tree.source(), tree.base.path()], "not an empty directory");
     for inside in [tree.source(), tree.source().join("new"), tree.source().join("results/new")] {
-        refused(&[path("create"), &tree.source(), &inside], "which is to be packed");
+        refused(&[path("create"), &tree.source(), &inside], "the directory to pack");
         assert!(inside == tree.source() || !inside.exists());
     }
     refused(&[path("create"), path("--block-size=100K"), &tree.source(), &tree.container()], "power of two");
@@ -553,9 +556,9 @@ fn what_cannot_be_done_is_told() {
     refused(&[path("create"), &tree.source(), &tree.base.path().join("file/container")], "make ");
 }
 
-/// The index of a container without one, in which a bit of a record's head is wrong, has no file of that record.
+/// If the index is missing and a record header is damaged, the rebuilt index lacks the file of that record.
 #[test]
-fn files_of_a_damaged_record_are_missed_with_a_non_zero_exit() {
+fn a_damaged_record_gives_a_non_zero_exit_code() {
     let base = tempfile::tempdir().expect("a directory");
     let (source, container) = (base.path().join("source"), base.path().join("container"));
     fs::create_dir(&source).expect("a directory");
@@ -589,7 +592,7 @@ fn files_of_a_damaged_record_are_missed_with_a_non_zero_exit() {
 }
 
 #[test]
-fn a_lost_header_is_told_by_the_data_files_and_rebuilt() {
+fn a_lost_header_is_rebuilt_from_the_data_files() {
     for is_lost in [true, false] {
         let tree = Tree::new().packed();
         let header = tree.container().join("container");
@@ -637,7 +640,7 @@ fn links_within_a_container_are_followed() {
     }
 }
 
-/// The thread that walks the tree waited for ever for room in its channel.
+/// The thread that walks the tree blocked forever on its full channel.
 #[test]
 fn packing_onto_a_full_file_system_ends() {
     let base = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Who may read a container, and what is brought back of one.
+//! Permissions of containers, and of files that are extracted from them.
 
 use crate::support::{binary, succeed};
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a shell script that knows the binary as `$1` and a directory as `$2`.
+/// Runs a shell script with the binary as `$1` and a directory as `$2`.
 fn script(base: &Path, words: &str) -> String {
     succeed(Command::new("sh").args(["-euc", words, "script", binary()]).arg(base))
 }
@@ -20,7 +20,7 @@ fn modes(container: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn a_container_is_as_open_as_the_umask_of_who_makes_it() {
+fn the_umask_of_its_creator_limits_access_to_a_container() {
     let base = tempfile::tempdir().expect("a directory");
     let container = base.path().join("container");
     for (umask, mode) in [("077", 0o600), ("022", 0o644), ("027", 0o640)] {
@@ -32,7 +32,7 @@ fn a_container_is_as_open_as_the_umask_of_who_makes_it() {
             ),
         );
         assert_eq!(modes(&container), vec![mode; modes(&container).len()], "umask {umask}");
-        // Who opens or closes it later does so for good.
+        // A later chmod is permanent.
         script(
             base.path(),
             r#"cd "$2"; chmod 600 container/*; rm container/index container/container; "$1" agg verify --rebuild container || test $? = 1
@@ -43,9 +43,9 @@ fn a_container_is_as_open_as_the_umask_of_who_makes_it() {
     }
 }
 
-/// Who has packed a container may be anybody.
+/// The creator of a container may be untrusted.
 #[test]
-fn what_comes_out_of_a_container_gets_no_permissions_that_nobody_asked_for() {
+fn extracted_files_get_only_requested_permissions() {
     let base = tempfile::tempdir().expect("a directory");
     script(
         base.path(),
@@ -75,11 +75,11 @@ os.setxattr("source/d", "system.posix_acl_default", acl)'
     }
 }
 
-/// The capabilities of programs that belong to others went when root brought them back: who gives a file away takes them from it.
+/// Root lost the capabilities of other users' programs at extraction, because chown clears them.
 #[test]
-fn programs_of_others_come_back_with_their_capabilities() {
+fn programs_of_other_users_are_extracted_with_their_capabilities() {
     let base = tempfile::tempdir().expect("a directory");
-    let said = script(
+    let text = script(
         base.path(),
         r#"test "$(id -u)" = 0 || { echo skipped; exit; }
            cd "$2"; mkdir source; echo program > source/program; chmod 555 source/program; chown 12001:12002 source/program
@@ -87,19 +87,19 @@ fn programs_of_others_come_back_with_their_capabilities() {
            "$1" agg create source container; "$1" agg extract -p container out; "$1" agg extract container safe
            stat -c "%u:%g %a" out/program safe/program; python3 -c 'import os; print(os.listxattr("out/program"), os.listxattr("safe/program"))'"#,
     );
-    let told = "12001:12002 555\n12001:12002 555\n['security.capability'] []";
-    assert!(said.ends_with(&format!("{told}\n")) || said.contains("skipped"), "{said}");
+    let found = "12001:12002 555\n12001:12002 555\n['security.capability'] []";
+    assert!(text.ends_with(&format!("{found}\n")) || text.contains("skipped"), "{text}");
 }
 
 #[test]
-fn errors_send_no_control_characters_of_names_to_a_terminal() {
+fn error_messages_escape_control_characters_of_names() {
     let base = tempfile::tempdir().expect("a directory");
-    let said = script(
+    let text = script(
         base.path(),
         r#"cd "$2"; mkdir source; touch "$(printf 'source/x\033]0;title\007')"; "$1" agg create source container
            "$1" agg extract container out; "$1" agg extract container out 2>&1 || test $? = 75
            "$1" agg cat container "$(printf 'y\033[2J')" 2>&1 || test $? = 71"#,
     );
-    assert!(said.contains("title") && said.contains("[2J"), "{said}");
-    assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+    assert!(text.contains("title") && text.contains("[2J"), "{text}");
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
 }

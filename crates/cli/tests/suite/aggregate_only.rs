@@ -1,4 +1,4 @@
-//! `tameike run --aggregate-only`: unchanged programs whose files go into a container, without agents and mounts.
+//! `tameike run --aggregate-only`: files of unchanged programs are packed into a container, without agents and mounts.
 
 use crate::support::programs;
 use crate::support::spooled::Place;
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The same lines, or the first that differ.
+/// Compares lines, and shows the first that differ.
 #[track_caller]
 fn assert_same(found: &str, expected: &str) {
     let differ = || found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
@@ -24,7 +24,7 @@ fn assert_same(found: &str, expected: &str) {
 
 /// S39a.
 ///
-/// Runs a script in a plain directory, and in that of a container. A later run, and who extracts it, finds the same.
+/// Runs a script in a plain directory and in a container's. A later run and an extraction find the same files.
 fn compare(script: &str) -> Place {
     let place = Place::new();
     let listing = programs::LISTING.replace(" %n ", " ");
@@ -42,7 +42,7 @@ fn compare(script: &str) -> Place {
     place
 }
 
-/// What a later run says of what an earlier one has left is what is said of the plain directory.
+/// A script prints the same for the files of an earlier run and for those of the plain directory.
 fn assert_runs_again(place: &Place, script: &str) {
     let expected = place.plainly(script);
     let output = place.script(script).output().expect("it starts");
@@ -78,7 +78,7 @@ fn files_with_holes_take_the_space_of_their_data() {
 }
 
 #[test]
-fn python_and_a_data_base() {
+fn python_and_a_database() {
     compare(programs::PYTHON);
 }
 
@@ -88,20 +88,20 @@ fn many_processes_of_python() {
 }
 
 #[test]
-fn repositories_that_git_leaves() {
+fn git_repositories_of_an_earlier_run() {
     let place = compare(programs::REPOSITORIES);
     assert_runs_again(&place, programs::REPOSITORIES_AGAIN);
 }
 
 #[test]
-fn data_bases_that_sqlite_leaves() {
+fn sqlite_databases_of_an_earlier_run() {
     let place = compare(programs::DATA_BASES);
     assert_runs_again(&place, programs::DATA_BASES_AGAIN);
 }
 
-/// What packing takes from the tree comes back, whoever looks: by name, in a list, by a link, to be changed.
+/// Packed files stay accessible: by name, in listings, through links, and for changes.
 #[test]
-fn what_is_packed_meanwhile_is_there_all_the_same() {
+fn files_that_are_packed_during_the_run_stay_accessible() {
     compare(
         r#"umask 022; mkdir -p a/b; for i in $(seq 200); do echo "number $i" > a/b/$i; done; ln -s b/7 a/link; ln -s a/b dir
            until-packed a/b/*
@@ -116,7 +116,7 @@ fn what_is_packed_meanwhile_is_there_all_the_same() {
 }
 
 #[test]
-fn what_is_only_read_is_not_packed_again() {
+fn files_that_are_only_read_are_not_packed_again() {
     let place = Place::new();
     succeed(
         &mut place.script("mkdir many; for i in $(seq 40); do seq $((i * 500)) > many/$i; done; sleep 0.1"),
@@ -128,7 +128,7 @@ fn what_is_only_read_is_not_packed_again() {
     assert!(read.status.success(), "{}", shown(&read));
     assert_eq!(String::from_utf8_lossy(&read.stdout), "410000\n820000\n");
     assert!(shown(&read).contains("packed 0 files"), "{}", shown(&read));
-    // Who is known not to have changed a file is no reason to miss who does.
+    // A reader that changed nothing must not hide a later change.
     let script = "cat many/* > all; sleep 0.3; echo more >> many/7; cat many/7 | wc -l";
     let changed = place.script(script).output().expect("it starts");
     assert!(shown(&changed).contains("packed 2 files"), "{}", shown(&changed));
@@ -138,7 +138,7 @@ fn what_is_only_read_is_not_packed_again() {
 }
 
 #[test]
-fn links_lead_where_they_lead() {
+fn links_resolve_as_in_a_plain_directory() {
     compare(
         r#"umask 022; mkdir d ../outside; echo far > ../outside/f; ln -s ../outside/out out; echo data > out; cat ../outside/out; rm ../outside/out
            ln -s "$PWD/target" absolute; echo hi > absolute; ln -s d l; echo packed > d/f; mkdir d/sub d/other; ln -s ../outside o; until-packed target d/f
@@ -185,9 +185,9 @@ PYTHON"#,
     );
 }
 
-/// Writing through a mapping changes no time of a file in memory whose page was read before.
+/// In tmpfs, a write through a mapping does not change the time of a file whose page was read before.
 #[test]
-fn what_is_written_through_mappings_and_beside_readers_is_packed() {
+fn writes_through_mappings_and_beside_readers_are_packed() {
     compare(
         r#"umask 022; python3 - <<'PYTHON'
 import mmap, os, subprocess
@@ -224,9 +224,9 @@ PYTHON
     );
 }
 
-/// S39g. So attributes stay what they are while a file is packed.
+/// S39g. Attributes stay the same while a file is packed.
 #[test]
-fn attributes_do_not_tell_of_packing() {
+fn packing_does_not_change_attributes() {
     compare(
         r#"umask 022; python3 - <<'PYTHON'
 import os, subprocess
@@ -235,17 +235,17 @@ os.mkdir("dir")
 with open("dir/file", "wb") as file:
     file.write(b"x" * 5000)
     inside = os.fstat(file.fileno())
-def told(stat):
+def text(stat):
     return stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, stat.st_nlink, stat.st_uid
 before, directory = os.stat("dir/file"), os.stat("dir")
 subprocess.run(["until-packed", "dir/file"], check=True)
 packed = os.stat("dir/file")
-assert told(before) == told(packed) and before.st_mtime_ns == packed.st_mtime_ns == packed.st_ctime_ns
+assert text(before) == text(packed) and before.st_mtime_ns == packed.st_mtime_ns == packed.st_ctime_ns
 assert (inside.st_dev, inside.st_ino) == (packed.st_dev, packed.st_ino)
 assert os.stat("dir").st_mtime_ns == directory.st_mtime_ns
 with open("dir/file", "rb") as file:
-    assert told(os.fstat(file.fileno())) == told(packed) and len(file.read()) == 5000
-assert told(os.stat("dir/file")) == told(packed) and os.stat("dir").st_mtime_ns == directory.st_mtime_ns
+    assert text(os.fstat(file.fileno())) == text(packed) and len(file.read()) == 5000
+assert text(os.stat("dir/file")) == text(packed) and os.stat("dir").st_mtime_ns == directory.st_mtime_ns
 assert os.path.realpath("dir/../dir/file") == os.getcwd() + "/dir/file"
 os.chdir("dir")
 assert os.getcwd() == start + "/dir" and os.path.samefile("file", "../dir/file")
@@ -261,7 +261,7 @@ PYTHON"#,
     );
 }
 
-/// Extended attributes were lost, and times of symbolic links.
+/// Extended attributes and times of symbolic links were lost.
 #[test]
 fn extended_attributes_and_times_of_links_are_kept() {
     const TOLD: &str = r#"python3 -c '
@@ -287,16 +287,16 @@ PYTHON
 {TOLD}"#
     ));
     let extracted = place.base.path().join("extracted");
-    let told = succeed(Command::new("bash").args(["-euc", TOLD]).current_dir(extracted));
-    assert_same(&told, &place.plainly(TOLD));
+    let text = succeed(Command::new("bash").args(["-euc", TOLD]).current_dir(extracted));
+    assert_same(&text, &place.plainly(TOLD));
     assert_runs_again(&place, TOLD);
     assert_runs_again(&place, "python3 -c 'import os; os.removexattr(\"dir\", \"user.dir\")'");
     assert_runs_again(&place, TOLD);
 }
 
-/// A directory has not changed for a program because files in it are packed, or brought back: not for a moment.
+/// Packing and unpacking of files never changes the time of their directory, not even temporarily.
 #[test]
-fn a_directory_keeps_its_time_while_its_files_are_packed_and_brought_back() {
+fn a_directory_keeps_its_time_while_its_files_are_packed_and_unpacked() {
     let place = Place::new();
     let script = r#"
 import os, threading, time
@@ -326,9 +326,9 @@ assert len(seen) == 1, seen"#;
     place.assert_whole();
 }
 
-/// S39h. Git tells by the number whether it has made the link that it wanted; a clone beside its origin failed.
+/// S39h. Git checks the inode number of a hard link that it has created; a clone beside its origin failed.
 #[test]
-fn names_of_one_file_are_so_while_the_program_runs() {
+fn hard_links_stay_links_while_the_program_runs() {
     compare(
         r#"umask 022; python3 - <<'PYTHON'
 import mmap, os, subprocess
@@ -369,7 +369,7 @@ PYTHON"#,
 
 /// S39i.
 #[test]
-fn who_comes_past_the_library_finds_no_file() {
+fn programs_without_the_library_find_no_file() {
     let place = Place::new();
     let output = place
         .script(
@@ -389,7 +389,7 @@ PYTHON"#,
 }
 
 #[test]
-fn a_plain_user_needs_nothing_else() {
+fn an_unprivileged_user_can_use_it() {
     const NOBODY: u32 = 65534;
     let place = Place::new();
     for dir in [place.base.path().to_path_buf(), place.spool(), place.plain()] {
@@ -446,9 +446,9 @@ fn an_archive_of_twenty_thousand_files() {
     place.assert_whole();
 }
 
-/// Programs there count on the permissions of their files: nobody else reads what is in a container that was made for them.
+/// Programs rely on the permissions of their files: other users must not read a container that was created for them.
 #[test]
-fn a_container_of_programs_is_private_unless_its_owner_opens_it() {
+fn a_container_of_a_run_is_private_unless_its_owner_opens_it() {
     let place = Place::new();
     fs::create_dir(place.container()).expect("a directory");
     let modes = || {

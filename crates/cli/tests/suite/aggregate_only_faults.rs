@@ -1,4 +1,4 @@
-//! `tameike run --aggregate-only` beside others, killed, full, and with bad input.
+//! `tameike run --aggregate-only` with concurrent runs, kills, full file systems and invalid input.
 
 use crate::support::mounts::Mounts;
 use crate::support::spooled::Place;
@@ -13,7 +13,7 @@ const INCOMPLETE: i32 = 75;
 
 /// S39c.
 #[test]
-fn a_program_that_is_killed_loses_nothing_it_has_written() {
+fn a_killed_program_loses_nothing_that_it_has_written() {
     let place = Place::new();
     let output = place
         .script(
@@ -46,7 +46,7 @@ fn start(command: &mut Command) -> Child {
 
 /// S39d.
 #[test]
-fn a_packer_that_is_killed_is_followed() {
+fn a_later_run_continues_for_a_killed_packer() {
     let place = Place::new();
     let script = "for i in $(seq 300); do seq $i > file-$i; done; until-packed file-1; mkdir d; exec 7> d/open; printf open >&7; echo ready; read line";
     for round in 0..5 {
@@ -69,7 +69,7 @@ fn a_packer_that_is_killed_is_followed() {
     place.assert_whole();
 }
 
-/// S39b. Several runs share a spool, and who ends last takes it away. Another host's has a spool of its own, elsewhere.
+/// S39b. Runs of a host share a spool, and the last one removes it. Another host has its own spool.
 #[test]
 fn runs_of_one_host_share_a_spool() {
     let place = Place::new();
@@ -101,7 +101,7 @@ fn runs_of_one_host_share_a_spool() {
 
 /// S39f.
 #[test]
-fn what_is_synced_is_in_the_container_before_the_run_ends() {
+fn synced_files_are_in_the_container_before_the_run_ends() {
     let place = Place::new();
     let mut child = start(&mut place.script(
         "python3 -c 'import os; f = open(\"synced\", \"w\"); f.write(\"safe\"); f.flush(); os.fsync(f.fileno()); print(\"ready\", flush=True); input()'",
@@ -117,9 +117,9 @@ fn what_is_synced_is_in_the_container_before_the_run_ends() {
     place.assert_whole();
 }
 
-/// What a program was told as done is done, whatever is killed.
+/// Acknowledged changes stay, whatever is killed.
 #[test]
-fn names_that_have_changed_stay_changed_when_the_packer_is_killed() {
+fn changes_of_names_survive_a_killed_packer() {
     let place = Place::new();
     let script = "echo old > data; echo k > gone; echo m > mode; mkdir d; echo in > d/f; until-packed data gone mode d/f; echo new > tmp; until-packed tmp
         mv tmp data; rm gone; chmod 600 mode; mv d e; kill -9 $PPID";
@@ -131,7 +131,7 @@ fn names_that_have_changed_stay_changed_when_the_packer_is_killed() {
 }
 
 #[test]
-fn what_a_program_leaves_running_ends_with_it() {
+fn background_processes_end_with_the_run() {
     let place = Place::new();
     let script = "(trap '' HUP; exec > late; echo one; sleep 1000) & until test -s late; do sleep 0.02; done";
     let output = place.script(script).stdout(Stdio::null()).output().expect("it starts");
@@ -140,9 +140,9 @@ fn what_a_program_leaves_running_ends_with_it() {
     place.assert_whole();
 }
 
-/// A copy of a container has a spool of its own.
+/// A copy of a container has its own spool.
 #[test]
-fn a_copy_of_a_container_is_another_one() {
+fn a_copy_of_a_container_is_a_different_container() {
     let place = Place::new();
     let output = place.script("echo first > first").output().expect("it starts");
     assert!(output.status.success(), "{}", shown(&output));
@@ -168,7 +168,7 @@ fn a_copy_of_a_container_is_another_one() {
 }
 
 #[test]
-fn bad_input_is_named_and_nothing_is_changed() {
+fn invalid_input_is_reported_and_nothing_is_changed() {
     let place = Place::new();
     fs::create_dir(place.container()).expect("a directory");
     fs::write(place.container().join("mine"), "not a container").expect("a file");
@@ -205,10 +205,10 @@ fn a_full_file_system_keeps_the_rest_in_the_spool() {
     let run = |script: &str| mounts.inside(&place.script(script)).output().expect("it starts");
     let output = run(script);
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("kept in") && said.contains("ENOSPC"), "{said}");
-    // What is told as packed is in the container.
-    assert!(!said.contains("packed 40 files"), "{said}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("kept in") && text.contains("ENOSPC"), "{text}");
+    // Files that are reported as packed are in the container.
+    assert!(!text.contains("packed 40 files"), "{text}");
     let sum = String::from_utf8_lossy(&output.stdout).into_owned();
     mounts.must(&format!("mount -o remount,size=100m {}", place.container().display()));
     let output = run("md5sum file-*");
@@ -219,22 +219,22 @@ fn a_full_file_system_keeps_the_rest_in_the_spool() {
     assert_eq!(fs::read_dir(place.spool()).expect("a directory").count(), 0);
 }
 
-/// What was packed before there was no room is not packed once more: it needs room again otherwise.
+/// Files that were packed before ENOSPC are not packed again, which would need space again.
 #[test]
-fn what_is_packed_of_a_full_file_system_stays_packed() {
+fn files_packed_before_the_file_system_was_full_stay_packed() {
     let Some(mounts) = Mounts::new() else { return };
     let place = Place::new();
     fs::create_dir(place.container()).expect("a directory");
     mounts.mount_memory(&place.container(), "4m");
-    // Small ones, open until the program ends, so that all are packed then. A process may have a thousand files open.
+    // Small files that stay open until the program exits, so that all are packed then. A process may have a thousand open files.
     let program = "import os; first = 0 if os.fork() else 750; files = [(i, open(str(i), 'wb')) for i in range(first, first + 750)]; \
                    [file.write(b'%05d' % i * 800) for i, file in files]; first or os.wait()";
     let run = |program: &str| {
         let output =
             mounts.inside(&place.script(&format!("python3 -c \"{program}\""))).output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let packed =
-            said.split_once("packed ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
+            text.split_once("packed ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
         (output.status.code(), packed.unwrap_or_else(|| panic!("{}", shown(&output))))
     };
     let (status, first) = run(program);
@@ -246,26 +246,26 @@ fn what_is_packed_of_a_full_file_system_stays_packed() {
     assert_eq!((status, first + second), (Some(0), 1500));
 }
 
-/// S39j. A program without the library, and who came by a link from elsewhere, left files in no listing, and all was said to be
-/// well.
+/// S39j. Files of programs without the library, or through links from outside, were in no listing, and the run reported
+/// success.
 #[test]
-fn what_lies_beside_the_container_is_named() {
+fn files_beside_the_container_are_reported() {
     let place = Place::new();
     std::os::unix::fs::symlink(place.container(), place.base.path().join("by")).expect("a link");
     let script = "echo in > a; echo 1 > ../by/stray; TAMEIKE_SPOOL= mkdir \"$TAMEIKE_CONTAINER/made\"";
     let first = place.script(script).output().expect("it starts");
-    // Until it is taken away, later runs say so, too.
+    // Later runs report it too, until it is removed.
     let later = place.run(&["true"]).output().expect("it starts");
     for output in [first, later] {
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-        let said = shown(&output);
+        let text = shown(&output);
         let name = |name: &str| place.container().join(name).display().to_string();
         for stray in ["made", "stray"].map(name) {
-            assert!(said.contains(&format!("{stray}: it lies beside the container")), "{said}");
+            assert!(text.contains(&format!("{stray}: beside the container")), "{text}");
         }
-        assert!(said.contains("2 paths are not packed") && !said.contains(".data:"), "{said}");
+        assert!(text.contains("2 paths are not packed") && !text.contains(".data:"), "{text}");
     }
-    // What is said to help does.
+    // The advice of the message works.
     fs::rename(place.container().join("stray"), place.base.path().join("stray")).expect("ours");
     fs::remove_dir(place.container().join("made")).expect("ours");
     succeed(&mut place.run(&["mv", "stray", "container/"]));
@@ -273,7 +273,7 @@ fn what_lies_beside_the_container_is_named() {
     place.assert_whole();
 }
 
-/// A spool that is full makes room as files are packed; who writes more than it has at once is told.
+/// Packing frees a full spool; a write that exceeds its size at once fails.
 #[test]
 fn a_small_spool_is_enough_for_many_files() {
     let Some(mounts) = Mounts::new() else { return };
@@ -285,14 +285,14 @@ fn a_small_spool_is_enough_for_many_files() {
     let words: Vec<_> =
         String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect();
     assert_eq!(words, ["100", "100", "1000000"]);
-    let output = mounts.inside(&place.script("head -c 20000000 /dev/zero > large || echo told")).output();
+    let output = mounts.inside(&place.script("head -c 20000000 /dev/zero > large || echo failed")).output();
     let output = output.expect("it starts");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "told\n", "{}", shown(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "failed\n", "{}", shown(&output));
 }
 
-/// Other users can make directories beside a spool, of every name that they can foresee.
+/// Other users can create directories beside a spool, with any name that they can predict.
 #[test]
-fn nobody_keeps_a_spool_from_its_end() {
+fn other_users_cannot_block_the_removal_of_a_spool() {
     let place = Place::new();
     let output = place
         .script(r#"echo kept > file; mkdir -p "$TAMEIKE_SPOOL.gone/in"; echo "$TAMEIKE_SPOOL.gone""#)

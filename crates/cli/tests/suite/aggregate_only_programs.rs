@@ -1,10 +1,10 @@
-//! `tameike run --aggregate-only`: how programs start others.
+//! `tameike run --aggregate-only`: programs that start other programs.
 
 use crate::support::shown;
 use crate::support::spooled::Place;
 use std::fs;
 
-/// Runs a script in a plain directory and in that of a container: it prints the same, and leaves the same files.
+/// Runs a script in a plain directory and in a container's: output and files are the same.
 fn compare(script: &str) -> Place {
     let place = Place::new();
     let listing = "find . -mindepth 1 | LC_ALL=C sort; find . -type f | LC_ALL=C sort | xargs md5sum";
@@ -22,10 +22,10 @@ fn compare(script: &str) -> Place {
 
 /// S39k.
 ///
-/// Those (of `env -i`, of many build systems) were started without the library: they found no files, and
-/// what they wrote was beside the container.
+/// Programs with a replaced environment (`env -i`, many build systems) started without the library: they found no files, and
+/// their output was beside the container.
 #[test]
-fn programs_with_an_environment_of_their_own_are_in_the_spool() {
+fn programs_with_a_replaced_environment_use_the_spool() {
     compare(
         r#"echo in > a; env -i /bin/cat "$here/a"; env -i /bin/sh -c "echo out > $here/b; mkdir $here/sub"; cat b
            env -i PATH="$PATH" LD_PRELOAD=libm.so.6 sh -c "echo preloaded > $here/c"; env -u LD_PRELOAD sh -c "cat $here/c"
@@ -82,9 +82,9 @@ PYTHON
     );
 }
 
-/// A run in a run has a container of its own; and who says so is outside of both.
+/// A nested run has its own container, and a program can leave both.
 #[test]
-fn another_spool_and_none_are_left_as_they_are() {
+fn a_nested_spool_and_a_disabled_spool_are_respected() {
     let place = Place::new();
     let (other, file) = (place.base.path().join("other"), place.container().join("file"));
     let (other, file) = (other.display(), file.display());
@@ -106,8 +106,8 @@ fn another_spool_and_none_are_left_as_they_are() {
     place.assert_whole();
 }
 
-/// A script whose interpreter lies in the directory, as all programs of a virtual environment of Python have, could not be run: the
-/// kernel looked for the interpreter beside the container. And a script was told the name that it has in the spool.
+/// A script with an interpreter in the directory, as in Python virtual environments, could not run: the kernel searched the
+/// interpreter beside the container. And a script received its name in the spool as argument.
 #[test]
 fn interpreters_are_found_in_the_spool() {
     compare(

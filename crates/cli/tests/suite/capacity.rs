@@ -3,9 +3,9 @@
 use crate::support::{Site, succeed};
 use std::fs;
 
-/// Fills the view with files of 3 MB until one fails, then proves what must still be right.
+/// Fills the view with files of 3 MB until one fails, then checks the invariants.
 ///
-/// `free` is what `df` calls available, in KiB; a view that is full and one that is empty again say so.
+/// `free` is the available space of `df` in KiB; a full view and one that is empty again report it.
 const FILL: &str = r#"
     free() { df --output=avail -k . | tail -n 1; }
     seq 500000 | head -c 3000000 > pattern; kept=$(cksum < pattern); before=$(free)
@@ -32,7 +32,7 @@ const ON: &str = r#"on() { node=$1; shift; tameike exec --node "$node" -- sh -eu
 "#;
 
 #[test]
-fn a_full_shared_view_says_so_and_keeps_what_it_has() {
+fn a_full_shared_view_returns_enospc_and_keeps_its_files() {
     let site = Site::new();
     let script = format!(r#"{ON} cd "$TAMEIKE_SHARED"; {FILL}"#);
     succeed(&mut site.job(2, &["--capacity", "shared=16M"], &script));
@@ -40,7 +40,7 @@ fn a_full_shared_view_says_so_and_keeps_what_it_has() {
 }
 
 #[test]
-fn a_full_node_local_view_says_so_and_keeps_what_it_has() {
+fn a_full_node_local_view_returns_enospc_and_keeps_its_files() {
     fill_node_local(&Site::new(), "ram");
     let site = Site::new();
     fill_node_local(&site, site.disk().to_str().expect("plain path"));
@@ -68,7 +68,7 @@ os.ftruncate(file, 10); assert os.pread(file, 100, 0) == bytes(10)""#
 }
 
 #[test]
-fn three_times_the_capacity_of_the_cache_view_goes_through_it() {
+fn the_cache_view_takes_three_times_its_capacity() {
     let site = Site::new();
     let script = format!(
         r#"{ON} cd "$TAMEIKE_CACHE"; cat input | cmp - input
@@ -89,11 +89,11 @@ fn three_times_the_capacity_of_the_cache_view_goes_through_it() {
     site.assert_clean();
 }
 
-/// Writes that waited for room at their home held its frames for requests, and the messages of the flush stood behind further
-/// writes: a job hung whose program wrote a large file on the node that coordinates it. Each file has units on one node only, so
-/// that its writes meet there; its number decides who coordinates it.
+/// A regression: writes that waited for space at their home held its request frames, and flush messages were queued behind
+/// more writes. A job hung if its program wrote a large file on the node that coordinates it. Each file has units on one node
+/// only, so that its writes meet there; the number chooses the coordinator.
 #[test]
-fn files_larger_than_one_home_are_written_to_their_end() {
+fn files_larger_than_the_capacity_of_their_home_are_written() {
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_CACHE"; python3 - <<'END'
 import os

@@ -4,9 +4,9 @@ use crate::kit::Kit;
 use crate::support::{Site, preload, shown, succeed};
 use std::process::Command;
 
-/// It tells and leaves the same in each view as in a plain directory, and other nodes and programs find what it has left. Returns
-/// the job's status.
-fn is_told_the_same(options: &[&str]) -> String {
+/// The program has the same output and files in each view as in a plain directory, and other nodes and programs see the files.
+/// Returns the job's status.
+fn run_in_all_views(options: &[&str]) -> String {
     let kit = Kit::new();
     let program = kit.build("calls");
     let site = Site::new();
@@ -24,9 +24,9 @@ fn is_told_the_same(options: &[&str]) -> String {
     );
     let output = site.job(2, options, &inner).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let parts: Vec<&str> = said.split("---\n").collect();
-    assert_eq!(parts.len(), 4, "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = text.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{text}");
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
@@ -35,20 +35,20 @@ fn is_told_the_same(options: &[&str]) -> String {
 }
 
 #[test]
-fn a_program_with_the_library_is_told_the_same_in_each_view() {
-    let status = is_told_the_same(&[]);
-    assert!(preload::answered(&status) > 200, "this was the kernel: {status}");
+fn a_program_with_the_library_gives_the_same_results_in_each_view() {
+    let status = run_in_all_views(&[]);
+    assert!(preload::answered(&status) > 200, "requests went through the kernel: {status}");
 }
 
 #[test]
-fn and_without_a_ring() {
-    let status = is_told_the_same(&["--no-ring"]);
-    assert!(!status.contains("ring_answered"), "there is a ring: {status}");
+fn a_program_with_the_library_works_without_a_ring() {
+    let status = run_in_all_views(&["--no-ring"]);
+    assert!(!status.contains("ring_answered"), "the job has a ring: {status}");
 }
 
-/// As for every program, a mount for reading only holds, though the agent would do what it is asked.
+/// A read-only mount also binds ring calls, which the agent would execute.
 #[test]
-fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
+fn a_view_that_is_mounted_read_only_is_not_changed() {
     let kit = Kit::new();
     let site = Site::new();
     let script = format!(r#"{} "$TAMEIKE_SHARED""#, kit.build("mounts").display());
@@ -56,9 +56,9 @@ fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
     site.assert_clean();
 }
 
-/// As for every program, what the kernel allows to the new user counts, not what the old one was allowed.
+/// After a change of user, the permissions of the new user apply.
 #[test]
-fn a_program_that_becomes_another_user_has_that_users_permissions() {
+fn a_program_that_changes_its_user_has_the_permissions_of_the_new_user() {
     if tameike_io::os::process::user() != 0 {
         return;
     }

@@ -13,11 +13,11 @@ const REPAIRED: i32 = 1;
 const DAMAGED: i32 = 4;
 const FAILED: i32 = 71;
 const INCOMPLETE: i32 = 75;
-/// Files of the job, of a bit more than a unit each.
+/// Files of the job, each slightly larger than a unit.
 const FILES: u32 = 4;
 const SIZE: usize = 1_200_000;
 
-/// A job of one node that was killed; its shared directory had no room for what it wrote.
+/// A killed job of one node, whose shared directory had no space for its files.
 struct Killed {
     site: Site,
     mounts: Mounts,
@@ -53,7 +53,7 @@ impl Killed {
         let busy = killed.check(&[]);
         assert_eq!(busy.status.code(), Some(FAILED), "{}", shown(&busy));
         assert!(shown(&busy).contains("a process has the store"), "{}", shown(&busy));
-        // The agent first: it would clear away after its driver.
+        // The agent first: it would clean up after the exit of its driver.
         assert!(killed.place.kill_agent(0) && signal(job.program(), "KILL"));
         let base = killed.site.base();
         let base = base.to_str().expect("plain path");
@@ -74,7 +74,7 @@ impl Killed {
         fs::read(self.site.base().join(format!("expected/{file}"))).expect("written by the job")
     }
 
-    /// Turns a bit of the device where it holds these bytes.
+    /// Flips a bit of these bytes on the device.
     fn damage(&self, bytes: &[u8]) {
         let path = self.store.join("extents");
         let file = fs::File::options().read(true).write(true).open(&path).expect("the extents file");
@@ -84,11 +84,11 @@ impl Killed {
             file.read_exact_at(&mut block, place).expect("read");
             block == bytes
         });
-        let place = found.expect("the device holds what was written");
+        let place = found.expect("the device has the data");
         file.write_all_at(&[bytes[7] ^ 1], place + 7).expect("written");
     }
 
-    /// What the shared directory has of a file.
+    /// The content of a file in the shared directory.
     fn drained(&self, file: u32) -> Vec<u8> {
         let path = self.site.shared().join(file.to_string());
         self.mounts.inside(std::process::Command::new("cat").arg(path)).output().expect("cat").stdout
@@ -96,14 +96,14 @@ impl Killed {
 }
 
 #[test]
-fn damage_is_named_repaired_and_the_rest_is_recovered() {
+fn damage_is_reported_and_repaired_and_the_rest_is_recovered() {
     let Some(killed) = Killed::new("check") else { return };
     let whole = killed.check(&[]);
     assert_eq!(whole.status.code(), Some(0), "{}", shown(&whole));
-    let told = shown(&whole);
+    let text = shown(&whole);
     assert!(
-        told.contains("tameike: the store is whole") && told.contains("`tameike recover` drains them"),
-        "{told}"
+        text.contains("tameike: the store is whole") && text.contains("`tameike recover` drains it"),
+        "{text}"
     );
 
     // Bytes 8192 to 12287 of the third file.
@@ -125,20 +125,20 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
         (&"3".into(), &8192.into(), &12_288.into())
     );
 
-    // Who can write to the store could lead what a repair writes elsewhere.
+    // A user who can write to the store could redirect writes of a repair.
     let mode = fs::metadata(&killed.store).expect("it is there").permissions();
     fs::set_permissions(&killed.store, fs::Permissions::from_mode(0o777)).expect("ours");
     let refused = killed.check(&["--repair"]);
     fs::set_permissions(&killed.store, mode).expect("ours");
-    let told = shown(&refused);
-    assert_eq!(refused.status.code(), Some(FAILED), "{told}");
-    assert!(told.contains("only the owner can repair a store"), "{told}");
+    let text = shown(&refused);
+    assert_eq!(refused.status.code(), Some(FAILED), "{text}");
+    assert!(text.contains("only the owner can repair a store"), "{text}");
     assert!(!killed.store.join("lost+found").exists());
 
     let repaired = killed.check(&["--repair"]);
-    let told = shown(&repaired);
-    assert_eq!(repaired.status.code(), Some(REPAIRED), "{told}");
-    assert!(told.contains("LOST   extents  bytes 8192 to 12287 of 3 are lost"), "{told}");
+    let text = shown(&repaired);
+    assert_eq!(repaired.status.code(), Some(REPAIRED), "{text}");
+    assert!(text.contains("LOST   extents  bytes 8192 to 12287 of 3 are lost"), "{text}");
     assert!(killed.store.join("lost+found/lost.txt").is_file());
     let again = killed.check(&[]);
     assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
@@ -146,9 +146,9 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
 
     killed.mounts.must(&format!("mount -o remount,size=64m {}", killed.site.shared().display()));
     let recovered = killed.mounts.tameike(&killed.site, &["recover", "--job", &killed.place.job, "--verify"]);
-    let told = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(INCOMPLETE), "{told}");
-    assert!(told.contains("bytes 8192 to 12287 of 3 are lost"), "{told}");
+    let text = shown(&recovered);
+    assert_eq!(recovered.status.code(), Some(INCOMPLETE), "{text}");
+    assert!(text.contains("bytes 8192 to 12287 of 3 are lost"), "{text}");
     for file in 1..=FILES {
         let (mut drained, mut expected) = (killed.drained(file), killed.expected(file));
         if file == 3 {
@@ -162,7 +162,7 @@ fn damage_is_named_repaired_and_the_rest_is_recovered() {
 }
 
 #[test]
-fn what_is_not_a_store_is_refused_and_left_as_it_is() {
+fn other_directories_are_refused_and_not_changed() {
     let site = Site::new();
     let dir = site.base().join("empty");
     fs::create_dir(&dir).expect("a directory");

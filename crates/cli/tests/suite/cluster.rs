@@ -1,4 +1,4 @@
-//! Jobs on three hosts with a network between them, started from a hostfile, while links are cut and heal.
+//! Jobs on three hosts with a network, started from a hostfile, while links fail and recover.
 
 pub mod network;
 
@@ -10,21 +10,20 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Longest time, in seconds, that a call may take when a node cannot be reached: the documented limit, and some
-/// for a machine that is busy with other tests.
+/// Longest time in seconds of a call to an unreachable node: the documented limit, with reserve for a busy machine.
 const CALL_LIMIT_SECONDS: f64 = 10.0 + 5.0;
 
-/// The program that works in the views.
+/// The program that runs in the views.
 const WORKER: &str = include_str!("cluster/worker.py");
 
-/// Where the worker keeps account, with the worker beside it.
+/// The directory of the worker's log, with the worker.
 fn account(cluster: &Cluster) -> PathBuf {
     let account = cluster.plain_dir("account");
     fs::write(cluster.plain_dir("program").join("worker.py"), WORKER).expect("the worker");
     account
 }
 
-/// The worker's command line for one of its tasks.
+/// The worker's command line for a task.
 fn worker(cluster: &Cluster, task: &str) -> String {
     let program = cluster.plain_dir("program").join("worker.py");
     format!("python3 {} {task} {}", program.display(), cluster.plain_dir("account").display())
@@ -34,7 +33,7 @@ fn worker(cluster: &Cluster, task: &str) -> String {
 #[test]
 fn three_hosts_have_the_same_views() {
     let cluster = Cluster::new(&["", "", ""]);
-    let said = cluster.run(
+    let words = cluster.run(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                mkdir "$view/dir"
                for k in 0 1 2; do
@@ -54,8 +53,8 @@ fn three_hosts_have_the_same_views() {
            tameike status"#,
     );
     for node in 0..3 {
-        assert!(said.contains(&format!("[{node}] own")), "{said}");
-        assert!(said.contains(&format!("10.213.0.{}/24", node + 1)), "{said}");
+        assert!(words.contains(&format!("[{node}] own")), "{words}");
+        assert!(words.contains(&format!("10.213.0.{}/24", node + 1)), "{words}");
     }
     let dir = cluster.shared().join("dir");
     succeed(Command::new("sha256sum").args(["--quiet", "-c", "sums"]).current_dir(&dir));
@@ -63,12 +62,12 @@ fn three_hosts_have_the_same_views() {
     cluster.assert_clean();
 }
 
-/// A job that is watched line by line.
+/// A job whose output is read line by line.
 struct Watched {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    said: Vec<String>,
+    words: Vec<String>,
 }
 
 impl Watched {
@@ -76,16 +75,15 @@ impl Watched {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a job");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, input, output, said: Vec::new() }
+        Self { child, input, output, words: Vec::new() }
     }
 
-    /// Says a line to the job.
-    fn say(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("open until the end");
         writeln!(input, "{line}").expect("it waits");
     }
 
-    /// Sends it a signal, as a batch system would.
+    /// Sends a signal, like a batch system.
     fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args([signal, &pid]).stderr(Stdio::null()).status();
@@ -97,16 +95,16 @@ impl Watched {
         if self.output.read_line(&mut line).expect("text") == 0 {
             return None;
         }
-        self.said.push(line.trim_end().to_owned());
-        self.said.last().cloned()
+        self.words.push(line.trim_end().to_owned());
+        self.words.last().cloned()
     }
 
-    /// Waits until every one of `nodes` has said a line that begins with `word` for `count` times from now on.
+    /// Waits until each of `nodes` has printed `count` more lines that begin with `word`.
     fn until(&mut self, nodes: &[u32], word: &str, count: usize) {
         let mut counts = vec![0; nodes.len()];
         while counts.iter().any(|&seen| seen < count) {
             let line = self.line();
-            assert!(line.is_some(), "it ended before {word}: {:#?}", self.said);
+            assert!(line.is_some(), "it ended before {word}: {:#?}", self.words);
             let line = line.unwrap_or_default();
             for (&node, seen) in nodes.iter().zip(&mut counts) {
                 *seen += usize::from(line.starts_with(&format!("[{node}] {word}")));
@@ -114,17 +112,17 @@ impl Watched {
         }
     }
 
-    /// Reads to the end; all that was said, and the exit code.
+    /// Reads to the end; returns all output and the exit code.
     fn end(mut self) -> (Vec<String>, Option<i32>) {
         while self.line().is_some() {}
         let status = self.child.wait().expect("our child");
-        (std::mem::take(&mut self.said), status.code())
+        (std::mem::take(&mut self.words), status.code())
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Only after a failed assertion does it still run: it drains within its grace time, and ends.
+        // It runs only after a failed assertion: it drains within its grace time, and ends.
         self.input.take();
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             self.signal("-TERM");
@@ -133,9 +131,9 @@ impl Drop for Watched {
     }
 }
 
-/// Input, output, exit code and signals of a command on another host are as if it ran here.
+/// Input, output, exit code and signals of a command on another host are those of a local one.
 #[test]
-fn a_job_from_a_login_node_is_as_one_from_here() {
+fn a_job_from_a_login_node_behaves_like_a_local_one() {
     let cluster = Cluster::from_login_node(&["", ""]);
     let script = r#"
         echo "ready on node $TAMEIKE_NODE of $TAMEIKE_NODES"; read -r word; echo "$word" > "$TAMEIKE_CACHE/word"
@@ -144,7 +142,7 @@ fn a_job_from_a_login_node_is_as_one_from_here() {
         while :; do sleep 0.1; done"#;
     let mut job = Watched::start(&mut cluster.job(&[], script));
     assert_eq!(job.line().as_deref(), Some("ready on node 0 of 2"));
-    let said = succeed(&mut cluster.tameike(&[
+    let words = succeed(&mut cluster.tameike(&[
         "exec",
         "--job",
         cluster.job_name(),
@@ -154,37 +152,37 @@ fn a_job_from_a_login_node_is_as_one_from_here() {
         "-c",
         "hostname -I; exit 0",
     ]));
-    assert!(said.contains("[0] 10.213.0.1") && said.contains("[1] 10.213.0.2"), "{said}");
+    assert!(words.contains("[0] 10.213.0.1") && words.contains("[1] 10.213.0.2"), "{words}");
     let code = cluster
         .tameike(&["exec", "--job", cluster.job_name(), "--node", "1", "--", "sh", "-c", "exit 9"])
         .status();
     assert_eq!(code.expect("it starts").code(), Some(9));
-    job.say("hello");
+    job.send_line("hello");
     assert_eq!(job.line().as_deref(), Some("waiting"));
     job.signal("-TERM");
-    let (said, code) = job.end();
-    assert_eq!(code, Some(17), "{said:#?}");
+    let (words, code) = job.end();
+    assert_eq!(code, Some(17), "{words:#?}");
     assert_eq!(fs::read_to_string(cluster.shared().join("word")).expect("a word"), "hello\n");
     assert_eq!(fs::read_to_string(cluster.shared().join("ended")).expect("the end"), "ended\n");
     cluster.assert_clean();
 }
 
-/// Checks what workers said of their calls: only the documented fault, only within the documented time.
-fn assert_documented(said: &[String]) {
-    assert!(!said.iter().any(|line| line.contains("WRONG")), "wrong bytes: {said:#?}");
-    for line in said.iter().filter(|line| line.contains("] failed ")) {
-        assert!(line.contains("] failed EHOSTDOWN "), "another fault than documented: {line}");
+/// Checks the calls of workers: only the documented error, only within the documented time.
+fn assert_documented(words: &[String]) {
+    assert!(!words.iter().any(|line| line.contains("WRONG")), "wrong bytes: {words:#?}");
+    for line in words.iter().filter(|line| line.contains("] failed ")) {
+        assert!(line.contains("] failed EHOSTDOWN "), "an undocumented error: {line}");
     }
-    let calls = said.iter().filter(|line| line.contains("] failed ") || line.contains("] slow "));
+    let calls = words.iter().filter(|line| line.contains("] failed ") || line.contains("] slow "));
     for line in calls {
         let seconds = line.rsplit(' ').next().and_then(|last| last.parse::<f64>().ok());
-        assert!(seconds.is_some_and(|seconds| seconds < CALL_LIMIT_SECONDS), "too slow: {line}\n{said:#?}");
+        assert!(seconds.is_some_and(|seconds| seconds < CALL_LIMIT_SECONDS), "too slow: {line}\n{words:#?}");
     }
 }
 
 /// S18a, S18b.
 #[test]
-fn a_link_that_is_cut_gives_errors_in_time_and_heals() {
+fn a_failed_link_gives_errors_in_time_and_recovers() {
     let cluster = Cluster::new(&["", "", ""]);
     let account = account(&cluster);
     let script = format!(
@@ -196,12 +194,12 @@ fn a_link_that_is_cut_gives_errors_in_time_and_heals() {
     let options = ["--verify", "--receipt", receipt.to_str().expect("plain path")];
     let mut job = Watched::start(&mut cluster.job(&options, &script));
     job.until(&[0, 1, 2], "whole", 2);
-    // A short cut makes calls wait, no more.
+    // A short failure only delays calls.
     cluster.cut(2);
     succeed(Command::new("sleep").arg("2"));
     cluster.heal(2);
     job.until(&[0, 1, 2], "whole", 2);
-    assert!(!job.said.iter().any(|line| line.contains("] failed ")), "{:#?}", job.said);
+    assert!(!job.words.iter().any(|line| line.contains("] failed ")), "{:#?}", job.words);
     let rounds = if std::env::var_os("TAMEIKE_SOAK").is_some() { 12 } else { 1 };
     for round in 0..rounds {
         let host = (2 + round) % 3;
@@ -210,39 +208,42 @@ fn a_link_that_is_cut_gives_errors_in_time_and_heals() {
         cluster.heal(host);
         job.until(&[0, 1, 2], "whole", 2);
     }
-    fs::write(account.join("stop"), "").expect("a word to the workers");
-    let (said, code) = job.end();
-    assert_documented(&said);
-    assert_eq!(code, Some(0), "{said:#?}");
-    assert_eq!(said.iter().filter(|line| line.contains("] checked ")).count(), 3, "{said:#?}");
+    fs::write(account.join("stop"), "").expect("the file that stops the workers");
+    let (words, code) = job.end();
+    assert_documented(&words);
+    assert_eq!(code, Some(0), "{words:#?}");
+    assert_eq!(words.iter().filter(|line| line.contains("] checked ")).count(), 3, "{words:#?}");
 
     let document = fs::read(&receipt).expect("a receipt");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     assert_eq!(document["complete"], true, "{document:#}");
-    assert!(!document.to_string().contains("another program"), "own flushes taken for changes: {document:#}");
+    assert!(
+        !document.to_string().contains("another program"),
+        "the job's flushes found as changes: {document:#}"
+    );
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();
     succeed(Command::new("sh").args(["-euc", &format!("{checked} {}", shared.display())]));
     cluster.assert_clean();
 }
 
-/// A link that is cut while the job drains: the receipt says what is missing, and `recover` brings it.
+/// A link fails during the drain: the receipt reports what is missing, and `recover` drains it.
 #[test]
-fn a_link_that_is_cut_in_the_drain_is_told_and_recovered() {
+fn a_link_failure_during_the_drain_is_reported_and_recovered() {
     let cluster = Cluster::new(&["", "", ""]);
     let account = account(&cluster);
-    // The workers end at their first fault, and the job goes on to its drain with the link still cut.
+    // The workers exit at their first error, and the job drains while the link is down.
     let script = format!("tameike exec --all -- {}; echo over; read -r end", worker(&cluster, "work"));
     let receipt = cluster.plain_dir("receipt").join("receipt.json");
     let options = ["--receipt", receipt.to_str().expect("plain path")];
     let mut job = Watched::start(&mut cluster.job(&options, &script));
     job.until(&[0, 1, 2], "whole", 3);
     cluster.cut(2);
-    fs::write(account.join("stop"), "").expect("a word to the workers");
+    fs::write(account.join("stop"), "").expect("the file that stops the workers");
     while job.line().is_some_and(|line| line != "over") {}
-    job.say("end");
-    let (said, code) = job.end();
-    assert_eq!(code, Some(75), "{said:#?}");
+    job.send_line("end");
+    let (words, code) = job.end();
+    assert_eq!(code, Some(75), "{words:#?}");
     let document = fs::read(&receipt).expect("a receipt");
     let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
     assert_eq!(document["complete"], false, "{document:#}");
@@ -250,11 +251,11 @@ fn a_link_that_is_cut_in_the_drain_is_told_and_recovered() {
     cluster.heal(2);
     let recovered =
         cluster.tameike(&["recover", "--job", cluster.job_name(), "--verify"]).output().expect("a recovery");
-    // A file that a worker was writing when the link was cut has no other name yet, and is named as such.
-    let said = String::from_utf8_lossy(&recovered.stderr).into_owned();
-    let cut_off: Vec<_> = said.lines().filter(|line| line.contains("CUT OFF")).collect();
-    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{said}");
-    let code = code_of_recovery(&said);
+    // A file that a worker was writing has only its temporary name, which the receipt lists.
+    let words = String::from_utf8_lossy(&recovered.stderr).into_owned();
+    let cut_off: Vec<_> = words.lines().filter(|line| line.contains("CUT OFF")).collect();
+    assert!(cut_off.iter().all(|line| line.contains(".part ")), "{words}");
+    let code = code_of_recovery(&words);
     assert_eq!(recovered.status.code(), Some(code), "{}\n{document:#}", shown(&recovered));
     let checked = worker(&cluster, "check");
     let shared = cluster.shared();
@@ -262,11 +263,11 @@ fn a_link_that_is_cut_in_the_drain_is_told_and_recovered() {
     cluster.assert_clean();
 }
 
-/// Only some nodes may have a device; those without one use that of a node of their group.
+/// Nodes without a device use that of a node of their group.
 #[test]
 fn a_host_without_a_device_uses_its_groups() {
     let cluster = Cluster::new(&["group=1", "group=2", "device=no group=2 slots=4"]);
-    let said = cluster.run(
+    let words = cluster.run(
         r#"tameike exec --node 2 -- sh -euc '
                seq 1 1000000 > "$TAMEIKE_NODE_LOCAL/own"
                mkdir "$TAMEIKE_NODE_LOCAL/dir"; mv "$TAMEIKE_NODE_LOCAL/own" "$TAMEIKE_NODE_LOCAL/dir/own"
@@ -282,13 +283,13 @@ fn a_host_without_a_device_uses_its_groups() {
            tameike exec --node 2 -- sh -euc 'cmp "$TAMEIKE_SHARED/near" "$TAMEIKE_NODE_LOCAL/dir/own"; df "$TAMEIKE_NODE_LOCAL" >&2'
            tameike status --json"#,
     );
-    let status: serde_json::Value = serde_json::from_str(&said).expect(&said);
+    let status: serde_json::Value = serde_json::from_str(&words).expect(&words);
     let text = status.to_string();
     let nodes = status.pointer("/0/running/nodes").expect(&text);
     let used = |node: usize, view: usize| {
         nodes[node]["status"]["space"][view]["used"].as_u64().unwrap_or_else(|| panic!("{text}"))
     };
-    // Node 2's own file lies on node 1, which is of its group, and nothing at all lies on node 2.
+    // Node 1 of the same group stores node 2's file, and node 2 stores nothing.
     assert!(used(1, 0) >= 6_888_896 && used(0, 0) < 1_000_000, "{text}");
     assert!((0..3).all(|view| used(2, view) == 0), "{text}");
     assert!(used(0, 1) > 0 && used(1, 1) > 0, "{text}");

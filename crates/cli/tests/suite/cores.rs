@@ -2,8 +2,8 @@
 
 use crate::support::{Site, shown, succeed};
 
-/// Prints the cores that `status` tells, and those on which the agent's threads and this program may run. Threads of FUSE by io_uring
-/// have a core each.
+/// Prints the cores that `status` reports, and the affinity of the agent's threads and of this program. Threads of FUSE by
+/// io_uring are bound to one core each.
 const PROGRAM: &str = r#"
 import glob, json, os, subprocess
 
@@ -24,7 +24,7 @@ def numbers(cores):
 [agent] = agents(json.loads(subprocess.check_output(["tameike", "status", "--json"])))
 threads = glob.glob(f"/proc/{agent['pid']}/task/*/status")
 assert len(threads) > 8, threads
-print("told", agent["cores"])
+print("status", agent["cores"])
 used = set.union(*(numbers(allowed(thread)) for thread in threads))
 print("agent", "there" if used == numbers(agent["cores"]) else used)
 print("program", allowed("/proc/self/status"))
@@ -39,20 +39,20 @@ fn cores_of(site: &Site, options: &[&str]) -> String {
 #[test]
 fn agents_stay_on_their_cores() {
     let site = Site::new();
-    let all = tameike_io::os::process::own_cores().expect("Linux tells");
+    let all = tameike_io::os::process::own_cores().expect("Linux reports it");
     let one = all.iter().last().expect("a core").to_string();
     let bound = cores_of(&site, &["--cores", &one]);
-    assert_eq!(bound, format!("told {one}\nagent there\nprogram {all}\n"));
-    assert_eq!(cores_of(&site, &[]), format!("told {all}\nagent there\nprogram {all}\n"));
+    assert_eq!(bound, format!("status {one}\nagent there\nprogram {all}\n"));
+    assert_eq!(cores_of(&site, &[]), format!("status {all}\nagent there\nprogram {all}\n"));
     site.assert_clean();
 }
 
 #[test]
-fn cores_that_the_host_does_not_give_are_refused() {
+fn cores_that_are_not_available_are_refused() {
     let site = Site::new();
     let output = site.job(2, &["--cores", "0,1023"], "echo runs").output().expect("starts");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("but not 1023") && said.contains("nodes 0, 1"), "{said}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("but not 1023") && text.contains("nodes 0, 1"), "{text}");
     site.assert_clean();
 }

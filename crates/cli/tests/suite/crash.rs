@@ -1,9 +1,8 @@
-//! Agents that are killed with -9 at random moments: what was acknowledged comes to the shared directory, and
-//! nothing that did not happen is claimed.
+//! Agents are killed with SIGKILL at random moments: acknowledged data reaches the shared directory, and reports are true.
 //!
-//! Programs on three nodes write small and large files in the cache view, append, overwrite, cut, rename and
-//! remove, and say outside of the views what close or fsync has acknowledged. An agent dies while they write,
-//! in the background flush, or in the drain; `recover` follows, sometimes cut off itself, sometimes twice.
+//! Programs on three nodes write small and large files in the cache view, append, overwrite, truncate, rename and remove, and
+//! log outside of the views what close or fsync has acknowledged. An agent is killed during writes, the background flush, or
+//! the drain. Then `recover` runs, sometimes interrupted, sometimes twice.
 
 use crate::support::promises::Promises;
 use crate::support::victims::{Background, Chance, JobPlace, is_soak, let_pass_ms, seed, wait_for};
@@ -17,13 +16,13 @@ const NODES: u32 = 3;
 const INCOMPLETE: i32 = 75;
 const AGENT_LOST: i32 = 70;
 const FAILED: i32 = 71;
-/// Moments in the long test and in the normal one.
+/// Number of kills in the long test and in the normal one.
 const MOMENTS: u64 = 50;
 const FEW_MOMENTS: u64 = 6;
 
 /// S16a. S6b.
 #[test]
-fn what_was_acknowledged_survives_the_death_of_any_agent_at_any_moment() {
+fn acknowledged_data_survives_a_crash_of_any_agent_at_any_moment() {
     let first = seed();
     let moments = if is_soak() { MOMENTS } else { FEW_MOMENTS };
     let mut hits = 0;
@@ -32,11 +31,11 @@ fn what_was_acknowledged_survives_the_death_of_any_agent_at_any_moment() {
         println!("moment {moment}: TAMEIKE_SEED={seed}");
         hits += u64::from(Round::new(seed).play());
     }
-    println!("{hits} of {moments} blows hit");
-    assert!(hits >= moments / 2, "too few blows hit for the test to mean anything");
+    println!("{hits} of {moments} kills hit a running agent");
+    assert!(hits >= moments / 2, "too few kills hit a running agent for a meaningful test");
 }
 
-/// When in a job's life an agent is killed.
+/// The phase of a job in which an agent is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Writing,
@@ -55,13 +54,13 @@ struct Round {
 impl Round {
     fn new(seed: u64) -> Self {
         let site = Site::new();
-        let logs = site.base().join("said");
+        let logs = site.base().join("messages");
         fs::create_dir(&logs).expect("a directory");
         let place = JobPlace::new(&site, &format!("crash-{seed:x}"));
         Self { seed, chance: Chance::new(seed), site, place, logs }
     }
 
-    /// Plays the round; whether the blow hit.
+    /// Runs the round; returns true if the kill hit a running agent.
     fn play(mut self) -> bool {
         let phase = [Phase::Writing, Phase::Flushing, Phase::Draining][(self.seed % 3) as usize];
         let mut job = self.start_job(phase);
@@ -82,7 +81,7 @@ impl Round {
         killed
     }
 
-    /// Whatever the moment of the blow, no store is damaged by it.
+    /// A kill at any moment damages no store.
     fn check_stores(&self) {
         for store in self.place.devices(Path::new("/dev/shm")) {
             let output = self.site.tameike(&["check", store.to_str().expect("plain path")]).output();
@@ -92,7 +91,7 @@ impl Round {
     }
 
     fn start_job(&self, phase: Phase) -> Background {
-        // What is to be drained must not have been flushed before.
+        // Dirty data must not have been flushed before.
         let pause = if phase == Phase::Draining {
             r#"tameike exec --all -- sh -c 'head -c 40M /dev/zero > $TAMEIKE_CACHE/last-$TAMEIKE_NODE'"#
         } else {
@@ -110,8 +109,8 @@ impl Round {
         Background::start(&mut self.site.job(NODES, &options, &script))
     }
 
-    /// Waits for the moment of the blow: in the writing, after so many words of a writer; else after so many
-    /// milliseconds, which it gives.
+    /// Waits for the moment of the kill: during writes, after a number of log words; else after a number of milliseconds, which it
+    /// returns.
     fn await_moment(&mut self, phase: Phase, job: &mut Background) -> u64 {
         let (mark, lines, within_ms) = match phase {
             Phase::Writing => ("0", self.chance.below(80), 10),
@@ -133,16 +132,19 @@ impl Round {
         (0..NODES).map(|node| Promises::read(&self.logs.join(node.to_string()), node)).collect()
     }
 
-    /// What the job says of itself must be so. Whether it was cut off.
+    /// Checks the reports of the job. Returns true if it was interrupted.
     fn check_end_of_job(&self, output: &Output, killed: bool, promises: &[Promises]) -> bool {
         let code = output.status.code();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let messages = String::from_utf8_lossy(&output.stderr);
         let cut_off = match code {
             Some(0) => false,
             Some(AGENT_LOST) if killed => false,
             Some(INCOMPLETE) if killed => {
-                assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
-                assert!(said.contains("drain INCOMPLETE"), "{said}");
+                assert!(
+                    messages.contains(&format!("tameike recover --job {}", self.place.job)),
+                    "{messages}"
+                );
+                assert!(messages.contains("drain INCOMPLETE"), "{messages}");
                 assert!(self.status().contains(&self.place.job), "status does not name the job");
                 true
             }
@@ -157,7 +159,7 @@ impl Round {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Recovers the job: cut off itself at a random moment in some rounds, always once more at the end.
+    /// Recovers the job; in some rounds a first recovery is killed at a random moment.
     fn recover(&mut self, promises: &[Promises]) {
         let receipt = self.logs.join("recovered");
         let path = receipt.to_str().expect("plain path").to_owned();
@@ -179,8 +181,10 @@ impl Round {
             let output = first.output();
             assert!(!hit || blow == 1 || output.status.code() != Some(0) || !self.place.dir.exists());
         }
-        // Agents whose driver was killed see it, and end: until then the job is not to be had.
-        let is_held = |said: &str| said.contains("is still running") || said.contains("is locked by another");
+        // Agents exit after their driver was killed: until then the job cannot be recovered.
+        let is_held = |messages: &str| {
+            messages.contains("is still running") || messages.contains("is locked by another")
+        };
         let output = wait_for("the end of the agents of the first recovery", || {
             let output = self.site.tameike(&arguments).output().expect("it starts");
             let held = output.status.code() == Some(FAILED) && is_held(&shown(&output));
@@ -193,11 +197,11 @@ impl Round {
         }
         let again = self.site.tameike(&arguments[..3]).output().expect("it starts");
         assert_eq!(again.status.code(), Some(0), "{}", shown(&again));
-        assert!(String::from_utf8_lossy(&again.stderr).contains("has left nothing"), "{}", shown(&again));
+        assert!(String::from_utf8_lossy(&again.stderr).contains("has no leftovers"), "{}", shown(&again));
     }
 
-    /// A file that a receipt calls synced or verified is on the shared directory as its writer was promised, and
-    /// has the checksum of the receipt.
+    /// A file that a receipt reports as synced or verified is in the shared directory as acknowledged, and has the receipt's
+    /// checksum.
     fn check_receipt(&self, path: &Path, promises: &[Promises]) {
         let text = fs::read(path).expect("a receipt");
         let receipt: Value = serde_json::from_slice(&text).expect("JSON");

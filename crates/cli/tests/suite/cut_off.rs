@@ -1,4 +1,4 @@
-//! Files that a program has open for writing when its job, or its node, is cut off: named, with how much of them is there.
+//! Files that are open for writing when their job or node crashes: reported, with the length that exists.
 
 use crate::support::victims::{Background, JobPlace, end_programs, signal, wait_for};
 use crate::support::{Site, processes_naming, shown};
@@ -12,7 +12,7 @@ fn place(site: &Site, name: &str) -> JobPlace {
     JobPlace::new(site, &format!("{name}-{}", std::process::id()))
 }
 
-/// A job of two nodes whose program makes `closed`, does `writes` to files that it keeps open, and waits.
+/// A job of two nodes whose program creates `closed`, does `writes` to files that it keeps open, and waits.
 fn start(site: &Site, place: &JobPlace, writes: &str) -> Background {
     let ready = site.plain().join("ready");
     let python = format!(
@@ -45,7 +45,7 @@ fn await_quiet(site: &Site, kills: bool) {
     });
 }
 
-/// Kills the whole job, the agents first: they would write down what they have when their driver is gone.
+/// Kills the whole job, the agents first: they would write records after the exit of their driver.
 fn kill_all(site: &Site, place: &JobPlace, job: Background) {
     assert!(signal(job.program(), "STOP"));
     assert!(place.kill_agents(0..2));
@@ -60,28 +60,31 @@ fn tameike(site: &Site, arguments: &[&str], code: i32) -> String {
     shown(&output)
 }
 
-/// What `recover` and `status` say of a job with an open file.
+/// Checks reports of `recover` and `status` on a job with an open file.
 fn check_recovery(site: &Site, place: &JobPlace) {
     let words = "1 file open for writing";
     let status = tameike(site, &["status", "--job", &place.job], 0);
     assert!(status.contains(words), "{status}");
-    let said = tameike(site, &["recover", "--job", &place.job], INCOMPLETE);
-    assert!(said.contains(words) && said.contains("1 of 2 files cut off while written"), "{said}");
-    let line = |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-    assert!(line("closed").contains("synced"), "{said}");
+    let messages = tameike(site, &["recover", "--job", &place.job], INCOMPLETE);
+    assert!(
+        messages.contains(words) && messages.contains("1 of 2 files cut off while written"),
+        "{messages}"
+    );
+    let line = |name: &str| messages.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    assert!(line("closed").contains("synced"), "{messages}");
     let size = fs::metadata(site.shared().join("open")).expect("there").len();
-    let told =
+    let text =
         format!("CUT OFF: a program had it open for writing when it was cut off; the first {size} bytes");
-    assert!(line("open").contains(&told), "{said}");
-    assert!(!said.contains("drain complete"), "{said}");
+    assert!(line("open").contains(&text), "{messages}");
+    assert!(!messages.contains("drain complete"), "{messages}");
     place.assert_gone();
-    assert!(tameike(site, &["recover", "--job", &place.job], 0).contains("has left nothing"));
+    assert!(tameike(site, &["recover", "--job", &place.job], 0).contains("has no leftovers"));
     site.assert_clean();
 }
 
-/// S45a `recover` called it so, or said nothing of it where all that the homes had was flushed.
+/// S45a. `recover` reported it as synced, or not at all if the homes had flushed their data.
 #[test]
-fn what_was_being_written_when_all_was_killed_is_named() {
+fn files_being_written_when_the_job_was_killed_are_reported() {
     for (name, writes) in [
         ("begun", "file.write(bytes(2500000))"),
         ("synced", "file.write(bytes(2500000)); os.fsync(file.fileno()); file.write(b'more')"),
@@ -96,7 +99,7 @@ fn what_was_being_written_when_all_was_killed_is_named() {
 
 /// S45c.
 #[test]
-fn what_was_closed_or_unlocked_is_not_called_cut_off() {
+fn closed_or_unlocked_files_are_not_reported_as_cut_off() {
     for (name, ends) in [
         ("closed", "os.ftruncate(file.fileno(), 7); file.close()"),
         ("unlocked", "lock = __import__('fcntl').lockf; lock(file, 2); file.write(b'more'); lock(file, 8)"),
@@ -107,15 +110,15 @@ fn what_was_closed_or_unlocked_is_not_called_cut_off() {
         kill_all(&site, &place, job);
         let status = tameike(&site, &["status", "--job", &place.job], 0);
         assert!(!status.contains("open for writing"), "{status}");
-        let said = tameike(&site, &["recover", "--job", &place.job], 0);
-        assert!(!said.contains("CUT OFF"), "{said}");
+        let messages = tameike(&site, &["recover", "--job", &place.job], 0);
+        assert!(!messages.contains("CUT OFF"), "{messages}");
         place.assert_gone();
     }
 }
 
-/// S45b. What it had open ends in the middle.
+/// S45b. An open file ends within a write.
 #[test]
-fn what_was_being_written_when_the_driver_was_killed_is_named() {
+fn files_being_written_when_the_driver_was_killed_are_reported() {
     let site = Site::new();
     let place = place(&site, "driver");
     let job = start(&site, &place, "file.write(bytes(2500000))");
@@ -125,9 +128,9 @@ fn what_was_being_written_when_the_driver_was_killed_is_named() {
     check_recovery(&site, &place);
 }
 
-/// The job goes on without one of its nodes, and its receipt names what that node's programs were writing.
+/// The job continues without one of its nodes, and its receipt lists files that programs of that node were writing.
 #[test]
-fn what_a_dead_node_was_writing_is_named_in_the_receipt() {
+fn the_receipt_lists_files_that_a_failed_node_was_writing() {
     let site = Site::new();
     let place = place(&site, "node");
     let mark = site.plain().join("mark");
@@ -147,7 +150,7 @@ time.sleep(1000)";
     let output = site.job(2, &["--job", &place.job, "--keep-going"], &script).output().expect("a job");
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
     let named = |output: &Output| shown(output).matches("CUT OFF").count();
-    // Those of which node 1 was the coordinator are named by `recover`.
+    // `recover` reports those that node 1 coordinated.
     assert!((1..24).contains(&named(&output)), "{}", shown(&output));
     end_programs(site.base().to_str().expect("plain path"));
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 const STEPS: usize = 300;
-/// Steps of a seed that are shown when it fails.
+/// Steps that are shown if a seed fails.
 const STEPS_SHOWN: usize = 12;
 
 fn program() -> String {
@@ -14,7 +14,7 @@ fn program() -> String {
     program.display().to_string()
 }
 
-/// What the steps of each seed returned.
+/// The results of the steps of each seed.
 fn by_seed(output: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut seeds = BTreeMap::<_, Vec<_>>::new();
     for line in output.lines() {
@@ -71,9 +71,9 @@ fn run(options: &[&str]) {
     site.assert_clean();
 }
 
-/// S22a. And so do all other calls.
+/// S22a, and all other calls.
 ///
-/// Stores to mappings of a file that was opened with `O_APPEND` were once appended to it, and a change of that flag was not heard of.
+/// Regressions: stores to mappings of a file with `O_APPEND` were appended, and a change of that flag was ignored.
 #[test]
 fn random_calls_return_what_they_return_on_a_local_file_system() {
     run(&[]);

@@ -1,5 +1,5 @@
-//! A shared directory that takes no more in the middle of a job: the receipt says what is missing and why, the
-//! job ends with 75 and a journal, and `recover` completes it when there is room again.
+//! A shared directory that fails during a job: the receipt lists what is missing and why, the job ends with 75 and a journal,
+//! and `recover` completes the drain when there is space again.
 
 use crate::support::mounts::Mounts;
 use crate::support::small_disk::{KINDS, Kind, SmallDisk};
@@ -12,11 +12,11 @@ use std::process::Output;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const INCOMPLETE: i32 = 75;
-/// Files of a job, of 1 MiB and a bit each.
+/// Files of a job, each slightly larger than 1 MiB.
 const FILES: u32 = 16;
 const SIZE: u32 = 1_050_000;
 
-/// Held by each scene: a job that begins looks into the journals that others have left, which moves their logs into their tables.
+/// Serializes scenes: a job that starts examines journals of other jobs, which moves their logs into their tables.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Scene {
@@ -40,8 +40,8 @@ impl Scene {
         self.site.base().join("receipt")
     }
 
-    /// Runs a job of two nodes that writes the files, each first to a place outside of the views, and then does
-    /// what `end` says. Files that are there are overwritten in place.
+    /// Runs a job of two nodes that writes the files, each first outside of the views, and then runs `end`. Existing files are
+    /// overwritten in place.
     fn run(&self, end: &str) -> Output {
         let expected = self.site.base().join("expected");
         fs::create_dir(&expected).expect("a directory");
@@ -60,12 +60,12 @@ impl Scene {
         self.mounts.inside(&self.site.job(2, &options, &script)).output().expect("nsenter is installed")
     }
 
-    /// The job must have ended with a receipt that names what is missing for this reason. How many files.
+    /// The job must have ended with a receipt that lists files missing for this reason. Returns their number.
     fn check_incomplete(&self, output: &Output, reason: &str) -> usize {
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("drain INCOMPLETE"), "{said}");
-        assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(words.contains("drain INCOMPLETE"), "{words}");
+        assert!(words.contains(&format!("tameike recover --job {}", self.place.job)), "{words}");
         let receipt: Value =
             serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
         assert_eq!(receipt["complete"], Value::Bool(false));
@@ -83,13 +83,13 @@ impl Scene {
         missing
     }
 
-    /// The status names the job. It looks into the journals, which moves their logs into their tables.
+    /// The status lists the job. It examines the journals, which moves their logs into their tables.
     fn check_status(&self) {
         let status = self.mounts.tameike(&self.site, &["status"]);
         assert!(String::from_utf8_lossy(&status.stdout).contains(&self.place.job), "{}", shown(&status));
     }
 
-    /// The file on the shared directory is as it was written.
+    /// The file in the shared directory is as written.
     fn check_file(&self, name: &str) {
         let (base, shared) = (self.site.base(), self.site.shared());
         self.mounts.must(&format!("cmp {}/expected/{name} {}/{name}", base.display(), shared.display()));
@@ -102,7 +102,6 @@ impl Scene {
         self.mounts.tameike(&self.site, &[&arguments, options].concat())
     }
 
-    /// Recovery must complete the job.
     fn check_recovery(&self) {
         let output = self.recover(&["--verify"]);
         assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
@@ -117,14 +116,14 @@ impl Scene {
 }
 
 #[test]
-fn a_full_shared_directory_leaves_a_journal_that_is_drained_when_there_is_room() {
+fn a_full_shared_directory_leaves_a_journal_that_is_drained_when_there_is_space() {
     let Some(scene) = Scene::new("full") else { return };
     scene.mounts.mount_memory(&scene.site.shared(), "6m");
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "no space left");
     scene.check_status();
     assert!(missing > 5, "{missing} files are missing");
-    // Without room, recovery says the same again.
+    // Without space, recovery reports the same.
     let again = scene.recover(&["--verify"]);
     assert_eq!(scene.check_incomplete(&again, "no space left"), missing, "{}", shown(&again));
     scene.check_status();
@@ -136,7 +135,7 @@ fn a_full_shared_directory_leaves_a_journal_that_is_drained_when_there_is_room()
 fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
     let Some(scene) = Scene::new("read-only") else { return };
     scene.mounts.mount_memory(&scene.site.shared(), "64m");
-    // The whole file system, as a server that fails would do it; busy while a flush has a file open.
+    // The whole file system, like a failed server; busy while a flush has a file open.
     let output = scene.run("until mount -o remount,ro $shared 2>/dev/null; do :; done");
     let missing = scene.check_incomplete(&output, "read-only");
     scene.check_status();
@@ -145,8 +144,8 @@ fn a_shared_directory_that_turns_read_only_leaves_a_journal() {
     scene.check_recovery();
 }
 
-/// The file system takes all writes into memory, and the disk below has no room for them: only fsync tells. What a
-/// receipt calls synced must be on the disk, and not only in memory.
+/// The file system buffers all writes, and the disk has no space for them: only fsync fails. Files that a receipt reports as
+/// synced must be on the disk, not only in memory.
 ///
 /// S17a.
 #[test]
@@ -167,22 +166,22 @@ fn fail_fsync(kind: Kind, seed: u64) {
     let disk_dir = scene.site.base().join("disk");
     fs::create_dir(&disk_dir).expect("a directory");
     let mut chance = Chance::new(seed);
-    let room_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
-    // Half of the files of the job are there before.
+    let space_kib = chance.below(u64::from(FILES * scene.size_bytes / 1024 / 2)) as u32;
+    // Half of the files of the job exist before.
     let dirs = (disk_dir.as_path(), &*scene.site.shared());
-    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, room_kib) else { return };
+    let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, FILES / 2, space_kib) else { return };
     let output = scene.run("");
     let missing = scene.check_incomplete(&output, "fsync");
     scene.check_status();
-    assert!(missing >= FILES as usize / 2 - 1, "the disk had room: {}", shown(&output));
+    assert!(missing >= FILES as usize / 2 - 1, "the disk had space: {}", shown(&output));
     let synced = scene.files_that_are("synced");
-    println!("{room_kib} KiB of room: {missing} missing, {} synced", synced.len());
-    // Recovery meets what the kernel keeps of the failed writes, or only what the disk has.
+    println!("{space_kib} KiB of space: {missing} missing, {} synced", synced.len());
+    // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
     if chance.below(2) == 0 {
         disk.forget();
         synced.iter().for_each(|name| scene.check_file(name));
     }
-    disk.give_room();
+    disk.give_space();
     let verify: &[&str] = if chance.below(2) == 0 { &["--verify"] } else { &[] };
     let recovered = scene.recover(verify);
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
@@ -192,7 +191,7 @@ fn fail_fsync(kind: Kind, seed: u64) {
 }
 
 impl Scene {
-    /// A job of which most files are in the journal only, with room for them on the shared directory since.
+    /// An ended job with most files only in the journal, and with space for them in the shared directory now.
     fn cut_off(job: &str) -> Option<Self> {
         let scene = Self::new(job)?;
         scene.mounts.mount_memory(&scene.site.shared(), "4m");
@@ -210,14 +209,14 @@ impl Scene {
         device.join(name)
     }
 
-    /// Recovery must say what is damaged, claim nothing that is not so, and go on saying it until it is told to
-    /// give up. How many files are right all the same.
+    /// Recovery must report the damage, claim nothing false, and report it again until `--discard`. Returns the number of correct
+    /// files.
     fn check_damaged(&self, part: &str) -> usize {
         for _ in 0..2 {
             let output = self.recover(&["--verify"]);
-            let told = shown(&output);
-            assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
-            assert!(told.contains(part) && !told.contains("panicked"), "{told}");
+            let text = shown(&output);
+            assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+            assert!(text.contains(part) && !text.contains("panicked"), "{text}");
             self.verified().iter().for_each(|name| self.check_file(name));
         }
         let right = (1..=FILES).filter(|name| self.is_right(&name.to_string())).count();
@@ -234,12 +233,12 @@ impl Scene {
         compared.status.success()
     }
 
-    /// The files that the last receipt calls verified.
+    /// The files that the last receipt reports as verified.
     fn verified(&self) -> Vec<String> {
         self.files_that_are("verified")
     }
 
-    /// The files of which the last receipt gives this outcome.
+    /// The files with this outcome in the last receipt.
     fn files_that_are(&self, outcome: &str) -> Vec<String> {
         let receipt = fs::read(self.receipt_path()).expect("a receipt");
         let receipt: Value = serde_json::from_slice(&receipt).expect("JSON");
@@ -249,7 +248,7 @@ impl Scene {
     }
 }
 
-/// Turns a bit of every `step`th byte of a file from `first` on; a sparse file stays sparse.
+/// Flips a bit of every `step`th byte of a file from `first` on; a sparse file stays sparse.
 fn damage(path: &Path, first: usize, step: usize) {
     let mut bytes = fs::read(path).expect("a file of the store");
     assert!(bytes.len() > first, "{} has {} bytes", path.display(), bytes.len());
@@ -258,28 +257,28 @@ fn damage(path: &Path, first: usize, step: usize) {
 }
 
 #[test]
-fn a_damaged_log_is_told_and_the_rest_is_recovered() {
+fn a_damaged_log_is_reported_and_the_rest_is_recovered() {
     let Some(scene) = Scene::cut_off("log") else { return };
     damage(&scene.store_file("log.0"), 100, 2_000);
     let right = scene.check_damaged("of the log are missing or broken");
-    assert!(right > 2, "{right} files are right");
+    assert!(right > 2, "{right} files are correct");
 }
 
 #[test]
-fn a_damaged_table_is_told_and_nothing_wrong_is_claimed() {
+fn a_damaged_table_is_reported_and_nothing_false_is_claimed() {
     let Some(scene) = Scene::cut_off("table") else { return };
-    // Looking into the journal has moved the log into the table.
+    // The examination of the journal has moved the log into the table.
     scene.site.tameike(&["status"]).output().expect("it starts");
     let swept = scene.site.job(1, &["--job", "other"], "true").output().expect("a job");
-    assert!(shown(&swept).contains("was cut off"), "{}", shown(&swept));
+    assert!(shown(&swept).contains("was interrupted"), "{}", shown(&swept));
     damage(&scene.store_file("table"), 4096, 512);
-    // Whether any file needs nothing of this node is chance: all have parts on both.
+    // All files have units on both nodes, so possibly none is correct.
     scene.check_damaged("it is set aside");
 }
 
-/// Bytes of files that the device has lost: the files are named, and the others come.
+/// The device has lost bytes of files: these are reported, and the other files are recovered.
 #[test]
-fn damaged_bytes_of_files_are_never_passed_on() {
+fn damaged_file_data_is_never_drained() {
     let Some(scene) = Scene::cut_off("bytes") else { return };
     let extents = scene.store_file("extents");
     scene.mounts.must(&format!(
@@ -287,15 +286,15 @@ fn damaged_bytes_of_files_are_never_passed_on() {
         extents.display()
     ));
     let output = scene.recover(&["--verify"]);
-    let told = shown(&output);
+    let text = shown(&output);
     if output.status.code() == Some(0) {
-        // The damaged block was of a file that had been drained before.
+        // The damaged block may belong to a file that was drained before.
         (1..=FILES).for_each(|name| scene.check_file(&name.to_string()));
     } else {
-        assert_eq!(output.status.code(), Some(INCOMPLETE), "{told}");
-        assert!(told.contains("checksum"), "{told}");
+        assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+        assert!(text.contains("checksum"), "{text}");
         scene.verified().iter().for_each(|name| scene.check_file(name));
-        assert!(scene.verified().len() >= FILES as usize - 2, "{told}");
+        assert!(scene.verified().len() >= FILES as usize - 2, "{text}");
         scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job, "--discard"]);
     }
     scene.place.assert_gone();

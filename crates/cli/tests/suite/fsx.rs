@@ -1,11 +1,11 @@
-//! fsx, which does random operations to a file and compares every byte that it reads, on each view.
+//! fsx on each view: random operations on a file, with a comparison of every byte that it reads.
 
 use crate::support::victims::seed;
 use crate::support::{Site, is_soak, preload, shown};
 use std::fs;
 
-/// Operations of one round on a view, 50,000 together in a long test. fsx keeps what it has mapped for reading, and the kernel allows a
-/// process 65,530 mappings: many operations take many runs.
+/// Operations of one round on a view; 50,000 in a long test. fsx keeps its read mappings, and the kernel allows a process
+/// 65,530 mappings, so many operations need many runs.
 fn small_operations() -> u64 {
     if is_soak() { 45_000 } else { 15_000 }
 }
@@ -15,15 +15,15 @@ fn large_operations() -> u64 {
     if is_soak() { 5_000 } else { 2_000 }
 }
 
-/// What scripts begin with: `fsx CONFIG ARGUMENT...` runs fsx and says at its end only what went wrong.
+/// The prelude of scripts: `fsx CONFIG ARGUMENT...` runs fsx and prints only failures.
 fn script(site: &Site, seed: u64, body: &str) -> String {
     format!(
         r#"marks={marks}; seed={seed}; small={small}; large={large}; ring={ring}; program={program}
            on() {{ node=$1; shift; tameike exec --node $node -- "$@"; }}
            fsx() {{
                node=$1; name=$2; shift 2
-               on $node $program -P $marks "$@" > $marks/said-$name 2>&1 || {{ echo "$name: $*" >&2; tail -n 60 $marks/said-$name >&2; exit 1; }}
-               grep -q A-OK $marks/said-$name
+               on $node $program -P $marks "$@" > $marks/text-$name 2>&1 || {{ echo "$name: $*" >&2; tail -n 60 $marks/text-$name >&2; exit 1; }}
+               grep -q A-OK $marks/text-$name
            }}
            {body}"#,
         marks = site.plain().display(),
@@ -40,7 +40,7 @@ fn run(site: &Site, seed: u64, options: &[&str], body: &str) {
     site.assert_clean();
 }
 
-/// Works on each of these views, a word and a variable each, at the same time.
+/// Runs on all these views (a word and a variable each) in parallel.
 fn work_on(views: &[(&str, &str)], options: &[&str]) {
     let rounds = if is_soak() { 20 } else { 1 };
     let (small, large) = (small_operations(), large_operations());
@@ -62,20 +62,20 @@ fn work_on(views: &[(&str, &str)], options: &[&str]) {
 
 /// S22a.
 #[test]
-fn random_operations_on_the_striped_views_give_what_was_written() {
+fn random_operations_on_the_striped_views_read_what_was_written() {
     work_on(&[("shared", "SHARED"), ("cache", "CACHE")], &[]);
 }
 
-/// On a disk the agent serves the node-local view, too.
+/// On a disk, the agent serves the node-local view too.
 #[test]
-fn random_operations_on_a_node_local_view_give_what_was_written() {
+fn random_operations_on_a_node_local_view_read_what_was_written() {
     let disk = Site::new();
     work_on(&[("local", "NODE_LOCAL")], &["--device", disk.disk().to_str().expect("plain path")]);
 }
 
 /// S31a.
 #[test]
-fn random_operations_through_the_ring_give_what_was_written() {
+fn random_operations_through_the_ring_read_what_was_written() {
     let (rounds, seed, operations) = (if is_soak() { 20 } else { 1 }, seed(), small_operations());
     let body = format!(
         r#"for round in $(seq {rounds}); do
@@ -89,16 +89,16 @@ fn random_operations_through_the_ring_give_what_was_written() {
     let output = site.job(2, &["--preload"], &script(&site, seed, &body)).output().expect("a job");
     assert!(output.status.success(), "TAMEIKE_SEED={seed}: {}", shown(&output));
     let answered = preload::answered(&String::from_utf8_lossy(&output.stdout));
-    assert!(answered > operations, "this was the kernel: {answered}");
+    assert!(answered > operations, "requests went through the kernel: {answered}");
     site.assert_clean();
 }
 
-/// Two nodes take turns on the same file, and each compares what the other one has left with what the same operations
-/// leave in a plain directory. (`workloads` has nodes that go on from one another's content.)
+/// Two nodes alternate on the same file, and each compares the content of the other node with the result of the same
+/// operations in a plain directory. (In `workloads`, nodes continue with each other's content.)
 ///
 /// S2a.
 #[test]
-fn what_one_node_did_the_other_finds() {
+fn a_node_reads_the_results_of_the_other() {
     let (turns, operations) = if is_soak() { (40, 5_000) } else { (6, 1_000) };
     run(
         &Site::new(),
@@ -118,9 +118,9 @@ fn what_one_node_did_the_other_finds() {
     );
 }
 
-/// fsx itself sees a byte that is not what it should be.
+/// A self-test: fsx detects a wrong byte.
 #[test]
-fn fsx_sees_a_lost_write() {
+fn fsx_detects_a_lost_write() {
     let site = Site::new();
     let file = site.plain().join("file");
     let mut command = std::process::Command::new(crate::suites::program("fsx"));

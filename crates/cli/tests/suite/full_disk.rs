@@ -1,5 +1,4 @@
-//! S19a. Here others take the space of the disk below before the view is full: the disk refuses, and the programs that write
-//! are told so.
+//! S19a. Other programs take the space of the disk before the view is full: the disk refuses, and writers get the error.
 
 use crate::support::mounts::Mounts;
 use crate::support::{Site, shown};
@@ -9,9 +8,9 @@ use std::fs;
 struct Disk {
     make: &'static str,
     size: u32,
-    /// What somebody else takes of it.
+    /// Space that another program takes.
     ballast: u32,
-    /// Of the view.
+    /// Capacity of the view.
     capacity: u32,
 }
 
@@ -20,8 +19,8 @@ const DISKS: [Disk; 2] = [
     Disk { make: "mkfs.xfs -q -K", size: 320, ballast: 160, capacity: 160 },
 ];
 
-/// Fills the view with files of 3 MB until one fails: on a disk with too little space, and when that has its space
-/// back. `DISK`, `BALLAST` and `CAPACITY` are given as arguments.
+/// Fills the view with files of 3 MB until one fails: on a disk with too little space, and when it has its space again.
+/// `DISK`, `BALLAST` and `CAPACITY` are arguments.
 const FILL: &str = r#"
 import errno, os, sys
 
@@ -61,7 +60,7 @@ assert capacity * 9 // 10 < filled <= capacity, (filled, capacity)
 "#;
 
 #[test]
-fn a_full_disk_says_so_and_keeps_what_it_has() {
+fn a_full_disk_returns_enospc_and_keeps_its_files() {
     DISKS.iter().for_each(fill);
 }
 

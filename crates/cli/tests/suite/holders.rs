@@ -1,4 +1,4 @@
-//! Nodes that read the same file of the shared directory, and have parts of it in memory for each other.
+//! The peer cache: nodes that read the same file of the shared directory serve parts of it to each other from memory.
 
 use crate::support::{Site, succeed};
 use std::fs;
@@ -7,7 +7,7 @@ use tameike_core::limits::UNIT_SIZE;
 const NODES: u32 = 4;
 const SIZE: usize = 24 * UNIT_SIZE + 777;
 
-/// Has each node read the file twice, then prints sums of counters, and the table for people.
+/// Has each node read the file twice, then prints sums of counters, and the table.
 const PROGRAM: &str = r#"
 import collections, json, os, subprocess, sys
 
@@ -31,9 +31,9 @@ print(subprocess.check_output(stat, text=True))
 "#;
 
 #[test]
-fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
+fn a_file_that_all_nodes_read_is_read_from_the_shared_directory_once() {
     let fabrics = ["auto", "tcp", "ofi:tcp", "ofi:shm"].map(|fabric| ["--fabric", fabric]);
-    for how in fabrics.iter().map(|fabric| &fabric[..]).chain([&["--no-holders"][..]]) {
+    for how in fabrics.iter().map(|fabric| &fabric[..]).chain([&["--no-peer-reads"][..]]) {
         let site = Site::new();
         let content: Vec<u8> =
             (0..SIZE as u32 / 4 + 1).flat_map(|word| word.wrapping_mul(31).to_le_bytes()).collect();
@@ -42,31 +42,31 @@ fn a_file_that_all_nodes_read_is_read_of_the_shared_directory_once() {
         let program = site.plain().join("program.py");
         fs::write(&program, PROGRAM).expect("the program");
         let script = format!("python3 {} {}", program.display(), site.plain().join("same").display());
-        let said = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
+        let words = succeed(&mut site.job(NODES, &[&["--memory", "128MiB"], how].concat(), &script));
         let value = |name: &str| {
-            let start = said.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {said}"))
+            let start = words.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            start.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("{name} in {words}"))
         };
-        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{said}");
-        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have kept it: {said}");
-        // What a kernel reads ahead twice is asked for twice.
+        assert_eq!(value("loaded_shared_bytes"), SIZE as u64, "{words}");
+        assert_eq!(value("loaded_other_memory_bytes"), 0, "the homes have it: {words}");
+        // The kernel may read ahead some pages twice.
         let brought = value("read_home_bytes") + value("read_other_memory_bytes");
         let wanted = u64::from(NODES) * SIZE as u64;
-        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {said}");
-        assert!(value("held_delivered") <= value("held_requested"), "{said}");
+        assert!((wanted..wanted + wanted / 2).contains(&brought), "{brought} of {wanted}: {words}");
+        assert!(value("held_delivered") <= value("held_requested"), "{words}");
         let by_libfabric = how.iter().any(|word| word.starts_with("ofi"));
-        assert_eq!(said.contains("libfabric_read_bytes="), by_libfabric, "{said}");
-        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{said}");
-        assert!(how != ["--no-holders"] || value("held_requested") == 0, "{said}");
-        let rows = said.lines().filter(|line| line.contains(" localhost ")).count();
-        assert_eq!(rows, NODES as usize, "{said}");
+        assert_eq!(words.contains("libfabric_read_bytes="), by_libfabric, "{words}");
+        assert!(!by_libfabric || value("libfabric_read_bytes") > SIZE as u64, "{words}");
+        assert!(how != ["--no-peer-reads"] || value("held_requested") == 0, "{words}");
+        let rows = words.lines().filter(|line| line.contains(" localhost ")).count();
+        assert_eq!(rows, NODES as usize, "{words}");
         site.assert_clean();
     }
 }
 
-/// A data set that is loaded first: each byte is read of the shared directory once, then or later.
+/// A data set that is loaded first: each byte is read from the shared directory once in total.
 #[test]
-fn a_tree_that_is_loaded_is_read_of_the_shared_directory_once() {
+fn a_loaded_tree_is_read_from_the_shared_directory_once() {
     let site = Site::new();
     let tree = site.shared().join("tree");
     fs::create_dir_all(tree.join("a/b")).expect("directories");
@@ -117,8 +117,8 @@ print(head.split()[0], row.split()[0])
         site.plain().join("program.py").display(),
         site.shared().join("tree").display()
     );
-    let said = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
-    let lines: Vec<_> = said.lines().collect();
+    let words = succeed(&mut site.job(3, &["--memory", "64MiB"], &script));
+    let lines: Vec<_> = words.lines().collect();
     assert_eq!(
         lines,
         [
@@ -136,9 +136,9 @@ print(head.split()[0], row.split()[0])
     site.assert_clean();
 }
 
-/// What has no room is told and is not counted; holes take none, and any name will do.
+/// Files that do not fit are reported and not counted; holes need no space, and names may have any bytes.
 #[test]
-fn what_does_not_fit_is_told_and_holes_and_odd_names_are_no_matter() {
+fn files_that_do_not_fit_are_reported_and_holes_and_odd_names_work() {
     use std::os::unix::ffi::OsStrExt;
     let site = Site::new();
     let odd = std::ffi::OsStr::from_bytes(b"odd \xff name");
@@ -156,15 +156,15 @@ fn what_does_not_fit_is_told_and_holes_and_odd_names_are_no_matter() {
         loaded() { tameike cache stat --json | grep -A1 loaded_shared_bytes | grep -o '[0-9]*$' | awk '{ sum += $1 } END { print sum }'; }
         warm odd*; loaded
         warm sparse; loaded
-        said=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
-        echo "$said" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
+        words=$(tameike cache warm much 2>&1) && exit 1 || test $? = 71
+        echo "$words" | tail -1 | sed 's/^.* of [0-9]* files/some of many files/'
         # What has no room is not read either, but for what was being read at that moment.
         test $(loaded) -le $((27 << 20))"#;
     let options = ["--memory", "64MiB", "--capacity", "cache=8M,shared=8M,node-local=8M"];
-    let said = succeed(&mut site.job(2, &options, script));
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{said}");
-    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{said}");
-    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{said}");
+    let words = succeed(&mut site.job(2, &options, script));
+    let lines: Vec<_> = words.lines().collect();
+    assert_eq!(lines[..2], ["tameike: 1 file loaded, 3.00 MiB", "3145728"], "{words}");
+    assert_eq!(lines[2..4], ["tameike: 1 file loaded, 100 MiB", "3145728"], "{words}");
+    assert!(lines[4].starts_with("some of many files did not fit the cache area"), "{words}");
     site.assert_clean();
 }

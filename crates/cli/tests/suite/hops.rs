@@ -1,17 +1,17 @@
-//! Requests that this node and the shared file system can answer are answered by the thread that read them.
+//! The thread that reads a request also answers it, if this node and the shared file system suffice.
 //!
-//! Each hop to another thread waits for a core: on a machine that was busy, extracting small files into the cache view
-//! took 15 ms a file, of which nearly all was spent on 35 hops.
+//! Each hop to another thread waits for a core: on a busy machine, extraction of small files into the cache view took 15 ms a
+//! file, nearly all of it for 35 hops.
 
 use crate::support::{Site, succeed};
 use std::fs;
 
 const FILES: u32 = 500;
-/// Wake-ups per file of all threads that do not read requests. Kernel threads let files go behind the program's back,
-/// so that now and then more threads are at work than may be held up.
+/// Limit of wake-ups per file of all threads that do not read requests. Kernel threads release files asynchronously, so
+/// sometimes more threads work than the limit for blocked ones.
 const WAKE_UPS_MAX: u32 = 6;
 
-/// Makes files as tar does, and prints how often the agent's other threads were woken meanwhile.
+/// Creates files like tar, and prints the number of wake-ups of the agent's other threads.
 const PROGRAM: &str = r#"
 import glob, json, os, subprocess, sys
 
@@ -43,13 +43,13 @@ print("woken", wake_ups() - before)
 "#;
 
 #[test]
-fn small_files_of_the_cache_view_are_made_without_hops() {
+fn small_files_of_the_cache_view_are_created_without_hops() {
     let site = Site::new();
     fs::write(site.plain().join("make.py"), PROGRAM).expect("the program");
     let program = site.plain().join("make.py");
     let script = format!(r#"cd "$TAMEIKE_CACHE"; python3 {} {FILES}"#, program.display());
-    let said = succeed(&mut site.job(1, &["--memory", "64MiB"], &script));
-    let woken: u32 = said.trim().strip_prefix("woken ").and_then(|count| count.parse().ok()).expect(&said);
+    let text = succeed(&mut site.job(1, &["--memory", "64MiB"], &script));
+    let woken: u32 = text.trim().strip_prefix("woken ").and_then(|count| count.parse().ok()).expect(&text);
     println!("{woken} wake-ups for {FILES} files");
     assert!(woken < WAKE_UPS_MAX * FILES, "{woken} wake-ups for {FILES} files");
     assert_eq!(fs::read(site.shared().join("file-0")).expect("a drained file"), [b'x'; 3000]);

@@ -1,10 +1,10 @@
-//! Jobs on several hosts: over a stand-in for ssh that runs the line here, with nothing of the caller's
-//! environment and in another directory, and writes down whom it was asked for.
+//! Jobs on several hosts: over a stub for ssh that runs the command here with an empty environment in another directory, and
+//! logs the host names.
 
 use crate::place::{Place, assert_code, err, out};
 use std::os::unix::fs::PermissionsExt;
 
-/// A place with a stand-in for ssh, and the options for a job on two hosts, the second without a device.
+/// A place with a stub for ssh, and the options for a job on two hosts, the second without a device.
 fn two_hosts() -> (Place, String) {
     let place = Place::new();
     let ssh = place.path("ssh");
@@ -44,9 +44,9 @@ fn nodes_are_reached_over_ssh() {
     assert_eq!(out(&output), format!("{here}\nit's 0\n[0] 0 a b\n[1] 1 a b\n"), "{}", err(&output));
     assert!(place.shared("from-node-0").exists());
     let asked = std::fs::read_to_string(place.path("ssh.log")).expect("written");
-    // For each node one way for its agent, and for `exec` one for the variables and one for the command; one for the script.
+    // Per node: one ssh for its agent, and for `exec` one for the variables and one for the command; one for the script.
     assert_eq!((asked.matches("alpha").count(), asked.matches("beta").count()), (4, 3), "{asked}");
-    // Everybody on either host can read command lines.
+    // Every user on either host can read command lines.
     let lines = std::fs::read_to_string(place.path("ssh.log.lines")).expect("written");
     let lines: Vec<_> = lines.lines().filter(|line| line.contains("variables")).collect();
     assert_eq!(lines.len(), 4, "{lines:?}");
@@ -69,13 +69,13 @@ fn signals_reach_commands_on_other_hosts() {
 #[test]
 fn journals_on_other_hosts_are_recovered() {
     let (place, options) = two_hosts();
-    place.tell("fail-drain");
+    place.request("fail-drain");
     let script =
         format!("echo data > {}/tameike-$(id -u)-$TAMEIKE_JOB-0/dirty", place.path("disk").display());
     let options = format!("{options} --job away");
     assert_code(&with_ssh(&place, place.run_command(&options, &script)).output().expect("starts"), 75);
-    place.untell("fail-drain");
-    // The way to the hosts is in the job's record.
+    place.withdraw("fail-drain");
+    // The job's record has the ssh command.
     let output = place.tameike(&["recover", "--job", "away"]).output().expect("starts");
     assert_code(&output, 0);
     assert!(place.shared("from-node-0").exists());
@@ -83,7 +83,7 @@ fn journals_on_other_hosts_are_recovered() {
 }
 
 #[test]
-fn hosts_that_cannot_be_reached_are_named() {
+fn unreachable_hosts_are_reported() {
     let (place, _) = two_hosts();
     let output = place.run("--hosts no-such-host.invalid,localhost,nor-this.invalid", "true");
     assert_code(&output, 71);

@@ -4,7 +4,7 @@ use crate::support::{Site, shown};
 use std::fs;
 
 #[test]
-fn what_a_job_writes_in_the_cache_view_is_in_the_shared_directory_at_the_end() {
+fn files_of_the_cache_view_are_in_the_shared_directory_at_the_end() {
     let site = Site::new();
     fs::write(site.shared().join("input"), "from before").expect("an input");
     site.run(2, r#"cat "$TAMEIKE_CACHE/input" > "$TAMEIKE_CACHE/copy"; echo more >> "$TAMEIKE_CACHE/copy""#);
@@ -13,9 +13,9 @@ fn what_a_job_writes_in_the_cache_view_is_in_the_shared_directory_at_the_end() {
     site.assert_clean();
 }
 
-/// S15a, S15b. A time that the job has set itself is no such change.
+/// S15a, S15b. A time that the job has set is not a change by another program.
 #[test]
-fn a_file_that_the_job_has_touched_is_not_one_that_others_have_changed() {
+fn a_file_that_the_job_has_touched_is_not_reported_as_changed_by_another_program() {
     let site = Site::new();
     let receipt = site.base().join("receipt");
     let options = ["--receipt", receipt.to_str().expect("plain path")];
@@ -25,16 +25,16 @@ fn a_file_that_the_job_has_touched_is_not_one_that_others_have_changed() {
         touch 1 2 3; touch -d 2001-02-03 4 5 6; cat 1 4 > both"#;
     let output = site.job(2, &options, script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let told = fs::read_to_string(&receipt).expect("a receipt");
+    let found = fs::read_to_string(&receipt).expect("a receipt");
     fs::remove_file(&receipt).expect("a receipt");
-    assert!(told.contains("both"), "{told}");
-    assert!(!told.contains("another program"), "{told}");
+    assert!(found.contains("both"), "{found}");
+    assert!(!found.contains("another program"), "{found}");
     site.assert_clean();
 }
 
-/// Root may tell the kernel how far it is to read ahead: as far as a request reaches.
+/// Root can set the kernel's readahead: to the size of a request.
 #[test]
-fn the_kernel_reads_ahead_by_whole_units_where_it_can_be_told_so() {
+fn the_kernel_reads_ahead_by_whole_units_if_it_can_be_set() {
     let site = Site::new();
     let script = r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
         kib=/sys/class/bdi/$(mountpoint -d "$view")/read_ahead_kb
@@ -46,7 +46,7 @@ fn the_kernel_reads_ahead_by_whole_units_where_it_can_be_told_so() {
 }
 
 #[test]
-fn the_commands_exit_code_and_output_are_the_jobs() {
+fn the_job_has_the_exit_code_and_output_of_its_command() {
     let site = Site::new();
     let output = site.job(1, &[], "echo to stdout; echo to stderr >&2; exit 17").output().expect("a job");
     assert_eq!(output.status.code(), Some(17), "{}", shown(&output));
@@ -58,7 +58,7 @@ fn the_commands_exit_code_and_output_are_the_jobs() {
 #[test]
 fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() {
     let site = Site::new();
-    let said = site.run(
+    let text = site.run(
         3,
         r#"for v in JOB NODE NODES SHARED NODE_LOCAL CACHE; do eval "test -n \"\$TAMEIKE_$v\""; done
            here=$TAMEIKE_SHARED,$TAMEIKE_CACHE,$TAMEIKE_NODE_LOCAL
@@ -69,7 +69,7 @@ fn the_environment_names_the_views_and_they_have_the_same_paths_on_every_node() 
             .as_str(),
     );
     for node in 0..3 {
-        assert!(said.contains(&format!("[{node}] {node}/3 ")), "{said}");
+        assert!(text.contains(&format!("[{node}] {node}/3 ")), "{text}");
     }
     site.assert_clean();
 }
@@ -97,7 +97,7 @@ fn nodes_see_each_others_names_and_files() {
 
 /// S8a.
 #[test]
-fn what_one_node_does_to_names_every_node_sees_at_once() {
+fn every_node_sees_changes_of_names_at_once() {
     let site = Site::new();
     site.run(
         3,
@@ -121,7 +121,7 @@ fn what_one_node_does_to_names_every_node_sees_at_once() {
 
 /// S6a.
 #[test]
-fn appends_of_all_nodes_land_whole() {
+fn appends_of_all_nodes_are_atomic() {
     let site = Site::new();
     site.run(
         3,
@@ -136,9 +136,9 @@ fn appends_of_all_nodes_land_whole() {
     site.assert_clean();
 }
 
-/// What programs expect of any file system, in each view.
+/// Basic operations of a file system, in each view.
 #[test]
-fn every_view_does_what_a_file_system_does() {
+fn every_view_supports_basic_file_system_operations() {
     let site = Site::new();
     site.run(
         2,

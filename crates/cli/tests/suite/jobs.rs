@@ -1,16 +1,16 @@
-//! Whole jobs on one machine, with real processes, namespaces and mounts, and an agent that records.
+//! Complete jobs on one machine, with real processes, namespaces and mounts, and the recording agent.
 
 use crate::place::{Place, assert_code, err, out};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// A script's line that makes node K's device dirty.
+/// A line of a script that makes the device of a node dirty.
 fn dirty(place: &Place, node: u32) -> String {
     format!("echo data > {}/tameike-$(id -u)-$TAMEIKE_JOB-{node}/dirty;", place.path("disk").display())
 }
 
 #[test]
-fn the_command_runs_as_if_typed() {
+fn the_command_runs_as_if_started_directly() {
     let place = Place::new();
     let mut command =
         place.run_command("--local 2 --job j1", "pwd; cat; env | grep ^TAMEIKE_ | sort; exit 7");
@@ -35,7 +35,7 @@ fn the_command_runs_as_if_typed() {
 }
 
 #[test]
-fn a_missing_command_is_told_as_shells_do() {
+fn a_missing_command_is_reported_like_in_shells() {
     let place = Place::new();
     let output =
         place.tameike(&["run", "--capacity", "1M", "--", "/no/such/program"]).output().expect("starts");
@@ -47,7 +47,7 @@ fn a_missing_command_is_told_as_shells_do() {
 }
 
 #[test]
-fn what_was_written_is_drained_and_proven() {
+fn written_data_is_drained_and_in_the_receipt() {
     let place = Place::new();
     let receipt = place.path("receipt.json");
     let options = format!("--local 2 --receipt {}", receipt.display());
@@ -66,21 +66,21 @@ fn what_was_written_is_drained_and_proven() {
 #[test]
 fn an_incomplete_drain_leaves_a_journal_that_recover_finishes() {
     let place = Place::new();
-    place.tell("fail-drain");
+    place.request("fail-drain");
     let output = place.run("--local 2 --job half", &dirty(&place, 1));
     assert_code(&output, 75);
-    assert!(err(&output).contains("MISSING: told to fail"), "{}", err(&output));
+    assert!(err(&output).contains("MISSING: requested failure"), "{}", err(&output));
     assert!(err(&output).contains("tameike recover --job half"), "{}", err(&output));
     let again = place.run("--job other", "true");
     assert_code(&again, 0);
-    assert!(err(&again).contains("job half was cut off and left 5 B of 1 file not"), "{}", err(&again));
+    assert!(err(&again).contains("job half was interrupted and left 5 B of 1 file not"), "{}", err(&again));
     let taken = place.run("--job half", "true");
     assert_code(&taken, 71);
     let still = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
     assert_code(&still, 75);
-    place.untell("fail-drain");
+    place.withdraw("fail-drain");
     let status = place.tameike(&["status"]).output().expect("starts");
-    let words = "job half was cut off and left 5 B of 1 file not on the shared file system";
+    let words = "job half was interrupted and left 5 B of 1 file not on the shared file system";
     assert!(out(&status).contains(words), "{}", out(&status));
     let recovered = place.tameike(&["recover", "--job", "half"]).output().expect("starts");
     assert_code(&recovered, 0);
@@ -118,28 +118,28 @@ fn a_command_that_ignores_the_end_is_killed_within_the_grace_time() {
 }
 
 #[test]
-fn a_drain_that_takes_too_long_is_cut_off() {
+fn a_drain_that_takes_too_long_is_aborted() {
     let place = Place::new();
-    place.tell("slow-drain");
+    place.request("slow-drain");
     let script = format!("{} trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done", dirty(&place, 0));
     let run = place.start("--grace 1 --job slow", &script);
     run.signal("TERM");
     let output = run.finish();
     assert_code(&output, 75);
-    assert!(err(&output).contains("was not done when the time was over"), "{}", err(&output));
-    // It said `0 of 0 files`, and named none.
-    let told = err(&output);
-    assert!(told.contains("from-node-0") && told.contains("1 of 1 file not on the shared"), "{told}");
-    place.untell("slow-drain");
+    assert!(err(&output).contains("did not finish in time"), "{}", err(&output));
+    // It reported `0 of 0 files`, and listed none.
+    let text = err(&output);
+    assert!(text.contains("from-node-0") && text.contains("1 of 1 file not on the shared"), "{text}");
+    place.withdraw("slow-drain");
     assert_code(&place.tameike(&["recover", "--job", "slow"]).output().expect("starts"), 0);
     assert!(place.shared("from-node-0").exists());
     place.assert_clean();
 }
 
 #[test]
-fn agents_that_get_on_are_waited_for_when_they_end() {
+fn the_driver_waits_for_agents_that_report_progress_when_they_stop() {
     let place = Place::new();
-    place.tell("slow-stop-0");
+    place.request("slow-stop-0");
     let run = place.start("--local 2 --grace 1", &format!("{} echo ready", dirty(&place, 0)));
     let output = run.finish();
     assert_code(&output, 0);
@@ -150,7 +150,7 @@ fn agents_that_get_on_are_waited_for_when_they_end() {
 #[test]
 fn a_second_interrupt_ends_at_once_and_leaves_the_journal() {
     let place = Place::new();
-    // Not at once: a signal that comes again within 50 ms is taken for an echo of the first.
+    // Not at once: the driver ignores a repetition within 50 ms.
     let script = "trap 'sleep 0.1; echo again' INT; echo ready; while :; do sleep 0.05; done";
     let mut run = place.start("--job twice", &format!("{} {script}", dirty(&place, 0)));
     run.signal("INT");
@@ -165,7 +165,7 @@ fn a_second_interrupt_ends_at_once_and_leaves_the_journal() {
     place.assert_clean();
 }
 
-/// Recovers a job whose driver is dead, when its agents have ended.
+/// Recovers a job with a killed driver, after its agents have exited.
 fn recover(place: &Place, job: &str) -> Output {
     place.await_end(job);
     place.tameike(&["recover", "--job", job]).output().expect("starts")
@@ -190,19 +190,19 @@ fn a_killed_driver_leaves_only_the_journal() {
 }
 
 #[test]
-fn the_death_of_an_agent_is_told_and_its_journal_recovered() {
+fn a_crash_of_an_agent_is_reported_and_its_journal_recovered() {
     let place = Place::new();
     let kill = "kill -9 $(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' $TAMEIKE_JOB_DIR/node-1/node.json);";
     let script = format!("{} {kill} sleep 1000", dirty(&place, 1));
     let output = place.run("--local 2 --job dead", &script);
     assert_code(&output, 75);
-    assert!(err(&output).contains("the agent of node 1 on localhost died"), "{}", err(&output));
+    assert!(err(&output).contains("the agent of node 1 on localhost failed"), "{}", err(&output));
     assert_code(&place.tameike(&["recover", "--job", "dead"]).output().expect("starts"), 0);
     assert!(place.shared("from-node-1").exists());
     place.assert_clean();
     let output = place.run("--local 2 --keep-going --job on", &format!("{kill} sleep 0.3; echo went on"));
     assert_eq!(out(&output), "went on\n");
-    // A node that cannot answer makes the drain incomplete, though nothing of it was dirty.
+    // A node that cannot reply makes the drain incomplete, even without dirty data.
     assert_code(&output, 75);
     assert_code(&place.tameike(&["recover", "--job", "on"]).output().expect("starts"), 0);
     place.assert_clean();
@@ -219,33 +219,33 @@ fn programs_left_running_are_ended_with_the_job() {
 }
 
 #[test]
-fn starts_that_fail_say_why_and_leave_nothing() {
+fn failed_starts_report_the_reason_and_leave_nothing() {
     let place = Place::new();
-    place.tell("fail-start-1");
+    place.request("fail-start-1");
     let output = place.run("--local 3", "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("node 1 on localhost: told to fail"), "{}", err(&output));
+    assert!(err(&output).contains("node 1 on localhost: requested failure"), "{}", err(&output));
     place.assert_clean();
-    // What is wrong with several nodes was told as often.
-    place.tell("fail-start-0");
+    // A fault of several nodes was reported once per node.
+    place.request("fail-start-0");
     let output = place.run("--local 2", "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("nodes 0, 1 on localhost: told to fail"), "{}", err(&output));
-    assert_eq!(err(&output).matches("told to fail").count(), 1, "{}", err(&output));
-    place.untell("fail-start-0");
-    place.untell("fail-start-1");
-    place.tell("hang-start-2");
+    assert!(err(&output).contains("nodes 0, 1 on localhost: requested failure"), "{}", err(&output));
+    assert_eq!(err(&output).matches("requested failure").count(), 1, "{}", err(&output));
+    place.withdraw("fail-start-0");
+    place.withdraw("fail-start-1");
+    place.request("hang-start-2");
     let config = place.path("config.toml");
     std::fs::write(&config, "start-limit = 1\nlocal = 3\n").expect("written");
     let output = place.run(&format!("--config {}", config.display()), "true");
     assert_code(&output, 71);
-    assert!(err(&output).contains("nodes [2] did not be ready within 1 s"), "{}", err(&output));
-    place.untell("hang-start-2");
+    assert!(err(&output).contains("nodes [2] did not become ready within 1 s"), "{}", err(&output));
+    place.withdraw("hang-start-2");
     let too_much = place.run("--capacity 900T", "true");
     assert_code(&too_much, 2);
     let output = place.tameike(&["run", "--capacity", "9000T", "--", "true"]).output().expect("starts");
     assert_code(&output, 71);
-    assert!(err(&output).contains("--capacity asks for"), "{}", err(&output));
+    assert!(err(&output).contains("--capacity requests"), "{}", err(&output));
     assert_code(&place.run("", "true"), 0);
     place.assert_clean();
 }
@@ -322,7 +322,7 @@ fn a_job_in_the_background_is_used_and_ended() {
 }
 
 #[test]
-fn views_are_seen_by_the_job_alone() {
+fn only_the_job_sees_its_views() {
     let place = Place::new();
     let mut run =
         place.start("--local 2", "echo ready; grep -c fuse.tameike /proc/self/mounts; cat > /dev/null");
@@ -356,9 +356,9 @@ fn many_jobs_at_once_do_not_collide_and_leave_nothing() {
     place.assert_clean();
 }
 
-/// A receipt that cannot be written was noticed after the job, which ended with 0.
+/// An unwritable receipt was noticed after the job, which ended with 0.
 #[test]
-fn a_receipt_that_cannot_be_kept_is_an_error() {
+fn a_receipt_that_cannot_be_written_is_an_error() {
     let place = Place::new();
     let nowhere = place.path("no/such/receipt.json");
     let options = format!("--receipt {}", nowhere.display());
@@ -371,7 +371,7 @@ fn a_receipt_that_cannot_be_kept_is_an_error() {
         assert_code(&output, 71);
         assert!(err(&output).contains("writing the receipt"), "{action}: {}", err(&output));
     }
-    // What is there stays until there is a receipt, and a directory can go away meanwhile.
+    // An existing file stays until the receipt is written, and its directory can vanish before that.
     let dir = place.path("receipts");
     std::fs::create_dir(&dir).expect("made");
     let receipt = dir.join("receipt.json");
@@ -386,11 +386,11 @@ fn a_receipt_that_cannot_be_kept_is_an_error() {
     place.assert_clean();
 }
 
-/// A start that fails for want of space in TMPDIR said so once for each node, and not what TMPDIR has to do with it.
+/// A start that failed because TMPDIR was full reported that once per node, without advice on TMPDIR.
 #[test]
-fn a_full_directory_for_jobs_is_named_once() {
+fn a_full_directory_for_jobs_is_reported_once() {
     if tameike_io::os::process::user() != 0 {
-        println!("not tested: mounting a small file system takes root");
+        println!("not tested: mounting a small file system requires root");
         return;
     }
     let place = Place::new();
@@ -412,13 +412,13 @@ fn a_full_directory_for_jobs_is_named_once() {
     assert_eq!(err(&output).matches("set TMPDIR to another directory").count(), 1, "{}", err(&output));
     let output = tameike("doctor");
     assert_code(&output, 71);
-    let told = out(&output);
-    assert!(told.contains("MISSING  job directory") && told.contains("set TMPDIR"), "{told}");
-    assert!(told.contains("`tameike run` cannot work here yet"), "{told}");
+    let text = out(&output);
+    assert!(text.contains("MISSING  job directory") && text.contains("set TMPDIR"), "{text}");
+    assert!(text.contains("`tameike run` cannot work here yet"), "{text}");
 }
 
 #[test]
-fn the_doctor_looks_at_everything() {
+fn the_doctor_runs_all_checks() {
     let place = Place::new();
     let output = place.tameike(&["doctor", "--json"]).output().expect("starts");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -430,7 +430,7 @@ fn the_doctor_looks_at_everything() {
     {
         assert!(names.iter().any(|found| *found == name), "{name}");
     }
-    // A directory for jobs that others could write to is refused, by the doctor and by jobs.
+    // The doctor and jobs refuse a directory for jobs that other users can write to.
     let open = place.path("tmp").join(format!("tameike-{}", tameike_io::os::process::user()));
     assert!(Command::new("chmod").arg("777").arg(&open).status().expect("chmod").success());
     let output = place.tameike(&["doctor"]).output().expect("starts");
@@ -456,7 +456,7 @@ fn manuals_and_completions_come_from_the_definition() {
     }
 }
 
-/// Shells offered files where the name of a job is to come.
+/// Shells offered files as values of `--job`.
 #[test]
 fn shells_offer_names_of_jobs() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What jobs leave behind, however they end: nothing but a journal that is needed, and that is named.
+//! Leftovers of jobs, however they end: nothing but journals with dirty data, which are reported.
 
 use crate::support::mounts::Mounts;
 use crate::support::victims::{Background, JobPlace, is_soak, signal, wait_for};
@@ -10,7 +10,7 @@ use std::process::Output;
 
 const FAILED: i32 = 71;
 const INCOMPLETE: i32 = 75;
-/// Signals as shells show them.
+/// Exit codes of signals, as in shells.
 const INTERRUPTED: i32 = 128 + 2;
 
 /// A site with a job's name that no other test uses.
@@ -35,7 +35,7 @@ fn file_is_whole(site: &Site) -> bool {
     fs::read(site.shared().join("file")).is_ok_and(|bytes| bytes.len() == 5_000_000)
 }
 
-fn said(output: &Output) -> String {
+fn words(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -68,15 +68,15 @@ fn a_driver_that_is_killed_leaves_a_journal_and_nothing_else() {
     let place = place(&site, "driver");
     let job = start_waiting(&site, &place, &[]);
     let driver = job.program();
-    // Written while the driver dies, so that it cannot have been flushed.
+    // Written while the driver is killed, so it cannot have been flushed.
     assert!(signal(driver, "KILL"));
     job.output();
     await_quiet(&site);
-    // The start of another job sweeps, and names what it keeps.
+    // The start of another job removes leftovers, and reports what it keeps.
     let next = site.job(1, &[], "true").output().expect("a job");
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
-    if said(&next).contains(&format!("job {} was cut off", place.job)) {
-        assert!(said(&next).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&next));
+    if words(&next).contains(&format!("job {} was interrupted", place.job)) {
+        assert!(words(&next).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&next));
         let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     }
@@ -85,7 +85,7 @@ fn a_driver_that_is_killed_leaves_a_journal_and_nothing_else() {
     site.assert_clean();
 }
 
-/// Nobody has to wait before `recover` for the agents of a driver that was just killed.
+/// `recover` itself waits for the agents of a driver that was just killed.
 #[test]
 fn recovery_waits_for_agents_that_are_ending() {
     let site = Site::new();
@@ -108,7 +108,7 @@ fn a_job_that_is_asked_to_end_drains_first() {
         let job = start_waiting(&site, &place, &["--grace", "10"]);
         assert!(signal(job.program(), name));
         let output = job.output();
-        assert!(said(&output).contains("drain complete"), "{name}: {}", shown(&output));
+        assert!(words(&output).contains("drain complete"), "{name}: {}", shown(&output));
         assert_ne!(output.status.code(), Some(0), "{name}: {}", shown(&output));
         assert!(file_is_whole(&site));
         place.assert_gone();
@@ -134,8 +134,8 @@ fn a_second_interrupt_ends_at_once_and_leaves_a_journal() {
     assert!(signal(driver, "INT"));
     let output = job.output();
     assert_eq!(output.status.code(), Some(INTERRUPTED), "{}", shown(&output));
-    assert!(said(&output).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&output));
-    // The agents end by themselves, a moment after their driver.
+    assert!(words(&output).contains(&format!("tameike recover --job {}", place.job)), "{}", shown(&output));
+    // The agents exit shortly after their driver.
     await_quiet(&site);
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
@@ -145,7 +145,7 @@ fn a_second_interrupt_ends_at_once_and_leaves_a_journal() {
 }
 
 #[test]
-fn a_start_that_is_broken_off_leaves_nothing() {
+fn an_interrupted_start_leaves_nothing() {
     for pause_ms in [5, 20, 40, 80] {
         let site = Site::new();
         let place = place(&site, &format!("start{pause_ms}"));
@@ -185,9 +185,9 @@ fn a_supervisor_that_is_killed_leaves_a_journal_and_nothing_else() {
     site.assert_clean();
 }
 
-/// Without a shared directory nothing can be dirty: an agent that dies is told, and leaves nothing.
+/// Without a shared directory nothing can be dirty: a crash of an agent is reported, and leaves nothing.
 #[test]
-fn an_agent_that_dies_without_a_cache_view_leaves_nothing() {
+fn a_crashed_agent_without_a_cache_view_leaves_nothing() {
     let site = Site::new();
     let place = place(&site, "plain");
     let ready = site.shared().with_file_name("ready");
@@ -198,27 +198,27 @@ fn an_agent_that_dies_without_a_cache_view_leaves_nothing() {
     assert!(place.kill_agent(1));
     let output = job.output();
     assert_eq!(output.status.code(), Some(70), "{}", shown(&output));
-    assert!(said(&output).contains("the agent of node 1"), "{}", shown(&output));
+    assert!(words(&output).contains("the agent of node 1"), "{}", shown(&output));
     place.assert_gone();
     site.assert_clean();
 }
 
-/// A device that others fill: programs are told ENOSPC, and what was acknowledged is not lost.
+/// Another program fills the device: writers get ENOSPC, and acknowledged data is not lost.
 #[test]
-fn a_full_device_is_told_and_loses_nothing() {
+fn a_full_device_returns_enospc_and_loses_nothing() {
     let Some(mounts) = Mounts::new() else { return };
     let site = Site::new();
     let device = site.base().join("device");
     fs::create_dir(&device).expect("a directory");
     mounts.mount_memory(&device, "48m");
     let device = device.to_str().expect("plain path");
-    // More than there is: refused at the start, with what to do.
+    // A capacity above the free space: refused at the start, with advice.
     let place = place(&site, "device");
     let refused = ["--job", &place.job, "--device", device, "--capacity", "100M"];
     let output = mounts.inside(&site.job(1, &refused, "true")).output().expect("a job");
     assert_eq!(output.status.code(), Some(FAILED), "{}", shown(&output));
-    assert!(said(&output).contains("ask for less"), "{}", shown(&output));
-    // Somebody else fills the device while the job runs.
+    assert!(words(&output).contains("request less"), "{}", shown(&output));
+    // Another program fills the device while the job runs.
     let options = ["--job", &place.job, "--device", device, "--capacity", "32M"];
     let script = format!(
         r#"head -c 4000000 /dev/urandom > /dev/shm/{0}; cp /dev/shm/{0} "$TAMEIKE_CACHE/file"
@@ -231,7 +231,7 @@ fn a_full_device_is_told_and_loses_nothing() {
     );
     let output = mounts.inside(&site.job(1, &options, &script)).output().expect("a job");
     assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-    assert!(said(&output).contains("No space left"), "{}", shown(&output));
+    assert!(words(&output).contains("No space left"), "{}", shown(&output));
     let (expected, found) = (fs::read(site.base().join("expected")), fs::read(site.shared().join("file")));
     assert!(expected.expect("written") == found.expect("drained"), "{}", shown(&output));
     for name in ["expected", "device"] {
@@ -240,10 +240,10 @@ fn a_full_device_is_told_and_loses_nothing() {
     place.assert_gone();
 }
 
-/// A program of the user that is not in the job finds the directory below the mount. What it wrote there was deleted at the end of the
-/// job, which called its drain complete.
+/// A program of the user outside the job sees the directory below the mount. Its files there were deleted at the end of the
+/// job, which reported a complete drain.
 #[test]
-fn what_is_written_below_a_mount_is_kept_and_named() {
+fn files_below_a_mount_point_are_kept_and_reported() {
     let site = Site::new();
     let place = place(&site, "below");
     let shared = site.shared();
@@ -254,7 +254,7 @@ fn what_is_written_below_a_mount_is_kept_and_named() {
     for view in ["node-local", "shared", "cache"] {
         let mode = fs::metadata(mount_point(view)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o500, "{view}");
-        let readme = fs::read_to_string(mount_point(view).join("README")).expect("a file that says why");
+        let readme = fs::read_to_string(mount_point(view).join("README")).expect("the README");
         assert!(readme.contains("tameike exec"), "{readme}");
     }
     let stray = mount_point("cache").join("stray");
@@ -288,16 +288,16 @@ fn what_is_written_below_a_mount_is_kept_and_named() {
     site.assert_clean();
 }
 
-/// A job in the background is found with another TMPDIR, where none has that; beside one that has, it makes nothing ambiguous.
+/// A command with another TMPDIR finds a background job if no job has that TMPDIR; otherwise the choice is not ambiguous.
 #[test]
-fn a_running_job_of_another_tmpdir_is_found_where_there_is_no_other() {
+fn a_running_job_of_another_tmpdir_is_found_if_there_is_no_other() {
     let (site, other) = (Site::new(), Site::new());
     let places = [place(&site, "here"), place(&other, "there")];
     for (site, place) in [&site, &other].into_iter().zip(&places) {
         crate::support::succeed(&mut site.tameike(&["up", "--job", &place.job, "--memory", "64MiB"]));
     }
-    let said = crate::support::succeed(&mut site.tameike(&["exec", "--", "sh", "-c", "echo $TAMEIKE_JOB"]));
-    assert_eq!(said.trim(), places[0].job);
+    let words = crate::support::succeed(&mut site.tameike(&["exec", "--", "sh", "-c", "echo $TAMEIKE_JOB"]));
+    assert_eq!(words.trim(), places[0].job);
     let named = ["--job", &places[1].job];
     assert!(
         crate::support::succeed(&mut site.tameike(&[&["status"], &named[..]].concat())).contains(named[1])
@@ -310,9 +310,9 @@ fn a_running_job_of_another_tmpdir_is_found_where_there_is_no_other() {
     }
 }
 
-/// As above, where the command ends the job, and where the job is killed.
+/// As above, for jobs that the command ends, and for killed jobs.
 #[test]
-fn what_is_written_below_a_mount_outlives_the_job_however_it_ends() {
+fn files_below_a_mount_point_survive_every_end_of_the_job() {
     let site = Site::new();
     for end in ["TERM", "KILL"] {
         let place = place(&site, &format!("below{}", end.to_lowercase()));
@@ -326,7 +326,7 @@ fn what_is_written_below_a_mount_outlives_the_job_however_it_ends() {
             output = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
         }
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{end}: {}", shown(&output));
-        assert!(said(&output).contains("wrote stray to"), "{end}: {}", shown(&output));
+        assert!(words(&output).contains("wrote stray to"), "{end}: {}", shown(&output));
         assert!(file_is_whole(&site), "{end}: {}", shown(&output));
         assert_eq!(fs::read(cache.join("stray")).expect("kept"), b"kept");
         fs::remove_file(cache.join("stray")).expect("there");
@@ -338,9 +338,9 @@ fn what_is_written_below_a_mount_outlives_the_job_however_it_ends() {
     site.assert_clean();
 }
 
-/// Every wish that cannot be met is refused in plain words, and leaves nothing.
+/// Invalid options are refused with a clear message, and leave nothing.
 #[test]
-fn bad_input_is_refused() {
+fn invalid_input_is_refused() {
     let site = Site::new();
     let file = site.base().join("a-file");
     fs::write(&file, "local = 2\nlocal = 3\n").expect("written");
@@ -363,14 +363,14 @@ fn bad_input_is_refused() {
         let arguments = [&["run"], *options, &["--", "true"]].concat();
         let output = site.tameike(&arguments).output().expect("it starts");
         assert_eq!(output.status.code(), Some(*code), "{options:?}: {}", shown(&output));
-        assert!(said(&output).contains(part), "{options:?}: {}", shown(&output));
-        assert!(!said(&output).contains("panicked"), "{options:?}: {}", shown(&output));
+        assert!(words(&output).contains(part), "{options:?}: {}", shown(&output));
+        assert!(!words(&output).contains("panicked"), "{options:?}: {}", shown(&output));
     }
     fs::remove_file(file).expect("removed");
     site.assert_clean();
 }
 
-/// The job's directory on the shared file system cannot be written: writes fail, and nothing is claimed.
+/// The shared directory is read-only: writes fail, and the receipt claims nothing.
 #[test]
 fn a_shared_directory_that_cannot_be_written_refuses_files() {
     let Some(mounts) = Mounts::new() else { return };
@@ -381,13 +381,13 @@ fn a_shared_directory_that_cannot_be_written_refuses_files() {
     let script = r#"! echo x > "$TAMEIKE_CACHE/file" && ls "$TAMEIKE_CACHE""#;
     let output = mounts.inside(&site.job(1, &["--job", &place.job], script)).output().expect("a job");
     assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
-    assert!(said(&output).contains("Read-only file system"), "{}", shown(&output));
-    assert!(said(&output).contains("nothing was written in the cache view"), "{}", shown(&output));
+    assert!(words(&output).contains("Read-only file system"), "{}", shown(&output));
+    assert!(words(&output).contains("nothing was written in the cache view"), "{}", shown(&output));
     place.assert_gone();
 }
 
 #[test]
-fn records_that_are_damaged_are_told_and_harm_no_other_job() {
+fn damaged_records_are_reported_and_do_not_affect_other_jobs() {
     let site = Site::new();
     let place = place(&site, "record");
     let job = start_waiting(&site, &place, &[]);
@@ -396,27 +396,27 @@ fn records_that_are_damaged_are_told_and_harm_no_other_job() {
     await_quiet(&site);
     fs::write(place.dir.join("job.json"), b"{\"plan\": \xFF").expect("written");
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
-    assert!(!said(&recovered).contains("panicked"), "{}", shown(&recovered));
+    assert!(!words(&recovered).contains("panicked"), "{}", shown(&recovered));
     let next = site.job(1, &[], "true").output().expect("a job");
     assert_eq!(next.status.code(), Some(0), "{}", shown(&next));
     if place.dir.exists() {
         assert!(matches!(recovered.status.code(), Some(FAILED | INCOMPLETE)), "{}", shown(&recovered));
         let given_up =
             site.tameike(&["recover", "--job", &place.job, "--discard"]).output().expect("it starts");
-        assert!(said(&given_up).contains("are removed"), "{}", shown(&given_up));
+        assert!(words(&given_up).contains("are removed"), "{}", shown(&given_up));
     }
     place.assert_gone();
     assert!(Path::new("/dev/shm").exists());
     site.assert_clean();
 }
 
-/// The device directory of a job that was cut off is gone after a restart of the machine. Another user made a directory of that name,
-/// with links to the victim's files or FIFOs in place of the store's. The next job's sweep and `recover` once wrote through the links, and waited for
-/// the FIFO for ever.
+/// After a restart of the machine, another user created a directory with the name of a crashed job's device directory, with
+/// links to the victim's files or FIFOs instead of the store's files. The next job and `recover` wrote through the links, and
+/// blocked forever on the FIFO.
 #[test]
 fn a_device_directory_of_another_user_is_not_used() {
     if tameike_io::os::process::user() != 0 {
-        println!("not tested: being another user takes root");
+        println!("not tested: acting as another user requires root");
         return;
     }
     let site = Site::new();
@@ -427,7 +427,7 @@ fn a_device_directory_of_another_user_is_not_used() {
     site.job(1, &options, script).output().expect("it starts");
     await_quiet(&site);
     let devices = place.devices(Path::new("/dev/shm"));
-    let device = devices.first().expect("a device of the job that was cut off").clone();
+    let device = devices.first().expect("a device of the killed job").clone();
     let record = site.base().join("tameike-0").join(&place.job);
     let kept = site.base().with_file_name("kept");
     let copy = |from: &Path, to: &Path| {
@@ -454,12 +454,12 @@ fn a_device_directory_of_another_user_is_not_used() {
             for arguments in [&["run", "--", "true"][..], &["recover", "--job", &place.job]] {
                 copy(&kept, &record);
                 let output = limited(&mut site.tameike(arguments)).output().expect("timeout is installed");
-                // What is there is neither waited for nor used: the job's data counts as lost.
-                let said = said(&output);
-                assert_ne!(output.status.code(), Some(124), "{arguments:?}, {name} as a {what}: {said}");
+                // The files are neither opened nor used: the job's data counts as lost.
+                let words = words(&output);
+                assert_ne!(output.status.code(), Some(124), "{arguments:?}, {name} as a {what}: {words}");
                 assert!(
-                    said.contains("belongs to another user (UID 65533)"),
-                    "{arguments:?}, {name} as a {what}: {said}"
+                    words.contains("belongs to another user (UID 65533)"),
+                    "{arguments:?}, {name} as a {what}: {words}"
                 );
             }
             assert_eq!(fs::read(&precious).expect("there"), b"precious", "{name} as a {what}");
@@ -470,7 +470,7 @@ fn a_device_directory_of_another_user_is_not_used() {
     site.tameike(&["recover", "--job", &place.job, "--discard"]).output().expect("it starts");
 }
 
-/// The same command, ended after 30 s with code 124.
+/// The same command, terminated after 30 s with code 124.
 fn limited(command: &mut std::process::Command) -> std::process::Command {
     let mut limited = std::process::Command::new("timeout");
     limited.arg("30").arg(command.get_program()).args(command.get_args());

@@ -4,12 +4,12 @@ use crate::support::{Site, is_soak, succeed};
 use std::fs;
 
 #[test]
-fn large_directories_are_listed_right_while_they_change() {
+fn large_directories_are_listed_correctly_while_they_change() {
     let site = Site::new();
     let program = site.plain().join("readers.py");
     fs::write(&program, include_str!("listing/readers.py")).expect("the program");
     let program = program.display();
-    // More than a page, and wide in the job-shared view.
+    // More than a page, and sharded in the job-shared view.
     let script = format!(
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do python3 {program} alone "$view" 3000; done"#
     );
@@ -17,10 +17,9 @@ fn large_directories_are_listed_right_while_they_change() {
     site.assert_clean();
 }
 
-/// As many entries as programs make that nobody has told better: more than fit into one home's pages, its narrow directory
-/// and its answer.
+/// As many entries as careless programs create: more than fit into one home's pages, its unsharded directory and its reply.
 #[test]
-fn a_hundred_thousand_entries_are_listed_right_while_two_nodes_change_them() {
+fn a_hundred_thousand_entries_are_listed_correctly_while_two_nodes_change_them() {
     let site = Site::new();
     let program = site.plain().join("readers.py");
     fs::write(&program, include_str!("listing/readers.py")).expect("the program");

@@ -5,8 +5,8 @@ use crate::support::{Site, is_soak, shown};
 use std::fs;
 use std::path::Path;
 
-/// What every script of these tests begins with. `on N FUNCTION ...` runs a function of `support/locker.py` on a
-/// node; `$marks` is a directory that all nodes see beside the views; `pid_of MARK` is the process that made it.
+/// The prelude of all scripts. `on N FUNCTION ...` runs a function of `support/locker.py` on a node; all nodes see the
+/// directory `$marks` outside of the views; `pid_of MARK` is the process that created a mark.
 fn script(site: &Site, body: &str) -> String {
     let locker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/locker.py");
     format!(
@@ -22,9 +22,9 @@ fn script(site: &Site, body: &str) -> String {
 
 fn run(nodes: u32, body: &str) -> String {
     let site = Site::new();
-    let said = site.run(nodes, &script(&site, body));
+    let text = site.run(nodes, &script(&site, body));
     site.assert_clean();
-    said
+    text
 }
 
 /// S21a.
@@ -52,7 +52,7 @@ fn a_lock_of_one_node_excludes_the_others() {
 
 /// S21d.
 #[test]
-fn what_is_counted_under_a_lock_is_counted_once() {
+fn increments_under_a_lock_are_not_lost() {
     run(
         2,
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for kind in flock posix mapped; do
@@ -84,7 +84,7 @@ fn a_flock_excludes_fcntl_locks() {
 
 /// S21p. S21b.
 #[test]
-fn byte_ranges_split_and_merge_and_are_told_with_their_process() {
+fn byte_ranges_split_and_merge_and_are_reported_with_their_process() {
     run(
         2,
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
@@ -124,16 +124,16 @@ fn processes_that_are_killed_leave_neither_locks_nor_waiters() {
 
 /// S21m.
 #[test]
-fn of_two_that_wait_for_each_other_one_is_told() {
+fn a_deadlock_fails_one_of_two_waiters() {
     run(
         2,
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do for pair in 1 2 3 4 5 6; do
                # Files of several directories have several homes.
                mkdir $view/a$pair $view/b$pair; one=$view/a$pair/file; two=$view/b$pair/file; : > $one; : > $two
-               on 0 deadlock $one $two $marks/a $marks/b $marks/said & first=$!
-               on 1 deadlock $two $one $marks/b $marks/a $marks/said & second=$!
+               on 0 deadlock $one $two $marks/a $marks/b $marks/text & first=$!
+               on 1 deadlock $two $one $marks/b $marks/a $marks/text & second=$!
                wait $first; wait $second
-               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               grep -qx locked $marks/text; grep -qx EDEADLK $marks/text; test $(wc -l < $marks/text) = 2
                rm $marks/*
            done; done"#,
     );
@@ -141,15 +141,15 @@ fn of_two_that_wait_for_each_other_one_is_told() {
 
 /// S21n.
 #[test]
-fn of_two_that_upgrade_one_is_told() {
+fn a_deadlock_of_two_upgrades_fails_one() {
     run(
         2,
         r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
                file=$view/upgraded; : > $file
-               on 0 upgrade $file $marks/a $marks/b $marks/said & first=$!
-               on 1 upgrade $file $marks/b $marks/a $marks/said & second=$!
+               on 0 upgrade $file $marks/a $marks/b $marks/text & first=$!
+               on 1 upgrade $file $marks/b $marks/a $marks/text & second=$!
                wait $first; wait $second
-               grep -qx locked $marks/said; grep -qx EDEADLK $marks/said; test $(wc -l < $marks/said) = 2
+               grep -qx locked $marks/text; grep -qx EDEADLK $marks/text; test $(wc -l < $marks/text) = 2
                rm $marks/*
            done"#,
     );
@@ -157,7 +157,7 @@ fn of_two_that_upgrade_one_is_told() {
 
 /// S21g.
 #[test]
-fn an_agent_that_is_killed_takes_its_locks_along() {
+fn locks_of_a_killed_agent_are_released() {
     let site = Site::new();
     let place = JobPlace::new(&site, &format!("locks-{}", std::process::id()));
     let state = place.dir.join("node-2/node.json");
@@ -167,11 +167,11 @@ fn an_agent_that_is_killed_takes_its_locks_along() {
         until_there $marks/ready
         on 0 excluded posix "${names%%,*}"
         kill -KILL $(python3 -c "import json; print(json.load(open('$STATE'))['record']['pid'])")
-        on 0 lock_each $names > $marks/said
-        sort $marks/said | uniq -c >&2
-        test $(wc -l < $marks/said) = 24
-        test $(grep -cx locked $marks/said) -ge 8
-        test $(grep -cx EHOSTDOWN $marks/said) -ge 1
+        on 0 lock_each $names > $marks/text
+        sort $marks/text | uniq -c >&2
+        test $(wc -l < $marks/text) = 24
+        test $(grep -cx locked $marks/text) -ge 8
+        test $(grep -cx EHOSTDOWN $marks/text) -ge 1
         touch $marks/passed"#
         .replace("$STATE", state.to_str().expect("plain path"));
     let options = ["--job", &place.job, "--keep-going"];
@@ -182,7 +182,7 @@ fn an_agent_that_is_killed_takes_its_locks_along() {
     site.assert_clean();
 }
 
-/// A database that is written on two nodes, with the rollback journal that SQLite uses by default.
+/// Two nodes write to one database, with the rollback journal that SQLite uses by default.
 #[test]
 fn a_database_is_written_on_two_nodes() {
     let transactions = if is_soak() { 2000 } else { 200 };

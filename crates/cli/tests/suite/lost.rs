@@ -1,4 +1,4 @@
-//! Data that was only in memory and is gone, and memory of jobs of which nothing else is left.
+//! Lost data that was only in memory, and stores in memory of jobs of which nothing else is left.
 
 use crate::support::mounts::Mounts;
 use crate::support::victims::{Background, JobPlace, end_programs, signal, wait_for};
@@ -12,8 +12,8 @@ use std::process::Output;
 const INCOMPLETE: i32 = 75;
 const MEMORY: &str = "/dev/shm";
 
-/// A job of two nodes that was killed with all of its agents. Its shared directory has room for little of what
-/// it wrote. It has a `/dev/shm` of its own: `recover` looks after all that the user has there.
+/// A job of two nodes that was killed with all of its agents. Its shared directory has space for little of its data. It has
+/// its own `/dev/shm`, because `recover` examines everything of the user there.
 struct Killed {
     site: Site,
     mounts: Mounts,
@@ -35,11 +35,11 @@ impl Killed {
         let options = [&["--job", &place.job, "--memory", "64MiB"], more].concat();
         let mut job = Background::start(&mut mounts.inside(&site.job(2, &options, &script)));
         wait_for("the job", || (ready.exists() || !job.runs()).then_some(()));
-        // The agents first: they would clear away after their driver. And it would after them.
+        // The agents first: they would clean up after the exit of their driver, and the driver after theirs.
         assert!(signal(job.program(), "STOP"));
         assert!(place.kill_agents(0..2));
         assert!(signal(job.program(), "KILL"));
-        // Nobody is left to end what runs in the nodes.
+        // No process is left to terminate programs of the nodes.
         let base = site.base();
         let base = base.to_str().expect("plain path");
         wait_for("the end of all processes", || {
@@ -50,7 +50,7 @@ impl Killed {
         Some(Self { site, mounts, place })
     }
 
-    /// Memory of the namespace as the test sees it.
+    /// The namespace's `/dev/shm` as the test sees it.
     fn memory(&self) -> PathBuf {
         self.mounts.root().join(MEMORY.trim_start_matches('/'))
     }
@@ -67,20 +67,20 @@ impl Killed {
         assert_eq!(self.place.devices(&self.memory()), Vec::<PathBuf>::new(), "shared memory left");
     }
 
-    /// A path in the namespace, as its programs know it.
+    /// A path as programs in the namespace see it.
     fn shown_path(&self, path: &Path) -> String {
         let below = path.strip_prefix(self.mounts.root()).expect("in the namespace");
         Path::new("/").join(below).display().to_string()
     }
 
-    /// Where libfabric keeps memory of the agents.
+    /// Number of the agents' shared memory files of libfabric.
     fn endpoints(&self) -> usize {
         let start = format!("tameike-fabric-{}.", self.place.job);
         let entries = fs::read_dir(self.memory()).expect("there").flatten();
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start)).count()
     }
 
-    /// Another job of the same user, which sweeps; what it said.
+    /// Runs another job of the same user, which removes leftovers; returns its messages.
     fn next_job(&self) -> String {
         let output = self.mounts.inside(&self.site.job(1, &[], "true")).output().expect("a job");
         assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
@@ -91,7 +91,7 @@ impl Killed {
         self.mounts.tameike(&self.site, &[&["recover"], more].concat())
     }
 
-    /// A command with another TMPDIR than the job had; what it said, with this exit code.
+    /// Runs a command with another TMPDIR than the job; it must exit with `code`. Returns its messages.
     fn elsewhere(&self, arguments: &[&str], code: i32) -> String {
         let tmp = self.site.base().with_file_name("other");
         fs::create_dir_all(&tmp).expect("made");
@@ -101,14 +101,14 @@ impl Killed {
         shown(&output)
     }
 
-    /// Lets the shared directory have room for everything, and recovers there; the file must be whole then.
+    /// Enlarges the shared directory and recovers with another TMPDIR; the file must be complete then.
     fn recover_elsewhere(&self, more: &[&str]) -> String {
         let shared = self.site.shared();
         self.mounts.must(&format!("mount -o remount,size=64m {}", shared.display()));
-        let said = self.elsewhere(&[&["recover"], more].concat(), 0);
+        let text = self.elsewhere(&[&["recover"], more].concat(), 0);
         self.mounts.must(&format!("test $(stat -c %s {}/file) = 5000000", shared.display()));
         self.assert_gone();
-        said
+        text
     }
 
     fn check_recovery(&self, more: &[&str], code: i32, parts: &[&str]) {
@@ -122,13 +122,13 @@ impl Killed {
 
 const WRITES: &str = r#"head -c 5000000 /dev/urandom > "$TAMEIKE_CACHE/file""#;
 
-/// After a restart of the machine `recover` found nothing and called that success.
+/// After a restart of the machine, `recover` found nothing and reported success.
 #[test]
-fn what_was_only_in_memory_is_told_as_lost() {
+fn data_that_was_only_in_memory_is_reported_as_lost() {
     let Some(killed) = Killed::new("restart", WRITES) else { return };
     let devices = killed.devices();
     devices.iter().for_each(|device| fs::remove_dir_all(device).expect("ours"));
-    // A recovery that was cut off at its start has left its name there: the loss was then forgotten.
+    // An interrupted recovery has left its owner record there: then the loss was forgotten.
     fs::create_dir(&devices[0]).expect("made");
     fs::write(devices[0].join("owner.json"), "{}").expect("written");
     for node in 0..2 {
@@ -137,8 +137,8 @@ fn what_was_only_in_memory_is_told_as_lost() {
         state["boot_id"] = json!("of another start");
         fs::write(path, state.to_string()).expect("ours");
     }
-    let said = killed.next_job();
-    assert!(said.contains(&format!("job {} was cut off and lost data", killed.place.job)), "{said}");
+    let text = killed.next_job();
+    assert!(text.contains(&format!("job {} was interrupted and lost data", killed.place.job)), "{text}");
     let shared = killed.site.shared();
     let shared = shared.to_str().expect("plain path");
     let named = ["node 0", "node 1", "is lost", "restarted", "nothing can be recovered", shared];
@@ -147,9 +147,9 @@ fn what_was_only_in_memory_is_told_as_lost() {
     killed.check_recovery(&[], 0, &["nothing to recover"]);
 }
 
-/// What the other node still has is drained, and nothing of it is called complete.
+/// Data of the other node is drained, but not reported as complete.
 #[test]
-fn a_part_that_is_lost_is_never_forgotten() {
+fn lost_parts_are_always_reported() {
     let Some(killed) = Killed::new("part", WRITES) else { return };
     killed.mounts.must(&format!("mount -o remount,size=16m {}", killed.site.shared().display()));
     fs::remove_dir_all(&killed.devices()[1]).expect("ours");
@@ -157,46 +157,46 @@ fn a_part_that_is_lost_is_never_forgotten() {
         killed.check_recovery(
             &[],
             INCOMPLETE,
-            &["drain INCOMPLETE", "is lost", "something else has removed it"],
+            &["drain INCOMPLETE", "is lost", "another program has removed it"],
         );
     }
     killed.check_recovery(&["--discard"], INCOMPLETE, &["are removed"]);
     killed.assert_gone();
 }
 
-/// A file was counted once by each node that held a part of it. And of memory whose job's directory was gone it was said that nobody could
-/// bring it to the shared directory.
+/// Regressions: a file was counted once per node with a part of it, and stores of jobs without a directory were reported as
+/// not recoverable.
 #[test]
-fn a_job_whose_directory_is_gone_is_recovered_from_memory() {
+fn a_job_without_a_directory_is_recovered_from_memory() {
     let Some(killed) = Killed::new("orphan", WRITES) else { return };
-    let said = killed.next_job();
-    assert!(said.contains(" of 1 file not on the shared file system"), "{said}");
+    let text = killed.next_job();
+    assert!(text.contains(" of 1 file not on the shared file system"), "{text}");
     fs::remove_dir_all(&killed.place.dir).expect("ours");
-    let said = killed.next_job();
+    let text = killed.next_job();
     let device = killed.shown_path(&killed.devices()[0]);
     let recover = format!("tameike recover --job {}", killed.place.job);
     assert!(
-        said.contains(&device) && said.contains("was cut off and left") && said.contains(&recover),
-        "{said}"
+        text.contains(&device) && text.contains("was interrupted and left") && text.contains(&recover),
+        "{text}"
     );
     killed.check_recovery(&[], INCOMPLETE, &["2 nodes back", "drain INCOMPLETE"]);
-    let said = killed.recover_elsewhere(&[]);
-    assert!(said.contains("drain complete: 1 file"), "{said}");
+    let text = killed.recover_elsewhere(&[]);
+    assert!(text.contains("drain complete: 1 file"), "{text}");
     killed.check_recovery(&[], 0, &["nothing to recover"]);
 }
 
-/// Where one store is gone with the job's directory, nobody knows whether something was lost: nothing is called complete.
+/// If a store is missing together with the job's directory, a loss is possible: nothing is reported as complete.
 #[test]
-fn a_store_that_is_missed_when_its_jobs_directory_is_gone_is_named() {
+fn a_missing_store_of_a_job_without_a_directory_is_reported() {
     let Some(killed) = Killed::new("missed", WRITES) else { return };
     fs::remove_dir_all(&killed.place.dir).expect("ours");
     fs::remove_dir_all(&killed.devices()[1]).expect("ours");
     killed.mounts.must(&format!("mount -o remount,size=64m {}", killed.site.shared().display()));
-    killed.check_recovery(&[], INCOMPLETE, &["no store of node 1 is in /dev/shm", "is not known"]);
+    killed.check_recovery(&[], INCOMPLETE, &["no store of node 1 in /dev/shm", "is unknown"]);
     killed.assert_gone();
 }
 
-/// Sites that set a TMPDIR for each batch job remove it at its end, or not: `recover` in the next one found nothing.
+/// Some sites set a TMPDIR for each batch job: `recover` in the next batch job found nothing.
 #[test]
 fn a_job_of_another_tmpdir_is_found_by_its_stores() {
     for is_there in [true, false] {
@@ -208,14 +208,17 @@ fn a_job_of_another_tmpdir_is_found_by_its_stores() {
         let left = " of 1 file not on the shared file system";
         let status = killed.elsewhere(&["status"], 0);
         assert!(status.contains(left), "{status}");
-        assert!(status.contains(&format!("job {job} was cut off and left")), "{status}");
+        assert!(status.contains(&format!("job {job} was interrupted and left")), "{status}");
         assert!(killed.elsewhere(&["status", "--job", job], 0).contains(job));
-        assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("cut off: {job}")));
+        assert!(killed.elsewhere(&["doctor"], 0).contains(&format!("interrupted jobs: {job}")));
         let run = killed.elsewhere(&["run", "--", "true"], 0);
         assert!(is_there || run.contains(&format!("recover --job {job}")), "{run}");
-        assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has left nothing"));
-        let said = killed.recover_elsewhere(&["--job", job]);
-        assert!(said.contains(&format!("job {job} was cut off and left")) && said.contains(left), "{said}");
+        assert!(killed.elsewhere(&["recover", "--job", "none"], 0).contains("has no leftovers"));
+        let text = killed.recover_elsewhere(&["--job", job]);
+        assert!(
+            text.contains(&format!("job {job} was interrupted and left")) && text.contains(left),
+            "{text}"
+        );
     }
 }
 
@@ -238,9 +241,9 @@ fn a_job_of_another_tmpdir_is_found_in_its_device_directory() {
     assert_eq!(fs::read_dir(disk).expect("there").count(), 0, "stores are left");
 }
 
-/// A file that is removed from the shared directory while its drain is cut off has no place any more: its journal could only be given up.
+/// The journal of a file that was removed from the shared directory could only be discarded.
 #[test]
-fn what_is_gone_from_the_shared_directory_is_saved_elsewhere() {
+fn data_of_files_removed_from_the_shared_directory_is_saved_elsewhere() {
     let wrote = r#"mkdir "$TAMEIKE_CACHE/dir"; seq 1 700000 > "$TAMEIKE_CACHE/dir/file""#;
     let Some(killed) = Killed::new("gone", wrote) else { return };
     let shared = killed.site.shared();
@@ -262,9 +265,9 @@ fn what_is_gone_from_the_shared_directory_is_saved_elsewhere() {
     killed.mounts.must(&format!("test -z \"$(ls {}/dir)\"", shared.display()));
 }
 
-/// Half a file that is saved is none: the next attempt takes another directory, and loses nothing.
+/// A failed save leaves the data in the journal: the next attempt with another directory succeeds.
 #[test]
-fn what_cannot_be_saved_stays_in_the_journal() {
+fn data_that_cannot_be_saved_stays_in_the_journal() {
     let Some(killed) = Killed::new("saved", WRITES) else { return };
     killed.mounts.must(&format!("rm {}/file", killed.site.shared().display()));
     let [small, large] = ["small", "large"].map(|name| killed.site.plain().join(name));
@@ -283,12 +286,12 @@ fn what_cannot_be_saved_stays_in_the_journal() {
 }
 
 #[test]
-fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
+fn only_stores_without_dirty_data_and_job_are_removed() {
     let Some(killed) = Killed::new("swept", r#"echo data > "$TAMEIKE_SHARED/file""#) else { return };
     let devices = killed.devices();
     let owner: Value =
         serde_json::from_slice(&fs::read(devices[0].join("owner.json")).expect("an owner")).expect("JSON");
-    // Of others, or of jobs of which something is left.
+    // Of other users, or of jobs that still have a directory.
     let decoy = |number: u32| PathBuf::from(format!("{}{number}", devices[0].display()));
     let with_owner = |number: u32, key: &str, value: Value| {
         let mut owner = owner.clone();
@@ -309,29 +312,29 @@ fn memory_of_which_nothing_else_is_left_is_swept_and_nothing_else() {
     fs::create_dir(decoy(4)).expect("made");
     symlink(&devices[1], decoy(5)).expect("a link");
     fs::remove_dir_all(&killed.place.dir).expect("ours");
-    let said = killed.next_job();
+    let text = killed.next_job();
     for device in &devices {
-        assert!(!device.exists(), "{said}");
+        assert!(!device.exists(), "{text}");
         assert!(
-            said.contains(&format!("{} of job {}", killed.shown_path(device), killed.place.job)),
-            "{said}"
+            text.contains(&format!("{} of job {}", killed.shown_path(device), killed.place.job)),
+            "{text}"
         );
     }
     for number in 1..=5 {
-        assert!(decoy(number).symlink_metadata().is_ok(), "decoy {number}: {said}");
+        assert!(decoy(number).symlink_metadata().is_ok(), "decoy {number}: {text}");
     }
     (1..=4).for_each(|number| fs::remove_dir_all(decoy(number)).expect("ours"));
     fs::remove_file(decoy(5)).expect("ours");
     killed.assert_gone();
 }
 
-/// libfabric's provider within a host keeps an endpoint's memory in a file, which nobody removes when its agent is killed.
+/// libfabric's shared memory provider creates a file per endpoint, which a killed agent does not remove.
 #[test]
-fn memory_of_endpoints_of_killed_agents_is_swept() {
+fn endpoint_files_of_killed_agents_are_removed() {
     let wrote = r#"echo data > "$TAMEIKE_SHARED/file""#;
     let Some(killed) = Killed::with(Site::new(), "endpoint", wrote, &["--fabric", "ofi:shm"]) else { return };
     assert_eq!(killed.endpoints(), 2, "one of each node");
-    let said = killed.next_job();
-    assert_eq!(killed.endpoints(), 0, "{said}");
+    let text = killed.next_job();
+    assert_eq!(killed.endpoints(), 0, "{text}");
     killed.assert_gone();
 }

@@ -1,15 +1,15 @@
-//! "Agent memory stays within its configured bound": the frames, and the fixed allowance of `docs/memory.md`,
-//! however much data and however many files pass through.
+//! Agent memory stays within its configured limit: the frames, and the fixed allowance of `docs/memory.md`, for any amount of
+//! data and files.
 
 use crate::support::{Site, is_soak, succeed};
 use std::fs;
 
-/// What an agent may hold beside its frames, as `docs/memory.md` says and tells where it goes.
+/// Memory of an agent besides its frames, according to `docs/memory.md`.
 const ALLOWANCE_MIB: u64 = 128;
 /// Frames of each agent in this test.
 const FRAMES_MIB: u64 = 64;
 
-/// Prints the largest resident memory that each agent ever had, in MiB.
+/// Prints the peak resident memory of each agent in MiB.
 const PEAKS: &str = r#"
     peaks() { tameike status --json | python3 -c "
 import json, sys
@@ -23,21 +23,21 @@ for pid, resident in sorted(agents(json.load(sys.stdin))):
     status = dict(line.split(':', 1) for line in open(f'/proc/{pid}/status'))
     peak = int(status['VmHWM'].split()[0]) * 1024
     assert 0 < resident <= peak, (resident, peak)
-    print('peak', peak // 1048576, 'MiB, told', resident // 1048576, 'MiB')
+    print('peak', peak // 1048576, 'MiB, reported', resident // 1048576, 'MiB')
 "; }
 "#;
 
-/// Runs a script in a job of two nodes, and checks the memory of their agents at its end.
+/// Runs a script in a job of two nodes, and checks the memory of its agents at the end.
 fn assert_bounded(script: &str) {
     let site = Site::new();
     let options = ["--capacity", "shared=256M,cache=256M,node-local=64M", "--memory", "64M"];
-    let said = succeed(&mut site.job(2, &options, &format!("{PEAKS}{script}\npeaks")));
+    let text = succeed(&mut site.job(2, &options, &format!("{PEAKS}{script}\npeaks")));
     let peaks: Vec<u64> =
-        said.lines().filter_map(|line| line.strip_prefix("peak ")?.split(' ').next()?.parse().ok()).collect();
-    assert_eq!(peaks.len(), 2, "{said}");
+        text.lines().filter_map(|line| line.strip_prefix("peak ")?.split(' ').next()?.parse().ok()).collect();
+    assert_eq!(peaks.len(), 2, "{text}");
     let bound = FRAMES_MIB + ALLOWANCE_MIB;
-    assert!(peaks.iter().all(|&peak| peak > 0 && peak <= bound), "more than {bound} MiB:\n{said}");
-    println!("{said}");
+    assert!(peaks.iter().all(|&peak| peak > 0 && peak <= bound), "more than {bound} MiB:\n{text}");
+    println!("{text}");
     site.assert_clean();
 }
 
@@ -78,9 +78,9 @@ os.rmdir(mine)"
     ));
 }
 
-/// Node 1 stands still while four programs of node 0 write files of which half belongs there, until no frame is
-/// left; then node 0 still reads what it has itself. The four threads that serve the view once waited in those
-/// writes, and the read with them.
+/// Node 1 is stopped while four programs of node 0 write files that it stores in part, until no frame is left; node 0 must
+/// still read its own data. A regression: the four threads that serve the view waited in those writes, and the read with
+/// them.
 #[test]
 fn a_view_is_served_while_writes_wait_for_frames() {
     let site = Site::new();
@@ -88,15 +88,15 @@ fn a_view_is_served_while_writes_wait_for_frames() {
     fs::write(&program, include_str!("memory/pressure.py")).expect("the program");
     let script = format!("python3 {}", program.display());
     let options = ["--capacity", "shared=512M,cache=512M,node-local=64M", "--memory", "128M"];
-    let said = succeed(&mut site.job(2, &options, &script));
-    assert_eq!(said.matches("read while").count(), 2, "{said}");
+    let text = succeed(&mut site.job(2, &options, &script));
+    assert_eq!(text.matches("read while").count(), 2, "{text}");
     site.assert_clean();
 }
 
-/// What a node keeps of what it stores itself was once in frames that its own store answers reads with: those ran out, and
-/// who read on waited for ever.
+/// A regression: cached data of the node's own store used the frames with which the store answers reads. They ran out, and
+/// sequential readers waited forever.
 #[test]
-fn what_a_node_keeps_of_its_own_store_is_in_its_own_frames() {
+fn cached_data_of_the_own_store_does_not_use_the_stores_frames() {
     let site = Site::new();
     let script = r#"for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE"; do
             head -c 100000000 /dev/urandom >"$view/file"

@@ -1,16 +1,16 @@
-//! The mosaic of `examples/workflow`, a workflow of unchanged programs, whose files are packed: every byte of what it leaves, the
-//! intermediate files too, is what it leaves in a plain directory.
+//! The mosaic of `examples/workflow`, a workflow of unchanged programs, with packed files: all files, intermediate ones too,
+//! equal those of a plain directory.
 
 use crate::support::{Site, binary, preload, processes_naming, succeed};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Few enough for a test; some of their files are larger than what a job packs, most are not.
+/// Few enough for a test; some of their files exceed `--aggregate-max`, most do not.
 const TILES: u32 = 9;
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/workflow");
 
-/// Makes the tiles in a directory's `input`, and of them the mosaic in its `output`, with what is between in its `work`.
+/// Creates the tiles in `input` of a directory, and from them the mosaic in `output`, with intermediate files in `work`.
 fn script(dir: &str) -> String {
     format!(
         "export PYTHONDONTWRITEBYTECODE=1; umask 022; {EXAMPLE}/prepare.py {dir} --tiles {TILES}
@@ -20,11 +20,11 @@ fn script(dir: &str) -> String {
 
 fn made_directly(site: &Site) {
     let script = script(&site.plain().display().to_string());
-    let said = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
-    assert!(said.contains("nothing failed or missing"), "{said}");
+    let text = succeed(Command::new("sh").args(["-euc", &script]).env_remove("TAMEIKE_JOB"));
+    assert!(text.contains("nothing failed or missing"), "{text}");
 }
 
-/// The same files with the same bytes, and pixels that are not blank.
+/// The files are equal, and pixels are not blank.
 fn assert_as_direct(site: &Site, made: &Path) {
     succeed(Command::new("diff").arg("-r").arg(site.plain()).arg(made));
     let compare = format!("{EXAMPLE}/compare.py");
@@ -32,11 +32,11 @@ fn assert_as_direct(site: &Site, made: &Path) {
     compare
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .args(["plain/output".as_ref(), made.join("output").as_path()]);
-    let said = succeed(compare.current_dir(site.plain().parent().expect("it has one")));
-    assert!(said.contains("the mosaics are the same"), "{said}");
+    let text = succeed(compare.current_dir(site.plain().parent().expect("it has one")));
+    assert!(text.contains("the mosaics are the same"), "{text}");
 }
 
-/// The container's files in a directory.
+/// Extracts the container's files into a directory.
 fn extracted(container: &Path, into: &Path) {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(container));
     succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(container).arg(into));
@@ -54,13 +54,13 @@ fn a_mosaic_without_agents_is_the_same() {
         command.arg("run").arg("--aggregate-only").arg(&container).arg("--spool").arg(site.base());
         succeed(command.arg("--").args(words))
     };
-    let said = run(&["sh", "-euc", &script(&container.display().to_string())]);
-    assert!(said.contains("nothing failed or missing"), "{said}");
+    let text = run(&["sh", "-euc", &script(&container.display().to_string())]);
+    assert!(text.contains("nothing failed or missing"), "{text}");
     assert!(fs::read_dir(site.base()).expect("a directory").next().is_none(), "the spool is left");
     let made = site.disk().join("made");
     extracted(&container, &made);
     assert_as_direct(&site, &made);
-    // A later run makes it once more, of the tiles that are packed, over what is there.
+    // A later run creates it again from packed tiles, over the existing files.
     let again = format!("TAMEIKE_CACHE={0} TAMEIKE_SHARED={0}/work {EXAMPLE}/mosaic.py", container.display());
     run(&["env", "PYTHONDONTWRITEBYTECODE=1", "sh", "-euc", &again]);
     fs::remove_dir_all(&made).expect("ours");
@@ -75,8 +75,8 @@ fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
     let site = Site::new();
     made_directly(&site);
     let options = ["--aggregate", "--verify"];
-    let said = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
-    assert!(said.contains("on 2 nodes") && said.contains("nothing failed or missing"), "{said}");
+    let text = succeed(&mut site.job(2, &options, &script("$TAMEIKE_CACHE")));
+    assert!(text.contains("on 2 nodes") && text.contains("nothing failed or missing"), "{text}");
     site.assert_clean();
     let container = site.shared().join(".tameike-packed");
     let taken_out = |into: &Path| {
@@ -91,7 +91,7 @@ fn a_mosaic_by_two_nodes_that_pack_is_the_same() {
         fs::read_dir(site.shared().join("work/mosaic/differences")).expect("a directory").next().is_none(),
         "small files are not packed"
     );
-    // A later job compares what it finds, and makes it once more over what is there.
+    // A later job compares the files, and creates them again over the existing ones.
     let later = format!(
         r#"export PYTHONDONTWRITEBYTECODE=1; diff -r {plain} $TAMEIKE_CACHE
            TAMEIKE_SHARED=$TAMEIKE_CACHE/work {EXAMPLE}/mosaic.py; tameike exec --node 1 -- diff -r {plain} $TAMEIKE_CACHE"#,

@@ -1,5 +1,4 @@
-//! What one node does to names, seen by processes of another that are in the middle of them; and how many files
-//! there are.
+//! Changes of names by one node, seen by processes of another node that use them; and numbers of files.
 
 use crate::support::{Site, succeed};
 use std::fs;
@@ -10,7 +9,7 @@ const ON: &str = r#"on() { (cd "$view"; tameike exec --node 1 -- sh -euc "$*"); 
 
 /// S26a.
 #[test]
-fn a_working_directory_goes_on_when_another_node_renames_it() {
+fn a_working_directory_stays_valid_when_another_node_renames_it() {
     let site = Site::new();
     let script = format!(
         r#"{ON}
@@ -34,13 +33,13 @@ fn a_working_directory_goes_on_when_another_node_renames_it() {
     site.assert_clean();
 }
 
-/// The views said of no file that it is there, and in the cache view that there is an inode for each free block.
+/// statvfs of the views reported no used inodes, and in the cache view an inode for each free block.
 #[test]
-fn files_are_counted_as_they_come_and_go() {
+fn statvfs_counts_files() {
     let site = Site::new();
     let program = site.plain().join("count.py");
     fs::write(&program, COUNT).expect("the program");
-    // In memory the kernel counts, and counts a second name as a file.
+    // In memory the kernel counts, and counts a hard link as a file.
     let disk = site.disk();
     let device = ["--device", disk.to_str().expect("plain path")];
     succeed(&mut site.job(2, &device, &format!("python3 {} {}", program.display(), site.shared().display())));
@@ -77,10 +76,10 @@ assert cache.f_files == below.f_files, (cache, below)
 assert abs(cache.f_ffree - below.f_ffree) < 1000, (cache, below)
 "#;
 
-/// A program goes down from directory to directory, and names what it makes by short paths: how deep it is does not
-/// matter. In the views over a tree it was told `ENAMETOOLONG`, and a socket was among what it could not make.
+/// A program descends into directories, and uses short relative paths: depth must not matter. The views over a tree returned
+/// `ENAMETOOLONG`, for example for sockets.
 #[test]
-fn deep_directories_are_as_good_as_others() {
+fn deep_directories_work() {
     let site = Site::new();
     let program = site.plain().join("deep.py");
     fs::write(&program, DEEP).expect("the program");

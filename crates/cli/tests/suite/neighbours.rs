@@ -1,9 +1,9 @@
-//! Agents of one host with devices in memory, which read what lies on each other's devices by themselves.
+//! Agents of one host with devices in memory, which read each other's devices directly.
 
 use crate::support::{Site, succeed};
 use std::fs;
 
-/// Runs a Python program on node 0 of a job of two nodes, through the kernel and with the library; what it said.
+/// Runs a Python program on node 0 of a job of two nodes, through the kernel and with the library; returns the outputs.
 fn run(program: &str) -> [String; 2] {
     run_with(&[], program)
 }
@@ -14,14 +14,14 @@ fn run_with(more: &[&str], program: &str) -> [String; 2] {
         let site = Site::new();
         let path = site.plain().join("program.py");
         fs::write(&path, program).expect("the program");
-        let said = succeed(&mut site.job(2, options, &format!("python3 {}", path.display())));
+        let messages = succeed(&mut site.job(2, options, &format!("python3 {}", path.display())));
         site.assert_clean();
-        said
+        messages
     })
 }
 
-/// The device of the other node is at fault: nothing wrong is read, and the reader is told. The writer has it all in memory still,
-/// for who asks there.
+/// The device of the other node is damaged: the reader gets an error, and no wrong data. The writer still has the data in
+/// memory.
 #[test]
 fn damage_on_the_device_of_a_neighbour_is_an_error() {
     let program = r#"
@@ -59,16 +59,16 @@ print(damaged)
 program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
 print(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
 "#;
-    for said in run_with(&["--no-holders"], program) {
-        let words: Vec<_> = said.split_whitespace().collect();
+    for messages in run_with(&["--no-peer-reads"], program) {
+        let words: Vec<_> = messages.split_whitespace().collect();
         assert_eq!(words, ["7", "right", "short", "short", "short", "short", "short", "short", "short"]);
     }
 }
 
-/// What one node rewrites and removes while another reads it moves about on the devices: the reader gets bytes of the file, from
-/// their place in it, whatever has come to where they were.
+/// Data that one node rewrites and removes while another reads it changes its extent locations: the reader gets bytes of the
+/// file from the right offset, whatever has replaced the old extents.
 #[test]
-fn what_is_rewritten_while_a_neighbour_reads_it_is_never_read_as_something_else() {
+fn data_that_is_rewritten_during_a_direct_read_is_never_read_wrong() {
     let program = r#"
 import os, subprocess, sys, time
 
@@ -109,19 +109,19 @@ while time.monotonic() < until and reader.poll() is None:
 open(path + ".end", "w").close()
 sys.exit(reader.wait())
 "#;
-    for said in run(program) {
-        let words: Vec<_> = said.split_whitespace().collect();
-        assert!(words.len() == 3 && words[0] == "read", "{said}");
+    for messages in run(program) {
+        let words: Vec<_> = messages.split_whitespace().collect();
+        assert!(words.len() == 3 && words[0] == "read", "{messages}");
         let (count, changed) = (words[1], words[2]);
         println!("{count} units were read");
-        assert!(count.parse::<u32>().is_ok_and(|count| count > 0) && changed == "True", "{said}");
+        assert!(count.parse::<u32>().is_ok_and(|count| count > 0) && changed == "True", "{messages}");
     }
 }
 
-/// Records of no particular size, read by several threads of a program that closes all descriptors it does not know of in between:
-/// those of devices stay with the library, which reads by them.
+/// Several threads read records of odd sizes in a program that closes all unknown descriptors in between: the library keeps
+/// its descriptors of devices.
 #[test]
-fn a_program_reads_records_on_devices_whatever_descriptors_it_closes() {
+fn reads_on_devices_work_after_a_program_closes_all_descriptors() {
     let program = r#"
 import os, subprocess, sys, threading
 
@@ -155,5 +155,5 @@ with open(path, "wb", buffering=0) as file:
 program = ["tameike", "exec", "--node", "1", "--", "python3", sys.argv[0], "read"]
 print(subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout)
 "#;
-    assert_eq!(run(program).map(|said| said.trim().to_owned()), ["0 devices", "2 devices"]);
+    assert_eq!(run(program).map(|messages| messages.trim().to_owned()), ["0 devices", "2 devices"]);
 }

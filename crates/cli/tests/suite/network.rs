@@ -1,4 +1,4 @@
-//! `tameike bench net`: agents of real jobs measure with each other.
+//! `tameike bench net`: agents of real jobs measure their network.
 
 use crate::support::{Site, shown, succeed};
 
@@ -10,36 +10,36 @@ fn agents_of_a_running_job_measure_with_each_other() {
          tameike bench net --nodes 1,2 --sizes 64KiB --time 5 --json
          tameike bench net --nodes 0,3 2>&1 && exit 1 || test $? = 71
          tameike bench net --nodes 1,1 2>&1 && exit 1 || test $? = 2";
-    let said = succeed(&mut site.job(3, &["--memory", "64MiB"], script));
-    let table: Vec<_> = said.lines().take(5).collect();
+    let text = succeed(&mut site.job(3, &["--memory", "64MiB"], script));
+    let table: Vec<_> = text.lines().take(5).collect();
     assert!(
         table[0].contains("fabric auto: node 2 (localhost) with node 0 (localhost), medians of 5"),
-        "{said}"
+        "{text}"
     );
     for (line, size) in table[2..].iter().zip(["1 B", "4.88 KiB", "1.00 MiB"]) {
-        let figures = line.trim().strip_prefix(size).unwrap_or_else(|| panic!("{size} in {said}"));
+        let figures = line.trim().strip_prefix(size).unwrap_or_else(|| panic!("{size} in {text}"));
         let figures: Vec<f64> =
             figures.split_whitespace().map(|one| one.parse().expect("a figure")).collect();
-        // Two times, and rates, of which that of single bytes may be nothing but for its rounding.
-        let told = if size == "1 B" { &figures[..2] } else { &figures };
-        assert!(figures.len() == 6 && told.iter().all(|figure| *figure > 0.0), "{line}");
+        // Two times, and rates; the rate of single bytes may round to zero.
+        let found = if size == "1 B" { &figures[..2] } else { &figures };
+        assert!(figures.len() == 6 && found.iter().all(|figure| *figure > 0.0), "{line}");
     }
-    assert_eq!(said.lines().filter(|line| line.contains(",auto,0,1,")).count(), 2 * 5, "{said}");
-    assert_eq!(said.matches(r#""quantity": "both-ways""#).count(), 1, "{said}");
-    assert!(said.contains("the job has no node 3: it has 3, from 0 on"), "{said}");
+    assert_eq!(text.lines().filter(|line| line.contains(",auto,0,1,")).count(), 2 * 5, "{text}");
+    assert_eq!(text.matches(r#""quantity": "both-ways""#).count(), 1, "{text}");
+    assert!(text.contains("the job has no node 3: it has nodes 0 to 2"), "{text}");
     site.assert_clean();
 }
 
 #[test]
-fn without_a_job_one_of_two_nodes_is_started_for_each_fabric() {
+fn without_a_running_job_one_is_started_for_each_fabric() {
     let site = Site::new();
     let mut command =
         site.tameike(&["bench", "net", "--fabric", "tcp,auto", "--sizes", "1,64KiB", "--time", "5"]);
-    let said = succeed(&mut command);
-    let heads: Vec<_> = said.lines().filter(|line| line.starts_with("job ")).collect();
+    let text = succeed(&mut command);
+    let heads: Vec<_> = text.lines().filter(|line| line.starts_with("job ")).collect();
     assert!(
         heads.len() == 2 && heads[0].contains("fabric tcp") && heads[1].contains("fabric auto"),
-        "{said}"
+        "{text}"
     );
     let wrong = site.tameike(&["bench", "net", "--fabric", "pigeon"]).output().expect("it runs");
     assert_eq!(wrong.status.code(), Some(71), "{}", shown(&wrong));

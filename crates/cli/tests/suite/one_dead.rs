@@ -1,4 +1,4 @@
-//! One of three agents is dead: files of the cache view of which it has no part are used as before.
+//! One of three agents has failed: files of the cache view that do not depend on it stay usable.
 
 use crate::support::victims::{Background, JobPlace, wait_for};
 use crate::support::{Site, shown};
@@ -9,17 +9,17 @@ use std::path::Path;
 use tameike_core::{Cluster, InodeId, JobId, Layout, NodeId, NodeInfo, UnitId};
 
 const DEAD: NodeId = NodeId(2);
-/// Files that are there before the agent dies.
+/// Files that exist before the crash of the agent.
 const OLD: usize = 30;
-/// Files of several units that are there before the job.
+/// Files of several units that exist before the job.
 const LARGE: usize = 8;
 
-/// What the dead agent has to do with a file of less than a unit.
+/// The role of the failed agent for a file of less than a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// Nothing.
     None,
-    /// Its bytes lie there.
+    /// It stores the content.
     Bytes,
     /// It coordinates the file.
     All,
@@ -30,7 +30,7 @@ fn part(number: u64) -> Part {
         |id| NodeInfo { id: NodeId(id), host: String::new(), address: String::new(), group: 0, device: true };
     let job = JobId::new("job").expect("a name");
     let cluster = Cluster::new(job, (0..3).map(node).collect()).expect("a cluster");
-    // The device of the shared directory itself counts as 0.
+    // The st_dev of the shared directory itself counts as 0.
     let inode = InodeId::cached(0, number);
     match () {
         () if cluster.inode_home(inode) == DEAD => Part::All,
@@ -39,11 +39,11 @@ fn part(number: u64) -> Part {
     }
 }
 
-/// Once no create, fsync, cut or removal succeeded, of whatever file, as all homes were asked.
+/// A regression: no create, fsync, truncate or removal of any file succeeded, because each sent requests to all homes.
 ///
 /// S46a. S46b. S46c.
 #[test]
-fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
+fn files_that_do_not_depend_on_a_failed_agent_stay_usable() {
     let site = Site::new();
     let job = format!("one-dead-{}", std::process::id());
     let place = JobPlace::new(&site, &job);
@@ -53,7 +53,7 @@ fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
         fs::write(site.shared().join(format!("large-{number}")), vec![7; 3 << 20]).expect("written");
     }
     let wrote = site.plain().join("wrote");
-    // The number of a large file that is gone is given to the next one.
+    // The next file reuses the inode number of a removed large file.
     let script = format!(
         r#"cd "$TAMEIKE_CACHE"; mkdir d; for i in $(seq -w {OLD}); do echo $i > old-$i; done
            head -c 5M /dev/zero > large; sync large; rm large; touch {0}; while test -e {0}; do sleep 0.05; done"#,
@@ -67,9 +67,9 @@ fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
     let mut calls = site.tameike(&arguments);
     let calls = calls.arg(&program).arg(site.shared()).output().expect("it starts");
     assert!(calls.status.success(), "{}", shown(&calls));
-    let said = String::from_utf8_lossy(&calls.stdout).into_owned();
+    let text = String::from_utf8_lossy(&calls.stdout).into_owned();
     let mut met = BTreeMap::<String, usize>::new();
-    for line in said.lines() {
+    for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [call, name, number, outcome, seconds] = words[..] else { panic!("{line}") };
         let part = match parts.get(name) {
@@ -77,13 +77,13 @@ fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
             None => part(number.parse().expect("a number")),
         };
         let expected = match (part, call) {
-            // All agents must learn of the rename of a directory.
+            // The rename of a directory must reach all agents.
             (_, "rename-directory") => "EHOSTDOWN",
             (_, "list" | "statfs" | "make-directory") | (Part::None, _) => "ok",
             (Part::Bytes, "create" | "open" | "write" | "stat" | "rename" | "unlink") => "ok",
             (Part::Bytes | Part::All, _) => "EHOSTDOWN",
         };
-        assert_eq!(outcome, expected, "{line}: {part:?}\n{said}");
+        assert_eq!(outcome, expected, "{line}: {part:?}\n{text}");
         assert!(seconds.parse::<f64>().expect("a number") < 5.0, "{line}");
         *met.entry(format!("{part:?} {call}")).or_default() += 1;
     }
@@ -97,8 +97,12 @@ fn files_of_which_a_dead_agent_has_no_part_are_used_as_before() {
     fs::remove_file(&wrote).expect("it is there");
     assert_ne!(running.output().status.code(), Some(0));
     let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
-    let told = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&told)), "{told}");
+    let shown_text = shown(&recovered);
+    assert_eq!(
+        recovered.status.code(),
+        Some(crate::support::victims::code_of_recovery(&shown_text)),
+        "{shown_text}"
+    );
     check_shared(&site, &parts);
     place.assert_gone();
 }
@@ -109,7 +113,7 @@ fn old_files(shared: &Path) -> BTreeMap<String, Part> {
     names.map(|name| (name.clone(), part(number(&name)))).collect()
 }
 
-/// What was there before the death, and what was acknowledged after it.
+/// Files from before the crash, and changes that were acknowledged after it.
 fn check_shared(site: &Site, parts: &BTreeMap<String, Part>) {
     let (mut after, mut unmade) = (0, 0);
     for entry in fs::read_dir(site.shared()).expect("a directory").flatten() {

@@ -1,4 +1,4 @@
-//! Small files of the cache view that go to the shared directory packed, in real jobs.
+//! Packing of small files of the cache view, in real jobs.
 
 use crate::support::victims::{Background, JobPlace, wait_for};
 use crate::support::{Site, binary, files_below, shown, succeed};
@@ -9,24 +9,23 @@ use std::process::Command;
 
 const INCOMPLETE: i32 = 75;
 
-/// Where packed files are.
+/// The container of packed files.
 fn container(site: &Site) -> PathBuf {
     site.shared().join(".tameike-packed")
 }
 
-/// Runs a job that packs, and must succeed; what it printed.
+/// Runs a job that packs and must succeed; returns its output.
 fn pack(site: &Site, nodes: u32, script: &str) -> String {
     succeed(&mut site.job(nodes, &["--aggregate", "--verify"], script))
 }
 
-/// Files of the shared directory that are none of the container.
+/// Files of the shared directory outside of the container.
 fn plain_files(site: &Site) -> Vec<PathBuf> {
     let mut files = files_below(&site.shared());
     files.retain(|path| path.is_file() && !path.starts_with(container(site)));
     files
 }
 
-/// Proves the container.
 fn verify(site: &Site) -> String {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(container(site)))
 }
@@ -90,9 +89,10 @@ fn the_receipt_has_checksums_of_packed_files() {
     succeed(&mut site.job(2, &options, script));
     let receipt: Value = serde_json::from_slice(&fs::read(receipt).expect("read")).expect("JSON");
     let files = receipt["files"].as_array().expect("files");
-    let told: Vec<_> = files.iter().map(|file| (file["path"].as_str(), file["outcome"].as_str())).collect();
-    assert_eq!(told, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
-    // As `b3sum` has it.
+    let shown_text: Vec<_> =
+        files.iter().map(|file| (file["path"].as_str(), file["outcome"].as_str())).collect();
+    assert_eq!(shown_text, [(Some("small"), Some("verified")), (Some("synced"), Some("verified"))]);
+    // As `b3sum` prints it.
     let sum = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85";
     assert_eq!(files[0]["checksum"], sum);
     assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
@@ -100,7 +100,7 @@ fn the_receipt_has_checksums_of_packed_files() {
 
 /// S35a.
 #[test]
-fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
+fn files_that_have_grown_large_are_promoted_when_the_job_ends() {
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_CACHE"; mkdir d; head -c 3000000 /dev/urandom > d/large; head -c 1000 d/large > d/small
                     cksum < d/large; chmod 640 d/large; mkdir of-group; chgrp 5 of-group; chmod 2775 of-group
@@ -134,9 +134,10 @@ fn what_has_grown_large_is_a_file_when_the_job_has_ended() {
     );
 }
 
-/// Another program has removed the directory of one: `recover` brings it to its place once that is there, and finds those that came to theirs before.
+/// Another program has removed the directory of an external file: `recover` promotes it once the directory exists, and finds files
+/// that were promoted before.
 #[test]
-fn a_large_file_whose_place_was_gone_is_recovered() {
+fn a_large_file_whose_directory_was_removed_is_recovered() {
     let site = Site::new();
     let job = format!("gone-{}", std::process::id());
     let script = format!(
@@ -146,9 +147,9 @@ fn a_large_file_whose_place_was_gone_is_recovered() {
     );
     let output =
         site.job(2, &["--job", &job, "--aggregate", "--verify"], &script).output().expect("it starts");
-    let said = shown(&output);
-    assert_eq!(output.status.code(), Some(INCOMPLETE), "{said}");
-    assert!(said.contains("d/2: ") && said.contains("ENOENT"), "{said}");
+    let text = shown(&output);
+    assert_eq!(output.status.code(), Some(INCOMPLETE), "{text}");
+    assert!(text.contains("d/2: ") && text.contains("ENOENT"), "{text}");
     let recover = || site.tameike(&["recover", "--job", &job]).output().expect("it starts");
     let again = recover();
     assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
@@ -162,7 +163,7 @@ fn a_large_file_whose_place_was_gone_is_recovered() {
 
 /// S36a.
 #[test]
-fn directories_are_packed_or_not_as_it_was_said_of_them() {
+fn the_attribute_of_a_directory_turns_packing_on_or_off() {
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_CACHE"; mkdir -p first/not other; tameike layout set --aggregate first; mv first yes
                     tameike layout set --aggregate=off yes/not
@@ -181,20 +182,25 @@ fn directories_are_packed_or_not_as_it_was_said_of_them() {
 
 /// S37a, S37b.
 #[test]
-fn storms_are_told_and_packed() {
+fn storms_are_reported_and_packed() {
     let site = Site::new();
     let script = r#"mkdir "$TAMEIKE_CACHE/d"; cd "$TAMEIKE_CACHE/d"; for i in $(seq 200); do echo $i > f$i; done; tameike status"#;
     let output = site.job(1, &[], script).output().expect("it starts");
-    let told = "many files were made fast in d: packed (--aggregate=auto), 200 of them would save";
-    let said = shown(&output);
-    // Once by `tameike status`, and in the receipt where it is worth a word.
-    assert!(output.status.success() && [1, 2].contains(&said.matches(told).count()), "{said}");
-    assert_eq!(said.matches("would save less than 0.1 s").count(), 2 - said.matches(told).count(), "{said}");
+    let shown_text =
+        "many files were created within seconds in d: packing 200 of them (--aggregate=auto) would save";
+    let text = shown(&output);
+    // Once in `tameike status`, and in the receipt if the gain is large enough.
+    assert!(output.status.success() && [1, 2].contains(&text.matches(shown_text).count()), "{text}");
+    assert_eq!(
+        text.matches("would save less than 0.1 s").count(),
+        2 - text.matches(shown_text).count(),
+        "{text}"
+    );
     assert_eq!(plain_files(&site).len(), 200);
     let script = script.replace("/d\"", "/e\"");
     let output = site.job(1, &["--aggregate=auto"], &script).output().expect("it starts");
-    let said = shown(&output);
-    assert!(output.status.success() && said.contains("; 72 are packed"), "{said}");
+    let text = shown(&output);
+    assert!(output.status.success() && text.contains("; 72 are packed"), "{text}");
     assert_eq!(plain_files(&site).len(), 328);
 }
 
@@ -234,9 +240,9 @@ fn packed_files_survive_agents_that_are_killed() {
     }
 }
 
-/// Programs that make, rename and remove small files, as version control and archives do.
+/// Programs that create, rename and remove small files, like version control and archives.
 #[test]
-fn churn_leaves_what_it_leaves_elsewhere() {
+fn churn_gives_the_same_files_as_elsewhere() {
     let site = Site::new();
     let churn = r#"for round in 1 2 3; do for i in $(seq 60); do
                        dir=objects/$((i % 7)); mkdir -p $dir; seq $((i * round)) > $dir/tmp_$i
@@ -255,12 +261,12 @@ fn churn_leaves_what_it_leaves_elsewhere() {
 
 /// S43b.
 ///
-/// In a shared directory that others can write to, another user makes the container's directory first, open to all, or a link. Private packed files
-/// were readable there, or landed elsewhere.
+/// In a shared directory that other users can write to, another user creates the container's directory first, world-writable, or
+/// as a link. Private packed files were readable there, or were written elsewhere.
 #[test]
 fn a_container_directory_of_another_user_is_refused() {
     if tameike_io::os::process::user() != 0 {
-        println!("not tested: being another user takes root");
+        println!("not tested: acting as another user requires root");
         return;
     }
     for is_link in [false, true] {
@@ -275,8 +281,8 @@ fn a_container_directory_of_another_user_is_refused() {
         }
         let script = r#"umask 077; echo secret > "$TAMEIKE_CACHE/private""#;
         let output = site.job(1, &["--aggregate"], script).output().expect("it starts");
-        let said = shown(&output);
-        assert!(!output.status.success() && said.contains(".tameike-packed"), "{said}");
+        let text = shown(&output);
+        assert!(!output.status.success() && text.contains(".tameike-packed"), "{text}");
         assert_eq!(crate::support::files_below(&elsewhere), Vec::<PathBuf>::new());
         if !is_link {
             assert_eq!(crate::support::files_below(&container(&site)), Vec::<PathBuf>::new());

@@ -1,4 +1,4 @@
-//! Packed files that several have to do with at once: nodes of one job, a job that packs none, and programs outside of jobs.
+//! Concurrent use of packed files: by nodes of one job, by a job that does not pack, and by programs outside of jobs.
 
 use crate::support::victims::{Background, wait_for};
 use crate::support::{Site, binary, shown, succeed};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const INCOMPLETE: i32 = 75;
 
-/// A job that has packed files, and goes on until it is told to end.
+/// A job that has packed files, and runs until `end`.
 struct Packing {
     running: Background,
     job: String,
@@ -31,7 +31,6 @@ impl Packing {
         Self { running, job }
     }
 
-    /// Does something more in the job.
     fn exec(&self, site: &Site, script: &str) -> String {
         succeed(&mut site.tameike(&["exec", "--job", &self.job, "--node", "1", "--", "sh", "-euc", script]))
     }
@@ -51,7 +50,7 @@ fn verify(site: &Site) -> String {
 
 /// S40a, S40b, S40c, S40d, S40e.
 #[test]
-fn a_job_that_packs_nothing_reads_what_another_packs() {
+fn a_job_that_does_not_pack_reads_packed_files_of_another() {
     let site = Site::new();
     succeed(&mut site.job(
         1,
@@ -68,12 +67,12 @@ fn a_job_that_packs_nothing_reads_what_another_packs() {
     );
     let program = site.plain().join("beside.py");
     fs::write(&program, BESIDE).expect("written");
-    let said = site.plain().join("said");
+    let words = site.plain().join("words");
     let beside_job = format!("beside-{}", std::process::id());
-    let script = format!("python3 {} {} {}", program.display(), site.plain().display(), said.display());
+    let script = format!("python3 {} {} {}", program.display(), site.plain().display(), words.display());
     let beside = Background::start(&mut site.job(2, &["--verify", "--job", &beside_job], &script));
-    wait_for("looks at packed files", || said.exists().then_some(()));
-    // What the other job has written itself is there when it was flushed.
+    wait_for("the reader of packed files", || words.exists().then_some(()));
+    // Files of the other job exist after their flush.
     let script = r#"cd "$TAMEIKE_CACHE"; echo later > d/later; mv d/first d/renamed; rm d/old
         until test "$(cat both/plain)" = plain; do sleep 0.05; done"#;
     packing.exec(&site, script);
@@ -96,9 +95,9 @@ fn a_job_that_packs_nothing_reads_what_another_packs() {
     site.assert_clean();
 }
 
-/// S40: what is too large for the container, another job reads and does not write.
+/// S40: another job can read external files, and not write them.
 #[test]
-fn a_job_beside_reads_large_files_and_does_not_write_them() {
+fn a_concurrent_job_reads_large_files_and_does_not_write_them() {
     let site = Site::new();
     let original = site.plain().join("original");
     let script = format!("head -c 2000000 /dev/urandom > {0}; cp {0} big", original.display());
@@ -125,7 +124,7 @@ fn a_job_beside_reads_large_files_and_does_not_write_them() {
 
 /// S35b.
 #[test]
-fn what_is_on_its_way_out_of_a_container_is_read_in_it() {
+fn external_content_is_readable_in_the_container_until_it_is_promoted() {
     let site = Site::new();
     let original = site.plain().join("original");
     let script = format!(
@@ -155,7 +154,7 @@ fn what_is_on_its_way_out_of_a_container_is_read_in_it() {
         output
     };
     let printed = agg(&["cat", "d/big"]);
-    assert!(printed.stdout == content && shown(&printed).contains("are on their way"));
+    assert!(printed.stdout == content && shown(&printed).contains("are external"));
     let listed = String::from_utf8(agg(&["ls", "-l", "d/big"]).stdout).expect("text");
     assert!(listed.starts_with("-rw-r-----") && listed.contains(" 3000000 "), "{listed}");
     agg(&["extract", "back", "d"]);
@@ -167,14 +166,14 @@ fn what_is_on_its_way_out_of_a_container_is_read_in_it() {
     assert!(verify(&site).contains("verified 2 paths"), "{}", verify(&site));
     packing.end(&site);
     assert!(fs::read(site.shared().join("d/big")).expect("there") == content);
-    assert!(!shown(&agg(&["ls"])).contains("are on their way"));
+    assert!(!shown(&agg(&["ls"])).contains("are external"));
     site.assert_clean();
 }
 
 /// What the second job does.
 const BESIDE: &str = r#"
 import errno, os, sys, time
-plain, said = sys.argv[1:]
+plain, words = sys.argv[1:]
 os.chdir(os.environ["TAMEIKE_CACHE"])
 assert open("d/old").read() == "old\n"
 
@@ -195,7 +194,7 @@ open("both/gone", "w").write("x")
 os.rename("both/gone", "both/away")
 os.unlink("both/away")
 open("both/plain", "w").write("plain\n")
-open(said, "w")
+open(words, "w")
 while not os.path.exists(f"{plain}/more"): time.sleep(0.05)
 for _ in range(2000):
     if sorted(os.listdir("d")) == ["kept", "later", "renamed"]: break
@@ -207,7 +206,7 @@ assert open("d/renamed").read() == "first\n"
 
 /// S41a, S41b.
 #[test]
-fn programs_outside_of_jobs_come_first() {
+fn files_of_programs_outside_of_jobs_take_precedence() {
     let site = Site::new();
     let shared = site.shared();
     let script = r#"cd "$TAMEIKE_CACHE"; mkdir d gone; for i in 1 2 3 4; do echo packed $i > d/$i; echo $i > gone/$i; done"#;
@@ -224,7 +223,7 @@ fn programs_outside_of_jobs_come_first() {
     let found = packing.exec(&site, script);
     assert_eq!(found, "packed 1\noutside\n1 2 3 4 1 2 moved new\n");
     packing.end(&site);
-    // What was hidden is not removed by who does not know of it.
+    // A program that does not see hidden files does not remove them.
     fs::remove_file(shared.join("d/2")).expect("removed");
     let found =
         succeed(&mut site.job(2, &[], r#"cd "$TAMEIKE_CACHE"; cat d/1 d/2 d/moved gone/1; ls d gone"#));
@@ -240,7 +239,7 @@ fn programs_outside_of_jobs_come_first() {
     site.assert_clean();
 }
 
-/// S33a, S33b: by one node while another has them open.
+/// S33a, S33b: one node changes files that another has open.
 #[test]
 fn another_node_changes_packed_files_that_are_open() {
     let site = Site::new();
@@ -249,7 +248,7 @@ fn another_node_changes_packed_files_that_are_open() {
     let script = format!("python3 {}", program.display());
     succeed(&mut site.job(2, &["--aggregate", "--verify"], &script));
     verify(&site);
-    // Later jobs, that pack or not, find what this one left.
+    // Later jobs, with or without packing, find the files of this one.
     for options in [&["--aggregate"] as &[&str], &[]] {
         succeed(&mut site.job(2, options, &format!("{script} left")));
     }
@@ -376,7 +375,7 @@ assert open("closed", "rb").read() == b"after"
 left()
 "#;
 
-/// Locks what it can read, but for the packer's lock, as who may read a container but not write to it.
+/// Locks every readable file except the packer's lock, like a user who may read a container but not write to it.
 const READER: &str = r#"
 import fcntl, os, sys
 names = [name for name in os.listdir(".") if name != "lock"]
@@ -394,9 +393,9 @@ print("locked", flush=True)
 sys.stdin.read()
 "#;
 
-/// Who may read packed files can lock them, and keeps no job from packing by that.
+/// A user who may read packed files can lock them, but this does not block packing.
 #[test]
-fn a_reader_of_a_container_keeps_nobody_from_packing() {
+fn a_reader_of_a_container_does_not_block_packing() {
     let site = Site::new();
     let pack =
         |name: &str| site.job(1, &["--aggregate"], &format!(r#"echo {name} > "$TAMEIKE_CACHE/{name}""#));
@@ -405,11 +404,11 @@ fn a_reader_of_a_container_keeps_nobody_from_packing() {
     let open = r#"chmod a+rx . && for name in *; do test "$name" = lock || chmod a+r "$name"; done"#;
     succeed(Command::new("sh").args(["-c", open]).current_dir(&container));
     let own = fs::metadata(&container).expect("it is there").uid();
-    // As another user, where this one may become one.
+    // As another user, if this one is root.
     let mut reader = Command::new(if own == 0 { "setpriv" } else { "python3" });
     if own == 0 {
         reader.args(["--reuid", "65533", "--regid", "65533", "--clear-groups", "python3"]);
-        // Root's own Python may be closed to others.
+        // Root's Python may be inaccessible to other users.
         reader.env("PATH", "/usr/bin:/bin");
     }
     reader.args(["-c", READER, &own.to_string()]).current_dir(&container);

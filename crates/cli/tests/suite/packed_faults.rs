@@ -1,4 +1,4 @@
-//! Packed files where the shared file system is full, loses what it took, or the agent that packs them dies amid what it does.
+//! Packed files if the shared file system is full or loses acknowledged writes, or if the packer crashes.
 
 use crate::support::mounts::Mounts;
 use crate::support::small_disk::{KINDS, Kind, SmallDisk};
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const INCOMPLETE: i32 = 75;
-/// Files of a job that meets a fault.
+/// Files of a job with a fault.
 const FILES: u32 = 120;
 
-/// A shared directory that is a file system of its own, in which an earlier job has packed files.
+/// A shared directory on its own file system, in which an earlier job has packed files.
 struct Scene {
     site: Site,
     mounts: Mounts,
@@ -42,20 +42,20 @@ impl Scene {
         self.mounts.inside(&self.site.job(2, &options, &script)).output().expect("nsenter is installed")
     }
 
-    /// A job that must succeed; what it printed.
+    /// Runs a job that must succeed; returns its output.
     fn must(&self, script: &str) -> String {
         let output = self.run(script);
         assert!(output.status.success(), "{}", shown(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Packs forty files, to be found unharmed.
+    /// Packs forty files, which must stay intact.
     fn pack_old(&self) {
         self.must(r#"cd "$TAMEIKE_CACHE"; mkdir old; for i in $(seq 40); do seq $((i * 50)) > old/$i; done"#);
     }
 
-    /// A job that writes files of `size` bytes, each first to a place outside of the views, from both nodes, and then does `end`. Their
-    /// names are there before they have content.
+    /// Runs a job in which both nodes write files of `size` bytes, each first outside of the views, and then `end`. Their names
+    /// exist before they have content.
     fn write(&self, size: u32, end: &str) -> Output {
         self.run(&format!(
             r#"cd "$TAMEIKE_CACHE"; mkdir -p new; for i in $(seq {FILES}); do : > new/$i; done
@@ -66,11 +66,11 @@ impl Scene {
         ))
     }
 
-    /// The job has ended with a receipt that names what is missing; names of what it calls there.
+    /// The job has ended with a receipt that lists missing files; returns the names of the complete ones.
     fn check_incomplete(&self, output: &Output) -> BTreeSet<String> {
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(&format!("tameike recover --job {}", self.place.job)), "{said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(&format!("tameike recover --job {}", self.place.job)), "{text}");
         let receipt: Value =
             serde_json::from_slice(&fs::read(self.receipt_path()).expect("a receipt")).expect("JSON");
         assert_eq!(receipt["complete"], Value::Bool(false));
@@ -78,7 +78,7 @@ impl Scene {
         for file in receipt["files"].as_array().expect("files") {
             let path = file["path"].as_str().expect("a path");
             if file["outcome"]["missing"].is_string() {
-                assert!(said.contains(path), "{path} is not named: {said}");
+                assert!(text.contains(path), "{path} is not named: {text}");
                 missing += 1;
             } else {
                 there.insert(path.to_owned());
@@ -89,7 +89,6 @@ impl Scene {
         there
     }
 
-    /// Recovery completes the job.
     fn recover(&self) {
         let output = self.mounts.tameike(&self.site, &["recover", "--job", &self.place.job, "--verify"]);
         assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
@@ -100,7 +99,7 @@ impl Scene {
         self.site.shared().join(".tameike-packed")
     }
 
-    /// These files of the job are in the container as they were written.
+    /// These files of the job are in the container as written.
     fn check_packed(&self, names: &BTreeSet<String>) {
         for name in names.iter().filter_map(|path| path.strip_prefix("new/")) {
             self.mounts.must(&format!(
@@ -112,13 +111,12 @@ impl Scene {
         }
     }
 
-    /// Nothing in the container is damaged.
     fn check_undamaged(&self) {
         let verified = self.mounts.shell(&format!("{} agg verify {}", binary(), self.container().display()));
         assert!(verified.status.success(), "{}", shown(&verified));
     }
 
-    /// All is there and whole, what was packed before among it.
+    /// All files are complete, those of the earlier job too.
     fn check_all(&self) {
         let found = self.must(&format!(
             r#"cd "$TAMEIKE_CACHE"; for i in $(seq {FILES}); do cmp new/$i $expected/$i; done
@@ -139,7 +137,7 @@ fn a_full_shared_directory_loses_nothing_that_was_packed() {
     let output = scene.write(60_000, "");
     let there = scene.check_incomplete(&output);
     scene.check_packed(&there);
-    // Without room, recovery says the same again.
+    // Without space, recovery reports the same.
     let again = scene.mounts.tameike(&scene.site, &["recover", "--job", &scene.place.job]);
     assert_eq!(again.status.code(), Some(INCOMPLETE), "{}", shown(&again));
     scene.check_packed(&there);
@@ -149,9 +147,9 @@ fn a_full_shared_directory_loses_nothing_that_was_packed() {
     scene.check_all();
 }
 
-/// S19a. Names that find no room fail, and nothing is seen of them; neither do renames that fail leave a file under two names.
+/// S19a. Creation without space fails and leaves no name, and a failed rename does not leave a file under two names.
 #[test]
-fn names_that_find_no_room_are_not_there() {
+fn names_that_fail_with_enospc_do_not_exist() {
     let Some(scene) = Scene::new("names") else { return };
     scene.mounts.mount_memory(&scene.site.shared(), "2m");
     scene.pack_old();
@@ -200,7 +198,7 @@ END"#,
     let found = scene.must(
         r#"cd "$TAMEIKE_CACHE"; ls -A | tr '\n' ' '; cat after; cat old*/* | sort -n | uniq -c | tail -n 1; ls old* | wc -l"#,
     );
-    // The last number stands in the longest file only.
+    // Only the longest file contains the last number.
     assert_eq!(
         found,
         "after old after      1 2000\n40\n"
@@ -208,10 +206,9 @@ END"#,
     );
 }
 
-/// The file system takes the container's bytes into memory, and the disk below has no room for them: only fsync tells.
+/// The file system buffers the container's data, and the disk has no space for it: only fsync fails.
 ///
-/// S34a; "Names that the file system took and lost, as an fsync tells, are put again by `recover`, from the device of the
-/// packer."
+/// S34a. `recover` re-creates names that the file system acknowledged but lost, from the device of the packer.
 #[test]
 fn a_failed_fsync_of_the_container_is_no_success() {
     let seed = seed();
@@ -230,50 +227,50 @@ fn fail_fsync(kind: Kind, seed: u64) {
     let mut chance = Chance::new(seed);
     let dirs = (disk_dir.as_path(), &*scene.site.shared());
     let Some(disk) = SmallDisk::new(&scene.mounts, kind, dirs, 0, 0) else { return };
-    disk.give_room();
+    disk.give_space();
     scene.pack_old();
-    // What is the file system's own has its room before: what is packed is to be lost. Little room has not all names either.
+    // Metadata of the file system has its space before: only packed data is lost. With little space, names are lost too.
     scene.must(r#"mkdir "$TAMEIKE_CACHE/new""#);
-    let room_kib = if chance.below(2) == 0 { chance.below(60) } else { chance.below(2_000) };
-    println!("{room_kib} KiB of room");
-    disk.take_room(room_kib as u32);
+    let space_kib = if chance.below(2) == 0 { chance.below(60) } else { chance.below(2_000) };
+    println!("{space_kib} KiB of space");
+    disk.limit_space(space_kib as u32);
     let end = "for i in 1 2 3; do mv old/$i old/moved-$i; done; rm old/4";
     let output = scene.write(60_000, end);
     let there = scene.check_incomplete(&output);
-    // Recovery meets what the kernel keeps of the failed writes, or only what the disk has.
+    // Recovery sees pages of failed writes that the kernel kept, or only data of the disk.
     let forgets = kind.has_journal() && chance.below(2) == 0;
     if forgets {
-        disk.forget_and_give_room();
+        disk.forget_and_give_space();
         scene.check_packed(&there);
     }
-    disk.give_room();
+    disk.give_space();
     scene.recover();
     disk.forget();
     println!("{} of memory before recovery", if forgets { "nothing" } else { "all" });
-    // Records that the disk has lost are told of as damage; each file has a later one.
+    // Records that the disk has lost are reported as damage; each file has a later one.
     scene.check_all();
 }
 
-/// Nothing but names was changed when the disk had no room: what is left on the device of the packer is not swept away as that of a job
-/// that has ended, and comes back.
+/// Only names were changed while the disk had no space: the packer's device is not removed like that of a completed job, and
+/// the names are restored.
 #[test]
-fn names_that_were_lost_come_back_where_nothing_else_is_left() {
+fn lost_names_are_restored_if_nothing_else_is_dirty() {
     let Some(scene) = Scene::new("clean") else { return };
     let disk_dir = scene.site.base().join("disk");
     fs::create_dir(&disk_dir).expect("a directory");
     let dirs = (disk_dir.as_path(), &*scene.site.shared());
     let Some(disk) = SmallDisk::new(&scene.mounts, KINDS[1], dirs, 0, 0) else { return };
-    disk.give_room();
+    disk.give_space();
     scene.pack_old();
-    disk.take_room(0);
+    disk.limit_space(0);
     let output = scene.run(
         r#"cd "$TAMEIKE_CACHE"; mv old/1 old/moved-1; rm old/2; chmod 600 old/3; : > old/new; mkdir dir; mv old/4 dir"#,
     );
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    disk.forget_and_give_room();
+    disk.forget_and_give_space();
     let list =
         r#"cd "$TAMEIKE_CACHE"; ls -d dir/* old/1 old/2 old/moved-1 old/new 2>/dev/null | tr '\n' ' '"#;
-    // Another job comes, which sweeps.
+    // Another job removes leftovers.
     let other =
         scene.mounts.inside(&scene.site.job(1, &["--job", "other"], "true")).output().expect("it starts");
     assert!(other.status.success(), "{}", shown(&other));
@@ -288,7 +285,7 @@ fn names_that_were_lost_come_back_where_nothing_else_is_left() {
     assert_eq!(found, "dir/4 old/moved-1 old/new 600\n");
 }
 
-/// S34a. What the disk has when fsync has returned is looked at: nothing else is left when power fails, and all agents with it.
+/// S34a. The content of the disk after fsync: all that is left after a power failure.
 #[test]
 fn a_name_is_on_the_disk_when_fsync_has_returned() {
     for kind in &KINDS[1..] {
@@ -300,7 +297,7 @@ fn a_name_is_on_the_disk_when_fsync_has_returned() {
         }
         let dirs = (disk_dir.as_path(), &*scene.site.shared());
         let Some(disk) = SmallDisk::new(&scene.mounts, *kind, dirs, 0, 0) else { return };
-        disk.give_room();
+        disk.give_space();
         scene.pack_old();
         let synced = scene.site.plain().join("synced");
         let script = format!(
@@ -338,8 +335,8 @@ os.fsync(file)'
     }
 }
 
-/// A job of two nodes whose first agent, which packs, is killed with -9 at some moment of `script`, which never ends. Then it is
-/// recovered; what recovery said.
+/// Runs a job of two nodes, and kills its first agent, the packer, with SIGKILL during `script`, which never ends. Then recovers
+/// the job; returns the messages of the recovery.
 fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> String {
     let place = JobPlace::new(site, job);
     let running = Background::start(&mut site.job(2, &["--job", job, "--aggregate"], script));
@@ -348,14 +345,14 @@ fn kill_packer(site: &Site, job: &str, script: &str, wait: impl FnOnce()) -> Str
     let output = running.output();
     println!("the job has ended with {}", output.status);
     let recovered = site.tameike(&["recover", "--job", job]).output().expect("it starts");
-    let said = shown(&recovered);
-    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&said)), "{said}");
-    format!("{}\n{said}", shown(&output))
+    let text = shown(&recovered);
+    assert_eq!(recovered.status.code(), Some(crate::support::victims::code_of_recovery(&text)), "{text}");
+    format!("{}\n{text}", shown(&output))
 }
 
-/// S38a. A directory is renamed meanwhile: each file is there once, under the old name or the new one.
+/// S38a. A directory is renamed at the same time: each file exists once, under the old name or the new one.
 #[test]
-fn a_directory_is_renamed_with_all_that_is_packed_in_it_or_not() {
+fn the_rename_of_a_directory_with_packed_files_is_atomic() {
     let mut chance = Chance::new(seed());
     for round in 0..if is_soak() { 30 } else { 5 } {
         let site = Site::new();
@@ -371,13 +368,13 @@ while True:
             ready.display()
         );
         let pause = chance.below(400);
-        let said = kill_packer(&site, &job, &script, || {
+        let text = kill_packer(&site, &job, &script, || {
             wait_for("files", || ready.exists().then_some(()));
             crate::support::victims::let_pass_ms(pause);
         });
         let script = r#"cd "$TAMEIKE_CACHE"; ls -A | wc -l; cd ?/sub; ls -A | wc -l; for i in $(seq 300); do seq $i | cmp - $i; done"#;
         let found = succeed(&mut site.job(2, &["--aggregate"], script));
-        assert_eq!(found, "1\n300\n", "after {pause} ms: {said}");
+        assert_eq!(found, "1\n300\n", "after {pause} ms: {text}");
         let container = site.shared().join(".tameike-packed");
         let listed = succeed(Command::new(binary()).args(["agg", "ls", "-r"]).arg(&container));
         assert_eq!(listed.lines().filter(|line| line.contains("/sub/")).count(), 300, "{listed}");
@@ -385,9 +382,9 @@ while True:
     }
 }
 
-/// S35a. So it does where another file system is mounted there, into which no name can be moved.
+/// S35a. Also if another file system is mounted there, to which rename is impossible.
 #[test]
-fn what_is_large_comes_into_another_file_system() {
+fn large_files_are_promoted_to_another_file_system() {
     let Some(scene) = Scene::new("below") else { return };
     let below = scene.site.shared().join("below");
     scene.mounts.mount_memory(&scene.site.shared(), "64m");
@@ -410,9 +407,9 @@ fn what_is_large_comes_into_another_file_system() {
     scene.check_undamaged();
 }
 
-/// S35a. The packer is killed amid that: each file is there once, packed or not, and with it no other.
+/// S35a. The packer is killed during the promotion: each file exists once, packed or not, and no other file exists.
 #[test]
-fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {
+fn promoted_files_exist_once_whenever_the_packer_crashes() {
     const LARGE: usize = 24;
     let mut chance = Chance::new(seed());
     for round in 0..if is_soak() { 20 } else { 4 } {
@@ -426,23 +423,23 @@ fn what_is_moved_out_is_there_once_whenever_the_packer_dies() {
         );
         let (after, moved) = (chance.below(LARGE as u64 / 2), site.shared().join("d"));
         let plain = || fs::read_dir(&moved).map_or(0, Iterator::count) as u64;
-        let said = kill_packer(&site, &job, &script, || {
+        let text = kill_packer(&site, &job, &script, || {
             wait_for("files that are moved out", || (plain() > after).then_some(()));
             crate::support::victims::let_pass_ms(chance.below(3));
         });
-        // The names change: nothing is left where a file was.
+        // The names change: nothing is left at the old paths.
         let script = r#"cd "$TAMEIKE_CACHE"; cksum d/*; mkdir e; for i in d/*; do mv $i e/; done; ls -A d; rm -r e; ls -A"#;
         let found = succeed(&mut site.job(2, &["--aggregate"], script));
         let expected = fs::read_to_string(&sums).expect("sums");
-        assert_eq!(found, format!("{expected}d\n"), "after {after} files: {said}");
-        assert_eq!(fs::read_dir(&moved).expect("a directory").count(), 0, "{said}");
+        assert_eq!(found, format!("{expected}d\n"), "after {after} files: {text}");
+        assert_eq!(fs::read_dir(&moved).expect("a directory").count(), 0, "{text}");
         site.assert_clean();
     }
 }
 
 /// S38b.
 #[test]
-fn without_its_packer_a_job_says_so_of_packed_files() {
+fn packed_files_return_errors_without_the_packer() {
     let site = Site::new();
     let job = format!("dead-{}", std::process::id());
     let place = JobPlace::new(&site, &job);
@@ -458,7 +455,7 @@ fn without_its_packer_a_job_says_so_of_packed_files() {
         Background::start(&mut site.job(3, &["--job", &job, "--aggregate", "--keep-going"], &script));
     wait_for("files", || wrote.exists().then_some(()));
     assert!(place.kill_agent(0));
-    let said = site
+    let text = site
         .tameike(&[
             "exec",
             "--job",
@@ -471,7 +468,7 @@ fn without_its_packer_a_job_says_so_of_packed_files() {
         ])
         .output()
         .expect("it starts");
-    assert!(said.status.success(), "{}", shown(&said));
+    assert!(text.status.success(), "{}", shown(&text));
     fs::remove_file(&wrote).expect("it is there");
     assert_ne!(running.output().status.code(), Some(0));
     let recovered = site.tameike(&["recover", "--job", &job]).output().expect("it starts");
@@ -480,7 +477,7 @@ fn without_its_packer_a_job_says_so_of_packed_files() {
     assert_eq!(succeed(&mut site.job(2, &["--aggregate"], script)), "30\n");
 }
 
-/// What others can still do with packed files, and what not.
+/// Operations on packed files that still work for other nodes, and those that fail.
 const CALLS: &str = r#"
 import errno, os
 os.chdir(os.environ["TAMEIKE_CACHE"])

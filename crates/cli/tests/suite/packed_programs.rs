@@ -1,4 +1,4 @@
-//! Unchanged programs on the cache view of jobs that pack small files: the results are those of a plain directory.
+//! Unchanged programs on the cache view of jobs that pack small files: the results equal those of a plain directory.
 
 use crate::support::programs;
 use crate::support::{Site, binary, files_below, is_soak, succeed};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 const PACKED: &str = ".tameike-packed";
 
-/// Runs a script by bash in `work` of the cache view, on a node of a job of two that packs or only reads what is packed.
+/// Runs a bash script in `work` of the cache view, on a node of a job of two that packs, or only reads packed files.
 fn in_job(site: &Site, options: &[&str], node: u32, script: &str) -> String {
     let file = site.disk().join("script");
     fs::write(&file, script).expect("a script");
@@ -16,19 +16,19 @@ fn in_job(site: &Site, options: &[&str], node: u32, script: &str) -> String {
         r#"mkdir -p "$TAMEIKE_CACHE/work"; cd "$TAMEIKE_CACHE/work"; tameike exec --node {node} -- bash -eu {}"#,
         file.display()
     );
-    let said = succeed(&mut site.job(2, options, &go));
+    let text = succeed(&mut site.job(2, options, &go));
     site.assert_clean();
-    said
+    text
 }
 
-/// The same in `work` of a directory that no job touches.
+/// The same in `work` of a plain directory.
 fn plainly(site: &Site, script: &str) -> String {
     let work = site.plain().join("work");
     fs::create_dir_all(&work).expect("a directory");
     succeed(Command::new("bash").args(["-euc", script]).current_dir(work))
 }
 
-/// What the jobs have left, for who has no job: out of the container, and what lies beside it.
+/// The files of the jobs without a job: extracted from the container, and those beside it.
 fn taken_out(site: &Site) -> PathBuf {
     let into = site.disk().join("taken-out");
     if into.exists() {
@@ -38,18 +38,18 @@ fn taken_out(site: &Site) -> PathBuf {
     succeed(Command::new(binary()).args(["agg", "verify"]).arg(&container));
     succeed(Command::new(binary()).args(["agg", "extract", "--same-permissions"]).arg(&container).arg(&into));
     let (packed, plain) = (regular_files(&into), regular_files(&site.shared().join("work")));
-    // The container is not among what the shell names here.
+    // The glob does not match the container.
     succeed(Command::new("sh").args(["-euc", r#"cp -a "$1"/* "$2""#, "copy"]).arg(site.shared()).arg(&into));
     assert_eq!(regular_files(&into), packed + plain, "some are packed and beside the container, too");
     into.join("work")
 }
 
-/// How many there are below a directory.
+/// Number of regular files below a directory.
 fn regular_files(dir: &Path) -> usize {
     files_below(dir).iter().filter(|path| path.is_file() && !path.is_symlink()).count()
 }
 
-/// How many files of the shared directory are packed, and how many are not.
+/// Numbers of packed and plain files of the shared directory.
 fn counts(site: &Site) -> (usize, usize) {
     let mut list = Command::new(binary());
     list.args(["agg", "ls", "--long", "--recursive"]).arg(site.shared().join(PACKED));
@@ -66,8 +66,8 @@ fn assert_same(what: &str, found: &str, expected: &str) {
 
 /// S33a, S33b.
 ///
-/// Runs a script in a plain directory and in a job that packs, and then `again` on the other node of a job that packs no more. Who
-/// takes the files out of the container finds after each what lies in the plain directory.
+/// Runs a script in a plain directory and in a job that packs, and then `again` on the other node of a job that does not pack.
+/// After each, the extracted files equal those of the plain directory.
 fn compare(script: &str, again: &str) {
     let site = Site::new();
     let listing = programs::LISTING.replace(" %n ", " ");
@@ -113,16 +113,16 @@ fn many_processes_of_python() {
 }
 
 #[test]
-fn repositories_of_git() {
+fn git_repositories() {
     compare(programs::REPOSITORIES, programs::REPOSITORIES_AGAIN);
 }
 
 #[test]
-fn data_bases_of_sqlite() {
+fn sqlite_databases() {
     compare(programs::DATA_BASES, programs::DATA_BASES_AGAIN);
 }
 
-/// Ranks on two nodes, each of which reads what one of the other node has written.
+/// Ranks on two nodes, each of which reads data of the other node.
 #[test]
 fn programs_of_mpi_in_c_and_fortran() {
     let site = Site::new();
@@ -141,13 +141,13 @@ fn programs_of_mpi_in_c_and_fortran() {
     in_job(&site, &["--aggregate", "--verify"], 0, &packed);
     assert_eq!(counts(&site), (6 * 20 + 6 * 10, 0));
     succeed(Command::new("diff").arg("-r").arg(site.plain().join("work")).arg(taken_out(&site)));
-    // The same programs in a later job, over what is there.
+    // The same programs in a later job, over the existing files.
     plainly(&site, &direct);
     in_job(&site, &["--aggregate", "--verify"], 0, &packed);
     succeed(Command::new("diff").arg("-r").arg(site.plain().join("work")).arg(taken_out(&site)));
 }
 
-/// Of twenty thousand when the tests are the long ones.
+/// Twenty thousand in the long tests.
 #[test]
 fn an_archive_of_many_files() {
     let site = Site::new();

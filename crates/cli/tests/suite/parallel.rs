@@ -1,12 +1,12 @@
-//! Programs of several nodes that work on the same files at the same time: git, HDF5, and MPI-IO.
+//! Programs of several nodes that use the same files at the same time: git, HDF5, and MPI-IO.
 
 use crate::support::{Site, is_soak};
 
-/// Debian's interpreter, which has the modules that `scripts/install-deps.sh test` installs.
+/// Debian's interpreter, for which `scripts/install-deps.sh test` installs modules.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs a script in both views that nodes share, in a job of two nodes. `$view` is the view, `$marks` a directory
-/// beside the views that all nodes see.
+/// Runs a script in both shared views, in a job of two nodes. `$view` is the view, `$marks` a directory outside of the views
+/// that all nodes see.
 fn run(script: &str) {
     let site = Site::new();
     site.run(
@@ -27,8 +27,8 @@ fn run(script: &str) {
     site.assert_clean();
 }
 
-/// Both nodes push to one bare repository, each to a branch of its own and both to the same one, as fast as they can;
-/// who is late takes over what the other has pushed, and tries again.
+/// Both nodes push to one bare repository, each to its own branch and both to a common one, as fast as they can; the loser
+/// merges and retries.
 #[test]
 fn two_nodes_push_to_one_repository() {
     let commits = if is_soak() { 60 } else { 5 };
@@ -48,8 +48,8 @@ fn two_nodes_push_to_one_repository() {
                 git add .
                 git commit --quiet --message="node $TAMEIKE_NODE, $i"
                 tries=0
-                until git push --quiet origin HEAD:main 2>$0-said-$TAMEIKE_NODE; do
-                    grep -qE 'fetch first|non-fast-forward|cannot lock ref|failed to update ref|incorrect old value|reference already exists' $0-said-$TAMEIKE_NODE || {{ cat $0-said-$TAMEIKE_NODE >&2; exit 1; }}
+                until git push --quiet origin HEAD:main 2>$0-text-$TAMEIKE_NODE; do
+                    grep -qE 'fetch first|non-fast-forward|cannot lock ref|failed to update ref|incorrect old value|reference already exists' $0-text-$TAMEIKE_NODE || {{ cat $0-text-$TAMEIKE_NODE >&2; exit 1; }}
                     tries=$((tries + 1)); test $tries -lt 500
                     git pull --quiet --rebase origin main
                 done
@@ -102,8 +102,8 @@ fn hdf5_files_are_shared_with_its_locks_on() {
     ));
 }
 
-/// Four ranks on two nodes write interleaved records, which no border of pages or units divides, into one file, with
-/// collective and with independent calls, and read what the others have written. By both of Open MPI's ways to files.
+/// Four ranks on two nodes write interleaved unaligned records into one file, with collective and independent calls, and read
+/// those of other ranks; with both MPI-IO implementations of Open MPI.
 #[test]
 fn mpi_ranks_write_interleaved_records_into_one_file() {
     let rounds = if is_soak() { 400 } else { 12 };
@@ -112,12 +112,12 @@ fn mpi_ranks_write_interleaved_records_into_one_file() {
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         # An allocation of Slurm has other names for its hosts.
         slurm="SLURM_JOBID=1 SLURM_NODELIST=host[1-2] SLURM_TASKS_PER_NODE=2(x2) SLURM_NNODES=2"
-        # Nodes of one machine: they are told apart, but have only its loopback between them.
+        # Nodes of one machine: they are found apart, but have only its loopback between them.
         for io in ompio romio321; do
             on 0 env $slurm mpirun --mca io $io --mca plm rsh --mca plm_rsh_agent {agent} --mca ras ^slurm --leave-session-attached \
                 --mca btl tcp,self --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo \
-                --host node-0:2,node-1:2 {PYTHON} {records} $view/$io {rounds} > $marks/said-$io
-            grep -qx 'exact on 4 ranks' $marks/said-$io || {{ cat $marks/said-$io; exit 1; }}
+                --host node-0:2,node-1:2 {PYTHON} {records} $view/$io {rounds} > $marks/text-$io
+            grep -qx 'exact on 4 ranks' $marks/text-$io || {{ cat $marks/text-$io; exit 1; }}
             rm $view/$io-*
         done
         "#,

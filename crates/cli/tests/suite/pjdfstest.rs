@@ -1,7 +1,7 @@
-//! The whole of pjdfstest, a suite for POSIX file systems, on each view, and on ext4 and XFS beside them.
+//! pjdfstest, a suite for POSIX file systems, on each view, and on ext4 and XFS for comparison.
 //!
-//! What does not pass is listed with its reason in `suites/pjdfstest.expected`: a new failure fails the test, and so
-//! does a case that is skipped or mended without being taken off the list.
+//! `suites/pjdfstest.expected` lists the cases that do not pass, with reasons. A new failure fails the test, and so does a
+//! listed case that passes or is skipped.
 
 use crate::support::mounts::Mounts;
 use crate::support::{Site, shown, succeed};
@@ -14,69 +14,68 @@ use std::process::Command;
 /// Cases of version 0.2.2 on Linux.
 const CASES: usize = 398;
 
-/// Outcome of each case that did not pass, by its name.
+/// Outcomes of cases that did not pass, by name.
 type Outcomes = BTreeMap<String, String>;
 
-/// Runs the suite in the new directory `$2`, and keeps what it says in the file `$1`.
+/// Runs the suite in the new directory `$2`, and writes its output to the file `$1`.
 ///
-/// The cases of EROFS come in a process of their own: others leave files open for writing, and while there are such
-/// files nothing can be mounted read-only. pjdfstest calls `mount`, which for FUSE calls a helper to make the mount
-/// anew, unless told not to. What was removed while it was open keeps a FUSE mount busy until the kernel has an answer
-/// to its RELEASE, for which no program waits: so `mount` tries again for some seconds.
+/// The cases of EROFS run in a separate process: other cases leave files open for writing, which prevents a read-only remount.
+/// pjdfstest calls `mount`, which for FUSE calls a helper that mounts again, unless an option prevents it. A file that was
+/// removed while open keeps a FUSE mount busy until the kernel has the reply to its RELEASE, for which no program waits: so
+/// the `mount` wrapper retries for some seconds.
 fn suite(site: &Site) -> String {
     let programs = site.plain().join("programs");
     fs::create_dir(&programs).expect("a directory");
-    fs::create_dir(said(site)).expect("a directory");
+    fs::create_dir(messages(site)).expect("a directory");
     let mount = programs.join("mount");
-    let tried =
-        "for try in $(seq 50); do said=$(/bin/mount --internal-only \"$@\" 2>&1) && exit; sleep 0.1; done";
-    fs::write(&mount, format!("#!/bin/sh\n{tried}\necho \"$said\" >&2; exit 1\n")).expect("a program");
+    let tried = "for try in $(seq 50); do messages=$(/bin/mount --internal-only \"$@\" 2>&1) && exit; sleep 0.1; done";
+    fs::write(&mount, format!("#!/bin/sh\n{tried}\necho \"$messages\" >&2; exit 1\n")).expect("a program");
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).expect("ours");
     format!(
-        r#"said={said}
-           sed 's/^allow_remount = false/allow_remount = true/' {config} > $said/erofs.toml
+        r#"messages={messages}
+           sed 's/^allow_remount = false/allow_remount = true/' {config} > $messages/erofs.toml
            pjdfstest() {{ NO_COLOR=1 RUST_BACKTRACE=0 PATH={programs}:$PATH {program} -s {elsewhere} "$@" 2>&1 || true; }}
            suite() {{
                mkdir "$2"; chmod 755 "$2"
-               (cd /; pjdfstest -c {config} -p "$2"; pjdfstest -c $said/erofs.toml -p "$2" erofs) > "$1"
+               (cd /; pjdfstest -c {config} -p "$2"; pjdfstest -c $messages/erofs.toml -p "$2" erofs) > "$1"
            }}
         "#,
         programs = programs.display(),
         program = crate::suites::program("pjdfstest"),
         config = crate::suites::file("pjdfstest.toml"),
         elsewhere = site.plain().display(),
-        said = said(site).display(),
+        messages = messages(site).display(),
     )
 }
 
-/// Where what the suite says is kept.
-fn said(site: &Site) -> PathBuf {
-    site.plain().join("said")
+/// The directory of the suite's output.
+fn messages(site: &Site) -> PathBuf {
+    site.plain().join("messages")
 }
 
-/// A site that other users can walk through, as they are played by cases about permissions.
+/// A site that other users can enter, for cases about permissions.
 fn open_site() -> Site {
     let site = Site::new();
     let open = |dir: &Path| fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("ours");
-    open(site.base().parent().expect("it lies in the test's directory"));
+    open(site.base().parent().expect("it has a parent"));
     site
 }
 
-/// What the suite said: its cases that did not pass. A case that ran twice ended as it did the second time.
-fn read(said: &str) -> Outcomes {
+/// Parses the suite's output: the cases that did not pass. If a case ran twice, the second outcome counts.
+fn read(messages: &str) -> Outcomes {
     let mut outcomes = Outcomes::new();
-    for line in said.lines() {
+    for line in messages.lines() {
         let words: Vec<_> = line.split_whitespace().collect();
         if let [name, outcome @ ("ok" | "skipped" | "FAILED")] = words.as_slice() {
             outcomes.insert((*name).to_owned(), (*outcome).to_owned());
         }
     }
-    assert_eq!(outcomes.len(), CASES, "not the whole suite: {said}");
+    assert_eq!(outcomes.len(), CASES, "not the whole suite: {messages}");
     outcomes.retain(|_, outcome| outcome != "ok");
     outcomes
 }
 
-/// What is listed for a place, with the reasons left out.
+/// The listed outcomes of a place, without reasons.
 fn expected(place: &str) -> Outcomes {
     let text = fs::read_to_string(crate::suites::file("pjdfstest.expected")).expect("the list");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -92,16 +91,16 @@ fn expected(place: &str) -> Outcomes {
     listed
 }
 
-/// Panics if the suite ended otherwise than listed in one of these places.
+/// Panics if the outcomes differ from the list.
 #[track_caller]
 fn assert_as_listed(site: &Site, places: &[&str]) {
     let mut wrong = String::new();
     for place in places {
-        let said = fs::read_to_string(said(site).join(place)).expect("what pjdfstest said");
-        let (outcomes, listed) = (read(&said), expected(place));
+        let messages = fs::read_to_string(messages(site).join(place)).expect("the output of pjdfstest");
+        let (outcomes, listed) = (read(&messages), expected(place));
         if outcomes != listed {
             let passed = |line: &&str| !line.ends_with(" ok");
-            let rest: Vec<_> = said.lines().filter(passed).collect();
+            let rest: Vec<_> = messages.lines().filter(passed).collect();
             wrong += &format!("{place}:\n{outcomes:#?}, but listed are {listed:#?}:\n{}\n", rest.join("\n"));
         }
     }
@@ -111,25 +110,25 @@ fn assert_as_listed(site: &Site, places: &[&str]) {
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        println!("not tested: pjdfstest plays several users, which takes root");
+        println!("not tested: pjdfstest acts as several users, which requires root");
     }
     is_root
 }
 
-/// Runs the suite in views of one job at the same time: each is where it is listed, and the variable of the view.
-/// Sockets have short paths only, and so has the job a short name; no other test may use it.
+/// Runs the suite in views of one job in parallel; `views` are the place in the list and the variable of each view.
+/// The job has a short name, because socket paths are limited; no other test may use it.
 fn run_in_views((job, options): (&str, &[&str]), nodes: u32, is_on_disk: bool, views: &[(&str, &str)]) {
     if !is_root() {
         return;
     }
     let site = open_site();
     let mut script = suite(&site);
-    // The job's own directories are closed to other users; what they hold is not.
+    // Other users cannot enter the job's directories, only the mounts in them.
     script.push_str(
         r#"dir=$TAMEIKE_SHARED; while [ "$dir" != / ]; do chmod a+x "$dir"; dir=$(dirname "$dir"); done"#,
     );
     for (place, view) in views {
-        script.push_str(&format!("\nsuite $said/{place} $TAMEIKE_{view}/p &"));
+        script.push_str(&format!("\nsuite $messages/{place} $TAMEIKE_{view}/p &"));
     }
     script.push_str("\nwait");
     let disk = site.disk();
@@ -157,12 +156,12 @@ fn the_view_of_four_agents_is_a_posix_file_system() {
 
 /// S31a.
 #[test]
-fn the_views_are_posix_file_systems_for_programs_that_are_preloaded() {
+fn the_views_are_posix_file_systems_for_preloaded_programs() {
     let views = [("job-shared-preloaded", "SHARED"), ("cache-preloaded", "CACHE")];
     run_in_views(("s", &["--preload"]), 2, true, &views);
 }
 
-/// What the list is measured by: the machine's own file systems.
+/// The reference for the list: the machine's file systems.
 #[test]
 fn ext4_and_xfs_pass_the_same_suite() {
     let Some(mounts) = Mounts::new() else { return };
@@ -174,7 +173,7 @@ fn ext4_and_xfs_pass_the_same_suite() {
     for (place, make, size) in [("ext4", "mkfs.ext4 -q", "100M"), ("xfs", "mkfs.xfs -q", "320M")] {
         script.push_str(&format!(
             "cd {disks}; mkdir {place}; truncate -s {size} {place}.image; {make} {place}.image; \
-             mount -o loop {place}.image {place}; suite $said/{place} $PWD/{place}/p &\n",
+             mount -o loop {place}.image {place}; suite $messages/{place} $PWD/{place}/p &\n",
             disks = disks.display(),
         ));
     }
@@ -184,9 +183,9 @@ fn ext4_and_xfs_pass_the_same_suite() {
     assert_as_listed(&site, &["ext4", "xfs"]);
 }
 
-/// The check itself: a case that fails, is left out, or is not listed is seen.
+/// A self-test: a case that fails, is skipped, or is not listed is detected.
 #[test]
-fn a_case_that_fails_is_seen() {
+fn a_failing_case_is_detected() {
     let mut lines: Vec<_> = (1..CASES).map(|case| format!("chmod::case_{case}    ok\n")).collect();
     lines.push("chmod::other    FAILED\n\tassertion failed\n".to_owned());
     let failed = Outcomes::from([("chmod::other".to_owned(), "FAILED".to_owned())]);

@@ -1,16 +1,16 @@
-//! What POSIX and Linux offer beyond reading and writing, by small programs on two nodes of a job, in all views.
+//! Calls of POSIX and Linux beyond read and write, by small programs on two nodes of a job, in all views.
 
 use crate::support::Site;
 use std::fs;
 use std::path::Path;
 
-/// Runs a script for each of the views of two nodes: `$dir` is a new directory in it, `on N FUNCTION ...` runs a
-/// function of `support/posix.py` on a node, `$far` is the other node, where the view has one.
+/// Runs a script for each view of two nodes: `$dir` is a new directory in it, `on N FUNCTION ...` runs a function of
+/// `support/posix.py` on a node, `$far` is the other node if the view has one.
 fn in_views(views: &str, body: &str) {
     run_in_views(views, body, &["--device", "ram"], &Site::new());
 }
 
-/// The same in the node-local view on a disk: in memory the kernel serves it.
+/// The same in the node-local view on a disk, which the agent serves.
 fn in_local(body: &str) {
     let site = Site::new();
     run_in_views("local", body, &["--device", site.disk().to_str().expect("plain path")], &site);
@@ -36,7 +36,7 @@ fn run_in_views(views: &str, body: &str, options: &[&str], site: &Site) {
 
 /// S28a, S28b.
 #[test]
-fn names_are_swapped_and_kept_from_being_replaced() {
+fn renameat2_exchanges_and_does_not_replace() {
     let body = "on 0 renames $dir; on $far renamed $dir";
     in_views("shared cache local", body);
     in_local(body);
@@ -44,10 +44,10 @@ fn names_are_swapped_and_kept_from_being_replaced() {
 
 /// S9a.
 ///
-/// The kernel opens a file by the number of an earlier look-up. The view once took an open file for it that had got the
-/// inode number of the replaced one on the file system below: its content was read up to the size of the replaced one.
+/// The kernel opens a file by the node id of an earlier lookup. A regression: the view used another open file that had got the
+/// inode number of the replaced one on the underlying file system, and read it up to the size of the replaced one.
 #[test]
-fn a_replaced_file_is_not_taken_for_the_one_that_got_its_inode_number() {
+fn a_replaced_file_is_not_confused_with_the_one_that_got_its_inode_number() {
     let body = "on 0 reused_number $dir";
     in_views("shared cache local", body);
     in_local(body);
@@ -55,10 +55,10 @@ fn a_replaced_file_is_not_taken_for_the_one_that_got_its_inode_number() {
 
 /// S22a.
 ///
-/// The write-back of a dirty mapped page carries a direct handle of the file. The agent once took it for a direct write, and
-/// answered only after the kernel had dropped the file's pages, which waits for their write-back: msync never returned.
+/// The write-back of a dirty mapped page carries a direct handle of the file. A regression: the agent treated it as a direct
+/// write, and replied only after the kernel had dropped the file's pages, which waits for the write-back: msync never returned.
 #[test]
-fn msync_returns_where_some_handles_are_direct() {
+fn msync_returns_if_some_handles_are_direct() {
     let body = "on 0 store_and_sync $dir";
     in_views("shared cache local", body);
     in_local(body);
@@ -85,9 +85,9 @@ fn holes_are_holes_on_all_nodes() {
 
 /// S27a.
 ///
-/// As lseek11 of the Linux Test Project, which two of its cases fail in: it takes the finest hole that it finds for the size of a block.
+/// Like lseek11 of the Linux Test Project, two of whose cases fail: it assumes that the finest hole is the block size.
 #[test]
-fn no_answer_to_a_search_for_holes_is_wrong() {
+fn seek_hole_and_seek_data_are_never_wrong() {
     in_views("shared", "on 0 seek_everywhere $dir 1");
     in_views("cache local", "on 0 seek_everywhere $dir");
     in_local("on 0 seek_everywhere $dir");
@@ -95,7 +95,7 @@ fn no_answer_to_a_search_for_holes_is_wrong() {
 
 /// S24b.
 #[test]
-fn space_that_is_set_aside_is_kept() {
+fn fallocate_reserves_space() {
     let site = Site::new();
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/posix.py");
     let script = format!("python3 {} space_is_kept $TAMEIKE_SHARED", programs.display());
@@ -120,7 +120,7 @@ fn holes_of_the_cache_view_are_on_the_shared_file_system_after_the_job() {
 
 /// S24d. S29b, S29c, S29d.
 #[test]
-fn what_is_not_supported_is_refused_cleanly() {
+fn unsupported_calls_are_refused() {
     in_views("shared", "on 0 refusals $dir acl");
     in_views(
         "cache",
@@ -131,11 +131,11 @@ fn what_is_not_supported_is_refused_cleanly() {
 
 /// S29a.
 #[test]
-fn supplementary_groups_count() {
+fn supplementary_groups_give_access() {
     if rustix::process::geteuid().is_root() {
         in_views("shared cache local", "on $far groups $dir");
     } else {
-        println!("not tested: being another user takes root");
+        println!("not tested: acting as another user requires root");
     }
 }
 
@@ -151,10 +151,10 @@ fn files_of_more_than_8_tebibytes() {
     in_views("shared cache", "on 0 large $dir; on $far large_seen $dir");
 }
 
-/// Descriptors that only write go past the kernel's pages since there are any; the kernel then leaves it to the file system to
-/// take the bits away by which a file runs as its owner. They stayed, and what another user had written ran with them.
+/// Write-only descriptors bypass the page cache; then the file system must clear the set-user-ID and set-group-ID bits. A
+/// regression: they stayed, and content of another user ran with them.
 #[test]
-fn a_write_takes_away_what_a_file_gives_to_who_runs_it() {
+fn a_write_clears_set_user_id_bits_and_capabilities() {
     let body = "on 0 rights $dir";
     in_views("shared cache local", body);
     in_local(body);
@@ -162,7 +162,7 @@ fn a_write_takes_away_what_a_file_gives_to_who_runs_it() {
 
 /// S23a, S23b, S23c, S23d, S23e.
 #[test]
-fn reads_count_as_with_relatime() {
+fn reads_update_access_times_like_relatime() {
     in_views(
         "shared",
         "on 0 reads_count $dir & one=$!; on 1 reads_seen $dir; wait $one
@@ -172,7 +172,7 @@ fn reads_count_as_with_relatime() {
 
 /// S23f.
 #[test]
-fn reads_that_reach_the_file_system_below_are_its_to_count() {
+fn access_times_of_pass_through_reads_are_those_of_the_underlying_file_system() {
     let site = Site::new();
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/support/posix.py");
     for dir in [site.shared(), site.plain()] {

@@ -1,4 +1,4 @@
-//! Programs that are preloaded: unchanged ones leave what they leave without, beside others that are not.
+//! Preloaded programs: unchanged programs give the same results as without the library, beside programs that are not preloaded.
 
 use crate::support::programs;
 use crate::support::{Site, preload, shown, succeed};
@@ -6,14 +6,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A job whose programs are preloaded. On a disk, its agent serves the node-local view, too.
+/// A job with preloaded programs. On a disk, its agent serves the node-local view too.
 fn job(site: &Site, nodes: u32, options: &[&str], script: &str) -> Command {
     let disk = site.disk();
     let device = ["--preload", "--device", disk.to_str().expect("plain path")];
     site.job(nodes, &[&device, options].concat(), script)
 }
 
-/// Runs a program in Python, preloaded, in each of these views.
+/// Runs a preloaded Python program in each of these views.
 fn run_in(site: &Site, views: &str, program: &Path) {
     let script = format!(r#"for view in {views}; do cd "$view"; python3 {}; cd /; done"#, program.display());
     let output = job(site, 1, &[], &script).output().expect("a job");
@@ -23,7 +23,7 @@ fn run_in(site: &Site, views: &str, program: &Path) {
 
 /// S31a.
 ///
-/// Runs a script in a plain directory, and preloaded in each view; it must leave the same, mostly past the kernel.
+/// Runs a script in a plain directory, and preloaded in each view; the results must be equal, mostly without the kernel.
 fn compare(script: &str) {
     let site = Site::new();
     let script = format!("{script}\n{}", programs::LISTING);
@@ -39,13 +39,13 @@ fn compare(script: &str) {
     );
     let output = job(&site, 1, &[], &inner).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let parts: Vec<&str> = said.split("---\n").collect();
-    assert_eq!(parts.len(), 4, "{said}");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let parts: Vec<&str> = messages.split("---\n").collect();
+    assert_eq!(parts.len(), 4, "{messages}");
     for (view, part) in parts[..3].iter().enumerate() {
         assert_eq!(*part, expected, "view {view}");
     }
-    assert!(preload::answered(parts[3]) > 30, "this was the kernel: {}", parts[3]);
+    assert!(preload::answered(parts[3]) > 30, "requests went through the kernel: {}", parts[3]);
     site.assert_clean();
 }
 
@@ -60,13 +60,13 @@ fn archives_and_version_control() {
 }
 
 #[test]
-fn python_and_a_data_base() {
+fn python_and_a_database() {
     compare(programs::PYTHON);
 }
 
-/// S1a. Here one process goes through the ring and the other through the kernel, which have caches of their own. S31b.
+/// S1a. One process uses the ring and the other the kernel, which have separate caches. S31b.
 #[test]
-fn who_is_preloaded_and_who_is_not_see_the_same() {
+fn preloaded_and_other_programs_see_the_same() {
     let site = Site::new();
     let program = site.shared().with_file_name("program.py");
     fs::write(
@@ -111,9 +111,9 @@ assert reader.wait() == 0
     run_in(&site, r#""$TAMEIKE_SHARED" "$TAMEIKE_NODE_LOCAL" "$TAMEIKE_CACHE""#, &program);
 }
 
-/// S1a. Here the reader has what it reads from where the agent has lent it, which must end with each change.
+/// S1a. The reader reads a granted frame; each change must revoke the grant.
 #[test]
-fn what_is_lent_is_read_without_the_agent_and_never_old() {
+fn granted_frames_are_read_without_the_agent_and_never_stale() {
     let site = Site::new();
     let program = site.shared().with_file_name("program.py");
     fs::write(&program, LENT_PROGRAM).expect("a program");
@@ -212,9 +212,9 @@ for who in (ring, kernel):
     assert who.wait() == 0
 "#;
 
-/// S31c. It has closed nothing itself.
+/// S31c. The program has closed nothing.
 #[test]
-fn what_a_killed_program_wrote_is_drained() {
+fn data_of_a_killed_program_is_drained() {
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_CACHE"; python3 -c '
 import os
@@ -260,31 +260,31 @@ print("TOLD")'"#;
 
 /// S31f.
 #[test]
-fn who_has_changed_nothing_is_not_told_of_the_errors_of_others() {
+fn a_program_that_changed_nothing_gets_no_errors_of_other_writers() {
     let site = Site::new();
     let script = r#"cd "$TAMEIKE_SHARED"; python3 -c '
 import errno, os
 writer = os.open("f", os.O_RDWR | os.O_CREAT, 0o600)
 others = [os.open("f", os.O_RDWR) for _ in range(3)]
-told = []
+found = []
 try:
     for _ in range(60): os.write(writer, bytes(1 << 20))
-except OSError as error: told.append(error.errno)
+except OSError as error: found.append(error.errno)
 for other in others:
     os.read(other, 10)
     os.close(other)
 try: os.close(writer)
-except OSError as error: told.append(error.errno)
-assert told and set(told) == {errno.ENOSPC}, told
+except OSError as error: found.append(error.errno)
+assert found and set(found) == {errno.ENOSPC}, found
 print("SEEN")'"#;
     let output = job(&site, 1, &["--capacity", "shared=16M"], script).output().expect("a job");
     let seen = String::from_utf8_lossy(&output.stdout).contains("SEEN");
     assert!(output.status.success() && seen, "{}", shown(&output));
 }
 
-/// S10a. Its end is where it is, not where it was when it had a name.
+/// S10a. SEEK_END uses the current size, not the size at the removal.
 #[test]
-fn a_removed_file_ends_where_its_last_write_did() {
+fn a_removed_file_has_the_size_of_its_last_write() {
     let site = Site::new();
     let script = r#"for view in "$TAMEIKE_CACHE" "$TAMEIKE_SHARED"; do cd "$view"; python3 -c '
 import os
@@ -305,10 +305,10 @@ print("SEEN")'; done"#;
     assert!(output.status.success() && seen == 2, "{}", shown(&output));
 }
 
-/// S31a. Also of a file that the kernel takes over without having seen the directories on the way to it: opened once more it
-/// was stale, and its extended attributes were, too.
+/// S31a. Also for a file that the kernel takes over without lookups of its parent directories: a second open returned ESTALE,
+/// and so did its extended attributes.
 #[test]
-fn a_file_that_the_kernel_takes_over_is_found_by_its_descriptor() {
+fn a_file_handed_over_to_the_kernel_is_found_by_its_descriptor() {
     let site = Site::new();
     let program = site.shared().with_file_name("program.py");
     fs::write(
@@ -348,9 +348,9 @@ print("SEEN")
     site.assert_clean();
 }
 
-/// S31a. Also where the view is mounted for reading only, as sandboxes and containers do, from the start or while it runs.
+/// S31a. Also if the view is mounted read-only, as in sandboxes and containers, from the start or later.
 #[test]
-fn a_view_that_is_mounted_for_reading_only_is_not_changed() {
+fn a_view_that_is_mounted_read_only_is_not_changed() {
     let site = Site::new();
     let program = site.shared().with_file_name("program.py");
     fs::write(
@@ -393,7 +393,7 @@ else:
     site.assert_clean();
 }
 
-/// What a command on another node inherits is of this one: it would have met the files of another node-local view.
+/// A command on another node inherits the variables of this node, with which it would see the files of this node-local view.
 #[test]
 fn a_command_on_another_node_reaches_that_nodes_agent() {
     let site = Site::new();
@@ -403,36 +403,35 @@ fn a_command_on_another_node_reaches_that_nodes_agent() {
         for node in 0 1; do tameike exec --node $node -- bash -c 'cat $TAMEIKE_NODE_LOCAL/node'; done"#;
     let output = job(&site, 2, &[], script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{said}");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = messages.lines().collect();
+    assert!(lines[0].ends_with("node-0/ring") && lines[1].ends_with("node-1/ring"), "{messages}");
     assert_eq!(lines[2..], ["0", "1"]);
     site.assert_clean();
 }
 
-/// The two contradict each other; in a job that has no ring already, a command is told before it runs.
+/// The two options contradict each other; in a job without a ring, `exec --preload` fails before the command runs.
 #[test]
-fn without_a_ring_nothing_is_preloaded() {
+fn preload_without_a_ring_is_refused() {
     let site = Site::new();
     let output = job(&site, 1, &["--no-ring"], "echo ran").output().expect("a job");
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("--preload") && said.contains("--no-ring"), "{said}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("--preload") && messages.contains("--no-ring"), "{messages}");
     let script = r#"test -z "$TAMEIKE_RING"; ! tameike exec --preload -- echo ran"#;
     let output = site.job(1, &["--no-ring"], script).output().expect("a job");
     assert!(output.status.success() && output.stdout.is_empty(), "{}", shown(&output));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("takes no preloaded programs"),
+        String::from_utf8_lossy(&output.stderr).contains("does not support preloaded programs"),
         "{}",
         shown(&output)
     );
     site.assert_clean();
 }
 
-/// S31a. Also when it runs as user 0 and the kernel holds it to the mode bits: without capabilities, or in a user namespace of
-/// its own.
+/// S31a. Also for user 0 without capabilities, or in a user namespace, where the kernel enforces mode bits.
 #[test]
-fn user_0_without_capabilities_gets_no_more_than_from_the_kernel() {
+fn user_0_without_capabilities_has_the_same_permissions_as_in_the_kernel() {
     if tameike_io::os::process::user() != 0 {
         return;
     }
@@ -453,9 +452,9 @@ fn user_0_without_capabilities_gets_no_more_than_from_the_kernel() {
     for options in [&[][..], &["--preload"]] {
         let output = site.job(1, options, script).output().expect("a job");
         assert!(output.status.success(), "{}", shown(&output));
-        let said = String::from_utf8_lossy(&output.stdout);
+        let messages = String::from_utf8_lossy(&output.stdout);
         let expected = "own\n".repeat(6) + "secret\n";
-        assert_eq!(said, expected, "{options:?}: {}", shown(&output));
+        assert_eq!(messages, expected, "{options:?}: {}", shown(&output));
         fs::remove_file(site.shared().join("file")).expect("drained");
         fs::remove_dir(site.shared().join("dir")).expect("drained");
     }

@@ -1,11 +1,11 @@
-//! Names that preloaded programs look up without asking: they are found as whoever changes them has left them.
+//! Names that preloaded programs look up without requests are never stale.
 
 use crate::support::{Site, preload, shown};
 use std::fs;
 use std::process::Output;
 
-/// What programs of both doors have: attributes but for the device, or the name of an error; and steps that one of them does
-/// at the word of another.
+/// Code of programs of both frontends: attributes without the device, or the name of an error; and steps that one program runs
+/// on request of another.
 const DOORS: &str = r#"
 import errno, os, shutil, subprocess, sys
 
@@ -17,12 +17,12 @@ def look(path):
     return (found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_gid, found.st_size, found.st_blocks,
             found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
 
-class Door:
-    """A process that does what it is told, preloaded or not."""
+class Frontend:
+    """A process that does what it is shown_text, preloaded or not."""
     def __init__(self, preloaded, before=()):
         hidden = () if preloaded else ("LD_PRELOAD", "TAMEIKE_RING")
         env = {name: value for name, value in os.environ.items() if name not in hidden}
-        command = [*before, sys.executable, "-c", "import sys; sys.argv = ['door']; exec(open(%r).read())" % sys.argv[0]]
+        command = [*before, sys.executable, "-c", "import sys; sys.argv = ['frontend']; exec(open(%r).read())" % sys.argv[0]]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     def __call__(self, step):
         self.process.stdin.write(repr(step) + "\n"); self.process.stdin.flush()
@@ -39,18 +39,18 @@ def get(path):
     with open(path, "rb") as file:
         return file.read()
 
-if sys.argv[0] == "door":
+if sys.argv[0] == "frontend":
     kept = {}
     for line in sys.stdin:
         try:
-            said = eval(eval(line))
+            words = eval(eval(line))
         except OSError as error:
-            said = errno.errorcode[error.errno]
-        print(repr(said) if isinstance(said, (tuple, str, int)) else None, flush=True)
+            words = errno.errorcode[error.errno]
+        print(repr(words) if isinstance(words, (tuple, str, int)) else None, flush=True)
     sys.exit()
 "#;
 
-/// Runs a program of doors on some nodes; its output ends with the state of the job.
+/// Runs a program with this code on some nodes; its output ends with the state of the job.
 fn run(site: &Site, nodes: u32, program: &str) -> Output {
     let file = site.shared().with_file_name("program.py");
     fs::write(&file, format!("{DOORS}{program}")).expect("a program");
@@ -62,9 +62,9 @@ fn run(site: &Site, nodes: u32, program: &str) -> Output {
 
 /// S31b. S1a. S23b
 ///
-/// Each step is done by a program of either door, between looks of another that was shown the name before.
+/// A program of either frontend runs each step, between lookups of another that has cached the name.
 #[test]
-fn what_is_done_on_a_node_is_seen_by_who_was_shown_the_name() {
+fn changes_on_a_node_are_seen_by_programs_that_cached_the_name() {
     let site = Site::new();
     let output = run(
         &site,
@@ -96,8 +96,8 @@ steps = (
     "os.rename('old', 'dir')",
     "os.chmod('dir', 0o500) or os.chmod('dir', 0o700)",
 )
-doors = Door(True), Door(False)
-here, there = Door(True), Door(False)
+frontends = Frontend(True), Frontend(False)
+here, there = Frontend(True), Frontend(False)
 def agree(*when):
     looks = [look("dir/file"), here("look('dir/file')"), there("look('dir/file')")]
     assert looks[0] == looks[1] == looks[2], (when, looks)
@@ -107,12 +107,12 @@ for round in range(4):
     for step in steps:
         for _ in range(3):
             agree(round, step)
-        said = doors[round % 2](step)
-        assert not isinstance(said, str), (step, said)
+        words = frontends[round % 2](step)
+        assert not isinstance(words, str), (step, words)
         agree(round, "after", step)
     os.unlink("dir/file")
-for door in (*doors, here, there):
-    door.end()
+for frontend in (*frontends, here, there):
+    frontend.end()
 os.rmdir("dir")
 "#,
     );
@@ -124,9 +124,9 @@ os.rmdir("dir")
     site.assert_clean();
 }
 
-/// Each look at a file that a program of the node had just made was a request.
+/// Each stat of a file that a program of the node had just created was a request.
 #[test]
-fn files_that_a_node_has_made_are_looked_at_without_asking() {
+fn files_that_a_node_has_created_are_looked_up_without_requests() {
     let site = Site::new();
     let output = run(
         &site,
@@ -135,7 +135,7 @@ fn files_that_a_node_has_made_are_looked_at_without_asking() {
 os.makedirs("some/where")
 for number in range(1000):
     put(f"some/where/{number}", b"x" * (number % 3))
-here = Door(True)
+here = Frontend(True)
 assert here("sum(os.stat(f'some/where/{number}').st_size for number in range(1000))") == 999
 here.end()
 "#,
@@ -147,7 +147,7 @@ here.end()
 
 /// S8a. S12a
 #[test]
-fn what_another_node_does_is_seen_by_who_was_shown_the_name() {
+fn changes_of_another_node_are_seen_by_programs_that_cached_the_name() {
     let site = Site::new();
     let output = run(
         &site,
@@ -168,7 +168,7 @@ steps = (
     ("None", "os.rename('dir', 'old')"),
     ("os.mkdir('new') or put('new/file', b'of another directory')", "os.rename('dir', 'old') or os.rename('new', 'dir')"),
 )
-far = Door(True, ("tameike", "exec", "--node", "1", "--"))
+far = Frontend(True, ("tameike", "exec", "--node", "1", "--"))
 for setup, step in steps:
     # Made here, so that this node answers for it.
     os.mkdir("dir")
@@ -176,8 +176,8 @@ for setup, step in steps:
     eval(setup)
     for _ in range(5):
         before = look("dir/file")
-    said = far(step)
-    assert not isinstance(said, str), (step, said)
+    words = far(step)
+    assert not isinstance(words, str), (step, words)
     found = look("dir/file")
     assert found != before, step
     expected = far("look('dir/file')")

@@ -1,18 +1,18 @@
-//! Jobs over mounts of the shared directory that remember names and attributes, as those of NFS and of FUSE file systems do.
+//! Jobs over mounts of the shared directory that cache names and attributes, like NFS and FUSE file systems.
 
 use crate::cluster::network::Cluster;
 use crate::support::succeed;
 use std::fs;
 
-/// Longer than a test takes: what is remembered is never forgotten by itself.
+/// Longer than a test: cached entries never expire.
 const FOR_EVER: u32 = 3600;
 
-/// Replaces, removes and reads files that the other node replaces and removes, too.
+/// Replaces, removes and reads files that the other node replaces and removes too.
 const WORKER: &str = include_str!("remembered/worker.py");
 
 /// S13a, S13b, S13c.
 #[test]
-fn a_node_sees_at_once_what_it_has_changed_whoever_did_it_for_the_node() {
+fn a_node_sees_its_changes_at_once_whichever_node_executed_them() {
     let script = r#"tameike exec --node 1 -- sh -euc '
         cd "$TAMEIKE_CACHE"
         test ! -e d; mkdir d; test -d d; rmdir d; test ! -e d
@@ -34,7 +34,7 @@ fn a_node_sees_at_once_what_it_has_changed_whoever_did_it_for_the_node() {
 }
 
 #[test]
-fn nodes_that_replace_each_others_files_lose_and_mix_none() {
+fn nodes_that_replace_each_others_files_lose_and_mix_nothing() {
     for options in [&["--verify"][..], &["--verify", "--aggregate"]] {
         let cluster = Cluster::new(&["", ""]);
         cluster.remember(FOR_EVER);
@@ -43,9 +43,9 @@ fn nodes_that_replace_each_others_files_lose_and_mix_none() {
         let worker = worker.display();
         let script =
             format!("tameike exec --all -- python3 {worker} 4; tameike exec --all -- python3 {worker} 0");
-        // It would end with 75 if the shared directory lacked anything.
-        let told = succeed(&mut cluster.job(options, &script));
-        assert_eq!(told.matches("no file lost or mixed").count(), 4, "{told}");
+        // It would exit with 75 if the shared directory lacked anything.
+        let text = succeed(&mut cluster.job(options, &script));
+        assert_eq!(text.matches("no file lost or mixed").count(), 4, "{text}");
         cluster.assert_clean();
     }
 }

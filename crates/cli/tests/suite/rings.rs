@@ -1,15 +1,15 @@
-//! The same calls through io_uring and through `/dev/fuse`, whichever the kernel and the agent's memory allow.
+//! The same calls through io_uring and through `/dev/fuse`, depending on the kernel and the agent's memory.
 
 use crate::support::{Site, succeed};
 use std::fs;
 
-/// Whether the kernel offers FUSE over io_uring.
+/// The kernel's parameter for FUSE over io_uring.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-/// Memory of an agent that is enough for rings of 27 cores, and one that is not enough for two.
+/// Memory of an agent that suffices for rings of 27 cores, and one that does not suffice for two.
 const ENOUGH: &str = "1G";
 const TOO_LITTLE: &str = "48M";
 
-/// What the parameter was, which it is again when this is dropped.
+/// The old value of the parameter, which is restored when this is dropped.
 struct Parameter(String);
 
 impl Parameter {
@@ -30,20 +30,20 @@ impl Drop for Parameter {
     }
 }
 
-/// Runs the calls in a job whose agents have this much memory; threads that served rings.
+/// Runs the calls in a job with this memory per agent; returns the number of threads that served rings.
 fn rings(memory: &str) -> u32 {
     let site = Site::new();
     let program = site.plain().join("requests.py");
     fs::write(&program, include_str!("rings/requests.py")).expect("the program");
     let script = format!("python3 {}", program.display());
-    let said = succeed(&mut site.job(2, &["--memory", memory], &script));
+    let text = succeed(&mut site.job(2, &["--memory", memory], &script));
     site.assert_clean();
-    let count = said.lines().find_map(|line| line.strip_prefix("rings ")?.parse().ok());
-    count.unwrap_or_else(|| unreachable!("the program says it: {said}"))
+    let count = text.lines().find_map(|line| line.strip_prefix("rings ")?.parse().ok());
+    count.unwrap_or_else(|| unreachable!("the program prints it: {text}"))
 }
 
-/// Whether the doctor takes the lack of rings for something to be mended.
-fn doctor_mends() -> bool {
+/// Returns true if the doctor reports missing rings as a problem.
+fn doctor_advises() -> bool {
     let output = Site::new().tameike(&["doctor"]).output().expect("a doctor");
     String::from_utf8_lossy(&output.stdout).contains(&format!("echo Y > {PARAMETER}"))
 }
@@ -56,9 +56,9 @@ fn calls_are_served_by_rings_or_the_device() {
     };
     parameter.set("N");
     assert_eq!(rings(ENOUGH), 0, "the kernel offers none");
-    assert!(doctor_mends());
+    assert!(doctor_advises());
     parameter.set("Y");
-    assert!(!doctor_mends());
+    assert!(!doctor_advises());
     assert!(rings(ENOUGH) > 0, "the kernel offers them");
     assert_eq!(rings(TOO_LITTLE), 0, "there are too few frames");
 }

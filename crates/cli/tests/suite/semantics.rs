@@ -1,5 +1,5 @@
-//! Sentences of SEMANTICS.md that no other test proves, in jobs of two nodes. `cargo xtask lint` sees to it that each
-//! sentence is quoted by some test.
+//! Claims of SEMANTICS.md that no other test covers, in jobs of two nodes. `cargo xtask lint` checks that tests cite every
+//! claim.
 
 use crate::support::victims::JobPlace;
 use crate::support::{Site, shown, succeed};
@@ -9,9 +9,8 @@ use std::path::Path;
 
 const MIB: usize = 1 << 20;
 
-/// What every script of these tests begins with. `on N COMMAND` runs a command on a node, `nodes N FUNCTION ...` a
-/// function of `support/nodes.py`; `$marks` is a directory beside the views that all nodes see, `$both` are the views
-/// that nodes share.
+/// The prelude of all scripts. `on N COMMAND` runs a command on a node, `nodes N FUNCTION ...` a function of
+/// `support/nodes.py`; all nodes see the directory `$marks` outside of the views; `$both` are the two shared views.
 fn script(site: &Site, body: &str) -> String {
     format!(
         r#"marks={marks}
@@ -44,13 +43,13 @@ fn processes_of_a_node_see_each_others_writes() {
 
 /// S1a.
 #[test]
-fn what_is_written_past_the_kernels_pages_is_seen_through_them() {
+fn writes_that_bypass_the_page_cache_are_seen_through_it() {
     run("for view in $both $TAMEIKE_NODE_LOCAL; do nodes 0 past_pages $view/file; done");
 }
 
 /// S2b.
 #[test]
-fn an_fsync_shows_what_others_have_synced() {
+fn an_fsync_shows_synced_writes_of_other_nodes() {
     run(r#"for view in $both; do
                : > $view/file
                nodes 0 follow $view/file $marks/ready 10 & follower=$!
@@ -62,7 +61,7 @@ fn an_fsync_shows_what_others_have_synced() {
 
 /// S7a.
 #[test]
-fn what_was_synced_survives_the_death_of_all_agents() {
+fn synced_data_survives_a_crash_of_all_agents() {
     let site = Site::new();
     let place = JobPlace::new(&site, &format!("synced-{}", std::process::id()));
     let size = 3 * MIB + 17;
@@ -87,7 +86,7 @@ fn what_was_synced_survives_the_death_of_all_agents() {
 
 /// S8b.
 #[test]
-fn a_directory_that_is_gone_is_not_seen_for_longer_than_said() {
+fn a_removed_directory_disappears_within_the_limit() {
     run(r#"cd $TAMEIKE_CACHE
            for round in 1 2 3 4 5; do
                mkdir -p one two; test -d one -a -d two
@@ -119,7 +118,7 @@ fn a_name_that_is_replaced_is_never_missing() {
 
 /// S10a, S10b.
 #[test]
-fn a_file_that_is_removed_while_open_goes_on() {
+fn a_file_that_is_removed_while_open_stays_usable() {
     run(r#"for view in $both; do
            for remover in 0 1; do
                free=$(nodes 0 print_free $view)
@@ -137,11 +136,11 @@ fn a_file_that_is_removed_while_open_goes_on() {
 
 /// S11a, S11b, S11c.
 #[test]
-fn attributes_of_directories_are_seen_when_said() {
+fn attributes_of_directories_are_seen_within_the_limit() {
     run(r#"for view in $both; do
                cd $view; mkdir dir
                for round in 1 2 3 4 5; do
-                   stat dir > $marks/said
+                   stat dir > $marks/words
                    on 1 sh -c "chmod 7$round$round dir; mkdir dir/$round; touch -d 2001-02-03T04:05:0$round dir"
                    test $view = $TAMEIKE_SHARED || sleep 0.2
                    test $(stat -c %a dir) = 7$round$round
@@ -159,11 +158,11 @@ fn attributes_of_directories_are_seen_when_said() {
 
 /// S12a, S12b.
 #[test]
-fn attributes_of_files_are_seen_when_said() {
+fn attributes_of_files_are_seen_within_the_limit() {
     run(r#"for view in $both; do
                cd $view; echo one > file; ln -s there link
                for round in 1 2 3 4 5; do
-                   stat file link > $marks/said
+                   stat file link > $marks/words
                    on 1 sh -c "chmod 6$round$round file; echo more >> file; ln -snf there-$round link; ln file name-$round"
                    test "$(stat -c '%a %s %h' file)" = "6$round$round $((4 + 5 * round)) $((1 + round))"
                    test "$(readlink link)" = there-$round
@@ -201,13 +200,13 @@ fn names_and_attributes_are_in_the_shared_directory_at_once() {
 
 /// S14a, S14b.
 #[test]
-fn sizes_and_times_are_right_before_the_flush() {
+fn sizes_and_times_are_correct_before_the_flush() {
     run(r#"cd $TAMEIKE_CACHE
            for size in 1 5000 1048577 7000000; do
                head -c $size /dev/urandom > file
-               sum=$(sha256sum < file); said=$(stat -c '%s %y' file)
-               test "${said%% *}" = $size
-               test "$(on 1 stat -c '%s %y' file)" = "$said"
+               sum=$(sha256sum < file); words=$(stat -c '%s %y' file)
+               test "${words%% *}" = $size
+               test "$(on 1 stat -c '%s %y' file)" = "$words"
                test "$(on 1 sha256sum < file)" = "$sum"
                on 1 sh -c 'echo more >> file'
                test $(stat -c %s file) = $((size + 5))
@@ -215,7 +214,7 @@ fn sizes_and_times_are_right_before_the_flush() {
            done"#);
 }
 
-/// Checksums of a receipt by the path of the file.
+/// Checksums of a receipt by path.
 fn checksums(receipt: &Path) -> BTreeMap<String, String> {
     let receipt: serde_json::Value =
         serde_json::from_slice(&fs::read(receipt).expect("a receipt")).expect("JSON");
@@ -226,9 +225,9 @@ fn checksums(receipt: &Path) -> BTreeMap<String, String> {
 
 /// S17a S17b.
 #[test]
-fn a_receipt_vouches_for_what_the_job_wrote_and_for_nothing_else() {
+fn a_receipt_covers_exactly_what_the_job_wrote() {
     let site = Site::new();
-    // What the job finds: alike in the second MiB, but for one of them.
+    // Files from before the job: equal in the second MiB, except one.
     for (name, first, second) in [("one", 1, 5), ("two", 2, 5), ("three", 1, 6)] {
         let content = [vec![first; MIB], vec![second; MIB], vec![first; 100]].concat();
         fs::write(site.shared().join(name), content).expect("a file");
@@ -251,31 +250,31 @@ fn a_receipt_vouches_for_what_the_job_wrote_and_for_nothing_else() {
     for name in ["one", "two", "three", "sparse"] {
         assert!(sums[name].starts_with("units:"), "{name}: {}", sums[name]);
     }
-    assert_eq!(sums["one"], sums["two"], "the first MiB is not vouched for");
-    assert_ne!(sums["one"], sums["three"], "the second is");
+    assert_eq!(sums["one"], sums["two"], "the checksum does not cover the first MiB");
+    assert_ne!(sums["one"], sums["three"], "the checksum covers the second MiB");
     site.assert_clean();
 }
 
 /// S20a, S20b.
 #[test]
-fn calls_that_need_a_dead_agent_are_told_so() {
+fn calls_that_need_a_failed_agent_return_an_error() {
     let site = Site::new();
     let place = JobPlace::new(&site, &format!("dead-{}", std::process::id()));
     let body = format!(
         r#"names=; for k in $(seq 1 24); do mkdir $TAMEIKE_SHARED/$k; names=$names,$TAMEIKE_SHARED/$k/file; done
            kill -KILL $(python3 -c "import json; print(json.load(open('{dir}/node-1/node.json'))['record']['pid'])")
-           nodes 0 use_each ${{names#,}} > $marks/said
-           test $(wc -l < $marks/said) = 24
-           test $(grep -cx done $marks/said) -ge 3
-           test $(grep -cx EHOSTDOWN $marks/said) -ge 3
-           ! grep -vxE 'done|EHOSTDOWN' $marks/said
+           nodes 0 use_each ${{names#,}} > $marks/words
+           test $(wc -l < $marks/words) = 24
+           test $(grep -cx done $marks/words) -ge 3
+           test $(grep -cx EHOSTDOWN $marks/words) -ge 3
+           ! grep -vxE 'done|EHOSTDOWN' $marks/words
            touch $marks/passed"#,
         dir = place.dir.display(),
     );
     let options = ["--job", &place.job, "--keep-going"];
     let output = site.job(2, &options, &script(&site, &body)).output().expect("a job");
-    let said = fs::read_to_string(site.plain().join("said")).unwrap_or_default();
-    assert!(site.plain().join("passed").exists(), "{said}{}", shown(&output));
+    let words = fs::read_to_string(site.plain().join("words")).unwrap_or_default();
+    assert!(site.plain().join("passed").exists(), "{words}{}", shown(&output));
     let recovered = site.tameike(&["recover", "--job", &place.job]).output().expect("it starts");
     assert_eq!(recovered.status.code(), Some(0), "{}", shown(&recovered));
     site.assert_clean();
@@ -283,7 +282,7 @@ fn calls_that_need_a_dead_agent_are_told_so() {
 
 /// S24d.
 #[test]
-fn what_is_not_done_is_said() {
+fn unsupported_calls_return_errors() {
     run(r#"for view in $both; do
                cd $view
                TMPDIR=$view python3 -c "

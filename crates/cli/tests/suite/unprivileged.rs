@@ -1,4 +1,4 @@
-//! Jobs of plain users: without root, beside each other, and where the host forbids this or that.
+//! Jobs of unprivileged users: without root, concurrent, and on hosts with restrictions.
 
 mod user;
 
@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use user::{Allows, Host, User};
 
-/// Users that every Debian has.
+/// Users of every Debian system.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 const SYS: u32 = 3;
 
-/// What a job of two nodes must be able to do, whatever its paths are.
+/// Runs a job of two nodes that must work with any paths.
 const EVERYTHING: &str = r#"
     me=$(id -u):$(id -g)
     for view in "$TAMEIKE_SHARED" "$TAMEIKE_CACHE" "$TAMEIKE_NODE_LOCAL"; do
@@ -47,9 +47,9 @@ fn everything_works(allows: Allows, paths: &str) {
     let output = user.job(allows, &job, EVERYTHING).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains(paths), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("drain complete: 3 files"), "{said}");
-    assert!(said.contains("all synced, read back and equal"), "{said}");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("drain complete: 3 files"), "{words}");
+    assert!(words.contains("all synced, read back and equal"), "{words}");
     user.assert_shared("from-0", "from 0\n");
     user.assert_shared("from-1", "from 1\n");
     user.assert_shared("both", "from 0\nfrom 1\n");
@@ -57,7 +57,7 @@ fn everything_works(allows: Allows, paths: &str) {
     host.assert_clean();
 }
 
-/// Nothing of the job is in memory any more.
+/// No device of the job is left in memory.
 fn assert_no_device(job: &str) {
     let names = fs::read_dir("/dev/shm").expect("/dev/shm").flatten().map(|entry| entry.file_name());
     let of_job = |name: &std::ffi::OsString| {
@@ -74,32 +74,32 @@ fn assert_no_device(job: &str) {
 }
 
 #[test]
-fn a_plain_user_has_a_job_in_namespaces() {
+fn an_unprivileged_user_runs_a_job_in_namespaces() {
     everything_works(Allows::Everything, "same paths");
 }
 
 #[test]
-fn fusermount3_mounts_where_namespaces_are_refused() {
+fn fusermount3_mounts_if_namespaces_are_refused() {
     everything_works(Allows::NoNamespaces, "other paths");
 }
 
 #[test]
-fn where_no_mount_is_allowed_the_job_says_what_to_do() {
+fn the_job_prints_advice_if_mounts_are_refused() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let job = format!("none-{}", std::process::id());
     for (allows, part) in [(Allows::NoDevice, "/dev/fuse"), (Allows::Nothing, "namespace")] {
         let output = user.job(allows, &job, "exit 0").output().expect("a try");
         assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(part) && said.contains("fusermount3"), "{allows:?}: {said}");
-        assert!(said.contains("`tameike doctor` says what mends it"), "{allows:?}: {said}");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(words.contains(part) && words.contains("fusermount3"), "{allows:?}: {words}");
+        assert!(words.contains("`tameike doctor` prints how to fix it"), "{allows:?}: {words}");
         assert_no_device(&job);
         host.assert_clean();
     }
 }
 
-/// What the doctor says about `name`: the finding and the mend.
+/// The doctor's check `name`: outcome, finding and advice.
 fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, String) {
     let output = user.tameike(allows, &["doctor", "--json"]).output().expect("a doctor");
     let document = serde_json::from_slice::<serde_json::Value>(&output.stdout);
@@ -114,7 +114,7 @@ fn diagnosis(user: &User<'_>, allows: Allows, name: &str) -> (bool, String, Stri
 }
 
 #[test]
-fn the_doctor_names_the_mend() {
+fn the_doctor_prints_how_to_fix_problems() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let cases = [
@@ -122,10 +122,10 @@ fn the_doctor_names_the_mend() {
         (Allows::Everything, "namespaces", true, "ok", ""),
         (Allows::Everything, "mounts", true, "ok", ""),
         (Allows::NoDevice, "FUSE device", false, "missing", "chmod 666 /dev/fuse"),
-        (Allows::NoDevice, "mounts", false, "missing", "mend the FUSE device"),
+        (Allows::NoDevice, "mounts", false, "missing", "fix the FUSE device"),
         (Allows::NoNamespaces, "FUSE device", true, "ok", ""),
         (Allows::NoNamespaces, "namespaces", true, "slow", "sysctl -w user.max_user_namespaces"),
-        (Allows::NoNamespaces, "mounts", true, "slow", "mend the namespaces"),
+        (Allows::NoNamespaces, "mounts", true, "slow", "fix the namespaces"),
         (Allows::Nothing, "namespaces", false, "slow", "sysctl -w user.max_user_namespaces"),
         (Allows::Nothing, "mounts", false, "missing", "apt install fuse3"),
         (Allows::Nothing, "fusermount3", false, "slow", "apt install fuse3"),
@@ -138,7 +138,7 @@ fn the_doctor_names_the_mend() {
     host.assert_clean();
 }
 
-/// A job that waits for a word of the test.
+/// A job that waits for a line of the test.
 struct Waiting {
     child: Child,
     input: Option<ChildStdin>,
@@ -161,7 +161,7 @@ impl Waiting {
         line.trim_end().to_owned()
     }
 
-    /// Lets the job end, well.
+    /// Ends the job, which must succeed.
     fn end(mut self) {
         writeln!(self.input.as_mut().expect("open until the end"), "go").expect("it waits");
         assert_eq!(self.line(), "done");
@@ -171,13 +171,13 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // Only after a failed assertion does it still run: its script ends when there is nothing to read.
+        // It runs only after a failed assertion: its script ends at the end of its input.
         self.input.take();
         let _ = self.child.wait();
     }
 }
 
-/// Two users at once with jobs of one name, and two jobs of one user, on one host with one `/tmp`.
+/// Two users with jobs of the same name, and two jobs of one user, on one host with one `/tmp`.
 #[test]
 fn jobs_of_several_users_and_of_one_do_not_collide() {
     let host = Host::new();
@@ -201,13 +201,13 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     assert!(status.contains(&names[0]) && !status.contains(&names[1]), "{status}");
 
     let ambiguous = nobody.tameike(allows, &["exec", "--", "true"]).output().expect("a try");
-    let said = String::from_utf8_lossy(&ambiguous.stderr);
-    assert!(!ambiguous.status.success() && said.contains("say which with --job"), "{said}");
+    let words = String::from_utf8_lossy(&ambiguous.stderr);
+    assert!(!ambiguous.status.success() && words.contains("choose one with --job"), "{words}");
     let foreign =
         daemon.tameike(allows, &["exec", "--job", &names[1], "--", "true"]).output().expect("a try");
-    let said = String::from_utf8_lossy(&foreign.stderr);
-    assert!(!foreign.status.success() && said.contains("there is no job"), "{said}");
-    // Beside a job, its views are entered from outside.
+    let words = String::from_utf8_lossy(&foreign.stderr);
+    assert!(!foreign.status.success() && words.contains("this user has no job"), "{words}");
+    // From outside the job, `exec` enters its views.
     let script = ["sh", "-euc", r#"cat "$TAMEIKE_SHARED/word""#];
     let beside = |user: &User<'_>, job: &str| {
         succeed(
@@ -217,10 +217,10 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     assert_eq!(beside(&nobody, &names[0]), "first\n");
     assert_eq!(beside(&nobody, &names[1]), "second\n");
     assert_eq!(beside(&daemon, &names[0]), "other\n");
-    // A name that is taken is refused, and the job that has it goes on.
+    // The name of a running job is refused, and that job continues.
     let taken = nobody.job(allows, &names[1], "exit 0").output().expect("a try");
-    let said = String::from_utf8_lossy(&taken.stderr);
-    assert!(taken.status.code() == Some(71) && said.contains("there is a job named"), "{said}");
+    let words = String::from_utf8_lossy(&taken.stderr);
+    assert!(taken.status.code() == Some(71) && words.contains("a job named"), "{words}");
 
     second.end();
     other.end();
@@ -232,7 +232,7 @@ fn jobs_of_several_users_and_of_one_do_not_collide() {
     host.assert_clean();
 }
 
-/// What a user does in a directory of a project, whose group is not the user's own.
+/// Work of a user in a directory of a project, whose group is not the user's primary group.
 const PROJECT: &str = r#"
     cd "$TAMEIKE_CACHE"
     test "$(cat theirs)" = theirs; test "$(cat closed)" = closed; echo more >> theirs
@@ -321,9 +321,9 @@ fn a_member_of_a_project_works_in_its_directory() {
     }
 }
 
-/// A job that was cut off and is recovered outside of its namespace leaves large files to the group of their directory, too.
+/// Large files have the group of their directory also if an interrupted job is recovered outside of its namespace.
 #[test]
-fn recovered_files_are_of_their_projects_group() {
+fn recovered_files_have_the_group_of_their_project() {
     const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
@@ -352,7 +352,7 @@ fn recovered_files_are_of_their_projects_group() {
 
 /// S44b, S44c.
 #[test]
-fn files_of_others_show_as_the_users_own() {
+fn files_of_other_users_appear_as_the_users_own() {
     const GROUP: u32 = 54_321;
     let host = Host::new();
     let user = host.user(DAEMON).in_group(GROUP);
@@ -372,8 +372,8 @@ fn files_of_others_show_as_the_users_own() {
     let output = user.job(Allows::Everything, &job, &script).output().expect("a job");
     assert!(output.status.success(), "{}", shown(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1:1 770\n1:1 644\n");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.matches("Invalid argument").count(), 3, "{said}");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(words.matches("Invalid argument").count(), 3, "{words}");
     let found =
         succeed(Command::new("stat").args(["-c", "%u:%g %a", "odd", "read"]).current_dir(user.shared()));
     assert_eq!(found, format!("0:{GROUP} 470\n0:{GROUP} 644\n"));
@@ -383,7 +383,7 @@ fn files_of_others_show_as_the_users_own() {
 
 /// S43a, S43b, S43c, S43d, S43e. S44d.
 #[test]
-fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
+fn packed_files_are_private_until_their_user_opens_the_container() {
     let host = Host::new();
     let (packer, other) = (host.user(SYS), host.user(DAEMON));
     let shared = packer.shared();
@@ -402,9 +402,9 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     assert_eq!((mode(&container), mode(&shared.join("large"))), (0o700, 0o600));
     let refused = |name: &str, options: &[&str], parts: [&str; 2]| {
         let refused = run(&other, name, options, "exit 0");
-        let said = shown(&refused);
-        assert_eq!(refused.status.code(), Some(71), "{said}");
-        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let words = shown(&refused);
+        assert_eq!(refused.status.code(), Some(71), "{words}");
+        assert!(parts.iter().all(|part| words.contains(part)), "{words}");
     };
     let not_own = ["belongs to another user", "packed files would not be private there"];
     refused("closed", &["--packed-by-others"], ["which you may not read", "ask who packed them"]);
@@ -416,7 +416,7 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
     assert!(read.status.success(), "{}", shown(&read));
     assert_eq!(String::from_utf8_lossy(&read.stdout), "65534\nall\nown\nall\n");
     assert_eq!(fs::read_to_string(shared.join("anybody/mine")).expect("there"), "mine\n");
-    // A container that nobody has vouched for shows nothing, and keeps no job from starting.
+    // An untrusted container is ignored, and does not prevent the start of a job.
     let ignored = run(&other, "ignored", &[], r#"cd "$TAMEIKE_CACHE"; test ! -e open/all; ls -A"#);
     assert!(ignored.status.success(), "{}", shown(&ignored));
     assert!(shown(&ignored).contains("--packed-by-others"), "{}", shown(&ignored));
@@ -424,16 +424,16 @@ fn what_a_user_packs_is_closed_to_others_until_it_is_opened() {
 }
 
 #[test]
-fn a_directory_of_another_user_in_place_of_ours_is_refused() {
+fn a_directory_of_another_user_with_our_name_is_refused() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let job = format!("base-{}", std::process::id());
     let refused = |part: &str| {
         let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let words = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-        assert!(said.contains(part) && said.contains("set TMPDIR"), "{said}");
-        assert!(said.contains(user.base().to_str().expect("plain path")), "{said}");
+        assert!(words.contains(part) && words.contains("set TMPDIR"), "{words}");
+        assert!(words.contains(user.base().to_str().expect("plain path")), "{words}");
     };
     let elsewhere = host.tmp().join("elsewhere");
     fs::create_dir(user.base()).expect("a directory");
@@ -442,14 +442,14 @@ fn a_directory_of_another_user_in_place_of_ours_is_refused() {
     fs::rename(user.base(), &elsewhere).expect("moved");
     symlink(&elsewhere, user.base()).expect("a link");
     refused("is a symbolic link");
-    assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "something was put there");
+    assert_eq!(fs::read_dir(&elsewhere).expect("a directory").count(), 0, "a file was created there");
     fs::remove_file(user.base()).expect("a link");
     assert_no_device(&job);
     host.assert_clean();
 }
 
 #[test]
-fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
+fn a_device_directory_of_another_user_with_our_name_is_refused() {
     /// Removes the directory also when an assertion fails.
     struct Foreign<'a>(&'a Path);
     impl Drop for Foreign<'_> {
@@ -465,16 +465,16 @@ fn a_device_directory_of_another_user_in_place_of_ours_is_refused() {
     let _foreign = Foreign(Path::new(&path));
     fs::write(Path::new(&path).join("precious"), "theirs").expect("a file");
     let output = user.job(Allows::Everything, &job, "exit 0").output().expect("a try");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let words = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(71), "{}", shown(&output));
-    assert!(said.contains(&path) && said.contains("node 1"), "{said}");
+    assert!(words.contains(&path) && words.contains("node 1"), "{words}");
     assert_eq!(fs::read_to_string(Path::new(&path).join("precious")).expect("still there"), "theirs");
     host.assert_clean();
 }
 
-/// In a user namespace all users that have no number there show as nobody.
+/// In a user namespace, unmapped users appear as `nobody`.
 #[test]
-fn nobody_takes_no_directory_of_an_unknown_user_for_his_own() {
+fn user_nobody_does_not_own_directories_of_unmapped_users() {
     let host = Host::new();
     let user = host.user(NOBODY);
     let container = user.shared().join(".tameike-packed");
@@ -486,9 +486,9 @@ fn nobody_takes_no_directory_of_an_unknown_user_for_his_own() {
     let shared = shared.to_str().expect("plain path");
     let arguments = ["run", "--shared", shared, "--job", &job, "--aggregate", "--", "true"];
     let refused = user.tameike(Allows::Everything, &arguments).output().expect("a try");
-    let said = shown(&refused);
-    assert_eq!(refused.status.code(), Some(71), "{said}");
-    assert!(said.contains("belongs to another user"), "{said}");
+    let words = shown(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{words}");
+    assert!(words.contains("belongs to another user"), "{words}");
     fs::remove_dir(&container).expect("it is empty");
     host.assert_clean();
 }

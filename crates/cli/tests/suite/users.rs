@@ -1,17 +1,17 @@
-//! Jobs of a user who is not root: with namespaces of their own, and with `fusermount3` where those are
-//! refused. Root plays the user, in a mount namespace in which `/dev/fuse` is open to all, as udev makes it.
+//! Jobs of unprivileged users: with namespaces, and with `fusermount3` if those are refused. Root acts as the user, in a mount
+//! namespace in which all users can open `/dev/fuse`, as udev sets it up.
 
 use crate::place::{Place, assert_code, err, out};
 use std::process::Command;
 
 const USER: u32 = 65_534;
 
-/// Opens `/dev/fuse` to all, and goes on as a plain user.
+/// Gives all users access to `/dev/fuse`, and continues as an unprivileged user.
 const ALLOWED: &str = "set -e; mkdir dev; mount -t tmpfs none dev; mknod dev/fuse c 10 229; chmod 666 dev/fuse; \
                        mount --bind dev/fuse /dev/fuse; \
                        exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -c \"$1\"";
 
-/// The same in a user namespace below which there may be no other.
+/// The same in a user namespace that permits no further ones.
 const REFUSED: &str = "set -e; mkdir dev; mount -t tmpfs none dev; mknod dev/fuse c 10 229; chmod 666 dev/fuse; \
                        mount --bind dev/fuse /dev/fuse; mkfifo dev/made dev/mapped; \
                        unshare --user --mount sh -c 'echo made > dev/made; read mapped < dev/mapped; \
@@ -20,11 +20,11 @@ const REFUSED: &str = "set -e; mkdir dev; mount -t tmpfs none dev; mknod dev/fus
                        read made < dev/made; echo 0 0 65536 > /proc/$!/uid_map; \
                        echo 0 0 65536 > /proc/$!/gid_map; echo mapped > dev/mapped; wait $!";
 
-/// Runs a script as a plain user. `$T` is the program, `$S` and `$D` are the shared directory and the disk.
-/// `None` when the tests do not run as root and cannot play.
+/// Runs a script as an unprivileged user. `$T` is the program, `$S` and `$D` are the shared directory and the disk. `None` if
+/// the tests do not run as root.
 fn as_user(place: &Place, setting: &str, script: &str) -> Option<std::process::Output> {
     if tameike_io::os::process::user() != 0 {
-        eprintln!("not root: cannot play another user");
+        eprintln!("not root: cannot act as another user");
         return None;
     }
     let mut command = Command::new("unshare");
@@ -72,7 +72,7 @@ fn a_user_without_namespaces_gets_mounts_by_helper() {
 }
 
 #[test]
-fn mounts_of_a_killed_agent_are_cleared_away() {
+fn mounts_of_a_killed_agent_are_removed() {
     let place = Place::new();
     let script = "$T run --local 2 --capacity 16M --shared $S --device $D -- sh -c '\
                   kill -9 $(sed -n \"s/.*\\\"pid\\\": \\([0-9]*\\).*/\\1/p\" $TAMEIKE_JOB_DIR/node-1/node.json); \

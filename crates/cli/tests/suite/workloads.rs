@@ -1,7 +1,7 @@
-//! Unchanged programs on the job-shared and on the cache view, with their work spread over two nodes.
+//! Unchanged programs on the job-shared and the cache view, distributed over two nodes.
 //!
-//! Each script runs in an empty directory of each view, and once more in a plain directory without Tameike.
-//! What the job left in the shared directory through the cache view must equal what the plain run left.
+//! Each script runs in an empty directory of each view, and in a plain directory without Tameike. The shared directory must
+//! equal the plain one after the job.
 
 use crate::support::{Site, files_below, is_soak, shown, succeed};
 use std::fs;
@@ -35,7 +35,7 @@ fn run_everywhere(script: &str) -> Site {
     site
 }
 
-/// Kind, mode, links, size and content of everything below a directory, one line each.
+/// Type, mode, links, size and content of everything below a directory, one line each.
 fn listing(dir: &Path) -> String {
     let mut lines: Vec<_> = files_below(dir).iter().map(|path| described(dir, path)).collect();
     lines.sort();
@@ -72,7 +72,7 @@ fn assert_as_plain(site: &Site) {
 }
 
 #[test]
-fn git_keeps_a_repository_whole() {
+fn a_git_repository_stays_intact() {
     let script = r#"
         export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
         export GIT_AUTHOR_DATE=2001-02-03T04:05:06Z GIT_COMMITTER_DATE=2001-02-03T04:05:06Z
@@ -89,17 +89,17 @@ fn git_keeps_a_repository_whole() {
     let site = run_everywhere(script);
     let drained = site.shared().join("work");
     for repository in ["repo", "clone"] {
-        let said =
+        let words =
             succeed(Command::new("git").args(["fsck", "--full"]).current_dir(drained.join(repository)));
-        assert!(!said.contains("error"), "{said}");
+        assert!(!words.contains("error"), "{words}");
     }
     let head = |dir: &Path| fs::read_to_string(dir.join("work/head")).expect("the head");
     assert_eq!(head(&site.shared()), head(&site.plain()));
 }
 
-/// Ten thousand when the tests are the long ones.
+/// Ten thousand in the long tests.
 #[test]
-fn tar_brings_many_small_files_back() {
+fn tar_extracts_many_small_files() {
     let outside = TempDir::with_prefix("tk").expect("a temporary directory");
     let make = format!(
         "files={}\n{}",
@@ -129,7 +129,7 @@ END
     assert_as_plain(&site);
 }
 
-/// What copies must carry over: a tree with every kind of thing a copy can lose.
+/// A tree with all metadata that a copy can lose.
 const TREE: &str = r#"
     mkdir -p tree/a/b tree/empty; seq 1000 > tree/a/one; ln tree/a/one tree/a/b/hard
     head -c 3000000 /dev/zero | tr '\0' x > tree/a/large; : > tree/none
@@ -143,7 +143,7 @@ const TREE: &str = r#"
 "#;
 
 #[test]
-fn cp_and_rsync_carry_metadata_over() {
+fn cp_and_rsync_preserve_metadata() {
     let site = run_everywhere(&format!(
         r#"{TREE}
         show tree > before
@@ -162,22 +162,22 @@ fn a_c_project_builds() {
     run_in_views(
         r#"
         on 0 'tar -xf /usr/src/binutils/binutils-*.tar.xz --wildcards "binutils-*/libiberty" "binutils-*/include" "binutils-*/config*" "binutils-*/install-sh" "binutils-*/ltmain.sh" "binutils-*/move-if-change"'
-        on 1 'mkdir build; cd build; ../binutils-*/libiberty/configure --quiet >said 2>&1 || { tail said; exit 1; }'
-        on 0 'cd build; make -s -j2 >said 2>&1 || { tail said; exit 1; }'
-        on 1 'cd build; make -s check >said 2>&1 || { tail said; exit 1; }; ! grep FAIL said; grep -q PASS said; stat -c %y libiberty.a > built; make -s >said 2>&1; stat -c %y libiberty.a | cmp - built'
+        on 1 'mkdir build; cd build; ../binutils-*/libiberty/configure --quiet >words 2>&1 || { tail words; exit 1; }'
+        on 0 'cd build; make -s -j2 >words 2>&1 || { tail words; exit 1; }'
+        on 1 'cd build; make -s check >words 2>&1 || { tail words; exit 1; }; ! grep FAIL words; grep -q PASS words; stat -c %y libiberty.a > built; make -s >words 2>&1; stat -c %y libiberty.a | cmp - built'
         on 0 'cd build; make -s clean; test ! -e libiberty.a; cd ..; rm -r build binutils-*; test -z "$(ls -A)"'"#,
     );
 }
 
 #[test]
-fn sqlite_keeps_a_database_whole() {
+fn an_sqlite_database_stays_intact() {
     let site = run_everywhere(
         r#"
         for mode in delete wal; do
-            on 0 "sqlite3 $mode.db 'pragma journal_mode=$mode; create table t(a integer primary key, b text); begin; with recursive c(x) as (select 1 union all select x+1 from c where x<20000) insert into t select x, hex(zeroblob(x%50)) from c; commit; create index i on t(b); delete from t where a%3=0; vacuum; pragma integrity_check;' > $mode.said"
-            on 1 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' > $mode.said"
+            on 0 "sqlite3 $mode.db 'pragma journal_mode=$mode; create table t(a integer primary key, b text); begin; with recursive c(x) as (select 1 union all select x+1 from c where x<20000) insert into t select x, hex(zeroblob(x%50)) from c; commit; create index i on t(b); delete from t where a%3=0; vacuum; pragma integrity_check;' > $mode.words"
+            on 1 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' > $mode.words"
             on 1 "sqlite3 $mode.db 'update t set b=b||a where a%5=0;'"
-            on 0 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' >> $mode.said; grep -q ok $mode.said"
+            on 0 "sqlite3 $mode.db 'select count(*), sum(length(b)) from t; pragma integrity_check;' >> $mode.words; grep -q ok $mode.words"
         done
         sqlite3 wal.db 'pragma journal_mode=delete;' > /dev/null"#,
     );
@@ -186,7 +186,7 @@ fn sqlite_keeps_a_database_whole() {
 
 /// S22a.
 #[test]
-fn mapped_memory_is_the_file() {
+fn mappings_are_coherent_with_the_file() {
     let site = run_everywhere(
         r#"
         cat > map.py <<'END'
@@ -240,7 +240,7 @@ END
 
 /// S5a.
 #[test]
-fn odd_sizes_holes_and_cuts_come_out_right() {
+fn odd_sizes_holes_and_truncations_are_correct() {
     let site = run_everywhere(
         r#"
         for size in 1 511 4095 4096 4097 65537 1048575 1048576 1048577 3333333; do
@@ -260,10 +260,9 @@ fn odd_sizes_holes_and_cuts_come_out_right() {
     assert_as_plain(&site);
 }
 
-/// Bytes that had been cut off came back when the file grew again, when they had been written since the last
-/// close.
+/// A regression: truncated bytes reappeared when the file grew again, if they had been written since the last close.
 #[test]
-fn random_operations_of_two_nodes_in_turn_match_a_model() {
+fn alternating_random_operations_of_two_nodes_match_a_model() {
     let program = TempDir::with_prefix("tk").expect("a temporary directory");
     fs::write(program.path().join("model.py"), include_str!("support/model.py")).expect("the program");
     let seeds = if is_soak() { 40 } else { 1 };
@@ -315,7 +314,7 @@ END
 }
 
 #[test]
-fn a_directory_goes_wide_under_both_nodes() {
+fn a_directory_is_sharded_while_both_nodes_use_it() {
     let site = run_everywhere(
         r#"
         mkdir wide
@@ -334,7 +333,7 @@ for i in range(2500): open(f\"one-{i}\", \"w\").write(str(i))"') & two=$!
 }
 
 #[test]
-fn fio_finds_what_it_wrote() {
+fn fio_verifies_its_writes() {
     run_everywhere(
         r#"
         cat > job.fio <<'END'
@@ -362,14 +361,14 @@ bs=4k
 size=4m
 filename=mapped
 END
-        on 1 'fio --minimal job.fio > said || { cat said; exit 1; }'
-        on 0 'fio --minimal --verify_only job.fio > said || { cat said; exit 1; }'
-        rm -f said"#,
+        on 1 'fio --minimal job.fio > words || { cat words; exit 1; }'
+        on 0 'fio --minimal --verify_only job.fio > words || { cat words; exit 1; }'
+        rm -f words"#,
     );
 }
 
 #[test]
-fn attributes_and_layouts_are_kept() {
+fn attributes_and_layouts_are_stored() {
     let site = Site::new();
     site.run(
         2,

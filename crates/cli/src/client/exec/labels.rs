@@ -1,15 +1,15 @@
-//! Output of many nodes on one terminal: whole lines, each with its node's number.
+//! Merges the output of many nodes: complete lines, each with its node's number.
 
 use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Read, Write};
 
-/// Longest line that is kept together, in bytes.
+/// Longest line that is not split, in bytes.
 const LINE_SIZE_MAX: u64 = 1 << 20;
 
-/// Writers take turns, also those of standard output and standard error, so that lines stay whole.
+/// Serializes writers of standard output and standard error, so that lines stay complete.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Copies `input` to `output` line by line, each with `[node] ` before it, until it ends.
+/// Copies lines of `input` to `output`, each with the prefix `[node] `, until the input ends.
 pub fn copy(node: u32, input: impl Read, mut output: impl Write) {
     let mut reader = BufReader::new(input);
     loop {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_bears_its_node() {
+    fn every_line_has_its_node() {
         let mut out = Vec::new();
         copy(12, &b"one\n\nno end"[..], &mut out);
         assert_eq!(out, b"[12] one\n[12] \n[12] no end\n");

@@ -1,4 +1,4 @@
-//! One command on one node, whichever way it is started.
+//! One command on one node, started by this process or by the driver.
 
 use super::labels;
 use crate::client::connection::Connection;
@@ -14,25 +14,21 @@ use std::thread::JoinHandle;
 use tameike_core::{Fault, Result};
 use tameike_io::os::process::{ProcessId, start_thread};
 
-/// How commands are started.
+/// The process that starts a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By this process.
     Directly,
-    /// By the job's driver.
     ByDriver,
 }
 
-/// Where a command's input and output go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdio {
-    /// To this process's.
+    /// Those of this process.
     Own,
-    /// Nothing in; lines with the node's number out.
+    /// No input; output lines with the node's number.
     Labelled,
 }
 
-/// A command that runs.
 pub struct Task {
     running: Running,
     shares_terminal: bool,
@@ -53,29 +49,28 @@ pub struct Signaller {
 enum Target {
     Process(ProcessId),
     Driver(Connection),
-    Nobody,
+    None,
 }
 
 impl Signaller {
-    /// Whether the command gets the terminal's Ctrl-C by itself.
+    /// Returns true if the terminal sends Ctrl-C to the command too.
     pub fn shares_terminal(&self) -> bool {
         self.shares_terminal
     }
 
-    /// Sends a signal; a command that has ended needs none.
+    /// Sends a signal; ignored if the command has exited.
     pub fn signal(&self, number: i32) {
         match &self.target {
             Target::Process(process) => drop(process.signal(number)),
             Target::Driver(connection) => {
-                drop(connection.tell(&ClientRequest::Signal { signal: number }, &[]));
+                drop(connection.send(&ClientRequest::Signal { signal: number }, &[]));
             }
-            Target::Nobody => {}
+            Target::None => {}
         }
     }
 }
 
 impl Task {
-    /// Starts a command.
     pub fn start(
         way: Way,
         record: &JobRecord,
@@ -110,16 +105,16 @@ impl Task {
         Ok(Self { running, shares_terminal, copiers })
     }
 
-    /// Signals the command from another thread.
+    /// Returns a handle that signals the command from another thread.
     pub fn signaller(&self) -> Signaller {
         let target = match &self.running {
-            Running::Child(child) => ProcessId::now(child.id()).map_or(Target::Nobody, Target::Process),
-            Running::Driver(connection) => connection.sender().map_or(Target::Nobody, Target::Driver),
+            Running::Child(child) => ProcessId::now(child.id()).map_or(Target::None, Target::Process),
+            Running::Driver(connection) => connection.sender().map_or(Target::None, Target::Driver),
         };
         Signaller { target, shares_terminal: self.shares_terminal }
     }
 
-    /// Waits for the command and for the last of its output; returns its exit code.
+    /// Waits for the command and the end of its output; returns its exit code.
     pub fn wait(self) -> Result<u8> {
         let code = match self.running {
             Running::Child(mut child) => {
@@ -129,7 +124,6 @@ impl Task {
             Running::Driver(connection) => wait_for_driver(connection),
         };
         for copier in self.copiers {
-            // A copier that panicked has printed what it could.
             let _ = copier.join();
         }
         code
@@ -146,7 +140,7 @@ fn wait_for_driver(mut connection: Connection) -> Result<u8> {
 
 type Pipes = Option<(PipeReader, PipeReader)>;
 
-/// Input, output and error for a command, and what is to be read here.
+/// Returns input, output and error for a command, and the pipes to read here.
 fn files(stdio: Stdio) -> Result<([OwnedFd; 3], Pipes)> {
     let failed = |error| Fault::from_os("preparing the command's input and output", &error);
     match stdio {

@@ -1,4 +1,4 @@
-//! What `agg export` makes is unpacked by other programs: also by plain users, and with the times of the files.
+//! Other programs unpack archives of `agg export`, also as unprivileged users, and with the times of the files.
 
 use super::{INCOMPLETE, agg, path};
 use crate::support::{binary, shown, succeed};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 const NOBODY: u32 = 65_534;
 
-/// A source, its container, and a directory that everybody may enter.
+/// A source, its container, and a directory that every user may enter.
 struct Site(TempDir);
 
 impl Site {
-    /// The source is in memory: not every disk knows all times.
+    /// The source is in memory, because not every disk file system supports all times.
     fn new() -> Self {
         let base = tempfile::tempdir_in("/dev/shm").expect("a directory");
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o755)).expect("ours");
@@ -45,14 +45,14 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // Read-only directories are cleaned up by a plain user, too.
+        // Allow an unprivileged user to remove read-only directories.
         let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.0.path()).status();
     }
 }
 
-/// All directories came before all files, so that `tar` had given them their permissions before it came to what is in them.
+/// All directories preceded all files, so `tar` set their permissions before it created their files.
 #[test]
-fn read_only_directories_are_unpacked_by_a_plain_user() {
+fn an_unprivileged_user_unpacks_read_only_directories() {
     let site = Site::new();
     let source = site.at("source");
     for dir in ["a", "a/deep", "a!", "b"] {
@@ -84,7 +84,7 @@ fn read_only_directories_are_unpacked_by_a_plain_user() {
     }
 }
 
-/// Directories that have no entry of their own are gone through, too.
+/// Directories without an index entry are traversed too.
 #[test]
 fn files_of_directories_without_entries_are_exported() {
     let site = Site::new();
@@ -93,7 +93,7 @@ fn files_of_directories_without_entries_are_exported() {
     for target in ["a/b/c", "a/b.txt", "a!/d", "a/b"] {
         let mut target_path = site.at("container").into_os_string();
         target_path.push(format!(":{target}"));
-        // The last one is a name that something lies below.
+        // The last one is the prefix of another path.
         let _ = agg(&[path("cp"), &site.at("file"), Path::new(&target_path)]);
     }
     let listed = agg(&[path("ls"), path("-r"), &site.at("container")]);
@@ -108,7 +108,7 @@ fn files_of_directories_without_entries_are_exported() {
     assert_eq!(names, expected);
 }
 
-/// Times before 1970, and fractions of seconds, were lost without a word.
+/// Times before 1970 and fractions of seconds were lost without a message.
 #[test]
 fn a_tar_archive_has_all_times() {
     let site = Site::new();
@@ -145,9 +145,9 @@ fn a_tar_archive_has_all_times() {
     assert!(read.contains("old=-630719999.75") && read.contains("xxxxxxxxx=-2177452799.5"), "{read}");
 }
 
-/// A time that a zip archive cannot have became 1980, without a word.
+/// A time outside the range of zip became 1980 without a message.
 #[test]
-fn a_zip_archive_has_the_times_that_it_can_have() {
+fn a_zip_archive_has_the_nearest_times() {
     let site = Site::new();
     for (name, time) in
         [("1975", "1975-01-06T00:00:01Z"), ("2020", "2020-02-02T02:02:03Z"), ("2050", "2050-02-02T02:02:02Z")]
@@ -175,10 +175,10 @@ for info in sorted(zipfile.ZipFile('a.zip').infolist(), key=lambda info: info.fi
     site.pack();
     let exported = agg(&[path("export"), &site.at("container"), &site.at("b.zip")]);
     assert_eq!(exported.status.code(), Some(INCOMPLETE), "{}", shown(&exported));
-    let said = String::from_utf8_lossy(&exported.stderr).into_owned();
+    let words = String::from_utf8_lossy(&exported.stderr).into_owned();
     assert!(
-        said.contains("exported 6 paths") && said.contains("exported 3 paths with another time"),
-        "{said}"
+        words.contains("exported 6 paths") && words.contains("exported 3 paths with another time"),
+        "{words}"
     );
     let read = site.python(&read.replace("a.zip", "b.zip"));
     assert!(read.contains("1969 (1980, 1, 1, 0, 0, 0) None"), "{read}");

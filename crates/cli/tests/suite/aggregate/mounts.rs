@@ -1,4 +1,4 @@
-//! `agg mount` ends with its mount, also where other mount namespaces have a copy of that.
+//! `agg mount` exits after the unmount, also if other mount namespaces have copies of the mount.
 
 use super::{Mounted, Tree, path};
 use crate::support::succeed;
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A mount namespace that was made after a mount, and has a copy of it.
+/// A mount namespace with a copy of a mount.
 struct Namespace(Child);
 
 impl Namespace {
@@ -25,8 +25,8 @@ impl Namespace {
             .stdout(Stdio::piped())
             .spawn()
             .expect("unshare is installed");
-        let said = BufReader::new(holder.stdout.take().expect("a pipe"));
-        assert!(said.lines().any(|line| line.is_ok_and(|line| line == "ready")), "it has the mount");
+        let text = BufReader::new(holder.stdout.take().expect("a pipe"));
+        assert!(text.lines().any(|line| line.is_ok_and(|line| line == "ready")), "it has the mount");
         Self(holder)
     }
 }
@@ -38,9 +38,9 @@ impl Drop for Namespace {
     }
 }
 
-/// It went on, and only SIGKILL ended it.
+/// The process continued, and only SIGKILL ended it.
 #[test]
-fn copies_of_a_mount_do_not_keep_it() {
+fn copies_of_a_mount_do_not_keep_it_alive() {
     let tree = Tree::new().packed();
     let at = tree.base.path().join("at");
     fs::create_dir(&at).expect("a directory");
@@ -61,9 +61,9 @@ fn copies_of_a_mount_do_not_keep_it() {
     assert!(server.end().success());
 }
 
-/// Nothing in it can change: the kernel asked for each name and attribute again.
+/// Nothing in a mounted container can change, but the kernel requested each name and attribute again.
 #[test]
-fn the_kernel_keeps_what_it_was_told() {
+fn the_kernel_caches_names_and_attributes() {
     let tree = Tree::new().packed();
     let at = tree.base.path().join("at");
     fs::create_dir(&at).expect("a directory");
@@ -74,11 +74,11 @@ fn the_kernel_keeps_what_it_was_told() {
         (fs::metadata(&file).expect("there").len(), fs::read(&file).expect("read"))
     };
     let known = look();
-    // A process that is stopped answers nothing.
+    // A stopped process serves no requests.
     succeed(Command::new("kill").args(["-STOP", &server.0.id().to_string()]));
     let stat = Command::new("timeout").args(["--signal=KILL", "30", "stat"]).arg(&file).output();
     succeed(Command::new("kill").args(["-CONT", &server.0.id().to_string()]));
-    assert!(stat.expect("it runs").status.success(), "the kernel asks again");
+    assert!(stat.expect("it runs").status.success(), "the kernel sent a request");
     assert_eq!(look(), known);
     assert!(server.end().success());
 }

@@ -1,4 +1,4 @@
-//! Names that no two of look alike, paths that no container can have, and what is said of many files at once.
+//! Quoting of names, paths that are too long for a container, and summaries of faults of many files.
 
 use super::{FAILED, INCOMPLETE, agg, inside, path};
 use crate::support::{binary, shown, succeed};
@@ -12,9 +12,9 @@ use std::process::Command;
 const ODD: [&[u8]; 7] =
     [b"a\nb", b"a\\nb", b"\xff", b"\xfe", b"'a'$'\\n''b'", b"with space", "t\u{16b}kei".as_bytes()];
 
-/// Bytes that are not UTF-8 were all shown as the same character, and a newline as the letter n behind a backslash.
+/// All invalid UTF-8 bytes were shown as the same character, and a newline as `\n`.
 #[test]
-fn names_are_told_apart() {
+fn different_names_are_shown_differently() {
     let base = tempfile::tempdir().expect("a directory");
     let (source, container) = (base.path().join("source"), base.path().join("container"));
     fs::create_dir(&source).expect("a directory");
@@ -52,9 +52,9 @@ fn names_are_told_apart() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains(r"'no'$'\n'"), "{}", shown(&missing));
 }
 
-/// The message had all of the path.
+/// The message contained the whole path.
 #[test]
-fn a_path_that_is_too_long_is_left_out_and_named_shortly() {
+fn a_path_that_is_too_long_is_skipped_and_reported_shortened() {
     let base = tempfile::tempdir().expect("a directory");
     let script = r#"
         mkdir source; cd source; echo x >file
@@ -64,8 +64,8 @@ fn a_path_that_is_too_long_is_left_out_and_named_shortly() {
     let container = base.path().join("container");
     let packed = agg(&[path("create"), &base.path().join("source"), &container]);
     assert_eq!(packed.status.code(), Some(INCOMPLETE), "{}", shown(&packed));
-    let said = String::from_utf8_lossy(&packed.stderr).into_owned();
-    assert!(said.contains("bytes)") && said.lines().all(|line| line.len() < 500), "{said}");
+    let messages = String::from_utf8_lossy(&packed.stderr).into_owned();
+    assert!(messages.contains("bytes)") && messages.lines().all(|line| line.len() < 500), "{messages}");
     let listed = agg(&[path("ls"), path("-r"), path("-0"), &container]);
     let paths: Vec<_> = listed.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
     assert_eq!(paths.iter().filter(|path| path.ends_with(b"file")).count(), 17);
@@ -81,9 +81,9 @@ fn a_path_that_is_too_long_is_left_out_and_named_shortly() {
     succeed(Command::new("rm").arg("-rf").arg(base.path().join("source")));
 }
 
-/// There was a line for each file.
+/// There was a message for each file.
 #[test]
-fn a_full_disk_is_told_once() {
+fn a_full_disk_is_reported_once() {
     let base = tempfile::tempdir().expect("a directory");
     let (source, container, full) =
         (base.path().join("source"), base.path().join("container"), base.path().join("full"));
@@ -100,13 +100,13 @@ fn a_full_disk_is_told_once() {
         .output()
         .expect("it runs");
     assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", shown(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("; and so for 2") && said.contains(" more paths"), "{said}");
-    assert_eq!(said.lines().count(), 3, "{said}");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(messages.contains("; the same for 2") && messages.contains(" more paths"), "{messages}");
+    assert_eq!(messages.lines().count(), 3, "{messages}");
 }
 
 #[test]
-fn a_container_says_what_it_is() {
+fn a_container_has_a_readme() {
     let base = tempfile::tempdir().expect("a directory");
     let (source, container) = (base.path().join("source"), base.path().join("container"));
     fs::create_dir(&source).expect("a directory");
@@ -122,7 +122,7 @@ fn a_container_says_what_it_is() {
     }
     assert_eq!(agg(&[path("ls"), &container]).stdout, b"file\n");
     assert_eq!(fs::read_to_string(container.join("README-tameike.txt")).expect("there"), text, "it stays");
-    // Nothing else is needed of it.
+    // Its removal is harmless.
     fs::remove_file(container.join("README-tameike.txt")).expect("removed");
     assert!(agg(&[path("verify"), &container]).status.success());
     let again = agg(&[path("create"), &source, &container]);

@@ -1,4 +1,4 @@
-//! Files that take less space than they have bytes take as little in a container, and wherever they go from there.
+//! Sparse files stay sparse in a container, and in copies from it.
 
 use super::{Mounted, agg, inside, path};
 use crate::support::{shown, succeed};
@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 const SIZE: u64 = 256 << 20;
-/// More than all that is written takes, and much less than a file has.
+/// More than the allocated size of all files, and much less than the size of one.
 const SPACE_MAX: u64 = 8 << 20;
 
 fn packed() -> TempDir {
@@ -27,7 +27,7 @@ fn packed() -> TempDir {
             file.write_all_at(&vec![7; *length], *place).expect("written");
         }
     }
-    assert!(space(&source) < SPACE_MAX, "this file system has no holes: name another by TMPDIR");
+    assert!(space(&source) < SPACE_MAX, "this file system has no holes: set TMPDIR to another one");
     done(&[path("create"), &source, &base.path().join("container")]);
     base
 }
@@ -37,7 +37,7 @@ fn done(words: &[&Path]) {
     assert!(output.status.success(), "{}", shown(&output));
 }
 
-/// What all below takes.
+/// Allocated bytes below a directory.
 fn space(dir: &Path) -> u64 {
     let found = dir.symlink_metadata().expect("there");
     let below = found.is_dir().then(|| fs::read_dir(dir).expect("a directory"));
@@ -61,7 +61,7 @@ fn holes_take_no_space_in_a_container() {
     done(&[path("verify"), &container]);
     done(&[path("extract"), &container, &base.join("extracted")]);
     assert_same(base, &base.join("extracted"));
-    // Through sessions: into a container, and between two.
+    // Through sessions: into a container, and between two containers.
     done(&[path("cp"), path("-r"), &base.join("source"), &inside(&container, "again")]);
     let other = base.join("other");
     fs::create_dir(base.join("nothing")).expect("a directory");
@@ -100,9 +100,9 @@ fn a_mounted_container_shows_holes() {
     assert!(server.end().success());
 }
 
-/// Too many small pieces to be named by an entry: what lies between some of them is kept as zeros.
+/// An entry cannot list so many small extents: some holes between them become zeros.
 #[test]
-fn a_file_of_very_many_pieces_is_packed() {
+fn a_file_of_very_many_extents_is_packed() {
     let base = tempfile::tempdir().expect("a directory");
     let source = base.path().join("source");
     fs::create_dir(&source).expect("a directory");

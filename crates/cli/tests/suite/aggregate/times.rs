@@ -1,4 +1,4 @@
-//! Times of files that are not of our age.
+//! Times of files far from the present.
 
 use super::{agg, path};
 use crate::support::{binary, shown, succeed};
@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Files with these names and times, and a container of them. They lie in memory, as not every disk knows all times.
+/// Files with these names and times, and a container of them, in memory, because not every disk file system supports all times.
 fn packed(files: &[(&str, &str)]) -> TempDir {
     let base = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let source = base.path().join("source");
@@ -23,7 +23,7 @@ fn container(base: &TempDir) -> std::path::PathBuf {
     base.path().join("container")
 }
 
-/// `ls --long` ended with a panic.
+/// `ls --long` panicked.
 #[test]
 fn any_time_is_listed() {
     let base = packed(&[

@@ -1,5 +1,5 @@
-//! Hosts of a cluster: network namespaces joined by a bridge, each with a `/dev/shm` and a directory for jobs of
-//! its own, reached by a stub for ssh. Jobs are started on the first host, or beside it as from a login node.
+//! Hosts of a cluster: network namespaces on a bridge, each with its own `/dev/shm` and directory for jobs, reached by a stub
+//! for ssh. Jobs start on the first host, or outside as from a login node.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Site, binary, files_below, processes_naming, succeed};
 
-/// What stands for ssh. As with ssh, it does not matter from inside which node it is called, and of the environment
-/// only a few variables arrive. The host where jobs are started goes by the machine's own name, the others have
-/// names of their own.
+/// The stub for ssh. Like ssh, it works from inside every node, and passes only a few variables. The host where jobs start has
+/// the machine's name; other hosts have names of the test.
 const SSH: &str = r#"#!/bin/sh
 set -eu
 host=$1
@@ -30,7 +29,7 @@ exec $outside ip netns exec "$host" unshare --mount --uts sh -euc '
     exec '"$for_all" sh "$host" "$@"
 "#;
 
-/// Hosts on a network, and what they share.
+/// Hosts on a network, and their shared directories.
 pub struct Cluster {
     name: String,
     hosts: u32,
@@ -38,13 +37,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes hosts of which the first is where jobs are started. `words` are those of each host's line in the
-    /// hostfile, beside its address.
+    /// Creates hosts; jobs start on the first. `words` are the attributes of each host's line in the hostfile.
     pub fn new(words: &[&str]) -> Self {
         Self::started(words, "localhost")
     }
 
-    /// Makes hosts on none of which jobs are started.
+    /// Creates hosts for jobs that start outside of them.
     pub fn from_login_node(words: &[&str]) -> Self {
         Self::started(words, "")
     }
@@ -52,8 +50,8 @@ impl Cluster {
     fn started(words: &[&str], first: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
-        assert!(root, "run the tests of clusters as root: they make network namespaces");
-        // Names of links have 15 characters at most.
+        assert!(root, "run the tests of clusters as root: they create network namespaces");
+        // Names of links have at most 15 characters.
         let name = format!("t{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let cluster = Self { name, hosts: words.len() as u32, site: Site::new() };
         cluster.connect();
@@ -112,23 +110,23 @@ impl Cluster {
         self.site.shared().with_file_name(name)
     }
 
-    /// The hosts' directories for jobs.
+    /// Parent of the hosts' directories for jobs.
     fn hosts_dir(&self) -> PathBuf {
         self.path("hosts")
     }
 
-    /// The hosts' memory.
+    /// Parent of the hosts' `/dev/shm`.
     fn memory_dir(&self) -> PathBuf {
         Path::new("/dev/shm").join(&self.name)
     }
 
-    /// Where the shared directory is seen by hosts whose mount remembers what it has seen.
+    /// Mount point of the shared directory with cached names and attributes.
     fn remembered_dir(&self) -> PathBuf {
         self.path("remembered")
     }
 
-    /// Has all hosts but the first see the shared directory by a mount that remembers names and attributes for so many seconds, as those
-    /// of NFS and of FUSE file systems do. Numbers of files are not used again there.
+    /// Mounts the shared directory on all hosts but the first with caching of names and attributes for `seconds`, like mounts of
+    /// NFS and FUSE file systems. Inode numbers are not reused there.
     pub fn remember(&self, seconds: u32) {
         let (shared, remembered) = (self.shared(), self.plain_dir("remembered"));
         succeed(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&shared));
@@ -137,29 +135,28 @@ impl Cluster {
         succeed(Command::new("mergerfs").args(["-o", &options]).arg(&shared).arg(&remembered));
     }
 
-    /// A plain directory that all hosts see, made when it is not there.
+    /// A plain directory that all hosts see; created if missing.
     pub fn plain_dir(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(&path).expect("a directory");
         path
     }
 
-    /// The shared directory.
     pub fn shared(&self) -> PathBuf {
         self.site.shared()
     }
 
-    /// The name of the cluster's jobs, of which there is one at a time.
+    /// The name of the cluster's only job.
     pub fn job_name(&self) -> &str {
         &self.name
     }
 
-    /// Cuts a host off from all others.
+    /// Disconnects a host.
     pub fn cut(&self, host: u32) {
         ip(&format!("link set {} down", self.port(host)));
     }
 
-    /// Joins it again.
+    /// Reconnects it.
     pub fn heal(&self, host: u32) {
         ip(&format!("link set {} up", self.port(host)));
     }
@@ -169,7 +166,7 @@ impl Cluster {
         let plain = self.site.tameike(arguments);
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.host(0)]).arg(plain.get_program()).args(plain.get_args());
-        let directory = Path::new(binary()).parent().expect("the binary lies in a directory");
+        let directory = Path::new(binary()).parent().expect("the binary has a parent");
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", directory.display()));
         command.env("TMPDIR", self.site.base()).env_remove("TAMEIKE_JOB");
@@ -187,7 +184,7 @@ impl Cluster {
         self.tameike(&[&arguments[..], options, &["--", "sh", "-euc", script]].concat())
     }
 
-    /// Runs a job that must succeed; its standard output.
+    /// Runs a job that must succeed; returns its standard output.
     pub fn run(&self, script: &str) -> String {
         succeed(&mut self.job(&[], script))
     }
@@ -205,8 +202,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // After a failed test agents may still be about to end: they see that their driver is gone, and need
-        // the network no more. A namespace goes with its last process.
+        // After a failed test agents may still be exiting: they see that their driver has exited, and need no network. A
+        // namespace ends with its last process.
         for host in 0..self.hosts {
             let _ = quiet(&format!("link del {}", self.port(host)));
             let _ = quiet(&format!("netns del {}", self.host(host)));
@@ -226,7 +223,7 @@ impl Drop for Cluster {
                 let _ = Command::new("umount").arg("--lazy").arg(place).status();
             }
         }
-        // The device of the host where jobs are started is in the machine's own memory.
+        // The device of the host where jobs start is in the machine's `/dev/shm`.
         let _ = fs::remove_dir_all(format!("/dev/shm/tameike-0-{}-0", self.name));
     }
 }

@@ -1,12 +1,12 @@
-"""Writes and reads files of known content in the views of a job, times every call, and keeps account.
+"""Writes and reads files of known content in the views of a job, times every call, and logs results.
 
-  worker.py work ACCOUNT     until ACCOUNT/stop is there; prints a line for each whole file and each fault
-  worker.py check ACCOUNT    reads every file that was written whole, and compares
+  worker.py work ACCOUNT     until ACCOUNT/stop exists; prints a line for each complete file and each error
+  worker.py check ACCOUNT    reads every file that was written completely, and compares
   worker.py check ACCOUNT DIRECTORY    the same for the cache view's files, in the directory behind it
 
-ACCOUNT is a plain directory that all nodes share. Each node lists there, in a file of its own, the files whose
-writes, close and rename have all succeeded ("whole"), and those whose rename failed ("doubt"), which must be
-whole too, under the old name or the new one.
+ACCOUNT is a plain directory that all nodes share. Each node lists in its own file there the files whose write,
+close and rename have all succeeded ("whole"), and those whose rename failed ("doubt"), which must be complete
+under the old name or the new one.
 """
 
 import errno
@@ -28,7 +28,7 @@ class Call(Exception):
 
 
 def timed(what, function, *arguments):
-    """Calls, and says how long it took when that was long or when it failed."""
+    """Calls a function, and prints the duration if it was long or the call failed."""
     begin = time.monotonic()
     try:
         return function(*arguments)
@@ -57,7 +57,7 @@ def write_whole(path, data):
 
 
 def wrong_bytes(path, expected):
-    """Compares a file with what it must hold. What cannot be read is not wrong."""
+    """Compares a file with its expected content. An unreadable file is not wrong."""
     file = timed("open", os.open, path, os.O_RDONLY)
     try:
         position = 0

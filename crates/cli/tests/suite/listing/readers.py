@@ -61,12 +61,12 @@ def name(number):
 
 
 def once(names, expected, doing):
-    assert len(names) == len(set(names)), f"{doing}: told twice: {sorted(n for n in names if names.count(n) > 1)[:9]}"
-    assert set(names) >= set(expected), f"{doing}: never told: {sorted(set(expected) - set(names))[:9]}"
+    assert len(names) == len(set(names)), f"{doing}: returned twice: {sorted(n for n in names if names.count(n) > 1)[:9]}"
+    assert set(names) >= set(expected), f"{doing}: never returned: {sorted(set(expected) - set(names))[:9]}"
 
 
 def alone(parent, count):
-    """One node, one directory, small enough to try all of it."""
+    """One node and one directory that is small enough for all combinations."""
     count = int(count)
     path = f"{parent}/directory"
     os.mkdir(path)
@@ -74,7 +74,7 @@ def alone(parent, count):
         os.close(os.open(f"{path}/{name(number)}", os.O_CREAT | os.O_WRONLY))
     whole = [".", ".."] + [name(number) for number in range(count)]
 
-    # As it is: whole, twice over, and from any place again.
+    # Unchanged: completely, twice, and from any position.
     directory = Directory(path)
     places, names = [], []
     while True:
@@ -90,22 +90,22 @@ def alone(parent, count):
     directory.rewind()
     assert directory.read() == names, "rewound"
 
-    # While others change it, before and behind the reader, what stays is told once.
+    # While other processes change entries before and behind the reader, each entry that stays is returned once.
     directory.rewind()
-    told, number, kept = [], 0, [n for n in range(count) if n % 3]
+    seen, number, kept = [], 0, [n for n in range(count) if n % 3]
     while True:
         part = directory.read(97)
         if not part:
             break
-        told += part
+        seen += part
         for _ in range(40):
             if number < count:
                 os.unlink(f"{path}/{name(number)}")
                 number += 3
-        os.close(os.open(f"{path}/new-{len(told)}", os.O_CREAT | os.O_WRONLY))
-    once(told, [".", ".."] + [name(n) for n in kept], "while it changed")
+        os.close(os.open(f"{path}/new-{len(seen)}", os.O_CREAT | os.O_WRONLY))
+    once(seen, [".", ".."] + [name(n) for n in kept], "while it changed")
 
-    # A reader in the middle of it is not disturbed by others, and a new start shows the changes.
+    # Other processes do not disturb a reader in the middle, and rewinddir shows the changes.
     directory.rewind()
     others = [Directory(path) for _ in range(50)]
     first = directory.read(count // 2)
@@ -130,7 +130,7 @@ def fill(path, first, end):
 
 
 def change(path, who, ended):
-    """Makes, renames and removes names that do not stay, until a file says that the reader has ended. Another one says that it is at it."""
+    """Creates, renames and removes temporary names until a file reports the end of the reader. Another file reports the start."""
     changes = 0
     while not os.path.exists(ended):
         for number in range(50):
@@ -150,7 +150,7 @@ def stays(names):
 
 
 def watch(path, count, ended):
-    """Reads a directory that others change: whole, from places in it, and whole again."""
+    """Reads a directory that other processes change: completely, from positions in it, and completely again."""
     count = int(count)
     expected = {".", ".."} | {name(number) for number in range(count)}
     directory = Directory(path)
@@ -161,7 +161,7 @@ def watch(path, count, ended):
         if not part:
             break
         names += stays(part)
-    assert len(names) == len(set(names)), "told twice"
+    assert len(names) == len(set(names)), "returned twice"
     assert set(names) == expected, sorted(expected ^ set(names))[:9]
     for place, at in places[:: max(1, len(places) // 20)]:
         directory.seek(place)

@@ -1,4 +1,4 @@
-"""Writes of four threads wait for frames of a node that stands still; the view serves a reader meanwhile."""
+"""Writes of four threads wait for frames of a stopped node; the view serves a reader at the same time."""
 
 import json
 import os
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def agents(thing):
-    """Process numbers of all agents in a job's status."""
+    """Process ids of all agents in a job's status."""
     if isinstance(thing, dict):
         if "resident_bytes" in thing:
             yield thing["node"], thing["pid"]
@@ -25,7 +25,7 @@ def agents(thing):
 
 
 def small_files(view):
-    """Files of one unit each, about half of which this node has itself, open to be read past the kernel's memory."""
+    """Files of one unit each, half of which this node stores, open for reads that bypass the page cache."""
     for number in range(SMALL):
         path = f"{view}/small-{number}"
         with open(path, "wb") as file:
@@ -55,8 +55,8 @@ def main(view):
         while before != done:
             before = list(done)
             time.sleep(0.5)
-        assert max(before) < FILE_MIB, f"nobody waits: {before}"
-        # Reads of what this node has itself need nobody else.
+        assert max(before) < FILE_MIB, f"no write waits: {before}"
+        # Reads of data on this node need no other node.
         read = []
 
         def reader(number, descriptor):

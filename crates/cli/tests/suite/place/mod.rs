@@ -1,5 +1,5 @@
-//! A place of its own for each test: base directory, devices and shared directory in one temporary directory,
-//! and the program with the recording agent to run there.
+//! Directories of one test with the recording agent: base directory, devices and shared directory in a temporary directory, and
+//! the program.
 
 use std::fs::Permissions;
 use std::io::Read;
@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// The test's place. It ends with a check that no process of it is left.
+/// The directories of a test. When dropped, it checks that no process of it is left.
 pub struct Place {
     dir: TempDir,
-    /// The program.
     pub program: PathBuf,
 }
 
 impl Place {
-    /// An empty place, open to every user.
+    /// An empty place that every user can enter.
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("tmk").tempdir_in("/tmp").expect("a directory");
         for name in ["tmp", "shared", "disk"] {
@@ -31,8 +30,8 @@ impl Place {
             .and_then(Path::parent)
             .map(|target| target.join("examples/tameike-recording"));
         let program = dir.path().join("tameike");
-        // Copied by another process: a file that this one has open for writing while another test forks cannot
-        // be run ("Text file busy").
+        // Another process copies it: if another test forks while this one has the file open for writing, it cannot be executed
+        // (ETXTBSY).
         let copied = Command::new("cp").arg(built.expect("target/PROFILE/deps")).arg(&program).status();
         assert!(copied.expect("cp").success(), "cargo builds the examples");
         Self { dir, program }
@@ -46,18 +45,18 @@ impl Place {
         self.path("shared").join(name)
     }
 
-    /// Tells the recording agents something.
-    pub fn tell(&self, name: &str) {
+    /// Creates a file that controls the recording agents.
+    pub fn request(&self, name: &str) {
         std::fs::write(self.shared(name), "").expect("written");
     }
 
-    pub fn untell(&self, name: &str) {
+    pub fn withdraw(&self, name: &str) {
         std::fs::remove_file(self.shared(name)).expect("there");
     }
 
-    /// `tameike` with these words, in this place.
+    /// `tameike` with these arguments, in this place.
     pub fn tameike(&self, words: &[&str]) -> Command {
-        // Tests that run in the background are started with signals of the terminal ignored, and so would be the job.
+        // A test in the background inherits ignored terminal signals, and the job would inherit them too.
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT").arg(&self.program).args(words);
         self.settle(&mut command);
@@ -86,12 +85,12 @@ impl Place {
         self.tameike(&words)
     }
 
-    /// A run beside which the test goes on, from where its script prints `ready`.
+    /// Starts a run; returns when its script prints `ready`.
     pub fn start(&self, options: &str, script: &str) -> Started {
         self.start_command(self.run_command(options, script))
     }
 
-    /// The same with a command that the test has made itself.
+    /// The same with a command of the test.
     pub fn start_command(&self, mut command: Command) -> Started {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut started = Started { child };
@@ -99,7 +98,7 @@ impl Place {
         started
     }
 
-    /// Waits until nothing of a job lives any more, by the lock on its directory.
+    /// Waits until no process of a job runs, by the lock on its directory.
     pub fn await_end(&self, job: &str) {
         let dir = self.path("tmp").join(format!("tameike-{}", tameike_io::os::process::user())).join(job);
         if dir.exists() {
@@ -108,7 +107,7 @@ impl Place {
         }
     }
 
-    /// What there is below the base directories and the disk, without the lock file.
+    /// Files below the base directories and the disk, without the lock file.
     pub fn leftovers(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let bases = std::fs::read_dir(self.path("tmp")).expect("there").flatten().map(|entry| entry.path());
@@ -119,7 +118,7 @@ impl Place {
         found
     }
 
-    /// Checks that nothing at all is left.
+    /// Checks that no file is left.
     pub fn assert_clean(&self) {
         assert_eq!(self.leftovers(), Vec::<PathBuf>::new());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("proc");
@@ -129,7 +128,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Whatever a failed test left running would keep its program open.
+        // Processes of a failed test would keep its program open.
         let own = std::fs::read_dir("/proc").expect("proc").flatten().filter(|entry| {
             std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == self.program)
         });
@@ -143,20 +142,18 @@ impl Drop for Place {
     }
 }
 
-/// A run that goes on.
 pub struct Started {
     pub child: Child,
 }
 
 impl Started {
-    /// Waits for the next output of the command, which must be this.
+    /// Waits for the next output of the command, which must be `expected`.
     pub fn read(&mut self, expected: &str) {
         let mut bytes = vec![0; expected.len()];
-        self.child.stdout.as_mut().expect("piped").read_exact(&mut bytes).expect("the command goes on");
+        self.child.stdout.as_mut().expect("piped").read_exact(&mut bytes).expect("the command runs");
         assert_eq!(String::from_utf8_lossy(&bytes), expected);
     }
 
-    /// Signals the driver.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.expect("kill is installed").success());
@@ -167,17 +164,17 @@ impl Started {
     }
 }
 
-/// What a run printed on standard output.
+/// Standard output of a run.
 pub fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a run printed on standard error.
+/// Standard error of a run.
 pub fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Checks the exit code, and shows everything when it is another.
+/// Checks the exit code, and shows all output if it differs.
 #[track_caller]
 pub fn assert_code(output: &Output, code: i32) {
     assert_eq!(output.status.code(), Some(code), "{:?}\n{}\n{}", output.status, out(output), err(output));

@@ -1,7 +1,7 @@
-"""For some seconds replaces and removes files as another node does at the same time, and reads them; then reads all that there are.
+"""Replaces, removes and reads files for some seconds, while another node does the same; then reads all existing files.
 
-Who has a file open that another node replaces keeps what the mount of the shared directory keeps of it, and that of node 1 keeps nothing: node
-1 reads when all are done.
+A replaced file stays open only as far as the mount of the shared directory supports it, and that of node 1 does not:
+node 1 reads after all have finished.
 """
 
 import collections, os, random, sys, time
@@ -13,7 +13,7 @@ done = collections.Counter()
 
 
 def read(name):
-    """A file has one mark all over; a name that is not there, or is not any more, is as good."""
+    """A file consists of one repeated mark; a missing name is also correct."""
     try:
         with open(name, "rb") as file:
             found = file.read()

@@ -1,4 +1,4 @@
-"""Requests of one core: more of them wait than its ring has room for at first, and large ones; says by what they came."""
+"""Requests of one core: more pending ones than its ring has entries, and large ones; prints how they arrived."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ LARGE_MIB = 48
 
 
 def agents(thing):
-    """Process numbers of all agents in a job's status."""
+    """Process ids of all agents in a job's status."""
     if isinstance(thing, dict):
         if "resident_bytes" in thing:
             yield thing["pid"]
@@ -70,7 +70,7 @@ while told < WAITERS:
     told += len(os.read(ready[0], WAITERS))
 while any(state(child) not in "SD" for child in children):
     time.sleep(0.01)
-# All others go on meanwhile, and the lock can be given back.
+# All other requests continue, and the lock can be released.
 for number in range(FILES):
     with open(f"{view}/file-{number}", "w") as file:
         file.write(str(number))

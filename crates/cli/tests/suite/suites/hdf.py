@@ -1,4 +1,4 @@
-"""Programs that use HDF5 files with HDF5's own locks on, for the tests of what several nodes share."""
+"""Programs that use HDF5 files with HDF5's locks enabled, for tests of files that nodes share."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ ROWS, COLUMNS = 64, 4001
 
 
 def opened(path, mode):
-    """The file, as soon as nobody else has it in a way that excludes this one.
+    """Opens the file as soon as no other process has an excluding lock.
 
-    HDF5 asks for the file's size before it takes the lock: when another writer is done just between, it takes the size
-    of before for that of a file that was cut off, on any file system.
+    HDF5 reads the file's size before it takes the lock: if another writer finishes in between, it treats the file with the
+    old size as truncated, on any file system.
     """
     while True:
         try:
@@ -39,7 +39,7 @@ def make(path):
 
 
 def work(path, writer, times):
-    """Counts, logs, and adds a compressed block, many times; others do the same."""
+    """Increments a counter, logs, and adds a compressed block, many times; other processes do the same."""
     for number in range(int(times)):
         with opened(path, "r+") as file:
             count = int(file["count"][()]) + 1

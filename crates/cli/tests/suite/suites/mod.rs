@@ -1,14 +1,14 @@
-//! Suites of others: programs from crates.io that `scripts/install-deps.sh test` installs beside the build.
+//! External test suites: programs from crates.io that `scripts/install-deps.sh test` installs beside the build.
 
 use std::path::{Path, PathBuf};
 
 /// Path of an installed program.
 ///
 /// # Panics
-/// When it is not there: a suite that is left out proves nothing.
+/// If it is missing: a skipped suite proves nothing.
 pub fn program(name: &str) -> String {
     let test = std::env::current_exe().expect("the test's own program");
-    let target = test.ancestors().nth(3).expect("it lies in target/PROFILE/deps");
+    let target = test.ancestors().nth(3).expect("it is in target/PROFILE/deps");
     let path = target.join("tools/bin").join(name);
     assert!(path.exists(), "{} is missing: run scripts/install-deps.sh test", path.display());
     plain(&path)

@@ -1,7 +1,7 @@
 """Records of all MPI ranks, interleaved in one file: records.py FILE ROUNDS. Run by mpirun.
 
-Each way of writing fills a file of its own: rank r writes records r, r + n, r + 2n, ... Then every rank reads the
-records of the others, each with another way of reading, and compares every byte.
+Each way of writing fills its own file: rank r writes records r, r + n, r + 2n, ... Then every rank reads the
+records of other ranks, each with another way of reading, and compares every byte.
 """
 
 import random
@@ -15,7 +15,7 @@ name, rounds = sys.argv[1], int(sys.argv[2])
 
 
 def record(way, number):
-    """The bytes of a record: which way wrote it, and which of the file it is, decides them."""
+    """The bytes of a record, which depend on the way of writing and its number."""
     return random.Random(f"{way.__name__} {number}").randbytes(RECORD)
 
 
@@ -24,7 +24,7 @@ def own_numbers(rank):
 
 
 def interleaved(file, rank):
-    """Shows a rank's records alone, one after the other."""
+    """A file view with only a rank's records."""
     piece = MPI.BYTE.Create_contiguous(RECORD)
     every = piece.Create_resized(0, RECORD * ranks.size)
     every.Commit()
@@ -99,7 +99,7 @@ for way in write_collective, write_collective_at, write_independent, write_strid
 
 
 def in_place():
-    """What MPI calls sync-barrier-sync: ranks read through the same open file what others have just written to it."""
+    """MPI's sync-barrier-sync: ranks read through the same open file what other ranks have just written."""
     file = MPI.File.Open(ranks, f"{name}-in-place", MPI.MODE_CREATE | MPI.MODE_RDWR)
     for round_ in range(rounds):
         own = random.Random(f"{round_} {ranks.rank}").randbytes(RECORD)

@@ -1,9 +1,9 @@
-"""Random system calls of one process, and what each returns: two file systems that keep POSIX print the same.
+"""Random system calls of one process and their results: two POSIX file systems print the same.
 
     differential.py DIRECTORY FIRST COUNT STEPS [STEP ...]
 
-Runs COUNT programs, of the seeds from FIRST on, of STEPS calls each, in new directories below DIRECTORY. With STEPs, runs these
-alone: every step draws its arguments by itself, so that a program that fails can be cut down to the steps that matter.
+Runs COUNT programs with the seeds from FIRST on, of STEPS calls each, in new directories below DIRECTORY. With STEPs, runs only
+these: each step draws its arguments independently, so that a failing program can be reduced to the relevant steps.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ SLOTS = 7
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE = 1, 2, 16
 AT_FDCWD, AT_SYMLINK_FOLLOW = -100, 0x400
-# The kernel of a 64-bit machine shows it, and the C library of some does not.
+# A 64-bit kernel reports it, and some C libraries hide it.
 O_LARGEFILE = 0o100000
 RWF_APPEND = 0x10
 
@@ -29,7 +29,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def libc_call(name, *arguments):
-    """A call of the C library that Python has not; raises OSError."""
+    """Calls a C library function that Python lacks; raises OSError."""
     result = getattr(libc, name)(*arguments)
     if result < 0:
         number = ctypes.get_errno()
@@ -76,7 +76,7 @@ class Program:
         self.files = [None] * SLOTS
 
     def number(self, slot):
-        """The descriptor of a slot; one that is never open if it is empty."""
+        """The descriptor of a slot; an invalid one if it is empty."""
         return 9999 if self.files[slot] is None else self.files[slot]
 
     def put(self, slot, descriptor):
@@ -102,7 +102,7 @@ class Program:
         ]:
             if rng.randrange(one_of) == 0:
                 flags |= flag
-        # What these do together differs between kernels.
+        # The combination differs between kernels.
         if not flags & os.O_CREAT:
             flags &= ~os.O_EXCL
         if flags & os.O_CREAT:
@@ -143,7 +143,7 @@ class Program:
         flags = fcntl.fcntl(self.number(slot), fcntl.F_GETFL)
         fcntl.fcntl(self.number(slot), fcntl.F_SETFL, flags ^ os.O_APPEND)
         found = fcntl.fcntl(self.number(slot), fcntl.F_GETFL)
-        # A file that a preloaded program hands over to the kernel is opened once more, by a name that may be a link.
+        # A file that a preloaded program hands over to the kernel is opened again, by a name that may be a link.
         return f"{slot} {found & ~(O_LARGEFILE | os.O_NOFOLLOW):o}"
 
     # Bytes.
@@ -285,7 +285,7 @@ class Program:
         return f"{slot}: {status}, then at {at}"
 
     def in_program(self, rng):
-        """Another program reads or writes by a descriptor it is given."""
+        """Another program reads or writes through an inherited descriptor."""
         slot, reads = rng.randrange(SLOTS), rng.randrange(2)
         if not self.is_file(slot):
             return "none"
@@ -304,7 +304,7 @@ class Program:
         with os.fdopen(near, "rb") as pipe:
             found = pipe.read()
         _, status = os.waitpid(child, 0)
-        # How far `head` reads is its own choice.
+        # The number of bytes that `head` reads is unspecified.
         at = os.lseek(self.files[slot], 0, os.SEEK_SET if reads else os.SEEK_CUR)
         return f"{slot}: {'failed' if status else 'ended'}, {sum_of(found)}, then at {at}"
 
@@ -349,7 +349,7 @@ class Program:
         try:
             os.unlink(name)
         except PermissionError:
-            # Of a directory: POSIX has the one, Linux the other.
+            # For a directory, POSIX and Linux return different errors.
             raise IsADirectoryError(errno.EISDIR, "is a directory") from None
         return name
 
@@ -387,13 +387,13 @@ class Program:
 
     @staticmethod
     def shown(found):
-        # The size and the links of a directory are the file system's own.
+        # Size and links of a directory depend on the file system.
         rest = "" if stat.S_ISDIR(found.st_mode) else f" {found.st_nlink} links, {found.st_size} bytes"
         return f"{found.st_mode:o} {found.st_uid}{rest}"
 
 
 CALLS = [name for name, call in vars(Program).items() if callable(call) and name not in ("__init__", "number", "put", "is_file", "are_two_files", "shown")]
-# Most steps need files that are open.
+# Most steps need open files.
 WEIGHTS = [{"open": 8, "read": 2, "write": 3, "pwrite": 2, "map": 2}.get(name, 1) for name in CALLS]
 
 

@@ -1,4 +1,4 @@
-"""Programs that lock files, for the tests of locks. Each says on files of another directory how far it is."""
+"""Programs that lock files, for the tests of locks. Each creates marks in another directory to report its progress."""
 
 import errno
 import fcntl
@@ -48,7 +48,7 @@ def can_lock(kind, path, operation=EXCLUSIVE, *span):
 
 
 def hold(kind, path, ready, go):
-    """Holds a lock until told to end."""
+    """Holds a lock until the test requests the end."""
     with open(path, "a+") as file:
         lock(kind, file, EXCLUSIVE)
         say(ready)
@@ -60,18 +60,18 @@ def excluded(kind, path):
 
 
 def free(kind, path):
-    assert can_lock(kind, path), "somebody still has the lock"
+    assert can_lock(kind, path), "another process still has the lock"
 
 
 def wait(kind, path, ready):
-    """Waits for a lock, gets it, and gives it back."""
+    """Waits for a lock, acquires it, and releases it."""
     with open(path, "a+") as file:
         say(ready)
         lock(kind, file, EXCLUSIVE)
 
 
 def count(kind, path, times):
-    """Adds to the number in a file under a lock, with one descriptor all the time; or through a mapping."""
+    """Increments the number in a file under a lock, with one descriptor or through a mapping."""
     with open(path, "r+b", buffering=0) as file:
         for _ in range(int(times)):
             lock("flock" if kind == "mapped" else kind, file, EXCLUSIVE)
@@ -86,7 +86,7 @@ def count(kind, path, times):
 
 
 def ranges(path, ready, go):
-    """Holds bytes 0-9 and 20-29 for writing and 40-49 for reading; has given back 25-26."""
+    """Holds write locks on bytes 0-9 and 20-29 and a read lock on 40-49; has released 25-26."""
     with open(path, "r+") as file:
         lock("posix", file, EXCLUSIVE, 30, 0)
         lock("posix", file, fcntl.LOCK_UN, 10, 10)
@@ -115,7 +115,7 @@ def other_ranges(path, pid):
 
 
 def deadlock(first, second, ready, other, said):
-    """Locks one file, then, when somebody else has the other one, that; says how it ended."""
+    """Locks one file, then, when another process has locked the other one, that one; prints the outcome."""
     with open(first, "r+") as one, open(second, "r+") as two:
         lock("posix", one, EXCLUSIVE)
         say(ready)
@@ -126,7 +126,7 @@ def deadlock(first, second, ready, other, said):
 
 
 def upgrade(path, ready, other, said):
-    """Reads under a shared lock together with somebody else, then both want to write; says how it ended."""
+    """Two processes hold a shared lock, then both upgrade it; prints the outcome."""
     with open(path, "r+") as file:
         lock("flock", file, SHARED)
         say(ready)
@@ -145,7 +145,7 @@ def outcome_of_lock(kind, file):
 
 
 def interrupted(path):
-    """A handler that raises ends a wait; one that returns does not."""
+    """A signal handler that raises ends a wait; one that returns does not."""
 
     class Late(Exception):
         pass
@@ -166,7 +166,7 @@ def interrupted(path):
 
 
 def closes(path):
-    """A process gives its locks back with any close of the file, also of one open for reading; a child's is none."""
+    """Any close of the file releases the locks of a process, also of a read-only descriptor; a close in a child does not."""
     with open(path, "r+") as file:
         lock("posix", file, SHARED, 10, 0)
         if os.fork() == 0:
@@ -179,7 +179,7 @@ def closes(path):
 
 
 def probe(path):
-    """Whether another process can have all of the file."""
+    """Returns true if another process can lock the whole file."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.write(writer, b"free" if can_lock("posix", path) else b"held")
@@ -212,7 +212,7 @@ def lock_all(names, ready, go):
 
 
 def lock_each(names):
-    """Locks each file, waiting; prints how each ended."""
+    """Locks each file with waiting; prints the outcomes."""
     for name in names.split(","):
         try:
             with open(name, "r+") as file:
@@ -223,7 +223,7 @@ def lock_each(names):
 
 
 def database(path, writer, transactions):
-    """Adds rows to a database, each in a transaction of its own."""
+    """Adds rows to a database, one per transaction."""
     base = sqlite3.connect(path, timeout=120, isolation_level=None)
     assert base.execute("pragma journal_mode").fetchone() == ("delete",)
     for number in range(int(transactions)):

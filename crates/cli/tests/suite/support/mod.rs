@@ -1,4 +1,4 @@
-//! A place of its own for each test: shared directory, base directory for jobs, and the real binary.
+//! Directories of one test: shared directory, base directory for jobs, and the real binary.
 
 pub mod mounts;
 pub mod preload;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// Longest time one command may take; a job that hangs fails its test instead of stopping all.
+/// Time limit of a command, so that a hung job fails only its test.
 const COMMAND_LIMIT_SECONDS: &str = "600";
-/// The same when `TAMEIKE_SOAK=1` asks for the long variants of the tests.
+/// The same with `TAMEIKE_SOAK=1`, which selects the long variants of tests.
 const SOAK_COMMAND_LIMIT_SECONDS: &str = "3600";
 
-/// Whether the long variants of the tests are asked for.
+/// Returns true for the long variants of tests.
 pub fn is_soak() -> bool {
     std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
 }
@@ -29,7 +29,6 @@ pub struct Site {
 }
 
 impl Site {
-    /// New, empty directories.
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("tk").expect("a temporary directory");
         for name in ["shared", "tmp", "plain", "disk"] {
@@ -38,30 +37,29 @@ impl Site {
         Self { dir }
     }
 
-    /// The shared directory.
     pub fn shared(&self) -> PathBuf {
         self.dir.path().join("shared")
     }
 
-    /// A directory that no job touches, to compare with.
+    /// A directory outside of jobs, for comparison.
     pub fn plain(&self) -> PathBuf {
         self.dir.path().join("plain")
     }
 
-    /// A directory that stands for a node's own disk: the node-local view of a job with this device is served by its
-    /// agent, that of one in memory by the kernel.
+    /// A directory as a node's disk: the agent serves the node-local view of a job with this device, and the kernel serves that of
+    /// one in memory.
     pub fn disk(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
 
-    /// Where the jobs of the test keep their things.
+    /// The directory for the test's jobs.
     pub fn base(&self) -> PathBuf {
         self.dir.path().join("tmp")
     }
 
     /// The binary with these arguments, killed after a time limit.
     pub fn tameike(&self, arguments: &[&str]) -> Command {
-        // Tests that run in the background are started with signals of the terminal ignored, and so would be the job.
+        // A test in the background inherits ignored terminal signals, and the job would inherit them too.
         let mut command = Command::new("env");
         let limit = if is_soak() { SOAK_COMMAND_LIMIT_SECONDS } else { COMMAND_LIMIT_SECONDS };
         command.args(["--default-signal=HUP,INT,QUIT", "timeout", "--signal=KILL", limit, binary()]);
@@ -85,12 +83,12 @@ impl Site {
         arguments.extend(options);
         arguments.extend(["--", "sh", "-euc", script]);
         let mut command = self.tameike(&arguments);
-        let directory = Path::new(binary()).parent().expect("the binary lies in a directory");
+        let directory = Path::new(binary()).parent().expect("the binary has a parent");
         command.env("PATH", format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default()));
         command
     }
 
-    /// Runs a job that must succeed; what it printed.
+    /// Runs a job that must succeed; returns its output.
     pub fn run(&self, nodes: u32, script: &str) -> String {
         succeed(&mut self.job(nodes, &[], script))
     }
@@ -103,32 +101,31 @@ impl Site {
         let left: Vec<_> = mounts.lines().filter(|line| line.contains(base)).collect();
         assert!(left.is_empty(), "mounts left: {left:#?}");
         assert_eq!(processes_naming(base), Vec::<String>::new(), "processes left");
-        // The user's own directory stays, with the lock by which the starts of jobs take turns.
+        // The user's directory stays, with the lock that serializes starts of jobs.
         let mut left = files_below(&self.base());
         left.retain(|path| path.is_file() && !path.ends_with("lock"));
         assert!(left.is_empty(), "files left: {left:#?}");
     }
 }
 
-/// Path of the binary under test.
 pub fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_tameike")
 }
 
-/// Runs a command that must succeed; its standard output.
+/// Runs a command that must succeed; returns its standard output.
 pub fn succeed(command: &mut Command) -> String {
     let output = command.output().expect("the command starts");
     assert!(output.status.success(), "{command:?}\n{}", shown(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command said, for a failed assertion.
+/// Status and output of a command, for assertion messages.
 pub fn shown(output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{}\n--- stdout\n{out}\n--- stderr\n{err}", output.status)
 }
 
-/// Command lines of processes whose environment or command line names `text`.
+/// Command lines of processes whose environment or command line contains `text`.
 pub fn processes_naming(text: &str) -> Vec<String> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes
@@ -144,7 +141,6 @@ pub fn processes_naming(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Everything below a directory.
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     entries

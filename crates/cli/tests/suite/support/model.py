@@ -1,6 +1,6 @@
 """Random operations on one file against a model: model.py FILE SEED TURN.
 
-Each turn begins with what the turn before, perhaps on another node, has closed.
+Each turn continues with the content that the previous turn, possibly on another node, has closed.
 """
 
 import mmap

@@ -1,20 +1,20 @@
-//! A mount namespace of a test's own, in which its shared directory is a small file system of its own.
+//! A private mount namespace for a test, in which the shared directory can be a small file system.
 
 use crate::support::{Site, shown};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A namespace that lives as long as this; its mounts end with it.
+/// A namespace with its mounts, until this is dropped.
 pub struct Mounts {
     holder: Child,
 }
 
 impl Mounts {
-    /// A new namespace; `None`, with a line that says so, where the test may not make one.
+    /// Creates a namespace; `None`, with a message, if the test is not permitted to.
     pub fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("not tested: mounting file systems takes root");
+            println!("not tested: mounting file systems requires root");
             return None;
         }
         let mut holder = Command::new("unshare")
@@ -24,12 +24,11 @@ impl Mounts {
             .expect("unshare is installed");
         let mut line = String::new();
         let output = holder.stdout.take().expect("a pipe");
-        BufReader::new(output).read_line(&mut line).expect("the holder speaks");
-        assert_eq!(line, "ready\n", "a mount namespace cannot be made");
+        BufReader::new(output).read_line(&mut line).expect("the holder is ready");
+        assert_eq!(line, "ready\n", "creating a mount namespace failed");
         Some(Self { holder })
     }
 
-    /// The command, in the namespace.
     pub fn inside(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.args(["--mount", "--target", &self.holder.id().to_string(), "--"]);
@@ -48,12 +47,12 @@ impl Mounts {
         format!("/proc/{}/root", self.holder.id()).into()
     }
 
-    /// Runs a line of shell in the namespace; what it said.
+    /// Runs a line of shell in the namespace.
     pub fn shell(&self, line: &str) -> Output {
         self.inside(Command::new("sh").args(["-euc", line])).output().expect("nsenter is installed")
     }
 
-    /// Runs a line of shell that must succeed; its standard output.
+    /// Runs a line of shell that must succeed; returns its standard output.
     pub fn must(&self, line: &str) -> String {
         let output = self.shell(line);
         assert!(output.status.success(), "{line}: {}", shown(&output));
@@ -65,7 +64,7 @@ impl Mounts {
         self.must(&format!("mount -t tmpfs -o size={size} tameike-test {}", dir.display()));
     }
 
-    /// `tameike` with these arguments in the namespace; its output.
+    /// Runs `tameike` with these arguments in the namespace.
     pub fn tameike(&self, site: &Site, arguments: &[&str]) -> Output {
         self.inside(&site.tameike(arguments)).output().expect("nsenter is installed")
     }
@@ -73,7 +72,7 @@ impl Mounts {
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        // The namespace goes with its last process.
+        // The namespace ends with its last process.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

@@ -1,5 +1,4 @@
-"""Programs that work on the nodes of a job, for the tests of SEMANTICS.md. They tell one another by files beside the
-views how far they are."""
+"""Programs that run on the nodes of a job, for the tests of SEMANTICS.md. They synchronize by files outside of the views."""
 
 import errno
 import mmap
@@ -22,7 +21,7 @@ def wait_for(mark):
 
 
 def within(path):
-    """Two processes write to a file that stays open, a third one reads: each sees what was acknowledged."""
+    """Two processes write to an open file, a third one reads: each sees acknowledged writes."""
     size = 3 * UNIT
     os.close(os.open(path, os.O_RDWR | os.O_CREAT))
     to_writers, from_writers = [os.pipe(), os.pipe()], os.pipe()
@@ -55,7 +54,7 @@ def within(path):
 
 
 def read_on(path, keeps):
-    """Reads a file until its parent is gone, by one descriptor or by ever new ones."""
+    """Reads a file until its parent exits, with one descriptor or always new ones."""
     kept = os.open(path, os.O_RDONLY)
     while os.getppid() != 1:
         file = kept if keeps else os.open(path, os.O_RDONLY)
@@ -66,8 +65,8 @@ def read_on(path, keeps):
 
 
 def past_pages(path):
-    """A process writes through descriptors that only write, and so past the kernel's pages, while others read the same
-    bytes without pause, by one descriptor and by ever new ones: each write is seen at once, through a mapping, too."""
+    """A process writes through write-only descriptors, which bypass the page cache, while others read the same bytes,
+    with one descriptor and always new ones: each write is visible at once, also through a mapping."""
     size = UNIT
     with open(path, "wb") as file:
         file.truncate(size)
@@ -97,7 +96,7 @@ def past_pages(path):
 
 
 def replace(path, times, node):
-    """Replaces a file by others, all of one kind, again and again."""
+    """Replaces a file repeatedly."""
     for number in range(int(times)):
         with open(f"{path}.{node}", "w") as file:
             file.write(f"{node}-{number}\n" * (1 + number % 5000))
@@ -105,7 +104,7 @@ def replace(path, times, node):
 
 
 def look(path, ended):
-    """Finds one of the files under the name at any time, and it is whole. A file beside `ended` says that it is at it."""
+    """The name always exists, with the complete content of one of the files. A file beside `ended` reports that this runs."""
     looks = 0
     while True:
         last = os.path.exists(ended)
@@ -123,7 +122,7 @@ def look(path, ended):
 
 
 def use_removed(path, ready, removed):
-    """Goes on with a file that another node removes meanwhile."""
+    """Uses an open file that another node removes."""
     file = os.open(path, os.O_RDWR)
     twin = os.dup(file)
     before = os.pread(file, 100, UNIT)
@@ -146,7 +145,7 @@ def use_removed(path, ready, removed):
 
 
 def follow(path, ready, rounds):
-    """Sees through a descriptor that stays open, after an fsync, what another node has written and synced."""
+    """After an fsync, an open descriptor returns data that another node has written and synced."""
     file = os.open(path, os.O_RDWR)
     for number in range(int(rounds)):
         os.pread(file, 3 * UNIT, 0)
@@ -183,7 +182,7 @@ def print_free(view):
 
 
 def await_free(view, wanted):
-    """Space is given back in the background; it must come."""
+    """Space is freed in the background; waits until it is."""
     deadline = time.monotonic() + 60
     while free(view) < int(wanted):
         assert time.monotonic() < deadline, (free(view), wanted)
@@ -191,7 +190,7 @@ def await_free(view, wanted):
 
 
 def watch(path, ready, changed, limit):
-    """Sees through an open descriptor what another node has changed, no later than the limit after it was told."""
+    """An open descriptor shows changes of another node within the limit after their notification."""
     file = os.open(path, os.O_RDONLY)
     before = os.fstat(file)
     say(ready)
@@ -215,7 +214,7 @@ def synced(path, size):
 
 
 def use_each(names):
-    """Writes to a file in each directory; prints how it ended and that it took no longer than it may."""
+    """Writes to a file in each directory; prints the outcomes, and that they took no longer than the limit."""
     for name in names.split(","):
         begin = time.monotonic()
         try:

@@ -51,7 +51,7 @@ def read(path):
 
 
 def data_of(file):
-    """What SEEK_DATA and SEEK_HOLE say, as a list of pieces."""
+    """The extents that SEEK_DATA and SEEK_HOLE report."""
     pieces, at = [], 0
     while True:
         try:
@@ -91,7 +91,7 @@ def renames(root):
         before = os.stat(name).st_ctime_ns
         time.sleep(0.02)
         os.rename(name, name + "-moved")
-        # Times of directories may be seen for a moment as they were.
+        # Times of directories may be stale for a moment.
         time.sleep(0.3)
         assert os.stat(name + "-moved").st_ctime_ns > before, name
     os.rename("d2-moved", "d2")
@@ -122,7 +122,7 @@ def make_holes(root):
     # Without holes, and small.
     write("dense", "y" * (2 * MIB))
     write("small", "z" * 100)
-    # Space that is set aside, in front of the end and behind it, and what is not offered.
+    # fallocate below and beyond the end, and unsupported modes.
     file = os.open("set-aside", os.O_RDWR | os.O_CREAT)
     fallocate(file, KEEP_SIZE, 0, 2 * MIB)
     assert os.fstat(file).st_size == 0
@@ -153,7 +153,7 @@ def seek(file, offset, whence):
 
 
 def seek_everywhere(root, finest="4096"):
-    # As lseek11 of the Linux Test Project: short pieces, a hole behind each, and a hole at the end.
+    # Like lseek11 of the Linux Test Project: short extents, a hole behind each, and a hole at the end.
     file = os.open(f"{root}/sought", os.O_RDWR | os.O_CREAT)
     for step in (2049, 4096, 65536, MIB):
         os.ftruncate(file, 0)
@@ -164,7 +164,7 @@ def seek_everywhere(root, finest="4096"):
             os.pwrite(file, b"data-%d" % piece, start)
         os.fsync(file)
         seek_in(file, starts, step, int(finest))
-        # What is flushed meanwhile has holes of the file system below.
+        # Flushed parts have the holes of the underlying file system.
         os.close(file)
         time.sleep(0.3)
         file = os.open(f"{root}/sought", os.O_RDWR)
@@ -174,7 +174,7 @@ def seek_everywhere(root, finest="4096"):
 
 def seek_in(file, starts, step, block):
     size = 6 * step
-    # No byte that was written counts as hole, and no more than its block as data.
+    # No written byte is reported as a hole, and no more than its block as data.
     for offset in sorted({base + more for base in range(0, size, step) for more in (0, 3, 6, 7, step - 1)}):
         ends = [start + 6 for start in starts]
         piece = next((place for place, end in enumerate(ends) if end > offset), None)
@@ -219,14 +219,14 @@ def see_holes(root):
     assert os.read(file, 6 * MIB) == expected
     pieces = data_of(file)
     if not os.getcwd().endswith("/shared/shared"):
-        # There are file systems that take space without data for data, or some of it.
+        # Some file systems report allocated space without data as data.
         pieces = [(start, min(end, 3 * MIB)) for start, end in pieces if start < 3 * MIB]
     assert pieces == [(0, 4096), (MIB, MIB + 4096), (2 * MIB + 4096, 3 * MIB)], pieces
     os.close(file)
 
 
 def punch_far(root):
-    """Another node has the file open, has read it, and punches what this one wrote."""
+    """Another node has read the open file, and punches holes into data of this one."""
     os.chdir(root)
     file = os.open("sparse", os.O_RDWR)
     assert os.pread(file, 8192, 0) == b"x" * 8192
@@ -253,7 +253,7 @@ def space_is_kept(root):
     file = os.open("kept", os.O_RDWR | os.O_CREAT)
     fallocate(file, 0, 0, 6 * MIB)
     refused(errno.ENOSPC, fallocate, file, 0, 0, 1 << 40)
-    # Another program takes all that is left.
+    # Another program takes all free space.
     with open("greedy", "wb", buffering=0) as greedy:
         try:
             for _ in range(64):
@@ -262,7 +262,7 @@ def space_is_kept(root):
         except OSError as error:
             assert error.errno == errno.ENOSPC, error
         else:
-            raise AssertionError("the view is larger than it was to be")
+            raise AssertionError("the view is larger than its capacity")
     for number in range(6):
         os.pwrite(file, bytes([number + 1]) * MIB, number * MIB)
     os.fsync(file)
@@ -290,7 +290,7 @@ def refusals(root, *kinds):
         refused(errno.EOPNOTSUPP, os.setxattr, "file", "system.posix_acl_access", entries)
         refused(errno.EOPNOTSUPP, os.getxattr, "file", "system.posix_acl_access")
     else:
-        # Who is root may name anybody, others only themselves: their namespace knows no more users.
+        # Root may name any user, other users only themselves: their namespace maps no other users.
         named = (os.getuid() or 1234).to_bytes(4, "little").hex()
         entries = bytes.fromhex(
             f"02000000 01000600ffffffff 02000700{named} 04000400ffffffff 10000700ffffffff 20000000ffffffff"
@@ -432,7 +432,7 @@ def until_there(path):
 
 
 def tell_closes(name):
-    """Has each home hear of something that was closed after all else: of reads that the other node waits for."""
+    """Sends a later close to each home, so that homes know of earlier reads, for which the other node waits."""
     for number in range(16):
         path = f"told-{name}-{number}"
         write(path, "x")
@@ -455,15 +455,15 @@ def reads_count(root):
     first = os.fstat(file)
     assert first.st_atime_ns > born.st_mtime_ns and accessed("file") == first.st_atime_ns
     assert (first.st_mtime_ns, first.st_ctime_ns) == (born.st_mtime_ns, born.st_ctime_ns)
-    # Not again, as nothing has changed since.
+    # No further update without a change.
     assert os.pread(file, 10, 0) == b"text" and read_through("file") == b"text"
     assert accessed("file") == first.st_atime_ns
-    # The first time after each change; what comes through the kernel's pages is seen with the next open.
+    # The first read after each change; reads through the page cache are visible with the next open.
     os.pwrite(file, b"more", 0)
     assert read_through("file") == b"more"
     assert accessed("file") > os.stat("file").st_mtime_ns
     os.close(file)
-    # Once a day, and not when the last access is not over yet.
+    # Once a day, and not while the last access time is in the future.
     now = time.time_ns()
     set_accessed("file", now - 25 * 3600 * 10**9)
     read_through("file")
@@ -471,7 +471,7 @@ def reads_count(root):
     set_accessed("file", now + 3600 * 10**9)
     read_through("file")
     assert accessed("file") == now + 3600 * 10**9
-    # Reads through a mapping, and of programs, are reads.
+    # Reads through a mapping and executions count as reads.
     for use in (map_file, run_file):
         set_accessed("file", LONG_AGO)
         use("file")
@@ -533,8 +533,8 @@ def set_back(root):
 
 
 def rights(root):
-    """A write by who has no privileges takes away what a file gives to who runs it, by whichever way it goes, and also when
-    it was given after the open."""
+    """An unprivileged write clears set-user-ID bits and capabilities, on every write path, and also if they were set after the
+    open."""
     above, other = os.open(root, os.O_PATH), 65534
     os.chmod(root, 0o777)
     for number, flags in enumerate((os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND)):
@@ -562,14 +562,14 @@ def rights(root):
 
 
 def reused_number(root):
-    """A file that is held by its number alone is replaced; another file gets its inode number below, and loses its name open."""
+    """A file that is held by its node id is replaced; another file gets its inode number, and is removed while open."""
     path = f"{root}/reused"
     write(path, "first")
     held = os.open(path, os.O_PATH)
     number = os.fstat(held).st_ino
     write(f"{path}.next", "second")
     os.rename(f"{path}.next", path)
-    # A number that is taken differs in its highest bits only.
+    # A reused number differs only in its highest bits.
     same = lambda other: (os.stat(other).st_ino ^ number) & ((1 << 48) - 1) == 0
     for count in range(100):
         other = f"{path}.{count}"
@@ -577,7 +577,7 @@ def reused_number(root):
         if same(other):
             break
     else:
-        print("this file system gives no inode number again")
+        print("this file system does not reuse inode numbers")
         return
     file = os.open(other, os.O_RDWR)
     os.unlink(other)
@@ -586,7 +586,7 @@ def reused_number(root):
         assert read(by_number) == "first", "another file is read"
     except OSError as error:
         assert error.errno in (errno.ESTALE, errno.ENOENT), error
-    # The kernel's attributes have expired then, so that fstat asks the agent.
+    # By then the kernel's attributes have expired, so fstat sends a request to the agent.
     time.sleep(0.3)
     try:
         assert os.fstat(held).st_size == 5, "these are attributes of another file"

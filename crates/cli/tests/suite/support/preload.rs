@@ -5,17 +5,16 @@ use std::path::Path;
 use std::sync::Once;
 use tempfile::NamedTempFile;
 
-/// That of `--preload` and that of `--aggregate-only`.
+/// The libraries of `--preload` and `--aggregate-only`.
 const LIBRARIES: [&str; 2] = ["libtameike_preload.so", "libtameike_redirect.so"];
 static INSTALLED: Once = Once::new();
 
-/// Whether the programs of all jobs are to be preloaded: any test with a job is then one of the library, too.
+/// Returns true if the programs of all jobs are preloaded, so that all tests of jobs also test the library.
 pub fn is_wanted() -> bool {
     std::env::var_os("TAMEIKE_TEST_PRELOAD").is_some_and(|value| value == "1")
 }
 
-/// Puts the libraries where the binary under test looks for them. Cargo has built them before the tests, which depend on them, but
-/// leaves them beside them.
+/// Copies the libraries to the directory of the binary under test. Cargo has built them before the tests, in another directory.
 pub fn install() {
     INSTALLED.call_once(|| LIBRARIES.iter().for_each(|library| install_one(library)));
 }
@@ -23,19 +22,19 @@ pub fn install() {
 fn install_one(library: &str) {
     let built = std::env::current_exe().expect("this program").with_file_name(library);
     let place = Path::new(super::binary()).with_file_name(library);
-    let dir = place.parent().expect("the binary lies in a directory");
-    // Jobs of other tests may be about to load the one that is there.
+    let dir = place.parent().expect("the binary has a parent");
+    // Jobs of other tests may be loading the present one.
     let copy = NamedTempFile::new_in(dir).expect("a file beside the binary");
     std::fs::copy(&built, copy.path()).expect("cargo has built the library");
     copy.persist(&place).expect("a name beside the binary");
 }
 
-/// How many requests the agents of a job have answered through the ring; from `tameike status --json`.
+/// Requests that the agents of a job have answered through the ring, from `tameike status --json`.
 pub fn answered(status: &str) -> u64 {
     counted(status, "ring_answered")
 }
 
-/// What the agents of a job have counted under a name, all together; from `tameike status --json`.
+/// Sum of a counter of the agents of a job, from `tameike status --json`.
 pub fn counted(status: &str, counter: &str) -> u64 {
     let status: Value = serde_json::from_str(status).expect("JSON");
     let text = status.to_string();

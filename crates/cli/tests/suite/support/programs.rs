@@ -1,11 +1,11 @@
-//! Unchanged programs, and what lies there after them.
+//! Scripts with unchanged programs, and a listing of their files.
 
 use crate::support::succeed;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What lies below a directory: names, kinds, modes, sizes and sums. Git's index has times of the files' in it.
+/// Lists a directory: names, types, modes, sizes and checksums. Git's index contains times of files.
 pub const LISTING: &str = r"find . -printf '%P %y %m %n ' -a \( -type f -printf '%s\n' -o -printf '\n' \) | sort
     find . -type f ! -path '*/.git/index' -print0 | sort -z | xargs -0 sha256sum";
 
@@ -57,7 +57,7 @@ base.close()
 PYTHON
         rm base"#;
 
-/// Processes of Python that share the work, and what each has written.
+/// Processes of Python that share the work, and the output of each.
 pub const PROCESSES: &str = r#"umask 022; cat > many.py <<'PYTHON'
 import multiprocessing, os, tempfile
 def write(number):
@@ -85,7 +85,7 @@ if __name__ == "__main__":
 PYTHON
         python3 many.py"#;
 
-/// Git, whose repositories stay.
+/// Git, with repositories that stay.
 pub const REPOSITORIES: &str = "umask 022; export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=pack.threads GIT_CONFIG_VALUE_0=1
          export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
          export GIT_AUTHOR_DATE=2001-02-03T04:05:06Z GIT_COMMITTER_DATE=2001-02-03T04:05:06Z
@@ -95,11 +95,11 @@ pub const REPOSITORIES: &str = "umask 022; export HOME=$PWD GIT_CONFIG_NOSYSTEM=
          git -c core.logAllRefUpdates=false clone -q first second; cd second; git remote set-url origin ../first; seq 7 > seven; git add .; git commit -qm four; git push -q origin HEAD:back; git repack -qad; cd ../first
          git merge -q back; git gc -q; git fsck --full --strict; git status --short; git log --oneline --graph; git ls-files -s; cd ..";
 
-/// Git once more, in what it has left.
+/// Git again, in these repositories.
 pub const REPOSITORIES_AGAIN: &str = "export HOME=$PWD GIT_CONFIG_NOSYSTEM=1
          for i in first second; do git -C $i fsck --full --strict; git -C $i status --short; git -C $i log --oneline --stat; git -C $i archive HEAD | md5sum; done";
 
-/// SQLite, whose data bases stay.
+/// SQLite, with databases that stay.
 pub const DATA_BASES: &str = "umask 022; for mode in delete wal; do
          sqlite3 $mode.db \"pragma journal_mode=$mode; create table t(a integer primary key, b text); begin;
              with recursive c(x) as (select 1 union all select x+1 from c where x<20000) insert into t select x, hex(zeroblob(x%50)) from c;
@@ -108,18 +108,18 @@ pub const DATA_BASES: &str = "umask 022; for mode in delete wal; do
          sqlite3 small-$mode.db \"pragma journal_mode=$mode; create table t(a); insert into t values (1), (2);\"; sqlite3 small-$mode.db 'insert into t select a+10 from t;'
          done";
 
-/// SQLite once more, on what it has left.
+/// SQLite again, on these databases.
 pub const DATA_BASES_AGAIN: &str = "for i in *.db; do
          sqlite3 $i 'pragma integrity_check; pragma journal_mode; select count(*), sum(a) from t; insert into t(a) values (1000000); select max(a) from t;'; done";
 
-/// An archive of so many hundred files, of what lies here then.
+/// Creates an archive of so many hundred files, and lists the directory.
 pub fn make_archive(hundreds: u32) -> String {
     format!(
         "for i in $(seq {hundreds}); do mkdir $i; seq 100 | (cd $i; split -l 1 -a 3 -d - file-); done; tar -cf ../all.tar ."
     )
 }
 
-/// Programs of MPI, compiled into a directory. They write files below the directory that they are given, and read some.
+/// Compiles MPI programs into a directory. They write and read files below their argument.
 pub fn of_mpi(into: &Path) -> Vec<PathBuf> {
     let compiled = OF_MPI.map(|(compiler, source, text)| {
         let (source, program) = (into.join(source), into.join(compiler));
@@ -130,7 +130,7 @@ pub fn of_mpi(into: &Path) -> Vec<PathBuf> {
     compiled.to_vec()
 }
 
-/// Compilers, and what they compile.
+/// Compilers and their sources.
 const OF_MPI: [(&str, &str, &str); 2] = [("mpicc", "writer.c", WRITER_C), ("mpif90", "writer.f90", WRITER_F)];
 
 const WRITER_C: &str = r#"#include <mpi.h>
@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
 const WRITER_F: &str = "program writer
   use mpi
   implicit none
-  integer :: rank, ierr, step, i, told
+  integer :: rank, ierr, step, i, found
   character(len=200) :: dir, path
   call MPI_Init(ierr)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
@@ -176,8 +176,8 @@ const WRITER_F: &str = "program writer
     write (20) (i * rank + step, i = 1, 5000)
     close (20)
     open (unit=21, file=path, form='unformatted', access='stream', status='old', action='read')
-    read (21) told
-    if (told /= rank + step) call MPI_Abort(MPI_COMM_WORLD, 5, ierr)
+    read (21) found
+    if (found /= rank + step) call MPI_Abort(MPI_COMM_WORLD, 5, ierr)
     close (21)
   end do
   call MPI_Finalize(ierr)

@@ -1,8 +1,8 @@
-//! What a writing program was promised, from its log, and whether the shared directory keeps it.
+//! Promises to a writing program (acknowledged changes), from its log, and their check in the shared directory.
 //!
 //! ```text
-//! begin NAME               content is about to change: anything is allowed until `whole`
-//! prefix NAME SIZE SHA     whatever follows, the first SIZE bytes stay
+//! begin NAME               content is about to change: any content is allowed until `whole`
+//! prefix NAME SIZE SHA     the first SIZE bytes stay in any case
 //! whole NAME SIZE SHA      close has returned: the file is exactly this
 //! rename A B, renamed A B  before and after: in between, the content is under A or B
 //! remove A, removed A      before and after
@@ -26,19 +26,19 @@ enum Promise {
     Gone,
 }
 
-/// What was promised about the files of one node.
+/// Promises on the files of one node.
 #[derive(Default)]
 pub struct Promises {
     files: BTreeMap<String, Promise>,
     /// A rename that was not acknowledged.
     moving: Option<(String, String, Promise)>,
     lines: Vec<String>,
-    /// Errors that the writer met.
+    /// Errors that the writer got.
     pub errors: Vec<String>,
 }
 
 impl Promises {
-    /// Reads the log of a node; a last line that was cut says nothing.
+    /// Reads the log of a node; an incomplete last line is ignored.
     pub fn read(log: &Path, node: u32) -> Self {
         let mut promises = Self::default();
         let text = fs::read_to_string(log).unwrap_or_default();
@@ -82,12 +82,12 @@ impl Promises {
         }
     }
 
-    /// How many files are promised whole.
+    /// Number of files that are promised completely.
     pub fn whole_files(&self) -> usize {
         self.files.values().filter(|promise| matches!(promise, Promise::Whole { .. })).count()
     }
 
-    /// The promises that the directory does not keep, in words.
+    /// Messages on promises that the directory breaks.
     pub fn broken(&self, dir: &Path) -> Vec<String> {
         let mut broken: Vec<_> =
             self.files.iter().filter_map(|(name, promise)| breach(dir, name, promise)).collect();
@@ -98,7 +98,7 @@ impl Promises {
         }
         let together = fs::read(dir.join(TOGETHER)).unwrap_or_default();
         let together = String::from_utf8_lossy(&together);
-        // A node that died between taking its place at the end and writing there has left zeros.
+        // A node that crashed between the reservation of its range at the end and the write has left zeros.
         let present: std::collections::BTreeSet<_> =
             together.lines().map(|line| line.trim_start_matches('\0')).collect();
         let absent = self.lines.iter().filter(|line| !present.contains(line.as_str()));
@@ -110,7 +110,7 @@ impl Promises {
         broken
     }
 
-    /// As [`Promises::broken`] for one file; `None` when it is as promised, or nothing is promised.
+    /// Like [`Promises::broken`] for one file; `None` if it is as promised, or nothing is promised.
     pub fn breach(&self, dir: &Path, name: &str) -> Option<String> {
         breach(dir, name, self.files.get(name)?)
     }

@@ -1,20 +1,19 @@
-//! A file system on a disk that has no room for what is written to files: the kernel takes each write into memory,
-//! the disk refuses it later, and only fsync tells.
+//! A file system on a disk without space for file data: the kernel buffers each write, the disk refuses it later, and only fsync
+//! fails.
 //!
-//! The disk is a loop device on an image in memory. Its room for everything but the content of files is there
-//! from the beginning, so that nothing else can fail. Each request to the device is one page: of a longer one that
-//! the image has room for in part, the kernel's loop device loses the rest and reports success, which no program can
-//! see.
+//! The disk is a loop device on an image in memory. Space for everything except file data is allocated from the beginning, so that
+//! nothing else can fail. Each request to the device is one page: if the image has space for only a part of a longer one, the
+//! kernel's loop device loses the rest and reports success, which no program can detect.
 
 use crate::support::mounts::Mounts;
 use crate::support::shown;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Pages are what the loop device writes, blocks what the file systems do.
+/// The loop device writes pages, file systems write blocks.
 const PAGE_KIB: u32 = 4;
 
-/// How the file system is made, and how large its image must be.
+/// The command that creates the file system, and the size of its image.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     make: &'static str,
@@ -23,10 +22,10 @@ pub struct Kind {
     pub file_bytes: u32,
 }
 
-/// File systems with other ways to write back and to report what failed.
+/// File systems with different write-back and error reporting.
 ///
-/// ext2, which has no journal, tells an indirect block that it could not write to one of several fsyncs at the same
-/// time: its files are of one unit, so that one agent writes each.
+/// ext2, which has no journal, reports a failed indirect block to only one of several concurrent fsyncs: its files are of one
+/// unit, so that one agent writes each.
 pub const KINDS: [Kind; 3] = [
     Kind { make: "mkfs.ext2 -q -b 4096", image_mib: 80, file_bytes: 900_000 },
     Kind { make: "mkfs.ext4 -q -b 4096 -J size=4", image_mib: 80, file_bytes: 1_050_000 },
@@ -34,7 +33,7 @@ pub const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    /// Whether what it tells of files is whole after a loss of power.
+    /// Returns true if its metadata is consistent after a power failure.
     pub fn has_journal(&self) -> bool {
         !self.make.contains("ext2")
     }
@@ -51,14 +50,14 @@ pub struct SmallDisk<'a> {
 }
 
 impl<'a> SmallDisk<'a> {
-    /// Makes the disk in the empty directory `dir`, and mounts it on `mounted` with files 1 to `files` on it. For
-    /// content it has `room_kib` of room. `None`, with a line that says why, where this cannot be had.
+    /// Creates the disk in the empty directory `dir`, and mounts it on `mounted` with files 1 to `files`. It has `space_kib` of space
+    /// for file data. `None`, with a message, if this is not possible.
     pub fn new(
         mounts: &'a Mounts,
         kind: Kind,
         (dir, mounted): (&Path, &Path),
         files: u32,
-        room_kib: u32,
+        space_kib: u32,
     ) -> Option<Self> {
         let image_mib = kind.image_mib;
         mounts.mount_memory(dir, &format!("{}m", image_mib + 4));
@@ -80,7 +79,7 @@ impl<'a> SmallDisk<'a> {
             return None;
         }
         disk.mount();
-        disk.take_room_away(files, room_kib);
+        disk.take_space_away(files, space_kib);
         Some(disk)
     }
 
@@ -92,12 +91,12 @@ impl<'a> SmallDisk<'a> {
         self.mounts.must(&format!("mount /dev/{} {}", self.device, self.mounted.display()));
     }
 
-    /// Takes from the image the blocks of the files and of others like them, which are removed. Blocks of the
-    /// file system's own stay.
-    fn take_room_away(&self, files: u32, room_kib: u32) {
+    /// Frees the blocks of the files, and of similar ones that are removed, from the image. Metadata blocks of the file system
+    /// stay.
+    fn take_space_away(&self, files: u32, space_kib: u32) {
         let size_bytes = self.kind.file_bytes;
         let (image, mounted) = (self.image.display(), self.mounted.display());
-        let dir = self.image.parent().expect("it lies in a directory").display();
+        let dir = self.image.parent().expect("it has a parent").display();
         self.mounts.must(&format!(
             r#"cd {mounted}
                for i in $(seq {files}); do head -c {size_bytes} /dev/zero > $i; head -c {size_bytes} /dev/zero > no-$i; done
@@ -111,40 +110,40 @@ impl<'a> SmallDisk<'a> {
                    fallocate --punch-hole --offset $offset --length $length {image}
                done < {dir}/extents
                rm {dir}/extents
-               mount -o remount,size=$(($(du -k {image} | cut -f1) + {room_kib}))k {dir}"#
+               mount -o remount,size=$(($(du -k {image} | cut -f1) + {space_kib}))k {dir}"#
         ));
         self.mount();
     }
 
-    /// Gives the disk room for everything.
-    pub fn give_room(&self) {
-        let dir = self.image.parent().expect("it lies in a directory").display();
+    /// Gives the disk space for everything.
+    pub fn give_space(&self) {
+        let dir = self.image.parent().expect("it has a parent").display();
         self.mounts.must(&format!("mount -o remount,size={}m {dir}", self.kind.image_mib + 4));
     }
 
-    /// Leaves room for this much beside what was written so far.
-    pub fn take_room(&self, room_kib: u32) {
-        let dir = self.image.parent().expect("it lies in a directory").display();
+    /// Leaves this much space beyond the data written so far.
+    pub fn limit_space(&self, space_kib: u32) {
+        let dir = self.image.parent().expect("it has a parent").display();
         let image = self.image.display();
         self.mounts.must(&format!(
-            "sync -f {}; mount -o remount,size=$(($(du -k {image} | cut -f1) + {room_kib}))k {dir}",
+            "sync -f {}; mount -o remount,size=$(($(du -k {image} | cut -f1) + {space_kib}))k {dir}",
             self.mounted.display()
         ));
     }
 
-    /// Copies what the disk has now, as a failure of power would leave it.
+    /// Copies the disk as a power failure would leave it.
     pub fn copy_to(&self, copy: &Path) {
         self.mounts.must(&format!("cp --sparse=always {} {}", self.image.display(), copy.display()));
     }
 
-    /// Forgets what is in memory only, and has room for everything when that is done: to read a journal may take room.
-    pub fn forget_and_give_room(&self) {
+    /// Like [`Self::forget`], with space for everything before the mount, because the replay of a journal may need space.
+    pub fn forget_and_give_space(&self) {
         self.mounts.must(&format!("umount {}", self.mounted.display()));
-        self.give_room();
+        self.give_space();
         self.mount();
     }
 
-    /// Forgets what is in memory only: what is read from now on is what the disk has.
+    /// Drops all cached data: later reads return the data of the disk.
     pub fn forget(&self) {
         self.mounts.must(&format!("umount {}", self.mounted.display()));
         self.mount();
@@ -153,7 +152,7 @@ impl<'a> SmallDisk<'a> {
 
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
-        // The device goes when its file system is unmounted, with the namespace at the latest.
+        // The device is released when its file system is unmounted, at the latest with the namespace.
         let _ = fs::write(Self::limit_file(&self.device), &self.request_kib);
         let _ = self.mounts.shell(&format!("losetup --detach /dev/{}", self.device));
     }

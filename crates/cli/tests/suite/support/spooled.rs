@@ -1,4 +1,4 @@
-//! `tameike run --aggregate-only` with a container and a spool of its own.
+//! `tameike run --aggregate-only` with a container and a spool for one test.
 
 use crate::support::{binary, preload, processes_naming, shown, succeed};
 use std::fs;
@@ -36,7 +36,7 @@ impl Place {
         self.base.path().join("plain")
     }
 
-    /// Runs words with the container.
+    /// Runs a command with the container.
     pub fn run(&self, words: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.arg("run").arg("--aggregate-only").arg(self.container()).arg("--spool").arg(self.spool());
@@ -45,12 +45,12 @@ impl Place {
         command
     }
 
-    /// Where scripts find programs, and `until-packed`.
+    /// The PATH of scripts, with `until-packed`.
     pub fn path(&self) -> String {
         format!("{}:{}", self.base.path().display(), std::env::var("PATH").expect("there are programs"))
     }
 
-    /// Runs a script in the directory that is nobody's.
+    /// Runs a script in the plain directory.
     pub fn plainly(&self, script: &str) -> String {
         succeed(
             Command::new("bash").args(["-euc", script]).current_dir(self.plain()).env("PATH", self.path()),
@@ -72,7 +72,7 @@ impl Place {
             .expect("it starts")
     }
 
-    /// Nothing is left, and all is whole.
+    /// No spool is left, and the container is intact.
     pub fn assert_whole(&self) {
         let left: Vec<_> = fs::read_dir(self.spool()).expect("a directory").flatten().collect();
         assert!(left.is_empty(), "{left:?}");
@@ -81,7 +81,7 @@ impl Place {
         assert!(processes_naming(&self.base.path().to_string_lossy()).is_empty());
     }
 
-    /// All that is in the container, as files.
+    /// Extracts all files of the container.
     pub fn extracted(&self) -> PathBuf {
         let into = self.base.path().join("extracted");
         let output = self.agg("extract", &[Path::new("--same-permissions"), &into]);

@@ -1,4 +1,4 @@
-//! Jobs that run in the background of a test, and processes of theirs that are killed.
+//! Background jobs of a test, and kills of their processes.
 #![allow(clippy::disallowed_methods, reason = "whom a test kills lives in real time")]
 
 use crate::support::{Site, files_below, processes_naming};
@@ -9,21 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything that a test waits for may take.
+/// Time limit of waits.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
-/// Between two looks at what a test waits for.
-const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// Polling interval of waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Numbers that one seed fixes (xorshift).
+/// Pseudo-random numbers of a seed (xorshift).
 pub struct Chance(u64);
 
 impl Chance {
-    /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -32,12 +30,12 @@ impl Chance {
     }
 }
 
-/// Whether the long variants of tests were asked for.
+/// Returns true for the long variants of tests.
 pub fn is_soak() -> bool {
     std::env::var_os("TAMEIKE_SOAK").is_some_and(|value| value == "1")
 }
 
-/// The seed of a test: from `TAMEIKE_SEED`, or a new one. It is printed, so that a failure can be repeated.
+/// Returns the seed of a test: `TAMEIKE_SEED`, or a random one. It is printed, so that a failure can be repeated.
 pub fn seed() -> u64 {
     let given = std::env::var("TAMEIKE_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| u64::from(std::process::id()) << 16 | u64::from(pause_noise()));
@@ -50,43 +48,42 @@ fn pause_noise() -> u16 {
     (now.subsec_nanos() >> 8) as u16
 }
 
-/// The exit code of a recovery that has brought all that its journals have: another one if it names files that were cut off while
-/// programs wrote them.
-pub fn code_of_recovery(said: &str) -> i32 {
-    if said.contains("  CUT OFF: ") && !said.contains("  MISSING: ") { 75 } else { 0 }
+/// Returns the expected exit code of a recovery that has drained all journals; it differs if files were cut off during writes.
+pub fn code_of_recovery(words: &str) -> i32 {
+    if words.contains("  CUT OFF: ") && !words.contains("  MISSING: ") { 75 } else { 0 }
 }
 
-/// Waits until `ready` gives something.
+/// Waits until `ready` returns a value.
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = ready() {
             return found;
         }
-        assert!(begin.elapsed() < WAIT_LIMIT, "waited in vain for {what}");
-        std::thread::sleep(LOOK_INTERVAL);
+        assert!(begin.elapsed() < WAIT_LIMIT, "timeout while waiting for {what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Lets time pass: the moment of a blow is what is tested.
+/// Sleeps: the moment of a kill is under test.
 pub fn let_pass_ms(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
-/// How long a job that a failed test has left may take to end by itself.
+/// Time for a job of a failed test to end.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
-/// A command in the background. When dropped, it is asked to end, as a job clears away what it has; it is killed when it does not.
+/// A command in the background. When dropped, it gets SIGTERM, so that a job can clean up, and then SIGKILL.
 pub struct Background(Option<Child>);
 
 impl Background {
-    /// Starts the command; what it prints is kept.
+    /// Starts the command, and captures its output.
     pub fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(Some(command.spawn().expect("the command starts")))
     }
 
-    /// The process that was started, which is `timeout`; the program itself is its child.
+    /// The started process, which is `timeout`; the program is its child.
     pub fn pid(&self) -> u32 {
         self.0.as_ref().expect("it runs").id()
     }
@@ -97,12 +94,10 @@ impl Background {
         wait_for("the program", || fs::read_to_string(&path).ok()?.split_whitespace().next()?.parse().ok())
     }
 
-    /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
         self.0.as_mut().expect("it runs").try_wait().expect("a child").is_none()
     }
 
-    /// Waits for its end.
     pub fn output(mut self) -> Output {
         self.0.take().expect("it runs").wait_with_output().expect("a child")
     }
@@ -111,31 +106,30 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
-        // `timeout` passes it on.
+        // `timeout` forwards it.
         signal(child.id(), "TERM");
         let begin = Instant::now();
         while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < END_LIMIT {
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        // Ended or not: it is over.
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
-/// Sends a signal; whether the process was there.
+/// Sends a signal; returns true if the process existed.
 pub fn signal(pid: u32, name: &str) -> bool {
     signal_all(&[pid], name)
 }
 
-/// Sends a signal to processes one right after the other; whether all were there.
+/// Sends a signal to several processes; returns true if all existed.
 fn signal_all(pids: &[u32], name: &str) -> bool {
     let pids = pids.iter().map(u32::to_string);
     let status = Command::new("kill").args(["-s", name]).args(pids).stderr(Stdio::null()).status();
     status.expect("kill is installed").success()
 }
 
-/// Kills all programs that were started with this directory for jobs.
+/// Kills all programs with this directory for jobs.
 pub fn end_programs(base: &str) {
     for entry in fs::read_dir("/proc").expect("proc").flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
@@ -148,32 +142,30 @@ pub fn end_programs(base: &str) {
 
 /// One job of a site, by its directories.
 pub struct JobPlace {
-    /// Its directory.
     pub dir: PathBuf,
-    /// Its name.
     pub job: String,
 }
 
 impl JobPlace {
-    /// The job with this name; it need not be there.
+    /// The job with this name, which may not exist.
     pub fn new(site: &Site, job: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         Self { dir: site.base().join(format!("tameike-{user}")).join(job), job: job.to_owned() }
     }
 
-    /// Process of the agent of a node, when it has one.
+    /// Process id of a node's agent, if it runs.
     pub fn agent(&self, node: u32) -> Option<u32> {
         let text = fs::read(self.dir.join(format!("node-{node}/node.json"))).ok()?;
         let state: Value = serde_json::from_slice(&text).ok()?;
         u32::try_from(state["record"]["pid"].as_u64()?).ok()
     }
 
-    /// Kills the agent of a node with -9; whether it was there.
+    /// Kills the agent of a node with SIGKILL; returns true if it ran.
     pub fn kill_agent(&self, node: u32) -> bool {
         self.kill_agents(node..node + 1)
     }
 
-    /// Kills the agents of nodes with -9, all at once: those that are left when one has died end by themselves. Whether all were there.
+    /// Kills the agents of nodes with SIGKILL at once, because others would exit after the first. Returns true if all ran.
     pub fn kill_agents(&self, nodes: Range<u32>) -> bool {
         let pids: Option<Vec<u32>> =
             nodes.map(|node| self.agent(node).filter(|pid| is_agent(*pid))).collect();
@@ -199,7 +191,7 @@ impl JobPlace {
 }
 
 impl Drop for JobPlace {
-    /// After a failure: ends the agents and drivers of the job, and removes its memory.
+    /// After a failure: kills the agents and drivers of the job, and removes its devices in memory.
     fn drop(&mut self) {
         if std::thread::panicking() {
             for node in 0..16 {

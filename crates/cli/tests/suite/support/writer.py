@@ -1,9 +1,9 @@
-"""Writes files in the cache view, and says in a log outside of it what was acknowledged.
+"""Writes files in the cache view, and logs outside of it what was acknowledged.
 
 usage: writer.py DIRECTORY LOG SEED OPERATIONS
 
-Each line of the log is written whole before an operation begins and after it was acknowledged. The names and
-the meaning of the lines stand in ../support/promises.rs, which reads them.
+The program writes a line of the log before each operation and after its acknowledgement. ../support/promises.rs
+describes and reads the lines.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def create():
     say("begin", name)
     file = os.open(path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     if choose.random() < 0.3:
-        # What fsync has acknowledged must be there however the rest ends.
+        # Data that fsync has acknowledged must survive any failure of the rest.
         half = len(content) // 2
         contents[name] = content[:half]
         write_all(file, content[:half], 1 << 17)
@@ -140,7 +140,7 @@ try:
         else:
             choose.choice(CHANGES)(choose.choice(sorted(contents)))
 except OSError as error:
-    # The agent was killed: what was not acknowledged is not promised.
+    # The agent was killed: only acknowledged operations are promised.
     say("error", str(error).replace(" ", "_"))
     sys.exit(3)
 say("end")

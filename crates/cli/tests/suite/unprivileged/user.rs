@@ -1,7 +1,7 @@
-//! Plain users on a host that allows them as much as a test says.
+//! Unprivileged users on a host with configurable restrictions.
 //!
-//! Every command runs in a mount namespace of its own, where `/dev/fuse` is what the test needs, and as a user
-//! without any right of root's. Nothing of the host itself is changed.
+//! Every command runs in a new mount namespace, where `/dev/fuse` is as the test needs it, and as a user without privileges. The
+//! host itself is not changed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -15,21 +15,21 @@ use crate::support::{binary, files_below, processes_naming};
 /// Longest time one command may take.
 const COMMAND_LIMIT_SECONDS: &str = "120";
 
-/// What a host allows to its users.
+/// Restrictions of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allows {
-    /// What Debian with the package fuse3 does: `/dev/fuse` for everybody, and namespaces.
+    /// Debian with the package fuse3: `/dev/fuse` for all users, and namespaces.
     Everything,
-    /// `/dev/fuse` for root only, which stops `fusermount3` too.
+    /// `/dev/fuse` for root only, so `fusermount3` fails too.
     NoDevice,
-    /// No user namespaces: `fusermount3` is the way.
+    /// No user namespaces: only `fusermount3` works.
     NoNamespaces,
     /// No user namespaces and no `fusermount3`.
     Nothing,
 }
 
 impl Allows {
-    /// What root does first, as shell text; `"$@"` is the command.
+    /// The shell script that root runs first; `"$@"` is the command.
     fn preparation(self) -> String {
         let mode = if self == Self::NoDevice { "600" } else { "666" };
         let device = format!(
@@ -49,8 +49,8 @@ impl Allows {
     }
 }
 
-/// Only in a user namespace of its own can a test forbid further ones without forbidding them to the host. All
-/// users are mapped to themselves there, so that set-user-id programs work as ever.
+/// A test can forbid user namespaces only inside a new one, without affecting the host. All users are mapped to themselves
+/// there, so that set-user-ID programs work.
 const WITHOUT_NAMESPACES: &str = r#"
     mkfifo "$PLACE/made" "$PLACE/mapped"
     {
@@ -64,19 +64,18 @@ const WITHOUT_NAMESPACES: &str = r#"
         read -r mapped < "$PLACE/mapped"
         exec sh -euc "echo 0 > /proc/sys/user/max_user_namespaces; exec \"\$@\"" sh "$@"' sh "$@""#;
 
-/// Runs the command, and fails when it has left a mount.
+/// Runs the command, and fails if it has left a mount.
 const WITHOUT_LEFTOVERS: &str = r#"
     code=0; "$@" || code=$?
     if grep fuse.tameike /proc/self/mounts; then echo "mounts are left" >&2; exit 99; fi
     exit $code"#;
 
-/// A host of a test.
 pub struct Host {
     dir: TempDir,
 }
 
 impl Host {
-    /// A host with a directory for everybody's temporary files.
+    /// A host with a world-writable directory for temporary files.
     pub fn new() -> Self {
         assert_eq!(
             fs::metadata("/proc/self").expect("/proc").uid(),
@@ -90,7 +89,7 @@ impl Host {
             fs::create_dir_all(&path).expect("a directory");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
         }
-        // The binary's own directory may be closed to users.
+        // Users may be unable to enter the binary's directory.
         fs::copy(binary(), host.path("bin/tameike")).expect("a copy of the binary");
         host
     }
@@ -99,7 +98,7 @@ impl Host {
         self.dir.path().join(name)
     }
 
-    /// The directory for everybody's temporary files.
+    /// The world-writable directory for temporary files.
     pub fn tmp(&self) -> PathBuf {
         self.path("tmp")
     }
@@ -126,27 +125,23 @@ impl Host {
     }
 }
 
-/// A plain user.
 pub struct User<'a> {
     host: &'a Host,
     id: u32,
-    /// Beside the one of the same number.
+    /// Additional group, besides the one with the user's number.
     groups: Vec<u32>,
 }
 
 impl User<'_> {
-    /// The same, as a member of a group.
     pub fn in_group(mut self, group: u32) -> Self {
         self.groups.push(group);
         self
     }
 
-    /// The user's shared directory.
     pub fn shared(&self) -> PathBuf {
         self.host.path(&format!("shared-{}", self.id))
     }
 
-    /// The user's directory for jobs.
     pub fn base(&self) -> PathBuf {
         self.host.tmp().join(format!("tameike-{}", self.id))
     }
@@ -183,7 +178,7 @@ impl User<'_> {
         self.tameike(allows, &[&arguments[..], &["--", "sh", "-euc", script]].concat())
     }
 
-    /// Panics if the file in the shared directory is not this user's, or has other content.
+    /// Panics if the file in the shared directory has another owner or content.
     pub fn assert_shared(&self, name: &str, content: &str) {
         let path = self.shared().join(name);
         assert_eq!(fs::read_to_string(&path).expect(name), content, "{name}");
