@@ -31,8 +31,7 @@ pub fn journal_log(bytes: &[u8]) {
     }
 }
 
-/// Any records in the journal: an examination tells what is wrong with them, and says nothing more once it is put
-/// right.
+/// Any records in the journal: a check reports what is wrong with them, and reports nothing after the repair.
 pub fn journal(bytes: &[u8]) {
     let mut table = MemoryTable::of(bytes);
     let dirty = Dirty { inode: InodeId(1 << 63), bytes: 1, coordinated_here: true };

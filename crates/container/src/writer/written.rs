@@ -29,7 +29,7 @@ impl LaneWriter {
         self.settle()
     }
 
-    /// Hands the buffer over to the caller, who writes it without the writer; records that are put meanwhile are written together later.
+    /// Hands the buffer over to the caller, which writes it without this object; records that are put meanwhile are written together later.
     /// [`Self::has_written`] returns true when the buffer is written; an error is returned by the next write here. `None` if a thread writes.
     ///
     /// # Errors

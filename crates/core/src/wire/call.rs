@@ -2,7 +2,7 @@
 //!
 //! Each caller numbers its calls to one agent by slot and sequence: a slot carries one call at a time, and the next
 //! call in it has a higher sequence number. So the callee executes each request at most once by remembering the last
-//! call of each slot. A new call in a slot tells it that the previous reply has arrived or is no longer needed.
+//! call of each slot. A new call in a slot shows that the previous reply has arrived or is no longer needed.
 
 use serde::{Deserialize, Serialize};
 

@@ -21,7 +21,7 @@ const UNDO_SIZE_MAX: usize = 8 << 10;
 /// An entry that was put, and the entry that the path had before.
 pub type Replaced = (IndexEntry, Option<IndexEntry>);
 
-/// A sync of the container under way.
+/// A sync of the container in flight.
 pub struct LogSync {
     part: UnsyncedRecords,
     /// The count of changes that are durable after it.

@@ -231,7 +231,7 @@ fn damaged_durable_content_is_not_replaced_by_zeros() {
     assert_eq!(names_in(&bed, b""), ["damaged", "newer", "next"]);
     assert_eq!(errno(read(&bed, b"damaged")), Some(Errno::EIO));
     assert_eq!(read(&bed, b"newer").expect("read"), CONTENT);
-    let told = bed.packer.finish(true).expect_err("somebody has to know");
+    let told = bed.packer.finish(true).expect_err("lost names are reported");
     assert!(told.to_string().contains("new among them"), "{told}");
     assert!(count_journaled(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
 }
@@ -260,7 +260,7 @@ fn content_is_not_read_from_addresses_before_a_compaction() {
     assert_eq!(read(&bed, b"old").expect("read"), CONTENT);
     // The homes have its bytes.
     assert_eq!(bed.one.stat(b"written").expect("it is there").size, 50_000);
-    let told = bed.packer.finish(true).expect_err("somebody has to know");
+    let told = bed.packer.finish(true).expect_err("lost names are reported");
     assert!(told.to_string().contains("3 names") && told.to_string().contains("--discard"), "{told}");
 }
 

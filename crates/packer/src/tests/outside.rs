@@ -177,7 +177,7 @@ fn a_file_with_external_content_has_name_and_attributes_of_a_packed_one() {
     let open = bed.other.open(b"second", Access::Write).expect("open");
     bed.one.unlink(b"second").expect("removed");
     open.write_at(&[9], 0).expect("written");
-    assert_eq!((read(&open, 0, 2), bed.outside().len()), (vec![9, 1], 1), "who has it open keeps it");
+    assert_eq!((read(&open, 0, 2), bed.outside().len()), (vec![9, 1], 1), "an open file keeps it");
     assert_eq!(open.stat().expect("open").nlink, 0);
     drop(open);
     let end = process::monotonic() + super::LIMIT;
@@ -237,7 +237,7 @@ fn a_promotion_that_failed_is_done_later() {
     let said = finished.expect_err("a file is in the place").to_string();
     assert!(said.contains("large"), "{said}");
     let (bed, finished) = bed.again(true);
-    finished.expect_err("it is told again");
+    finished.expect_err("it is reported again");
     fs::remove_file(bed.dir.path().join("large")).expect("removed");
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
@@ -262,8 +262,8 @@ fn interrupted_promotions_are_finished() {
     let path = |name: &str| bed.dir.path().join(name);
     fs::rename(outside(&bed, "large"), path("large")).expect("renamed");
     fs::hard_link(outside(&bed, "twice"), path("twice")).expect("linked");
-    outside(&bed, "on its way");
-    for name in ["large", "twice", "on its way"] {
+    outside(&bed, "unfinished");
+    for name in ["large", "twice", "unfinished"] {
         let leaving = |store: &mut Store| {
             store.end_promotions()?;
             store.set_place_of(name.as_bytes(), ContentLocation::Promotable)
@@ -283,7 +283,7 @@ fn interrupted_promotions_are_finished() {
         );
     }
     assert_eq!(bed.one.stat(b"lost").expect("its name is there").size, 0);
-    assert!(bed.is_plain("on its way") && !bed.is_plain("stays"));
+    assert!(bed.is_plain("unfinished") && !bed.is_plain("stays"));
     let (bed, finished) = bed.again(true);
     finished.expect("finished");
     assert_eq!((bed.is_plain("stays"), bed.is_plain("lost"), bed.outside().len()), (true, false, 1));
@@ -372,7 +372,7 @@ fn promoted_files_get_the_default_acl_of_their_directory() {
     assert!(found[..size].windows(8).any(|found| found == entry(2, 7, 1234)), "{:?}", &found[..size]);
 }
 
-/// A user who may rename files in a directory can replace a file that is on its way out of it.
+/// A user who may rename files in a directory can replace a file that is unfinished out of it.
 #[test]
 fn content_is_not_written_to_a_file_that_another_program_put_in_place() {
     let bed = Bed::new();

@@ -2,7 +2,7 @@
 //!
 //! A file system may show the effect of a flush late and out of order. A mount of Gfarm shows stale attributes for a second; and on Gfarm
 //! the close by the writing node sets the size, the mtime (the time of the write) and the ctime, also after the flush has set another
-//! mtime. Such stamps are told from changes by the times at which flushes wrote, and by the ctime that the last flush left.
+//! mtime. Such stamps are distinguished from changes by the times at which flushes wrote, and by the ctime that the last flush left.
 
 use super::record::Record;
 use std::ops::RangeInclusive;

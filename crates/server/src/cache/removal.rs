@@ -120,7 +120,7 @@ impl Removals {
             self.drop_data(&file).await
         };
         let dropped = dropped.await;
-        // Only now: until here a client that opens the file is told of its removal. Also after an error: a file that is opened by this
+        // Only now: until here the reply to an open announces the removal. Also after an error: a file that is opened by this
         // number from now on is another one.
         self.announced.lock().remove(&inode);
         dropped

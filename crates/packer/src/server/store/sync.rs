@@ -6,7 +6,7 @@ use crate::server::entry_log::LogSync;
 use crate::server::external_content::UnsyncedExternal;
 use tameike_core::{Fault, Result};
 
-/// A sync of a store under way, which runs without the store.
+/// A sync of a store in flight, which runs without the store.
 pub struct StoreSync {
     log: LogSync,
     /// Entries that name external files are not durable before these.
