@@ -253,7 +253,10 @@ mod tests {
         assert_eq!(table.files.lock().recent[&FILE].holders.len(), HOLDERS_KEPT_MAX);
         assert!(told.len() > 950, "many share the load: {}", told.len());
         let most = told.values().max().copied().unwrap_or(0);
-        assert!(most <= 3 * HOLDERS_SENT_MAX as u32, "no holder is reported much more often than the others: {most}");
+        assert!(
+            most <= 3 * HOLDERS_SENT_MAX as u32,
+            "no holder is reported much more often than the others: {most}"
+        );
     }
 
     #[test]

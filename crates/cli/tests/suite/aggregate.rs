@@ -271,7 +271,7 @@ fn files_that_are_not_copied_are_reported() {
     refused(&[&inside(&container, "results"), &base.join("into")], INCOMPLETE, "`-r`");
     refused(&[&inside(&container, "no/where"), &base.join("into")], INCOMPLETE, "no/where");
     refused(&[&base.join("none"), &inside(&container, "")], INCOMPLETE, "none");
-    refused(&[&file, &inside(&container, "holes"), &base.join("new")], FAILED, "no directory");
+    refused(&[&file, &inside(&container, "holes"), &base.join("new")], FAILED, "not a directory");
     refused(&[&base.join("into/holes"), &inside(&base.join("none"), "x")], FAILED, "in a container");
     assert!(!base.join("none:x").exists());
 }
@@ -553,7 +553,7 @@ fn invalid_arguments_are_reported() {
     refused(&[path("create"), path("/no/such/tree"), &tree.container()], "/no/such/tree");
     let mut file = File::create(tree.base.path().join("file")).expect("made");
     file.write_all(b"x").expect("written");
-    refused(&[path("create"), &tree.source(), &tree.base.path().join("file/container")], "make ");
+    refused(&[path("create"), &tree.source(), &tree.base.path().join("file/container")], "creating ");
 }
 
 /// If the index is missing and a record header is damaged, the rebuilt index lacks the file of that record.

@@ -167,7 +167,7 @@ fn other_directories_are_refused_and_not_changed() {
     let dir = site.base().join("empty");
     fs::create_dir(&dir).expect("a directory");
     for (path, words) in [
-        (dir.as_path(), "is not the store of a node"),
+        (dir.as_path(), "is not a node's store"),
         (&dir.join("nothing"), "No such file or directory"),
         (Path::new("/proc/version"), "is not a directory"),
     ] {

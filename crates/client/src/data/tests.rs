@@ -1,5 +1,6 @@
 //! The engines of two nodes over a small double of the homes, with messages that take random time.
 
+mod dropped;
 mod flushes;
 mod gathered;
 mod holders;
