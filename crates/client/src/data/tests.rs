@@ -112,7 +112,8 @@ impl Homes {
                 attr.size = attr.size.max(end as u64);
             }
             MetaRequest::Execute(Command::SetAttr { change, .. }) => {
-                let before = std::mem::replace(&mut attr.size, change.size.expect("the tests set only sizes"));
+                let before =
+                    std::mem::replace(&mut attr.size, change.size.expect("the tests set only sizes"));
                 if let Some(content) = &mut inode.content {
                     content.resize(attr.size as usize, 0);
                 }
@@ -290,7 +291,7 @@ impl Bench {
             now: Timestamp::default(),
         };
         let resize = async move { homes.lock().serve_meta(MetaRequest::Execute(command)) };
-        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the cut");
+        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the truncation");
     }
 }
 

@@ -47,7 +47,7 @@ fn writers_of_two_files_do_not_wait_for_each_other() {
     std::thread::scope(|threads| {
         let in_the_middle = |()| {
             threads.spawn(|| {
-                sender.send(view.write_now(two, WriteAt::Offset(0), b"two")).expect("somebody listens")
+                sender.send(view.write_now(two, WriteAt::Offset(0), b"two")).expect("the receiver exists")
             });
             assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(Ok(3)), "the write is blocked");
             open.file.write_at(b"one", 0)
@@ -99,7 +99,7 @@ fn writes_get_enospc_at_the_capacity_until_space_is_freed() {
         "an overwrite needs no space"
     );
     let change = AttrChange { size: Some(0), ..AttrChange::default() };
-    now(view.setattr(file, change)).expect("the cut");
+    now(view.setattr(file, change)).expect("the truncation");
     assert_eq!(view.usage().used, 0);
     // Concurrent writers together get the whole capacity, and no more.
     let handles: Vec<_> = (0..8_u8).map(|number| create(&view, &[b'a' + number], WRITE).1).collect();

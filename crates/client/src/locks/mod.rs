@@ -154,7 +154,8 @@ impl FileLocks {
             let mut state = self.state.lock();
             let owned = state.owners.entry((inode, lock.owner.number)).or_default();
             if owned.doubts > 0 {
-                let problem = "an earlier lock request has not been withdrawn yet: the file's home is unreachable";
+                let problem =
+                    "an earlier lock request has not been withdrawn yet: the file's home is unreachable";
                 return Err(Fault::new(Errno::EHOSTDOWN, problem));
             }
             owned.handles.insert(handle);
@@ -226,7 +227,7 @@ impl FileLocks {
 
     async fn end_wait(&self, inode: InodeId, ticket: Ticket, end: WaitEnd) {
         if let Err(fault) = self.ask(inode, LockRequest::EndWait { inode, ticket: ticket.0, end }).await {
-            // The end of the request itself tells the home if this message fails.
+            // The end of the request itself informs the home if this message fails.
             log::info!("cannot end the wait for a lock of {inode}: {fault}");
         }
     }

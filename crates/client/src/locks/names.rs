@@ -41,9 +41,7 @@ impl FileLocks {
                 match self.hold_name(place, held.owner, self.ticket()).await {
                     Err(fault) if !is_answer(&fault) => place = place.in_next_slot(),
                     Err(fault) if fault.errno == Errno::EINTR => {
-                        log::warn!(
-                            "another node held a name for {PATIENCE:?}: continuing without the lock"
-                        );
+                        log::warn!("another node held a name for {PATIENCE:?}: continuing without the lock");
                         break;
                     }
                     taken => {

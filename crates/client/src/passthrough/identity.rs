@@ -18,7 +18,7 @@ impl Identity {
         Self { inode: stat.inode_id(), birth: stat.birth }
     }
 
-    /// Returns true if both are one file, as far as the file system reports a creation time or generation.
+    /// Returns true if both are one file, as far as the file system can distinguish successive files.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inode == other.inode && (self.birth == other.birth || self.birth == 0 || other.birth == 0)
     }

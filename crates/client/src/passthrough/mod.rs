@@ -38,6 +38,7 @@ pub enum Waiting {
 
 /// A view over a directory tree that supplies its directories and extended attributes.
 pub trait OverTree: Send + Sync + 'static {
+    /// The names and attributes of the tree.
     fn below(&self) -> &Passthrough;
 }
 

@@ -82,11 +82,7 @@ fn a_directory_stays_while_an_entry_in_it_is_held() {
     assert_eq!(tree.path(far), Some(b"dir/below/far".to_vec()));
     tree.renamed((OTHER, b"far"), (OTHER, b"new"), false);
     tree.find(OTHER, b"newer", far, Links::One);
-    assert_eq!(
-        tree.path(far),
-        Some(b"dir/below/newer".to_vec()),
-        "the directory stays during a rename"
-    );
+    assert_eq!(tree.path(far), Some(b"dir/below/newer".to_vec()), "the directory stays during a rename");
     tree.forget(FILE, 1);
     assert!(tree.hold(OTHER));
     assert!(tree.forget(far, 2));
@@ -205,7 +201,7 @@ fn a_directory_swapped_in_for_a_new_one_keeps_its_owner() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
     std::fs::create_dir_all(at("private/below")).expect("made");
-    if std::fs::metadata(at("private")).expect("there").uid() != 0 {
+    if std::fs::metadata(at("private")).expect("the directory exists").uid() != 0 {
         return;
     }
     let tree = PosixTree::open(dir.path()).expect("a tree");
@@ -234,6 +230,6 @@ fn a_directory_swapped_in_for_a_new_one_keeps_its_owner() {
         }
         ends.store(true, Relaxed);
     });
-    assert_eq!(std::fs::metadata(at("private")).expect("there").uid(), 0);
+    assert_eq!(std::fs::metadata(at("private")).expect("the directory exists").uid(), 0);
     assert!(given > 0);
 }
