@@ -1,10 +1,9 @@
-//! Open directories of a view: a page of entries each, from which the kernel is told in small portions, so that
-//! each entry is fetched once.
+//! Page cache of open directories: one page of entries for each handle, so that each entry is fetched once for several small READDIR
+//! replies.
 //!
-//! The source of a view (the homes, or the file system below) says what comes after a cursor; its cursors keep
-//! their meaning while the directory changes, so that a page is never more than a convenience: it can be dropped
-//! at any time. That keeps all pages of a view within [`PAGES_SIZE_MAX`]. A reader that begins anew, or goes to
-//! a cursor that its page does not hold, gets a new page.
+//! The source of a view (the homes, or the underlying file system) returns the entries after a cursor. Its cursors stay valid while the
+//! directory changes, so a page can be dropped at any time; this keeps all pages of a view within [`PAGES_SIZE_MAX`]. A reader that
+//! restarts, or seeks to a cursor outside its page, gets a new page.
 
 use crate::types::{HandleNumber, ListedEntry};
 use parking_lot::Mutex;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::{Errno, FileKind, Result};
 
-/// Most bytes of memory that the pages of one view take.
+/// Largest memory use of the pages of one view, in bytes.
 const PAGES_SIZE_MAX: usize = 1 << 20;
 
 /// One entry of a page.
@@ -21,14 +20,14 @@ struct Packed {
     next: u64,
     inode: u64,
     kind: FileKind,
-    /// Where its name ends among all names of the page.
+    /// End of its name among all names of the page.
     end: u32,
 }
 
 /// Consecutive entries of a directory.
 #[derive(Default)]
 struct Page {
-    /// Cursor before the first.
+    /// Cursor before the first entry.
     after: u64,
     entries: Vec<Packed>,
     names: Vec<u8>,
@@ -46,7 +45,7 @@ impl Page {
         page
     }
 
-    /// How many entries come up to a cursor, if some come after it.
+    /// Number of entries up to a cursor, if the page has more after it.
     fn position(&self, after: u64) -> Option<usize> {
         if after == self.after {
             return Some(0);
@@ -60,7 +59,7 @@ impl Page {
     }
 }
 
-/// What comes after a cursor.
+/// A batch of entries after a cursor.
 pub struct Entries {
     page: Arc<Page>,
     told: usize,
@@ -81,7 +80,7 @@ impl Entries {
 struct Open<S> {
     source: S,
     page: Option<Arc<Page>>,
-    /// Place of its page in the order of use.
+    /// Position of its page in the LRU order.
     used: u64,
 }
 
@@ -93,7 +92,7 @@ struct State<S> {
     uses: u64,
 }
 
-/// The open directories of one view; `S` says where the entries of one come from.
+/// The open directories of one view; `S` identifies the source of their entries.
 pub(crate) struct OpenDirs<S> {
     state: Mutex<State<S>>,
     last: AtomicU64,
@@ -119,7 +118,7 @@ impl<S: Clone> OpenDirs<S> {
         state.open.remove(&handle);
     }
 
-    /// Entries after a cursor (0: the first), none at the end. `fetch` asks the source.
+    /// Entries after a cursor (0: the first), none at the end. `fetch` queries the source.
     pub(crate) async fn read<F>(
         &self,
         handle: HandleNumber,
@@ -131,7 +130,7 @@ impl<S: Clone> OpenDirs<S> {
     {
         let source = {
             let mut state = self.state.lock();
-            // A reader that begins anew wants to see what has changed.
+            // A reader that restarts wants the current entries.
             if let Some(entries) = state.told(handle, after).filter(|_| after > 0) {
                 return Ok(entries);
             }
@@ -144,7 +143,7 @@ impl<S: Clone> OpenDirs<S> {
 }
 
 impl<S> State<S> {
-    /// What the directory's page says comes after a cursor.
+    /// The entries after a cursor, from the directory's page.
     fn told(&mut self, handle: HandleNumber, after: u64) -> Option<Entries> {
         let open = self.open.get_mut(&handle)?;
         let page = open.page.clone()?;
@@ -155,7 +154,7 @@ impl<S> State<S> {
         Some(Entries { page, told })
     }
 
-    /// Keeps a directory's page, if need be in place of those that were not used for longest.
+    /// Stores a directory's page, and drops the least recently used pages if necessary.
     fn keep(&mut self, handle: HandleNumber, page: Arc<Page>) {
         self.drop_page(handle);
         while self.size_bytes + page.size_bytes() > PAGES_SIZE_MAX
@@ -185,14 +184,14 @@ mod tests {
     use parking_lot::Mutex;
     use std::collections::BTreeSet;
 
-    /// A directory: names by cursor, and how many were fetched.
+    /// A directory: names by cursor, and the number of fetched names.
     #[derive(Default)]
     struct Source {
         names: Mutex<BTreeSet<u64>>,
         fetched: Mutex<usize>,
     }
 
-    /// Names that one fetch brings, and that the kernel takes at once.
+    /// Number of names that one fetch returns, and that the kernel takes at once.
     const FETCH: usize = 500;
     const KERNEL: usize = 90;
 
@@ -217,7 +216,7 @@ mod tests {
 
     type Dirs = OpenDirs<Arc<Source>>;
 
-    /// One portion for the kernel: the cursors it was told.
+    /// One READDIR reply: its cursors.
     fn portion(dirs: &Dirs, handle: HandleNumber, after: u64) -> Vec<u64> {
         let read = dirs.read(handle, after, |source| async move { Ok(source.fetch(after)) });
         let entries = futures_util::FutureExt::now_or_never(read).expect("nothing waits").expect("entries");
@@ -237,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Each portion for the kernel once fetched 512 entries, of which it took some ninety.
+    /// Each READDIR reply fetched 512 entries, of which the kernel took about 90.
     #[test]
     fn each_entry_is_fetched_once() {
         let (dirs, source) = (Dirs::default(), Source::of(0..100_000));
@@ -247,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn cursors_lead_back_and_a_new_start_shows_what_has_changed() {
+    fn cursors_can_be_resumed_and_a_restart_shows_changes() {
         let (dirs, source) = (Dirs::default(), Source::of(0..2000));
         let handle = dirs.open(source.clone());
         let all = rest(&dirs, handle, 0);
         for place in [0, 1, 89, 90, 499, 500, 1234, 1998] {
-            assert_eq!(rest(&dirs, handle, all[place]), all[place + 1..], "from place {place}");
+            assert_eq!(rest(&dirs, handle, all[place]), all[place + 1..], "from position {place}");
             assert_eq!(portion(&dirs, handle, all[place]), all[place + 1..all.len().min(place + 1 + KERNEL)]);
         }
         assert_eq!(portion(&dirs, handle, 0)[0], 1);
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_all_along_is_told_once_while_the_directory_changes() {
+    fn permanent_entries_are_listed_once_while_the_directory_changes() {
         let (dirs, source) = (Dirs::default(), Source::of(0..5000));
         let handle = dirs.open(source.clone());
         let (mut told, mut after, mut step) = (Vec::new(), 0, 0);
@@ -270,7 +269,7 @@ mod tests {
             let part = portion(&dirs, handle, after);
             let Some(&last) = part.last() else { break };
             (after, told) = (last, [told, part].concat());
-            // Names not divisible by 4 come and go, before and behind the cursor.
+            // Names not divisible by 4 come and go, before and after the cursor.
             for place in [after.saturating_sub(30), after + 3, after + 3000] {
                 let name = (place.min(14_000)) / 4 * 4 + 1 + step % 3;
                 let mut names = source.names.lock();
@@ -282,12 +281,12 @@ mod tests {
         }
         let stable: Vec<_> = (0..5000).map(|name| name * 3 + 1).filter(|name| name % 4 == 0).collect();
         told.retain(|name| name % 4 == 0);
-        assert!(told == stable, "{} told, {} there", told.len(), stable.len());
+        assert!(told == stable, "{} listed, {} present", told.len(), stable.len());
     }
 
-    /// Listings were kept whole, sixteen of any size.
+    /// The cache kept 16 whole listings of any size.
     #[test]
-    fn pages_of_many_readers_stay_within_their_bound() {
+    fn pages_of_many_readers_stay_within_the_memory_limit() {
         let (dirs, source) = (Dirs::default(), Source::of(0..1000));
         let handles: Vec<_> = (0..200).map(|_| dirs.open(source.clone())).collect();
         let mut after = vec![0; handles.len()];
@@ -300,7 +299,7 @@ mod tests {
             }
         }
         assert!(after.iter().all(|&last| last == 999 * 3 + 1));
-        assert!(dirs.state.lock().size_bytes > PAGES_SIZE_MAX / 2, "the bound was not tried");
+        assert!(dirs.state.lock().size_bytes > PAGES_SIZE_MAX / 2, "the limit was not reached");
         handles.into_iter().for_each(|handle| dirs.close(handle));
         let state = dirs.state.lock();
         assert_eq!((state.size_bytes, state.order.len(), state.open.len()), (0, 0, 0));

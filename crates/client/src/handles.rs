@@ -1,4 +1,4 @@
-//! Open files of a view, by handle and by file.
+//! Table of the open files of a view, by handle and by file.
 
 use crate::types::HandleNumber;
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ struct State<F, T> {
     last: u64,
 }
 
-/// The open files of a view, which knows its files by `F`.
+/// The open files of a view; `F` is its type of file numbers.
 pub(crate) struct Handles<F, T>(Mutex<State<F, T>>);
 
 impl<F, T> Default for Handles<F, T> {
@@ -25,7 +25,7 @@ fn of<F: Copy>(file: F) -> RangeInclusive<(F, HandleNumber)> {
 }
 
 impl<F: Copy + Ord, T: Clone> Handles<F, T> {
-    /// Opens a file; `make` is given a handle of it that is open already.
+    /// Opens a file. `make` gets an existing handle of the file, if any.
     pub(crate) fn add(&self, file: F, make: impl FnOnce(Option<&T>) -> T) -> HandleNumber {
         let state = &mut *self.0.lock();
         let other = state.files.range(of(file)).next().and_then(|(_, handle)| state.handles.get(handle));
@@ -41,12 +41,12 @@ impl<F: Copy + Ord, T: Clone> Handles<F, T> {
         self.0.lock().handles.get(&handle).map(|(_, open)| open.clone())
     }
 
-    /// The file of a handle.
+    /// The open file of a handle.
     pub(crate) fn file(&self, handle: HandleNumber) -> Option<F> {
         self.0.lock().handles.get(&handle).map(|(file, _)| *file)
     }
 
-    /// Closes a handle; its file, and whether that is open no more.
+    /// Closes a handle. Returns its file, and true if the file has no other handle.
     pub(crate) fn remove(&self, handle: HandleNumber) -> Option<(F, T, bool)> {
         let mut state = self.0.lock();
         let (file, open) = state.handles.remove(&handle)?;
@@ -55,7 +55,7 @@ impl<F: Copy + Ord, T: Clone> Handles<F, T> {
         Some((file, open, is_last))
     }
 
-    /// The first handle of a file that fits.
+    /// The first handle of a file that matches.
     pub(crate) fn find(&self, file: F, fits: impl Fn(&T) -> bool) -> Option<T> {
         let state = self.0.lock();
         let mut handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(handles.all(), [(two, "c")]);
     }
 
-    /// Counts how often it is copied: once for each handle that a look-up touches.
+    /// Counts clones: one for each handle that a lookup touches.
     struct Counted(Arc<AtomicUsize>);
 
     impl Clone for Counted {
@@ -109,9 +109,9 @@ mod tests {
         }
     }
 
-    /// Each request for attributes once went through all files that were open in the view.
+    /// Each GETATTR request scanned all open files of the view.
     #[test]
-    fn other_open_files_are_not_looked_at() {
+    fn a_lookup_by_file_touches_only_its_handles() {
         let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
         for number in 0..10_000 {
             handles.add(InodeId(number), |_| Counted(looks.clone()));
@@ -125,9 +125,9 @@ mod tests {
         assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 20_000));
     }
 
-    /// Each open once went through all handles of its file.
+    /// Each open scanned all handles of its file.
     #[test]
-    fn the_oldest_handle_of_a_file_is_found_without_a_look_at_the_others() {
+    fn the_oldest_handle_is_found_without_touching_the_rest() {
         let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
         let fitted = AtomicUsize::new(0);
         for _ in 0..10_000 {

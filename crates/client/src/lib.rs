@@ -1,7 +1,7 @@
-//! The file system as a node sees it: what every frontend calls.
+//! The client side of the file system, called by every frontend.
 //!
-//! One [`vfs::Vfs`] per view and node turns file operations into requests to the nodes where names and data
-//! live. It knows nothing of FUSE or of rings, and never names the server.
+//! One [`vfs::Vfs`] per view and node turns file operations into requests to the nodes that hold names and data. This crate does not depend
+//! on FUSE, the ring or the server.
 #![forbid(unsafe_code)]
 
 pub mod cache;

@@ -1,4 +1,4 @@
-//! Lock calls of programs on handles of a view: what POSIX requires of data before and after a lock, around [`FileLocks`].
+//! Lock calls of programs on handles of a view: the data flushes and invalidations that POSIX requires, around [`FileLocks`].
 
 use crate::locks::{FileLocks, LockCall, Ticket};
 use crate::types::HandleNumber;
@@ -10,7 +10,7 @@ use tameike_core::{Errno, Generation, Result};
 /// The lock that conflicts with one on a handle, if any.
 ///
 /// # Errors
-/// `EOPNOTSUPP` when the view leaves locks to the kernel; `EHOSTDOWN` when the file's home cannot be reached.
+/// `EOPNOTSUPP` if the kernel handles the view's locks; `EHOSTDOWN` if the file's home is unreachable.
 pub async fn test<V: Vfs>(vfs: &V, handle: HandleNumber, call: LockCall) -> Result<Option<FileLock>> {
     let (locks, inode) = (locks_of(vfs)?, vfs.locked_inode(handle)?);
     let lock = FileLock {
@@ -25,14 +25,13 @@ pub async fn test<V: Vfs>(vfs: &V, handle: HandleNumber, call: LockCall) -> Resu
     Ok(conflict.map(|lock| if lock.owner.node == local { lock } else { FileLock { pid: 0, ..lock } }))
 }
 
-/// Takes a lock through a handle, or gives it back. What one owner writes before it gives a lock back, the next one
-/// reads, on any node: before a lock is given back, or changed, what this node has written is at its homes; after it
-/// is taken, what this node has cached is true. Tells a version when the kernel's pages of the file may be of another
-/// one: as long as they are not dropped, the lock is of no use.
+/// Locks or unlocks bytes through a handle. A write by one owner before its unlock is visible to the next owner on any node: before an
+/// unlock or a change of a lock, this node flushes its writes to the homes; after a lock, it revalidates its cache. Returns a generation if
+/// the kernel's pages of the file may be stale: the caller must drop them before the program continues.
 ///
 /// # Errors
-/// `EAGAIN` when a lock is in the way and `wait` is `None`; `EINTR` after [`FileLocks::interrupt`]; `EDEADLK`;
-/// `EHOSTDOWN` when the file's home cannot be reached: then the bytes are not locked.
+/// `EAGAIN` if a lock conflicts and `wait` is `None`; `EINTR` after [`FileLocks::interrupt`]; `EDEADLK`; `EHOSTDOWN` if the file's home is
+/// unreachable: then the bytes are not locked.
 pub async fn set<V: Vfs>(
     vfs: &V,
     handle: HandleNumber,
@@ -51,20 +50,20 @@ pub async fn set<V: Vfs>(
     locks.take(inode, handle, lock, (ticket, wait)).await?;
     let stale = vfs.revalidate(handle).await;
     if stale.is_err() {
-        // Who is told of a failure does not believe to have a lock.
+        // A caller that gets an error assumes that it has no lock.
         locks.give_back(inode, owner, range).await?;
     }
     stale
 }
 
-/// An owner has closed a descriptor of the file of a handle.
+/// Handles the close of a descriptor of a handle's file by a lock owner.
 pub async fn closed<V: Vfs>(vfs: &V, handle: HandleNumber, owner: u64) {
     if let (Some(locks), Ok(inode)) = (vfs.locks(), vfs.locked_inode(handle)) {
         locks.closed(inode, owner).await;
     }
 }
 
-/// Releases a handle, and the locks that end with it once what was written under them is at its homes.
+/// Releases a handle, then the locks that end with it, after the writes under them have reached the homes.
 pub async fn release<V: Vfs>(vfs: &V, handle: HandleNumber) {
     let inode = vfs.locked_inode(handle);
     vfs.release(handle).await;

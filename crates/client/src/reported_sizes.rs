@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long after a reply the kernel may apply its attributes, on a busy node.
+/// Longest time until the kernel applies the attributes of a reply, on a busy node.
 const LATE: Duration = Duration::from_secs(1);
 /// Largest number of files in one period.
 const FILES_MAX: usize = 1 << 15;
@@ -18,14 +18,14 @@ const FILES_MAX: usize = 1 << 15;
 #[derive(Clone, Copy)]
 struct Reported {
     size: u64,
-    /// Another size was reported before, in this period or the last one.
+    /// True if another size was reported before, in this period or the last one.
     conflicts: bool,
 }
 
 /// The sizes of the current period and of the one before it.
 #[derive(Default)]
 struct State {
-    /// When the current period began.
+    /// Start of the current period.
     since: Duration,
     current: BTreeMap<FileNumber, Reported>,
     last: BTreeMap<FileNumber, Reported>,
@@ -58,7 +58,7 @@ impl ReportedSizes {
         state.current.insert(file, Reported { size, conflicts });
     }
 
-    /// Whether the kernel may have another size than the one that was reported last. The caller has the kernel ask again.
+    /// Returns true if the kernel may have a size other than the last reported one. The caller then invalidates the kernel's attributes.
     pub fn take_conflict(&self, file: FileNumber, now: Duration) -> bool {
         let mut state = self.0.lock();
         state.advance(now);

@@ -1,5 +1,4 @@
-//! Values that go between frontends, views and the data engine: numbers of files and handles, how files are opened, and the bytes of reads
-//! and writes.
+//! Types shared by frontends, views and the data engine: numbers of files and handles, open modes, and the buffers of reads and writes.
 
 mod bytes;
 
@@ -20,53 +19,52 @@ impl FileNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleNumber(pub u64);
 
-/// A file found or made.
+/// Result of a lookup or a create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its number, which `st_ino` shows; each time it is told counts as one look-up, until forgotten.
+    /// File number, shown as `st_ino`; each reply that carries it counts as one lookup, until the frontend forgets it.
     pub file: FileNumber,
-    /// Its attributes.
+    /// Attributes.
     pub attr: Attr,
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
-    /// For reading.
+    /// Allows reads.
     pub read: bool,
-    /// For writing.
+    /// Allows writes.
     pub write: bool,
-    /// With `O_APPEND`. Writes say by themselves where they go ([`WriteAt`]).
+    /// Opened with `O_APPEND`. Each write carries its own position ([`WriteAt`]).
     pub append: bool,
-    /// Cut to size 0 first.
+    /// Truncate to size 0 first.
     pub truncate: bool,
-    /// Reads are no accesses (`O_NOATIME`).
+    /// Reads do not update the access time (`O_NOATIME`).
     pub noatime: bool,
-    /// The kernel does not hear of it: what it has cached of the file is neither kept nor dropped.
+    /// The kernel does not see this open: its cached pages of the file are neither kept nor dropped.
     pub beside_kernel: bool,
 }
 
 impl OpenMode {
-    /// Whether what goes through such a handle of a striped file of `size` bytes passes by the kernel's pages: the kernel
-    /// does not know where an append lands, and bytes of who only writes, or has nothing yet to read, are not worth a second
-    /// copy on the node.
+    /// Returns true if this handle of a striped file of `size` bytes shall use direct I/O. The kernel does not know the offset of an
+    /// append. Write-only files, and files with no data to read yet, are not worth a second copy in the page cache.
     pub fn is_direct(self, size: u64) -> bool {
         self.append || !self.read || (self.write && size == 0)
     }
 }
 
-/// Where a write puts its bytes.
+/// Position of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
-    /// At this offset, also where the file was opened with `O_APPEND`: so the kernel writes back the pages of a mapping, and
-    /// whoever has cleared the flag since with `F_SETFL`.
+    /// At this offset, even with `O_APPEND`: the kernel writes back mapped pages so, and writes of programs that have cleared the flag with
+    /// `F_SETFL`.
     Offset(u64),
-    /// At the end of the file, wherever other nodes have moved it.
+    /// At the end of the file, including appends of other nodes.
     End,
 }
 
 impl WriteAt {
-    /// Where the rest goes when `written` bytes are written.
+    /// Position of the rest after `written` bytes.
     #[must_use]
     pub fn after(self, written: usize) -> Self {
         match self {
@@ -79,14 +77,14 @@ impl WriteAt {
 /// An opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Its number.
+    /// Handle number.
     pub handle: HandleNumber,
-    /// Whether what the kernel has cached of the file is still true.
+    /// True if the kernel's cached pages of the file are valid.
     pub keep_cache: bool,
-    /// Whether what goes through this handle shall pass by the kernel's pages.
+    /// True if this handle bypasses the kernel's page cache (direct I/O).
     pub direct: bool,
-    /// Whether the file gives rights to who runs it, which a write past the kernel's pages must take away
-    /// ([`gives_rights`]); for a handle that is not direct, the kernel sees to it.
+    /// True if the file has set-user-ID or set-group-ID bits that a direct write must clear ([`gives_rights`]); for other handles, the
+    /// kernel clears them.
     pub gives_rights: bool,
 }
 
@@ -94,19 +92,19 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_RUNS: u16 = 0o010;
 
-/// Whether a file of this mode may give rights to who runs it.
+/// Returns true if an executable of this mode may run with its owner's or group's privileges.
 pub fn gives_rights(mode: u16) -> bool {
     mode & (SETUID | SETGID) != 0
 }
 
-/// What is left of a mode when somebody without privileges writes to the file: what was found worth the rights is not what
-/// would be run with them. A file that its group does not run gives none of the group's.
+/// The mode after an unprivileged write: without set-user-ID, and without set-group-ID if the group may execute the file. The bits must not
+/// apply to changed content.
 pub fn without_rights(mode: u16) -> u16 {
     let lost = if mode & GROUP_RUNS == 0 { SETUID } else { SETUID | SETGID };
     mode & !lost
 }
 
-/// One entry of a directory, as its view was told of it.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedEntry {
     /// Cursor after this entry.
@@ -119,15 +117,15 @@ pub(crate) struct ListedEntry {
     pub name: Vec<u8>,
 }
 
-/// Space and files of a view, as `statvfs` shows them.
+/// Space and inodes of a view, as `statvfs` returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ViewSpace {
-    /// In all, in bytes.
+    /// Capacity in bytes.
     pub capacity: u64,
-    /// Free, in bytes.
+    /// Free space in bytes.
     pub free: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Inodes that can still be made.
+    /// Free inodes.
     pub inodes_free: u64,
 }

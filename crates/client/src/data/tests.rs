@@ -1,4 +1,4 @@
-//! The engines of two nodes over a small double of the homes, with messages that take random time.
+//! Two data engines over a small test double of the homes, with random message delays.
 
 mod dropped;
 mod flushes;
@@ -36,21 +36,21 @@ struct Inode {
     content: Option<Vec<u8>>,
 }
 
-/// All homes of one file.
+/// The homes of all objects of one file.
 #[derive(Default)]
 struct Homes {
     inode: Option<Inode>,
     units: BTreeMap<UnitId, Vec<u8>>,
     failing: bool,
-    /// The inode's home cannot be reached.
+    /// True if the inode's home is unreachable.
     is_down: bool,
-    /// Bytes that were written, by unit.
+    /// Written ranges, by unit.
     held: BTreeMap<u64, tameike_core::ranges::RangeSet>,
-    /// Messages that brought them.
+    /// Number of write messages.
     writes: u32,
-    /// Whether the inode's home was told of holes.
+    /// True after a commit that reports holes.
     sparse: bool,
-    /// Requests under way, and the most there were.
+    /// Requests in flight: current and peak.
     under_way: (usize, usize),
     device: places::Device,
     peers: holders::Peers,
@@ -69,14 +69,14 @@ impl Homes {
             Request::Unit(UnitRequest::Write { .. }) if self.failing => Err(Errno::ENOSPC.into()),
             Request::Unit(UnitRequest::Write { unit, ranges, .. }) => {
                 let bytes = self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE]);
-                let mut payload = &*payload.expect("a write has a payload");
+                let mut payload = &*payload.expect("a write carries a payload");
                 for range in ranges.iter() {
                     let (piece, rest) = payload.split_at(range.len());
                     bytes[range.start as usize..range.end as usize].copy_from_slice(piece);
                     self.held.entry(unit.index).or_default().insert(range);
                     payload = rest;
                 }
-                assert!(payload.is_empty(), "the payload has the bytes of the ranges");
+                assert!(payload.is_empty(), "the payload is as long as the ranges");
                 self.writes += 1;
                 Ok((Reply::Unit(UnitReply::Done), Vec::new()))
             }
@@ -97,7 +97,7 @@ impl Homes {
     }
 
     fn serve_meta(&mut self, request: MetaRequest) -> Result<MetaReply> {
-        let inode = self.inode.as_mut().expect("the inode is there");
+        let inode = self.inode.as_mut().expect("the inode exists");
         let attr = &mut inode.attr;
         match request {
             MetaRequest::Execute(Command::Commit { end, sparse, .. }) => {
@@ -113,11 +113,12 @@ impl Homes {
                 attr.size = attr.size.max(end as u64);
             }
             MetaRequest::Execute(Command::SetAttr { change, .. }) => {
-                let before = std::mem::replace(&mut attr.size, change.size.expect("only sizes are set here"));
+                let before =
+                    std::mem::replace(&mut attr.size, change.size.expect("the tests set only sizes"));
                 if let Some(content) = &mut inode.content {
                     content.resize(attr.size as usize, 0);
                 }
-                // As the real one, it lets units be when the file grows.
+                // Like the real home, growing a file leaves its units unchanged.
                 for (unit, bytes) in self.units.iter_mut().filter(|_| attr.size < before) {
                     let keep = attr.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as usize;
                     bytes[keep..].fill(0);
@@ -183,7 +184,7 @@ impl Rpc for HomesRpc {
                 };
                 return holders::serve(&homes, to, request, frame);
             }
-            // As a network does.
+            // The network reads the payload at this point.
             payload.as_ref().map(Payload::sums);
             let served = homes.lock().serve(request, payload);
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
@@ -205,7 +206,7 @@ struct Bench {
     homes: Arc<Mutex<Homes>>,
     engines: Vec<Arc<DataEngine>>,
     lenders: Vec<Arc<lending::Lender>>,
-    /// A frame for tests.
+    /// A frame for the tests themselves.
     spare: Pool,
 }
 
@@ -244,14 +245,14 @@ impl Bench {
     }
 
     fn open(&self, node: usize) -> Arc<FileData> {
-        let reply = self.homes.lock().inode.as_ref().expect("the inode is there").reply();
+        let reply = self.homes.lock().inode.as_ref().expect("the inode exists").reply();
         let MetaReply::Node(found) = reply else { unreachable!() };
         let holders = holders::others(node);
         let version = FileVersion { holders, ..FileVersion::of_node(&found) };
         self.engines[node].open(INODE, Layout::Striped, Home::Inode, version, OpenMode::default()).0
     }
 
-    /// Writes as a frontend does: a whole unit in a frame, if there is one, of all else at once what can be, then the rest.
+    /// Writes as a frontend does: a whole unit in a frame if one is free, else as much as possible without waiting, then the rest.
     fn write(&self, node: usize, file: &Arc<FileData>, offset: u64, data: Vec<u8>) {
         let (engine, file) = (self.engines[node].clone(), file.clone());
         let frame = if data.len() == UNIT_SIZE { engine.frame_now() } else { None };
@@ -291,7 +292,7 @@ impl Bench {
             now: Timestamp::default(),
         };
         let resize = async move { homes.lock().serve_meta(MetaRequest::Execute(command)) };
-        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the cut");
+        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the truncation");
     }
 }
 
@@ -325,7 +326,7 @@ enum Operation {
     Reopen { node: usize },
 }
 
-/// Sizes around what matters: inline files, unit borders, several units.
+/// Offsets near limits: inline files, unit borders, several units.
 fn place() -> impl Strategy<Value = usize> {
     let unit = (0..3usize).prop_map(|unit| unit * UNIT_SIZE);
     prop_oneof![0..6000usize, UNIT_SIZE - 3000..UNIT_SIZE + 3000, 0..3 * UNIT_SIZE, unit]
@@ -342,15 +343,15 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Each byte has a version: the number of the step that wrote it last. Nodes own the bytes of alternate
-/// stripes of 1000, so that versions of a byte have one writer.
+/// Each byte has a version: the number of the last step that wrote it. Each node writes only alternate stripes of 1000 bytes, so that each
+/// byte has one writer.
 #[derive(Default)]
 struct Model {
-    /// Written by the owner.
+    /// Versions that the owner wrote.
     written: Vec<u8>,
-    /// Of these, told by a flush.
+    /// Versions that a flush has committed.
     flushed: Vec<u8>,
-    /// Flushed when the node last opened the file.
+    /// Flushed versions at the node's last open.
     opened: [Vec<u8>; 2],
 }
 
@@ -374,7 +375,7 @@ impl Model {
         }
     }
 
-    /// Own bytes are exact; those of the other node are no older than at the open and no newer than written.
+    /// A node's own bytes are exact; those of the other node are no older than at the open and no newer than written.
     fn check(&self, node: usize, start: usize, bytes: &[u8]) {
         for (place, &byte) in (start..).zip(bytes) {
             let of = |versions: &[u8]| versions.get(place).copied().unwrap_or(0);
@@ -382,7 +383,7 @@ impl Model {
                 assert_eq!(byte, of(&self.written), "own byte {place}");
             } else {
                 assert!(byte >= of(&self.opened[node]), "byte {place} is stale");
-                assert!(byte <= of(&self.written), "byte {place} is from nowhere");
+                assert!(byte <= of(&self.written), "byte {place} was never written");
             }
         }
     }
@@ -391,7 +392,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// S2a. S3a.
+    /// S2a, S3a.
     #[test]
     fn two_nodes_agree(seed: u64, are_far: bool, operations in prop::collection::vec(operation(), 1..60)) {
         let bench = Bench::new(seed, 4);
@@ -429,7 +430,7 @@ proptest! {
 
 /// S4a, S4b.
 #[test]
-fn a_lost_write_is_told_once_and_not_shown() {
+fn a_lost_write_is_reported_once_per_handle_and_not_readable() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);
@@ -452,10 +453,9 @@ fn a_lost_write_is_told_once_and_not_shown() {
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
 }
 
-/// A node showed for good the size that a close could not tell the home, in the end as that of another file that had been
-/// given the number.
+/// A node kept a size that a close had failed to commit, and finally reported it for another file that had been given the inode number.
 #[test]
-fn what_the_last_close_could_not_tell_is_given_up() {
+fn a_size_that_the_last_close_cannot_commit_is_dropped() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 6000]);
@@ -464,16 +464,16 @@ fn what_the_last_close_could_not_tell_is_given_up() {
     bench.homes.lock().is_down = true;
     assert_eq!(bench.flush(0, &file).expect_err("the home is down").errno, Errno::EHOSTDOWN);
     bench.homes.lock().is_down = false;
-    assert_eq!(file.size(), 10_000, "while it is open, it may still be told");
+    assert_eq!(file.size(), 10_000, "an open file may still commit it");
     bench.engines[0].close(&file);
     let next = bench.open(0);
     assert_eq!((next.size(), next.is_flushed()), (6000, true));
 }
 
-/// What this node had learnt of a new file, that its content is in the inode record, it was told again after the content
-/// had left the record: the close then told the home of no size, and the file was empty for everybody else.
+/// A late reply from before the writes said that the content is in the inode record, after it had left the record. The close then committed
+/// no size, and the file was empty for all other nodes.
 #[test]
-fn attributes_from_before_the_writes_hide_nothing_from_the_home() {
+fn late_attributes_do_not_suppress_the_commit() {
     for size in [UNIT_SIZE, 3 * UNIT_SIZE, UNIT_SIZE + 5, 5000] {
         let bench = Bench::new(1, 20);
         let file = bench.open(0);
@@ -488,7 +488,7 @@ fn attributes_from_before_the_writes_hide_nothing_from_the_home() {
 }
 
 #[test]
-fn what_a_cut_takes_away_reads_as_zeros_when_the_file_grows_again() {
+fn truncated_bytes_read_as_zeros_after_the_file_grows() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![9; UNIT_SIZE + 5000]);
@@ -500,10 +500,10 @@ fn what_a_cut_takes_away_reads_as_zeros_when_the_file_grows_again() {
     assert_eq!(bench.read(0, &file, 0, 4000), expected);
 }
 
-/// A cut to less than what was written, but more than what the home knew of, left the bytes between the two in
-/// the units: they came back when the file grew.
+/// A truncation to less than the written size, but more than the home's size, left the bytes between the two in the units: they came back
+/// when the file grew.
 #[test]
-fn a_cut_takes_away_what_the_home_was_not_told_of() {
+fn a_truncation_drops_bytes_past_the_size_at_the_home() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![8; 90_000]);
@@ -531,8 +531,8 @@ fn more_dirty_units_than_frames_are_written_and_read_back() {
     }
 }
 
-/// A small file whose content lay in its inode record was written to far behind its end. Until that write was
-/// sent, the second unit showed the first one's bytes.
+/// A small file with inline content was written to far past its end. Until that write was sent, the second unit showed the first one's
+/// bytes.
 #[test]
 fn inline_content_is_in_the_first_unit_only() {
     let bench = Bench::new(1, 4);
@@ -543,10 +543,9 @@ fn inline_content_is_in_the_first_unit_only() {
     assert_eq!(bench.read(1, &file, UNIT_SIZE as u64, 2001), [vec![0; 2000], vec![2]].concat());
 }
 
-/// While one program closes a file, another asks for its size: the answer that set out before the close was
-/// told to the home must not take the written bytes out of sight.
+/// One program closes a file while another reads its size: a reply sent before the commit must not hide the written bytes.
 #[test]
-fn an_old_answer_does_not_hide_what_was_written() {
+fn a_late_reply_does_not_hide_written_bytes() {
     let bench = Bench::new(2, 4);
     let file = bench.open(0);
     let old = FileVersion { size: 0, generation: Generation(1), inline: true, ..FileVersion::default() };
@@ -568,17 +567,17 @@ fn an_old_answer_does_not_hide_what_was_written() {
                 engine.homes.runtime.sleep(std::time::Duration::from_micros(20)).await;
                 look.refresh(before.clone());
                 let bytes = engine.read(&look, 14_999, 10).await.expect("the read");
-                assert_eq!(&bytes[..], [2], "an acknowledged byte is gone");
+                assert_eq!(&bytes[..], [2], "an acknowledged byte is lost");
             }
         };
         futures_util::future::join(flush, looks).await.0.expect("the flush");
     });
 }
 
-/// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
-/// that became clean before it was counted as waiting.
+/// A reader that came while all frames were being sent to the homes waited for ever: frames that became clean before the reader was on the
+/// wait list never reached it.
 #[test]
-fn frames_that_become_clean_reach_those_who_wait() {
+fn frames_that_become_clean_reach_waiting_tasks() {
     for seed in 0..40 {
         let bench = Bench::new(seed, 3);
         let file = bench.open(0);
@@ -603,9 +602,9 @@ fn frames_that_become_clean_reach_those_who_wait() {
     }
 }
 
-/// It once asked for one more when another one still read the unit's, and where there was none it came round for ever.
+/// The reader requested a second frame while another reader held the first, and looped for ever if there was none.
 #[test]
-fn a_reader_has_a_frame_in_the_one_that_it_fetches_into() {
+fn a_fetch_reuses_the_frame_that_it_fills() {
     let bench = Bench::new(5, 2);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 100]);
@@ -617,9 +616,9 @@ fn a_reader_has_a_frame_in_the_one_that_it_fetches_into() {
     assert_eq!(held.to_vec(), [1; 100]);
 }
 
-/// Who got a lock once read pages that the kernel was to drop at an open whose answer was still under way.
+/// A program that had just taken a lock read stale pages, which the kernel was to drop at an open whose reply was in flight.
 #[test]
-fn pages_of_another_version_are_to_be_dropped_until_they_were() {
+fn stale_pages_are_reported_until_they_are_dropped() {
     let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
     let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
     file.opened(Home::Inode, version(5), false);
@@ -629,22 +628,22 @@ fn pages_of_another_version_are_to_be_dropped_until_they_were() {
     file.pages_dropped(Generation(5));
     assert_eq!(file.revalidate(version(5)), None);
     file.own_change(Generation(6), false);
-    assert_eq!(file.revalidate(version(6)), None, "this node's own write");
+    assert_eq!(file.revalidate(version(6)), None, "written by this node");
     file.opened(Home::Inode, version(7), false);
-    assert_eq!(file.revalidate(version(7)), Some(Generation(7)), "another node's");
+    assert_eq!(file.revalidate(version(7)), Some(Generation(7)), "written by another node");
     file.pages_dropped(Generation(7));
     file.own_change(Generation(9), false);
-    assert_eq!(file.revalidate(version(9)), Some(Generation(9)), "somebody else wrote in between");
+    assert_eq!(file.revalidate(version(9)), Some(Generation(9)), "another node wrote in between");
 }
 
-/// A program that came through the ring opened a file that another node had changed; the kernel, which had not been told, was
-/// then let keep its pages of before.
+/// A program opened a file through the ring after another node had changed it. The kernel, which did not see this open, was then allowed to
+/// keep its stale pages.
 #[test]
-fn an_open_that_the_kernel_does_not_hear_of_leaves_its_pages_old() {
+fn an_open_beside_the_kernel_leaves_its_pages_stale() {
     let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
     let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
     assert!(!file.opened(Home::Inode, version(5), false));
     assert!(!file.opened(Home::Inode, version(6), true));
-    assert!(!file.opened(Home::Inode, version(6), false), "it drops them now");
+    assert!(!file.opened(Home::Inode, version(6), false), "this open drops them");
     assert!(file.opened(Home::Inode, version(6), false));
 }

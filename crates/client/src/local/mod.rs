@@ -1,7 +1,6 @@
-//! The node-local view: a directory of the node's own disk, with a limit on what lies in it (BB-1, BB-6).
+//! The node-local view: a directory on the node's own disk with a capacity limit (BB-1, BB-6).
 //!
-//! Calls run on the thread that asks: the disk is this node's own.
-//! A view in memory is not this one: the kernel serves it.
+//! Calls run on the calling thread, because the disk is local. The kernel serves node-local views in memory; this module does not.
 
 mod space;
 #[cfg(test)]
@@ -34,7 +33,7 @@ struct Handle {
     id: Identity,
     file: Arc<dyn SharedFile>,
     mode: OpenMode,
-    /// Held while the content of the file is changed; shared by all its handles.
+    /// Held while the content of the file changes; shared by all its handles.
     changing: Arc<Mutex<()>>,
 }
 
@@ -46,7 +45,7 @@ pub struct LocalView {
 }
 
 impl LocalView {
-    /// The view of an empty tree, for at most `capacity` bytes.
+    /// Creates the view of an empty tree with at most `capacity` bytes.
     pub fn new(runtime: Runtime, fs: Arc<dyn SharedFs>, capacity: u64) -> Self {
         Self {
             below: Passthrough::new(runtime, fs, Waiting::Here),
@@ -72,14 +71,14 @@ impl LocalView {
         self.handles.get(number).ok_or_else(|| Errno::EBADF.into())
     }
 
-    /// A handle of a file that is open, for writing if `write`: it may have lost its names, or the right to be
-    /// opened.
+    /// A handle of a file that is already open, for writing if `write`. The file may have lost its names or its read or write permission
+    /// since.
     fn open_handle(&self, id: &Identity, write: bool) -> Option<Handle> {
         self.handles.find(id.inode, |open| open.id.is(id) && (open.mode.write || !write))
     }
 
-    /// Changes a file's content, one change at a time, and counts the space that it took or gave back. `growth`
-    /// says from the attributes before what it may take; what else it says goes to `change`.
+    /// Changes a file's content, one change at a time, and accounts for the difference in space. `growth` computes, from the attributes
+    /// before the change, the most space that it may need, and the input of `change`.
     fn change_content<T>(
         &self,
         open: &Handle,
@@ -106,7 +105,7 @@ impl LocalView {
             let length = data.len() as u64;
             let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
             let held = before.blocks * STAT_BLOCK;
-            // Where a file has holes, any byte may need space; elsewhere only those behind its end.
+            // In a file with holes, any byte may need space; otherwise only those past its end.
             let is_sparse = held < before.size;
             let growth = if is_sparse { length } else { end.saturating_sub(held).min(length) };
             Ok((growth, offset))
@@ -115,11 +114,11 @@ impl LocalView {
     }
 
     fn cut(&self, open: &Handle, size: u64) -> Result<()> {
-        // Growing by a hole takes no space.
+        // Extending a file with a hole needs no space.
         self.change_content(open, |_| Ok((0, ())), |()| open.file.truncate(size))
     }
 
-    /// Opens a file, and cuts it if it is to be cut.
+    /// Opens a file, and truncates it if requested.
     fn opened(&self, id: Identity, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
         let handle = self.add_handle(id, file, mode);
         if mode.write && mode.truncate {
@@ -130,7 +129,7 @@ impl LocalView {
         Ok(Opened { handle, keep_cache, direct: false, gives_rights: false })
     }
 
-    /// A file has lost a name; the last one gives its space back, unless the file is still open.
+    /// Accounts for a removed name. The last one frees the space, unless the file is still open.
     fn lost_name(&self, stat: &FileStat) {
         let is_last = stat.nlink <= 1 || stat.kind == FileKind::Directory;
         if is_last && self.open_handle(&Identity::of(stat), false).is_none() {
@@ -138,13 +137,13 @@ impl LocalView {
         }
     }
 
-    /// Ends a handle; the last one of a file that has lost its names gives its space back.
+    /// Closes a handle. The last handle of a file without names frees its space.
     fn close(&self, handle: HandleNumber) {
         let Some((_, closed, true)) = self.handles.remove(handle) else { return };
         match closed.file.stat() {
             Ok(stat) if stat.nlink == 0 => self.space.inode_gone(space_of(&stat)),
             Ok(_) => {}
-            Err(fault) => log::warn!("space of a closed file: {fault}"),
+            Err(fault) => log::warn!("cannot account for the space of a closed file: {fault}"),
         }
     }
 
@@ -154,7 +153,7 @@ impl LocalView {
     }
 }
 
-/// Space that is counted for a file: that of its content.
+/// Space that the view counts for a file: that of its content.
 fn space_of(stat: &FileStat) -> u64 {
     if stat.kind == FileKind::File { stat.blocks * STAT_BLOCK } else { 0 }
 }
@@ -300,11 +299,11 @@ impl OpenFiles for LocalView {
     async fn open(&self, file: FileNumber, mode: OpenMode) -> Result<Opened> {
         let open = match self.below.path(file) {
             Ok(path) => self.open_path(path, mode).await?,
-            // It has lost its names, but is still open.
+            // The file has lost its names, but is still open.
             Err(stale) => self.open_handle(&self.below.identity(file), mode.write).ok_or(stale)?.file,
         };
         if !self.below.is(file, &open.stat()?) {
-            // Another file has just got the name: the caller looks it up again.
+            // Another file has just taken the name: the caller repeats the lookup.
             return Err(Errno::ESTALE.into());
         }
         self.opened(self.below.identity(file), open, mode)
@@ -352,7 +351,7 @@ impl Content for LocalView {
         grows: bool,
     ) -> Result<()> {
         let open = self.handle(handle)?;
-        // Whole blocks, and what the file system needs to find them again.
+        // Whole blocks, and the file system's metadata for them.
         let wanted = (bytes.end - bytes.start).saturating_add(2 * BLOCK_SIZE as u64);
         let growth = if change == SpaceChange::Punch { 0 } else { wanted };
         self.change_content(&open, |_| Ok((growth, ())), |()| change_space(&*open.file, change, bytes, grows))
@@ -380,7 +379,7 @@ impl Usage for LocalView {
         let below = self.below.space().await?;
         let free = self.space.capacity().saturating_sub(self.space.used()).min(below.free);
         let by_space = free / BLOCK_SIZE as u64;
-        // A file system that has inodes without number says that it has none.
+        // A file system without an inode limit reports zero.
         let is_limited = below.inodes + below.inodes_free > 0;
         let inodes_free = if is_limited { by_space.min(below.inodes_free) } else { by_space };
         Ok(ViewSpace { capacity: self.space.capacity(), free, inodes: self.space.inodes(), inodes_free })

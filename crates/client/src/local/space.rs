@@ -1,4 +1,4 @@
-//! Space and inodes of the node-local view, counted as its programs use them.
+//! Space and inode accounting of the node-local view.
 
 use parking_lot::{Condvar, Mutex};
 use tameike_core::{Errno, Result};
@@ -7,12 +7,12 @@ use tameike_core::{Errno, Result};
 struct Counts {
     /// Bytes in use.
     used: u64,
-    /// Bytes that changes under way may need.
+    /// Bytes that changes in progress may need.
     reserved: u64,
     inodes: u64,
 }
 
-/// What the view uses, and its limit.
+/// Usage and limit of the view.
 pub(super) struct LocalSpace {
     capacity: u64,
     counts: Mutex<Counts>,
@@ -20,14 +20,14 @@ pub(super) struct LocalSpace {
     ended: Condvar,
 }
 
-/// Space set aside for a change of one file's content, until it is dropped.
+/// Reservation for a change of one file's content; dropping it returns the space.
 pub(super) struct Reserved<'a> {
     space: &'a LocalSpace,
     bytes: u64,
 }
 
 impl LocalSpace {
-    /// Space of an empty tree: it has its root.
+    /// Space of an empty tree: only the root uses an inode.
     pub(super) fn new(capacity: u64) -> Self {
         let counts = Counts { inodes: 1, ..Counts::default() };
         Self { capacity, counts: Mutex::new(counts), ended: Condvar::new() }
@@ -45,11 +45,10 @@ impl LocalSpace {
         self.counts.lock().inodes
     }
 
-    /// Sets aside what a change may need. While others are under way that may need less than they have set aside,
-    /// it waits for them.
+    /// Reserves the space that a change may need. Waits for other changes in progress that may need less than they have reserved.
     ///
     /// # Errors
-    /// `ENOSPC` when there is not as much.
+    /// `ENOSPC` if there is not enough space.
     pub(super) fn reserve(&self, bytes: u64) -> Result<Reserved<'_>> {
         let mut counts = self.counts.lock();
         while bytes > 0 && counts.used + counts.reserved + bytes > self.capacity {
@@ -62,7 +61,7 @@ impl LocalSpace {
         Ok(Reserved { space: self, bytes })
     }
 
-    /// A file that took `before` bytes of space takes `after` now.
+    /// Replaces the `before` bytes of a file by `after`.
     pub(super) fn changed(&self, before: u64, after: u64) {
         let mut counts = self.counts.lock();
         counts.used = (counts.used + after).saturating_sub(before);
@@ -72,7 +71,7 @@ impl LocalSpace {
         self.counts.lock().inodes += 1;
     }
 
-    /// An inode is gone, and with it `bytes` of space.
+    /// Counts off an inode and its `bytes` of space.
     pub(super) fn inode_gone(&self, bytes: u64) {
         let mut counts = self.counts.lock();
         counts.inodes = counts.inodes.saturating_sub(1);

@@ -23,7 +23,7 @@ fn view(capacity: u64) -> (tempfile::TempDir, LocalView) {
     (dir, view)
 }
 
-/// What a call on the node's own disk gives: it does not wait.
+/// Result of a call on the node's own disk, which completes at once.
 fn now<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     call.now_or_never().expect("nothing waits")
 }
@@ -37,7 +37,7 @@ fn create(view: &LocalView, name: &[u8], mode: OpenMode) -> (FileNumber, HandleN
     (found.file, opened.handle)
 }
 
-/// A lock of the view was held through every write, so that writers of all files took turns.
+/// A lock of the view was held during every write and serialised writers of all files.
 #[test]
 fn writers_of_two_files_do_not_wait_for_each_other() {
     let (_dir, view) = view(1 << 20);
@@ -47,9 +47,9 @@ fn writers_of_two_files_do_not_wait_for_each_other() {
     std::thread::scope(|threads| {
         let in_the_middle = |()| {
             threads.spawn(|| {
-                sender.send(view.write_now(two, WriteAt::Offset(0), b"two")).expect("somebody listens")
+                sender.send(view.write_now(two, WriteAt::Offset(0), b"two")).expect("the receiver exists")
             });
-            assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(Ok(3)), "it waits");
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(Ok(3)), "the write is blocked");
             open.file.write_at(b"one", 0)
         };
         view.change_content(&open, |_| Ok((3, ())), in_the_middle)
@@ -59,10 +59,9 @@ fn writers_of_two_files_do_not_wait_for_each_other() {
     assert_eq!(&*now(view.read(two, 0, 9)).expect("read"), b"two");
 }
 
-/// The end of the file was asked for before it was this writer's turn: appends of others in between were
-/// overwritten.
+/// The end of the file was read before the writer got the lock: concurrent appends were overwritten.
 #[test]
-fn appends_of_many_writers_land_whole() {
+fn concurrent_appends_do_not_overwrite_each_other() {
     let (_dir, view) = view(1 << 30);
     let append = OpenMode { append: true, ..WRITE };
     let (file, first) = create(&view, b"log", append);
@@ -89,7 +88,7 @@ fn appends_of_many_writers_land_whole() {
 }
 
 #[test]
-fn space_runs_out_where_it_ends_and_comes_back() {
+fn writes_get_enospc_at_the_capacity_until_space_is_freed() {
     let (_dir, view) = view(1 << 20);
     let (file, handle) = create(&view, b"file", WRITE);
     assert_eq!(view.write_now(handle, WriteAt::Offset(0), &[1; 1 << 20]), Ok(1 << 20));
@@ -97,12 +96,12 @@ fn space_runs_out_where_it_ends_and_comes_back() {
     assert_eq!(
         view.write_now(handle, WriteAt::Offset(0), &[2; 1 << 20]),
         Ok(1 << 20),
-        "it has its space already"
+        "an overwrite needs no space"
     );
     let change = AttrChange { size: Some(0), ..AttrChange::default() };
-    now(view.setattr(file, change)).expect("the cut");
+    now(view.setattr(file, change)).expect("the truncation");
     assert_eq!(view.usage().used, 0);
-    // Several at a time get no more than there is, and no less.
+    // Concurrent writers together get the whole capacity, and no more.
     let handles: Vec<_> = (0..8_u8).map(|number| create(&view, &[b'a' + number], WRITE).1).collect();
     let view = &view;
     let write = |handle| {
@@ -115,9 +114,9 @@ fn space_runs_out_where_it_ends_and_comes_back() {
     assert_eq!((written, view.usage().used), (256, 1 << 20));
 }
 
-/// `df -i` said that no file was there.
+/// `df -i` reported no inodes in use.
 #[test]
-fn inodes_are_counted_until_the_last_name_and_the_last_handle_are_gone() {
+fn an_inode_counts_until_its_last_name_and_handle_are_gone() {
     let (_dir, view) = view(1 << 20);
     let count = || now(view.space()).expect("the space").inodes;
     assert_eq!(count(), 1, "the root");
@@ -130,7 +129,7 @@ fn inodes_are_counted_until_the_last_name_and_the_last_handle_are_gone() {
     assert_eq!(count(), 5);
     now(view.unlink(ROOT, b"file")).expect("unlink");
     now(view.unlink(dir, b"again")).expect("unlink");
-    assert_eq!(count(), 5, "it is open");
+    assert_eq!(count(), 5, "the file is still open");
     view.release(handle).now_or_never().expect("nothing waits");
     view.release(HandleNumber(handle.0 + 1)).now_or_never().expect("nothing waits");
     assert_eq!(count(), 4);

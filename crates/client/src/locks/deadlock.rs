@@ -1,12 +1,11 @@
-//! Whether a wait for a lock would last for ever, found by following from home to home who waits for whom.
+//! Distributed deadlock detection for waits on locks, along the wait-for graph from home to home.
 //!
-//! Nobody has the whole picture: the home of a file knows who is in whose way there, the node of an owner for which
-//! files that one waits. A chain that leads back to its start is followed a second time, and believed if it is the
-//! same: each owner on it waited all the time, so none can have given anything back meanwhile. Owners that keep
-//! several threads waiting are taken to need all of them, as the kernel does.
+//! No node knows the whole graph. The home of a file knows which owners block which there; the node of an owner knows the files for whose
+//! locks that owner waits. A cycle is followed a second time and counts if it is unchanged: then every owner on it has waited all the time,
+//! so none can have released a lock. An owner with several waiting threads counts as waiting for all of them, as in the kernel.
 //!
-//! All links being locks held, the wait fails. When the first one is only the courtesy to somebody who came before,
-//! the wait goes ahead of that one.
+//! If all links of the cycle are held locks, the wait fails with `EDEADLK`. If the first link is only an earlier request in the queue, the
+//! wait overtakes that request.
 
 use super::{FileLocks, out_of_turn};
 use std::collections::BTreeSet;
@@ -16,25 +15,25 @@ use tameike_core::wire::lock::{Blocker, LockOwner, LockReply, LockRequest, WaitE
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{InodeId, Result};
 
-/// Owners that are asked about before a chain is given up as too long.
+/// Largest number of owners in a search; a longer cycle is not found.
 const OWNERS_MAX: usize = 1024;
 
-/// By how much each owner on a chain is ahead of the next one in ending it.
+/// Delay between successive owners of a cycle in breaking it.
 const HEAD_START: Duration = Duration::from_millis(50);
 
-/// The links of a chain, from the one that waits back to itself.
+/// The links of a cycle, from the waiting owner back to itself.
 type Chain = Vec<Blocker>;
 
-/// How long an owner leaves it to others to end a chain: all may find it at the same time, and one is enough.
+/// How long an owner leaves it to the other owners to break a cycle: all may find it at the same time, and one is enough.
 fn head_start(chain: &[Blocker], owner: LockOwner) -> Duration {
     let others = chain.iter().filter(|link| link.owner > owner).count();
     HEAD_START * u32::try_from(others).unwrap_or(u32::MAX)
 }
 
 impl FileLocks {
-    /// How the wait of an owner for a lock of a file must end, if it would last for ever.
+    /// Returns how to end an owner's wait for a lock of a file, if it is part of a deadlock.
     pub(super) async fn deadlock(&self, waiter: (InodeId, LockOwner)) -> Option<WaitEnd> {
-        // Nobody waits for who has nothing, but out of courtesy; then that one goes ahead.
+        // An owner without locks blocks other requests only by its place in the queue; those requests then overtake it.
         if !self.has_locks(waiter.1) {
             return None;
         }
@@ -51,8 +50,8 @@ impl FileLocks {
         None
     }
 
-    /// A chain that leads back to its start. Who cannot be asked is taken not to wait: a node or home that is
-    /// gone, or will be asked again.
+    /// Finds a cycle through the waiting owner. A node or home that does not answer counts as not waiting: it has failed, or a later search
+    /// asks it.
     async fn chain(&self, (inode, start): (InodeId, LockOwner), only_held: bool) -> Option<Chain> {
         let mut seen = BTreeSet::from([start]);
         let mut open = vec![(inode, start, Chain::new())];

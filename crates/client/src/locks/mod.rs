@@ -1,13 +1,12 @@
-//! Locks that programs of this node have or want of files that live elsewhere.
+//! Client part of `fcntl` and `flock` locks: requests to the homes of files, and release at close.
 //!
-//! The truth is at the file's home. Here is what must be known to give locks back: through which handles an owner
-//! came by locks of a file. A process gives its `fcntl` locks back with the close of any descriptor (the kernel then
-//! names the owner); `flock` and `F_OFD_SETLK` locks end with the open file description, of which the kernel tells
-//! when its handle is released. The kernel's requests do not say which of the two a lock is, and need not: a lock
-//! goes with its owner's close, or with the last handle through which the owner has locked.
+//! The file's home holds the lock state. This module records what the release needs: the handles through which an owner has locked a file.
+//! A close of any descriptor releases all `fcntl` locks of the process; the kernel then names the owner. `flock` and `F_OFD_SETLK` locks
+//! end with the open file description, whose end the kernel reports as the release of its handle. The kernel's requests do not distinguish
+//! the two kinds. So a lock ends with a close by its owner, or with the last handle through which the owner has locked.
 //!
-//! A request whose answer never came is withdrawn until the home answers; until then the owner gets no lock of the
-//! file, so that nothing it got later is withdrawn with it.
+//! The client withdraws a request that got no reply, and repeats that until the home answers. Until then the owner gets no lock of the
+//! file, so that the withdrawal cannot release a later lock.
 
 mod deadlock;
 mod names;
@@ -28,38 +27,38 @@ use tameike_core::{Cluster, Errno, Fault, FaultKind, InodeId, NodeId, Result};
 use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::Runtime;
 
-/// How long a request waits until it is first looked whether it would wait for ever; then twice as long each time.
+/// Delay before the first deadlock check of a waiting request; doubles with each check.
 const DEADLOCK_LOOK_MIN: Duration = Duration::from_millis(20);
 const DEADLOCK_LOOK_MAX: Duration = Duration::from_secs(5);
-/// Pauses between two attempts to tell a home that cannot be reached.
+/// Pauses between attempts to reach an unreachable home.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// A lock as the kernel asks for it.
+/// A lock request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockCall {
-    /// What the kernel calls the owner.
+    /// The kernel's identifier of the owner.
     pub owner: u64,
-    /// Of which bytes.
+    /// The byte range.
     pub range: LockRange,
-    /// Which; `None` gives back.
+    /// Shared or exclusive; `None` unlocks.
     pub kind: Option<LockKind>,
-    /// The process that asks.
+    /// The calling process.
     pub pid: u32,
 }
 
-/// Names a request for a lock that may wait.
+/// Identifies a lock request that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// What an owner may have of a file.
+/// State of an owner for one file.
 #[derive(Default)]
 struct Owned {
-    /// Handles through which it has locked since its last close.
+    /// Handles through which the owner has locked since its last close.
     handles: BTreeSet<HandleNumber>,
-    /// Whether it has had a lock of the file since its last close.
+    /// True if the owner has had a lock of the file since its last close.
     locked: bool,
-    /// Requests being withdrawn.
+    /// Number of withdrawals in progress.
     doubts: u32,
 }
 
@@ -68,7 +67,7 @@ struct State {
     owners: BTreeMap<(InodeId, u64), Owned>,
     /// Requests that wait.
     waits: BTreeMap<Ticket, (InodeId, u64)>,
-    /// Nodes whose agents are dead, and with them the locks of the files whose homes they were.
+    /// Nodes whose agents have failed; the locks of the files with homes there are lost.
     dead: BTreeSet<NodeId>,
 }
 
@@ -82,24 +81,23 @@ pub struct FileLocks {
 }
 
 impl FileLocks {
-    /// This node.
     pub(crate) fn local(&self) -> NodeId {
         self.rpc.local()
     }
 
-    /// No locks yet.
+    /// Starts without locks.
     pub fn new(runtime: Runtime, cluster: Arc<Cluster>, rpc: Arc<dyn Rpc>) -> Arc<Self> {
-        // Another view of the node, or another life of it, draws other numbers.
+        // Other views of the node, and later incarnations of this one, start from other numbers.
         let last_ticket = AtomicU64::new(runtime.random_u64());
         Arc::new(Self { runtime, cluster, rpc, state: Mutex::default(), last_ticket })
     }
 
-    /// A number for a request.
+    /// Allocates the identifier of a request.
     pub fn ticket(&self) -> Ticket {
         Ticket(self.last_ticket.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Another node's agent has come or gone.
+    /// Records that another node's agent has come up, failed or become unreachable.
     pub fn peer(&self, node: NodeId, event: PeerEvent) {
         let dead = &mut self.state.lock().dead;
         match event {
@@ -109,13 +107,13 @@ impl FileLocks {
         };
     }
 
-    /// Whether an owner has locks of any file, as far as this node knows.
+    /// Returns true if an owner has locks of any file, as far as this node knows.
     fn has_locks(&self, owner: LockOwner) -> bool {
         let state = self.state.lock();
         state.owners.iter().any(|((_, number), owned)| *number == owner.number && owned.locked)
     }
 
-    /// For locks of which files an owner waits.
+    /// The files for whose locks an owner waits.
     pub fn waits_of(&self, owner: LockOwner) -> Vec<InodeId> {
         let state = self.state.lock();
         let own = state.waits.values().filter(|(_, number)| *number == owner.number);
@@ -144,7 +142,7 @@ impl FileLocks {
         }
     }
 
-    /// Takes a lock through a handle.
+    /// Locks bytes of a file through a handle.
     pub(crate) async fn take(
         self: &Arc<Self>,
         inode: InodeId,
@@ -156,7 +154,8 @@ impl FileLocks {
             let mut state = self.state.lock();
             let owned = state.owners.entry((inode, lock.owner.number)).or_default();
             if owned.doubts > 0 {
-                let problem = "the file's home cannot yet be told that an earlier lock is given up";
+                let problem =
+                    "an earlier lock request has not been withdrawn yet: the file's home is unreachable";
                 return Err(Fault::new(Errno::EHOSTDOWN, problem));
             }
             owned.handles.insert(handle);
@@ -174,7 +173,7 @@ impl FileLocks {
         };
         match &taken {
             Ok(_) => {
-                // Again: with a close in another thread meanwhile, the owner had none. It has one now.
+                // A close in another thread may have cleared the owner's handles since; the owner has a lock now.
                 let mut state = self.state.lock();
                 let owned = state.owners.entry((inode, lock.owner.number)).or_default();
                 owned.handles.insert(handle);
@@ -186,7 +185,7 @@ impl FileLocks {
         taken.map(drop)
     }
 
-    /// Waits for the answer to a request, and looks now and then whether it can ever come.
+    /// Waits for the reply to a lock request, and checks for deadlocks meanwhile.
     async fn wait(
         &self,
         waiter: (InodeId, LockOwner),
@@ -218,7 +217,7 @@ impl FileLocks {
         }
     }
 
-    /// Has the wait of a request end; its answer says how it did.
+    /// Asks the home to end the wait of a request; the request's reply then carries the outcome.
     pub async fn interrupt(&self, ticket: Ticket) {
         let waiting = self.state.lock().waits.get(&ticket).copied();
         if let Some((inode, _)) = waiting {
@@ -228,7 +227,7 @@ impl FileLocks {
 
     async fn end_wait(&self, inode: InodeId, ticket: Ticket, end: WaitEnd) {
         if let Err(fault) = self.ask(inode, LockRequest::EndWait { inode, ticket: ticket.0, end }).await {
-            // What cannot be told to the home is told by the end of the request itself.
+            // The end of the request itself informs the home if this message fails.
             log::info!("cannot end the wait for a lock of {inode}: {fault}");
         }
     }
@@ -249,14 +248,14 @@ impl FileLocks {
         done
     }
 
-    /// An owner has closed a descriptor of a file: it has no locks of it any more.
+    /// Releases an owner's locks of a file after it has closed a descriptor.
     pub(crate) async fn closed(self: &Arc<Self>, inode: InodeId, owner: u64) {
         if self.let_go(inode, owner, |owned| owned.handles.clear()) {
             self.give_all_back(inode, owner).await;
         }
     }
 
-    /// A handle is gone, and with it the locks of owners that have none other.
+    /// Releases the locks of all owners that had this handle only.
     pub(crate) async fn released(self: &Arc<Self>, inode: InodeId, handle: HandleNumber) {
         let owners: Vec<u64> = {
             let state = self.state.lock();
@@ -274,7 +273,7 @@ impl FileLocks {
         }
     }
 
-    /// Forgets handles of an owner; whether it had some, and has none any more.
+    /// Removes handles of an owner. Returns true if the owner had handles and has none left.
     fn let_go(&self, inode: InodeId, owner: u64, forget: impl FnOnce(&mut Owned)) -> bool {
         let mut state = self.state.lock();
         let Some(owned) = state.owners.get_mut(&(inode, owner)).filter(|owned| !owned.handles.is_empty())
@@ -292,11 +291,11 @@ impl FileLocks {
 
     async fn give_all_back(self: &Arc<Self>, inode: InodeId, owner: u64) {
         if let Err(fault) = self.give_back(inode, owner, LockRange::ALL).await {
-            log::warn!("locks of {inode} are given back as soon as its home can be reached: {fault}");
+            log::warn!("cannot release locks of {inode}, retrying until its home is reachable: {fault}");
         }
     }
 
-    /// Has the home forget a request that it may or may not have executed, as soon as it can be told, or is dead.
+    /// Has the home undo a request that it may have executed. Retries until the home answers or has failed.
     fn withdraw(self: &Arc<Self>, inode: InodeId, (owner, range): (LockOwner, LockRange), ticket: Ticket) {
         self.state.lock().owners.entry((inode, owner.number)).or_default().doubts += 1;
         let (locks, home) = (self.clone(), self.cluster.inode_home(inode));
@@ -305,7 +304,7 @@ impl FileLocks {
             let mut pause = PAUSE_MIN;
             while let Err(fault) = locks.ask(inode, request.clone()).await {
                 if is_answer(&fault) {
-                    log::error!("the home of {inode} does not take a lock back: {fault}");
+                    log::error!("the home of {inode} refuses to withdraw a lock request: {fault}");
                     break;
                 }
                 if locks.state.lock().dead.contains(&home) {
@@ -325,11 +324,11 @@ impl FileLocks {
     }
 }
 
-/// Whether the home itself has answered so.
+/// Returns true if the error comes from the home itself, not from a failed delivery.
 fn is_answer(fault: &Fault) -> bool {
     fault.kind() != FaultKind::Unreachable
 }
 
 fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {
-    Fault::new(Errno::EPROTO, format!("a lock service answered out of turn: {reply:?}"))
+    Fault::new(Errno::EPROTO, format!("unexpected reply of a lock service: {reply:?}"))
 }

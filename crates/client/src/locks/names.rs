@@ -1,7 +1,7 @@
-//! Names of the shared file system that a node renames or removes, held against other nodes that do so at the same time.
+//! Locks on names of the shared file system, which serialise renames and removals of one name by several nodes.
 //!
-//! A coordinator must be told of a file before its last name goes. Which file that is, is known only as long as nobody else
-//! gives the name to another one.
+//! A node must notify the coordinator before it removes a file's last name. Which file has the name is certain only while no other node can
+//! rename over it.
 
 use super::{FileLocks, HandleNumber, Ticket, is_answer};
 use futures_util::future::{Either, select};
@@ -12,12 +12,12 @@ use std::time::Duration;
 use tameike_core::wire::lock::{FileLock, LockKind, LockRange};
 use tameike_core::{Errno, InodeId, Result};
 
-/// How long a name is waited for: as long as for a node that cannot be reached, which may be the one that holds it.
+/// Longest wait for a name: the time limit for an unreachable node, which may be the holder.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Names are held through no handle.
+/// Names are locked through no handle.
 const NO_HANDLE: HandleNumber = HandleNumber(0);
 
-/// Names, until dropped.
+/// Locks on names, released on drop.
 pub(crate) struct HeldNames {
     locks: Arc<FileLocks>,
     owner: u64,
@@ -25,14 +25,15 @@ pub(crate) struct HeldNames {
 }
 
 impl FileLocks {
-    /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and holds them. A name whose home is dead, as all nodes
-    /// learn, is held by the home of the next slot. One whose home or holder cannot be reached is not held: most often, nobody else wants it.
+    /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and locks them. If the home of a name has failed, as
+    /// all nodes learn, the home of the next slot holds the lock. A name whose home or holder is unreachable is not locked: most often, no
+    /// other node wants it.
     ///
     /// # Errors
-    /// What the home says.
+    /// Errors of the home.
     pub(crate) async fn hold_names(self: &Arc<Self>, names: BTreeSet<InodeId>) -> Result<HeldNames> {
         let mut held = HeldNames { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
-        // In their order: two nodes that hold several never wait for each other.
+        // In ascending order: two nodes that lock several names cannot deadlock.
         for name in names {
             let mut place = name;
             for _ in self.cluster.device_nodes() {
@@ -40,9 +41,7 @@ impl FileLocks {
                 match self.hold_name(place, held.owner, self.ticket()).await {
                     Err(fault) if !is_answer(&fault) => place = place.in_next_slot(),
                     Err(fault) if fault.errno == Errno::EINTR => {
-                        log::warn!(
-                            "a name was held by another node for {PATIENCE:?}: it is no longer waited for"
-                        );
+                        log::warn!("another node held a name for {PATIENCE:?}: continuing without the lock");
                         break;
                     }
                     taken => {

@@ -1,4 +1,4 @@
-//! What is given back when, withdrawn, and found to be a deadlock, against homes in memory.
+//! Release, withdrawal and deadlock detection of locks, against homes in memory.
 
 use super::*;
 use futures_util::FutureExt;
@@ -17,16 +17,16 @@ const ONE: HandleNumber = HandleNumber(1);
 const TWO: HandleNumber = HandleNumber(2);
 const ALL: LockRange = LockRange::ALL;
 
-/// A home that says what it was asked, and answers as it is told.
+/// A home that records requests and sends configured replies.
 #[derive(Default)]
 struct Home {
     said: Vec<LockRequest>,
-    /// Requests that fail yet.
+    /// Number of requests that still fail.
     failing: u32,
-    /// Whether locks are to be waited for, and who waits.
+    /// True if lock requests wait, and the waiting requests.
     busy: bool,
     waiting: Vec<Resolver<Result<LockReply>>>,
-    /// Who waits for whom: file, who, for whom, and whether that one has a lock.
+    /// Wait-for graph: file, waiting owner, blocking owner, and true if the latter holds a lock.
     links: Vec<(InodeId, u64, u64, bool)>,
 }
 
@@ -114,7 +114,7 @@ impl Bed {
         Self { simulation, home, locks }
     }
 
-    /// Takes a lock; its outcome, when it has one.
+    /// Takes a lock. Returns its outcome, set when the request ends.
     fn take(&self, number: u64, handle: HandleNumber, wait: bool) -> Arc<Mutex<Option<Result<()>>>> {
         let lock = FileLock { owner: owner(number), range: ALL, kind: LockKind::Exclusive, pid: 1 };
         let (locks, outcome) = (self.locks.clone(), Arc::new(Mutex::new(None)));
@@ -127,10 +127,10 @@ impl Bed {
     }
 
     fn do_now(&self, change: impl Future<Output = ()>) {
-        change.now_or_never().expect("nothing to wait for");
+        change.now_or_never().expect("the call does not block");
     }
 
-    /// What the home was told since it was last asked.
+    /// The requests that the home got since the last call.
     fn said(&self) -> Vec<LockRequest> {
         std::mem::take(&mut self.home.0.lock().said)
     }
@@ -150,7 +150,7 @@ impl Bed {
 }
 
 #[test]
-fn locks_go_with_their_owners_close_or_its_last_handle() {
+fn locks_end_with_their_owners_close_or_its_last_handle() {
     let bed = Bed::new();
     for (number, handle) in [(1, ONE), (1, TWO), (2, ONE), (3, ONE), (3, TWO)] {
         assert_eq!(*bed.take(number, handle, false).lock(), Some(Ok(())));
@@ -158,21 +158,21 @@ fn locks_go_with_their_owners_close_or_its_last_handle() {
     bed.said();
     bed.do_now(bed.locks.closed(FILE, 9));
     bed.do_now(bed.locks.closed(OTHER, 1));
-    assert_eq!(bed.given_back(), [], "it has none");
+    assert_eq!(bed.given_back(), [], "the owner has no locks");
     bed.do_now(bed.locks.closed(FILE, 1));
-    assert_eq!(bed.given_back(), [1], "a process: whatever the handle");
+    assert_eq!(bed.given_back(), [1], "a process, with any handle");
     bed.do_now(bed.locks.released(FILE, ONE));
-    assert_eq!(bed.given_back(), [2], "an open file; the third has another handle");
+    assert_eq!(bed.given_back(), [2], "an open file; the third owner has another handle");
     bed.do_now(bed.locks.released(FILE, TWO));
     assert_eq!(bed.given_back(), [3]);
     bed.do_now(bed.locks.closed(FILE, 1));
-    assert_eq!(bed.given_back(), [], "nothing is left");
+    assert_eq!(bed.given_back(), [], "no lock is left");
     assert!(bed.locks.state.lock().owners.is_empty());
 }
 
-/// A thread waits for a lock while another one closes a descriptor of the file: the lock came, and was never given back.
+/// A thread waited for a lock while another one closed a descriptor of the file. The lock was granted later and never released.
 #[test]
-fn a_lock_that_comes_after_a_close_is_given_back_with_its_handle() {
+fn a_lock_granted_after_a_close_is_released_with_its_handle() {
     let bed = Bed::new();
     bed.home.0.lock().busy = true;
     let outcome = bed.take(1, ONE, true);
@@ -186,9 +186,9 @@ fn a_lock_that_comes_after_a_close_is_given_back_with_its_handle() {
     assert_eq!(bed.given_back(), [1]);
 }
 
-/// Each failed call left a task that asked a dead agent for ever.
+/// Each failed call left a task that sent requests to a failed agent for ever.
 #[test]
-fn a_dead_home_is_not_asked_to_take_locks_back() {
+fn withdrawals_stop_when_the_home_has_failed() {
     let bed = Bed::new();
     bed.home.0.lock().failing = u32::MAX;
     assert!(bed.take(1, ONE, false).lock().as_ref().is_some_and(Result::is_err));
@@ -199,11 +199,11 @@ fn a_dead_home_is_not_asked_to_take_locks_back() {
     assert!(bed.said().len() < 6);
 }
 
-/// A lock whose answer was lost would be nobody's, and held for ever.
+/// A lock whose reply was lost would have no owner and stay for ever.
 ///
 /// S21h.
 #[test]
-fn a_request_without_an_answer_is_withdrawn_before_the_owner_gets_another_lock() {
+fn a_request_without_a_reply_is_withdrawn_before_the_next_lock() {
     let bed = Bed::new();
     bed.home.0.lock().failing = 2; // the request, and the first attempt to withdraw it
     let failed = |outcome: &Mutex<Option<Result<()>>>| {
@@ -212,7 +212,7 @@ fn a_request_without_an_answer_is_withdrawn_before_the_owner_gets_another_lock()
     };
     assert!(failed(&bed.take(1, ONE, false)));
     assert_eq!(bed.home.0.lock().failing, 0);
-    assert!(failed(&bed.take(1, ONE, false)), "the home does not know yet");
+    assert!(failed(&bed.take(1, ONE, false)), "the withdrawal has not reached the home");
     assert_eq!(*bed.take(2, TWO, false).lock(), Some(Ok(())), "another owner");
     bed.said();
     while bed.simulation.step() {}
@@ -222,25 +222,25 @@ fn a_request_without_an_answer_is_withdrawn_before_the_owner_gets_another_lock()
 }
 
 #[test]
-fn a_wait_is_interrupted_once_and_waits_are_known() {
+fn a_wait_is_listed_and_interrupted_once() {
     let bed = Bed::new();
     bed.home.0.lock().busy = true;
     let outcome = bed.take(1, ONE, true);
     assert_eq!((bed.locks.waits_of(owner(1)), bed.locks.waits_of(owner(2))), (vec![FILE], vec![]));
     bed.run_for(Duration::from_secs(20));
-    assert_eq!(*outcome.lock(), None, "nobody waits for it: no deadlock");
+    assert_eq!(*outcome.lock(), None, "no owner waits for it: no deadlock");
     let ticket = *bed.locks.state.lock().waits.keys().next().expect("it waits");
     bed.do_now(bed.locks.interrupt(ticket));
     bed.simulation.settle();
     assert_eq!(*outcome.lock(), Some(Err(Errno::EINTR.into())));
     bed.said();
     bed.do_now(bed.locks.interrupt(ticket));
-    assert_eq!(bed.said(), [], "it waits no more");
+    assert_eq!(bed.said(), [], "the wait has ended");
 }
 
 fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
     let bed = Bed::new();
-    assert_eq!(*bed.take(1, TWO, false).lock(), Some(Ok(())), "who has nothing blocks nobody");
+    assert_eq!(*bed.take(1, TWO, false).lock(), Some(Ok(())), "an owner without locks is granted one");
     {
         let mut home = bed.home.0.lock();
         (home.busy, home.links) = (true, links.to_vec());
@@ -256,15 +256,15 @@ fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
 
 /// S21m S21o.
 #[test]
-fn waits_that_end_nowhere_are_deadlocks() {
+fn cycles_of_waits_are_deadlocks() {
     assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, true)]), [WaitEnd::Deadlock]);
     let longer = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 3, 4, true), (OTHER, 4, 1, true)];
     assert_eq!(ends(&longer), [WaitEnd::Deadlock]);
-    assert_eq!(ends(&longer[..3]), [], "the last one waits for nobody");
+    assert_eq!(ends(&longer[..3]), [], "the last owner does not wait");
     let several_threads = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 2, 1, true)];
-    assert_eq!(ends(&several_threads), [WaitEnd::Deadlock], "one of its threads will get what it waits for");
+    assert_eq!(ends(&several_threads), [WaitEnd::Deadlock], "one thread of an owner is enough");
     let elsewhere = [(FILE, 1, 2, true), (OTHER, 2, 3, true), (FILE, 3, 2, true)];
-    assert_eq!(ends(&elsewhere), [], "others' deadlock");
+    assert_eq!(ends(&elsewhere), [], "a deadlock of other owners");
     assert_eq!(ends(&[(FILE, 1, 2, false), (OTHER, 2, 1, true)]), [WaitEnd::Overtake]);
-    assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, false)]), [], "the other one overtakes");
+    assert_eq!(ends(&[(FILE, 1, 2, true), (OTHER, 2, 1, false)]), [], "the other request overtakes");
 }

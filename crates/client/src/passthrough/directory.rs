@@ -1,4 +1,4 @@
-//! Open directories of a view over a tree: those of the file system below.
+//! Open directories of a view over a tree, read from the underlying file system.
 
 use super::{OverTree, Passthrough};
 use crate::types::{FileNumber, HandleNumber, ListedEntry};
@@ -17,7 +17,7 @@ pub(super) struct OpenDir {
 impl<V: OverTree> Directories for V {
     async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
         let below = self.below();
-        // Finds out where it is now, which another node may have changed.
+        // Another node may have renamed the directory.
         below.stat(dir).await?;
         let path = below.path(dir)?;
         let opened = below.run(move |fs| {
@@ -26,7 +26,7 @@ impl<V: OverTree> Directories for V {
         });
         let (stat, open) = opened.await?;
         if !below.is(dir, &stat) {
-            // It has just been moved, and another has its name: the caller looks it up anew.
+            // It has just been renamed, and another directory has its name: the caller repeats the lookup.
             return Err(Errno::ESTALE.into());
         }
         Ok(below.open_dirs.open(OpenDir { number: dir, open }))
@@ -53,7 +53,7 @@ impl<V: OverTree> Directories for V {
 
 fn listed(below: &Passthrough, dir: FileNumber, named: NamedFile) -> ListedEntry {
     let NamedFile { name, inode, kind, next } = named;
-    // What the file system says of itself and of what is above it is not the view's.
+    // Inode numbers that the file system returns for `.` and `..` are not those of the view.
     let inode = if matches!(&name[..], b"." | b"..") { dir } else { below.number(inode) };
     ListedEntry { next, inode: inode.0, kind, name }
 }

@@ -1,8 +1,6 @@
-//! Names and attributes that pass through to a tree of files below one directory: what the node-local and
-//! the cache view have in common.
+//! Names and attributes of the views that pass through to a directory tree: the node-local and the cache view.
 //!
-//! The tree below is the truth, and others may change it; this room only remembers which path a number of the
-//! frontend stands for.
+//! The directory tree is authoritative, and other programs may change it. This module only maps the frontend's file numbers to paths.
 
 mod directory;
 mod identity;
@@ -29,22 +27,22 @@ use tameike_io::Runtime;
 use tameike_io::shared::{Allocate, FileStat, Pin, Seek, SharedFile, SharedFs, Special, join};
 use tree::{Seen, Tree};
 
-/// Where calls that may block run.
+/// The thread that runs calls that may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// On the thread that asks: the node's own disk, which answers soon.
+    /// The calling thread: the node's own disk answers quickly.
     Here,
-    /// Apart: the shared file system, which may take its time.
+    /// A separate thread: the shared file system may be slow.
     Apart,
 }
 
-/// A view over a tree, whose directories and extended attributes are those of the tree.
+/// A view over a directory tree that supplies its directories and extended attributes.
 pub trait OverTree: Send + Sync + 'static {
-    /// The tree.
+    /// The names and attributes of the tree.
     fn below(&self) -> &Passthrough;
 }
 
-/// Names and attributes of one tree.
+/// Names and attributes of one directory tree.
 pub struct Passthrough {
     runtime: Runtime,
     fs: Arc<dyn SharedFs>,
@@ -54,12 +52,12 @@ pub struct Passthrough {
 }
 
 impl Passthrough {
-    /// The tree of `fs`.
+    /// Passes through to the tree of `fs`.
     pub fn new(runtime: Runtime, fs: Arc<dyn SharedFs>, waiting: Waiting) -> Self {
         Self { runtime, fs, waiting, tree: Tree::default(), open_dirs: OpenDirs::default() }
     }
 
-    /// Runs a job of calls to the file system.
+    /// Runs file system calls on the thread that this view uses for them.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&dyn SharedFs) -> Result<T> + Send + 'static,
@@ -76,7 +74,7 @@ impl Passthrough {
     /// A path of the file, relative to the root.
     ///
     /// # Errors
-    /// `ESTALE` when the file has lost the names it was known by.
+    /// `ESTALE` if all names by which the file was known are gone.
     pub fn path(&self, file: FileNumber) -> Result<Vec<u8>> {
         self.tree.path(file).ok_or_else(|| Errno::ESTALE.into())
     }
@@ -86,12 +84,12 @@ impl Passthrough {
         Ok(join(&self.path(dir)?, child))
     }
 
-    /// Inode number of what a number of the frontend stands for.
+    /// Inode number behind a number of the frontend.
     pub(crate) fn inode(&self, file: FileNumber) -> InodeId {
         self.identity(file).inode
     }
 
-    /// The file that a number of the frontend stands for.
+    /// Identity of the file behind a number of the frontend.
     pub(crate) fn identity(&self, file: FileNumber) -> Identity {
         self.tree.identity(file).unwrap_or(Identity { inode: InodeId(file.0), birth: 0 })
     }
@@ -106,34 +104,34 @@ impl Passthrough {
         self.tree.number(inode).unwrap_or(FileNumber(inode.0))
     }
 
-    /// Says whether the kernel's pages of a file may lack bytes; whether they could before.
+    /// Sets whether the kernel's pages of a file may be stale, and returns the previous value.
     pub(crate) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
         self.tree.mark_pages(inode, stale)
     }
 
-    /// Whether the kernel's pages of a file may lack bytes.
+    /// Returns true if the kernel's pages of a file may be stale.
     pub(crate) fn has_stale_pages(&self, inode: InodeId) -> bool {
         self.tree.has_stale_pages(inode)
     }
 
-    /// Whether a number of the frontend stands for this file, and not for another one that had its inode number before.
+    /// Returns true if the number stands for this file, and not for an earlier one with the same inode number.
     pub(crate) fn is(&self, file: FileNumber, stat: &FileStat) -> bool {
         file == FileNumber::ROOT || self.tree.is(file, &Seen::of(stat))
     }
 
-    /// Remembers what a name was found to be; counts a look-up.
+    /// Records the file that a name resolves to, and counts a lookup.
     pub(crate) fn found(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
         let file = self.tree.found(dir, child, Seen::of(stat));
         Found { file, attr: stat.attr() }
     }
 
-    /// As [`Self::found`], for a file that was just made under the name.
+    /// As [`Self::found`], for a file that was just created under the name.
     pub(crate) fn made(&self, dir: FileNumber, child: &[u8], stat: &FileStat) -> Found {
         let file = self.tree.made(dir, child, Seen::of(stat));
         Found { file, attr: stat.attr() }
     }
 
-    /// Counts a look-up more of a file that is held.
+    /// Counts another lookup of a file that the frontend holds.
     pub(crate) fn hold(&self, file: FileNumber) -> Result<()> {
         if self.tree.hold(file) { Ok(()) } else { Err(Errno::ESTALE.into()) }
     }
@@ -161,7 +159,7 @@ impl Passthrough {
             let at = path.clone();
             let gone = match self.run(move |fs| fs.stat(&at)).await {
                 Ok(stat) if self.is(file, &stat) => return Ok(stat),
-                // Another file has taken the name: it is not the one that was asked for.
+                // Another file has taken the name since the lookup.
                 Ok(_) => Errno::ESTALE.into(),
                 Err(fault) if fault.errno == Errno::ENOENT => fault,
                 Err(fault) => return Err(fault),
@@ -182,7 +180,7 @@ impl Passthrough {
         self.run(move |fs| fs.read_link(&path)).await
     }
 
-    /// Makes anything, also a regular file that is not to be opened.
+    /// Creates a file of any type; regular files are not opened.
     pub(crate) async fn make(&self, dir: FileNumber, child: &[u8], new: NewInode) -> Result<Found> {
         let path = self.child(dir, child)?;
         let stat = self.run(move |fs| make(fs, &path, new)).await?;
@@ -200,12 +198,12 @@ impl Passthrough {
         Ok(self.found(dir, child, &stat))
     }
 
-    /// Another path of the file than this one, if the frontend knows one.
+    /// A path of the file other than this one, if the frontend knows one.
     pub(crate) fn other_path(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Option<Vec<u8>> {
         self.tree.other_path(file, dir, child)
     }
 
-    /// Removes a name of anything but a directory; attributes of the file before, and a hold on its number.
+    /// Removes a name of anything but a directory. Returns the attributes before the removal, and a reference to the file's number.
     pub(crate) async fn unlink(&self, dir: FileNumber, child: &[u8]) -> Result<(FileStat, Pin)> {
         let path = self.child(dir, child)?;
         let removed = self
@@ -242,7 +240,7 @@ impl Passthrough {
         Ok(())
     }
 
-    /// Another node says that it has renamed a directory; whether that is so.
+    /// Records that another node has renamed a directory. Returns true if the tree confirms it.
     pub(crate) async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) -> Result<bool> {
         let names = [from.to_vec(), to.to_vec()];
         let look = move |fs: &dyn SharedFs| {
@@ -265,8 +263,8 @@ impl Passthrough {
     }
 }
 
-/// Changes the space of an open file of the tree. What reads as zeros keeps or gets its space in a second step: few
-/// file systems do both in one.
+/// Allocates or deallocates space of an open file of the tree. `Zero` punches the range and then allocates it: few file systems do both in
+/// one call.
 pub(crate) fn change_space(
     file: &dyn SharedFile,
     change: SpaceChange,
@@ -304,7 +302,7 @@ fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
         }
     };
     let stat = fs.make(path, &special)?;
-    // The bits of a symbolic link are nobody's business.
+    // The mode bits of a symbolic link have no effect.
     let bits = (kind != FileKind::Symlink).then_some(mode);
     match owner.missing(fs, path, &stat, bits) {
         None => Ok(stat),

@@ -1,4 +1,4 @@
-//! Who owns a new file: the agent makes it, for whoever asked.
+//! Ownership of new files: the agent creates them on behalf of the calling user.
 
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
@@ -6,10 +6,10 @@ use tameike_core::wire::meta::NewInode;
 use tameike_core::{Errno, Result};
 use tameike_io::shared::{FileStat, SharedFile, SharedFs, split};
 
-/// Set-group-ID bit of a mode: on a directory, files born in it take its group.
+/// Set-group-ID bit of a mode: files created in such a directory inherit its group.
 const SETGID: u16 = 0o2000;
 
-/// The user and the group that ask for a new file.
+/// The user and the group of the calling process.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner {
     uid: u32,
@@ -21,7 +21,7 @@ impl Owner {
         Self { uid: new.uid, gid: new.gid }
     }
 
-    /// Makes a regular file for the owner.
+    /// Creates a regular file for the owner.
     pub(crate) fn create(self, fs: &dyn SharedFs, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
         let file = fs.create(path, mode)?;
         if let Some(change) = self.missing(fs, path, &file.stat()?, Some(mode)) {
@@ -30,9 +30,8 @@ impl Owner {
         Ok(file)
     }
 
-    /// Whether the file system has given a new file to its owner, or keeps to one of its own choice. Only a system
-    /// administrator's agent can give files away, and the others serve one user; and a file system with users of its own,
-    /// as Gfarm is, does not know all of ours.
+    /// Returns false if the file system refused to change the owner of a new file. Only an agent with administrator privileges can change
+    /// owners; other agents serve one user. A file system with its own users, such as Gfarm, may not know ours.
     pub(crate) fn was_given(answer: Result<()>) -> Result<bool> {
         match answer {
             Ok(()) => Ok(true),
@@ -41,8 +40,7 @@ impl Owner {
         }
     }
 
-    /// What must change for the new file to be the owner's; changing the owner takes bits of the mode away,
-    /// which are given again.
+    /// Changes that give the new file to the owner. A change of owner clears mode bits, which are then restored.
     pub(crate) fn missing(
         self,
         fs: &dyn SharedFs,
@@ -71,11 +69,11 @@ mod tests {
     use tameike_core::Fault;
 
     #[test]
-    fn a_refused_owner_is_no_error_and_a_failing_disk_is() {
+    fn a_refused_chown_is_ignored_and_an_io_error_is_returned() {
         let answer = |errno| Owner::was_given(Err(Fault::new(errno, "chown"))).map_err(|fault| fault.errno);
         assert_eq!(Owner::was_given(Ok(())).map_err(|fault| fault.errno), Ok(true));
         assert_eq!(answer(Errno::EPERM), Ok(false));
-        assert_eq!(answer(Errno::EINVAL), Ok(false), "as Gfarm says of a user it does not know");
+        assert_eq!(answer(Errno::EINVAL), Ok(false), "Gfarm returns it for an unknown user");
         assert_eq!(answer(Errno::EIO), Err(Errno::EIO));
     }
 }

@@ -12,7 +12,7 @@ const FILE: FileNumber = FileNumber(20);
 const OTHER: FileNumber = FileNumber(30);
 
 impl Tree {
-    /// Finds a file whose inode number is that of the frontend.
+    /// Looks up a file whose inode number equals its number of the frontend.
     fn find(&self, dir: FileNumber, name: &[u8], file: FileNumber, links: Links) {
         assert_eq!(self.found(dir, name, seen(file, 0, links)), file);
     }
@@ -39,7 +39,7 @@ fn paths_follow_a_rename_of_a_directory_above() {
 }
 
 #[test]
-fn a_file_with_two_names_keeps_the_other_when_one_goes() {
+fn removing_one_hard_link_keeps_the_other() {
     let tree = tree();
     tree.find(FileNumber::ROOT, b"link", FILE, Links::Several);
     tree.lost(DIR, b"file");
@@ -49,7 +49,7 @@ fn a_file_with_two_names_keeps_the_other_when_one_goes() {
 }
 
 #[test]
-fn a_replaced_or_exchanged_file_is_known_by_its_right_name() {
+fn paths_follow_a_replacing_rename_and_an_exchange() {
     let tree = tree();
     tree.find(DIR, b"other", OTHER, Links::Several);
     tree.renamed((DIR, b"file"), (DIR, b"other"), true);
@@ -62,7 +62,7 @@ fn a_replaced_or_exchanged_file_is_known_by_its_right_name() {
 }
 
 #[test]
-fn what_the_door_forgets_is_forgotten() {
+fn files_without_lookups_are_dropped() {
     let tree = tree();
     tree.find(DIR, b"file", FILE, Links::Several);
     assert!(!tree.forget(FILE, 1));
@@ -70,10 +70,10 @@ fn what_the_door_forgets_is_forgotten() {
     assert_eq!(tree.path(FILE), None);
 }
 
-/// A file that was opened through the ring and given to the kernel could not be opened once more (`/proc/self/fd`), and had no extended
-/// attributes: the kernel had never seen the directory, and the ring had let go of it.
+/// A file opened through the ring and passed to the kernel could not be opened again (`/proc/self/fd`) and had no extended attributes: the
+/// kernel had never looked up the directory, and the ring had forgotten it.
 #[test]
-fn a_directory_stays_as_long_as_something_in_it_is_held() {
+fn a_directory_stays_while_an_entry_in_it_is_held() {
     let tree = tree();
     tree.find(DIR, b"below", OTHER, Links::Directory);
     let far = FileNumber(40);
@@ -82,23 +82,19 @@ fn a_directory_stays_as_long_as_something_in_it_is_held() {
     assert_eq!(tree.path(far), Some(b"dir/below/far".to_vec()));
     tree.renamed((OTHER, b"far"), (OTHER, b"new"), false);
     tree.find(OTHER, b"newer", far, Links::One);
-    assert_eq!(
-        tree.path(far),
-        Some(b"dir/below/newer".to_vec()),
-        "its directory does not go between two names"
-    );
+    assert_eq!(tree.path(far), Some(b"dir/below/newer".to_vec()), "the directory stays during a rename");
     tree.forget(FILE, 1);
     assert!(tree.hold(OTHER));
     assert!(tree.forget(far, 2));
-    assert!(tree.identity(DIR).is_some(), "it is on the way to one that is held");
+    assert!(tree.identity(DIR).is_some(), "it is an ancestor of a held file");
     tree.forget(OTHER, 1);
     assert!([DIR, OTHER, far, FILE].iter().all(|&file| tree.identity(file).is_none()), "all are gone");
 }
 
-/// Another node had renamed a directory; this node then found it under its new name, but went on using the
-/// old one, which sorts first, for everything below.
+/// This node looked up a directory under the new name that another node had given it, but kept using the old name, which sorts first, for
+/// all paths below.
 #[test]
-fn a_directory_that_another_node_has_renamed_is_known_by_its_new_name_only() {
+fn a_remote_rename_of_a_directory_replaces_its_old_name() {
     let tree = tree();
     tree.find(OTHER, b"moved", DIR, Links::Directory);
     tree.find(FileNumber::ROOT, b"new", OTHER, Links::Directory);
@@ -108,35 +104,34 @@ fn a_directory_that_another_node_has_renamed_is_known_by_its_new_name_only() {
 }
 
 #[test]
-fn a_name_that_another_node_has_taken_away_gives_way_to_the_others() {
+fn a_name_removed_by_another_node_is_replaced_by_another_hard_link() {
     let tree = tree();
     tree.find(FileNumber::ROOT, b"link", FILE, Links::Several);
     assert_eq!(tree.path(FILE), Some(b"link".to_vec()));
     assert!(tree.not_at(FILE, b"link"));
-    assert!(tree.not_at(FILE, b"link"), "what is no longer believed is not lost twice");
+    assert!(tree.not_at(FILE, b"link"), "a second report of the same name changes nothing");
     assert_eq!(tree.path(FILE), Some(b"dir/file".to_vec()));
     assert!(!tree.not_at(FILE, b"dir/file"));
 }
 
-/// A process in a directory that another node renames, or renames something above, goes on in it. It was told
-/// that its directory is gone.
+/// A process keeps working in a directory while another node renames the directory or its parents. It got `ENOENT` before.
 #[test]
-fn a_directory_follows_what_other_nodes_do_to_its_path() {
+fn paths_follow_renames_by_other_nodes() {
     let tree = tree();
     tree.moved(DIR, b"dir", b"new");
     assert_eq!(tree.path(FILE), Some(b"new/file".to_vec()));
-    // To a place that this node does not know; what is above it moves on.
+    // The new parent is unknown to this node, and is renamed afterwards.
     tree.moved(DIR, b"new", b"far/away/dir");
     assert_eq!(tree.path(FILE), Some(b"far/away/dir/file".to_vec()));
     tree.moved(OTHER, b"far/away", b"near");
     assert_eq!(tree.path(FILE), Some(b"near/dir/file".to_vec()));
-    assert_eq!(tree.path(OTHER), None, "nobody has looked it up");
-    // This node's own renames, too: here both change places.
+    assert_eq!(tree.path(OTHER), None, "it was never looked up");
+    // Renames by this node count as well: this one exchanges both.
     tree.rebase(&[(b"near", b"there"), (b"there", b"near")]);
     assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()));
     tree.rebase(&[(b"the", b"no"), (b"there/di", b"no")]);
-    assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()), "a name is not a part of another");
-    // Found again by its name.
+    assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()), "a name that is a prefix does not match");
+    // A lookup by name.
     tree.find(FileNumber::ROOT, b"there", OTHER, Links::Directory);
     tree.find(OTHER, b"dir", DIR, Links::Directory);
     assert_eq!(tree.path(FILE), Some(b"there/dir/file".to_vec()));
@@ -145,9 +140,9 @@ fn a_directory_follows_what_other_nodes_do_to_its_path() {
     assert_eq!(tree.path(OTHER), Some(b"last".to_vec()));
 }
 
-/// What a path leads to by the names that are known need not be what is there.
+/// A path built from known names may lead elsewhere after renames by other nodes.
 #[test]
-fn a_directory_that_was_moved_below_another_moved_one_is_known_by_its_path() {
+fn a_directory_moved_below_a_moved_directory_keeps_its_full_path() {
     let tree = tree();
     tree.find(FileNumber::ROOT, b"other", OTHER, Links::Directory);
     tree.find(FileNumber::ROOT, b"new", FileNumber(40), Links::Directory);
@@ -158,11 +153,10 @@ fn a_directory_that_was_moved_below_another_moved_one_is_known_by_its_path() {
     assert_eq!(tree.path(FILE), Some(b"new/dir/file".to_vec()));
 }
 
-/// A file system gives the inode number of a removed file to the next one that is made. The kernel, which may still hold
-/// the removed one, took the new one for it: nothing could be made in a directory, and who opened a file just when another
-/// node replaced it read the next one, cut to the size of the last.
+/// File systems reuse the inode number of a removed file. The kernel, which may still hold the removed file, took the new file for it:
+/// creates in a directory failed, and a process that opened a file during its replacement read the next one, truncated to the old size.
 #[test]
-fn a_new_file_with_an_old_inode_number_gets_another_number() {
+fn a_reused_inode_number_gets_a_new_file_number() {
     let (tree, dir, file) = (tree(), seen(DIR, 0, Links::Directory), seen(DIR, 0, Links::One));
     assert_eq!(tree.found(FileNumber::ROOT, b"dir", dir), DIR);
     tree.removed(FileNumber::ROOT, b"dir");
@@ -170,14 +164,14 @@ fn a_new_file_with_an_old_inode_number_gets_another_number() {
     assert_ne!(second, DIR);
     assert_eq!(tree.found(FileNumber::ROOT, b"made elsewhere", dir), second);
     let third = tree.made(FileNumber::ROOT, b"new", dir);
-    assert!(third != second && third != DIR, "its removal was not seen yet");
+    assert!(third != second && third != DIR, "this node has not noticed the removal yet");
     tree.renamed((FileNumber::ROOT, b"other"), (FileNumber::ROOT, b"new"), false);
     let fourth = tree.made(FileNumber::ROOT, b"file", file);
     assert!(fourth != third && fourth != DIR);
-    // What was only renamed elsewhere, or has another name, is the same file.
+    // A file renamed by another node, or found by another name, is the same file.
     tree.lost(FileNumber::ROOT, b"file");
     assert_eq!(tree.found(FileNumber::ROOT, b"renamed", file), fourth);
-    // The kernel holds them no more.
+    // The kernel forgets both.
     for (number, lookups) in [(DIR, 2), (second, 2), (third, 1), (fourth, 2)] {
         assert!(tree.forget(number, lookups));
     }
@@ -185,7 +179,7 @@ fn a_new_file_with_an_old_inode_number_gets_another_number() {
 }
 
 #[test]
-fn files_with_one_inode_number_are_told_apart_by_their_birth() {
+fn the_creation_time_distinguishes_files_with_one_inode_number() {
     let (tree, name) = (Tree::default(), b"name");
     let [old, new] = [1, 2].map(|birth| seen(FILE, birth, Links::One));
     let number = tree.found(FileNumber::ROOT, name, old);
@@ -194,19 +188,20 @@ fn files_with_one_inode_number_are_told_apart_by_their_birth() {
     assert!(next != number && tree.is(next, &new) && tree.is(number, &old));
     assert_eq!((tree.number(new.file.inode), tree.identity(next)), (Some(next), Some(new.file)));
     assert_eq!((tree.path(number), tree.path(next)), (None, Some(name.to_vec())));
-    // The old one is forgotten late.
+    // The kernel forgets the old file late.
     assert!(tree.forget(number, 1));
     assert_eq!(tree.found(FileNumber::ROOT, name, new), next);
-    assert!(tree.is(next, &seen(FILE, 0, Links::One)), "where the file system does not tell, nobody knows");
+    assert!(tree.is(next, &seen(FILE, 0, Links::One)), "without a creation time, files count as the same");
 }
 
-/// An agent of root makes directories for other users. Who may rename files where it does can put another directory of root in the place of a new one.
+/// The agent of root creates directories for other users. A user who can rename entries there can replace the new directory by another one
+/// of root.
 #[test]
-fn no_directory_that_takes_the_place_of_a_new_one_is_given_away() {
+fn a_directory_swapped_in_for_a_new_one_keeps_its_owner() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
     std::fs::create_dir_all(at("private/below")).expect("made");
-    if std::fs::metadata(at("private")).expect("there").uid() != 0 {
+    if std::fs::metadata(at("private")).expect("the directory exists").uid() != 0 {
         return;
     }
     let tree = PosixTree::open(dir.path()).expect("a tree");
@@ -235,6 +230,6 @@ fn no_directory_that_takes_the_place_of_a_new_one_is_given_away() {
         }
         ends.store(true, Relaxed);
     });
-    assert_eq!(std::fs::metadata(at("private")).expect("there").uid(), 0);
+    assert_eq!(std::fs::metadata(at("private")).expect("the directory exists").uid(), 0);
     assert!(given > 0);
 }

@@ -1,8 +1,8 @@
-//! Which paths the frontend's numbers stand for.
+//! Maps the frontend's file numbers to paths.
 //!
-//! The kernel opens what it has looked up by a number alone, and later. A file system may give the inode number of a
-//! removed file to the next one at once; so a number of the frontend stands for one file only, as long as the kernel holds
-//! it, and a file whose inode number is taken so gets another one.
+//! The kernel opens a file by its number alone, some time after the lookup. A file system may reuse the inode number of a removed file at
+//! once. So a number of the frontend stands for one file only, as long as the kernel holds it; a new file with a number in use gets another
+//! one.
 
 use super::identity::Identity;
 use crate::types::FileNumber;
@@ -14,44 +14,44 @@ use tameike_io::shared::{FileStat, split};
 
 type Name = (FileNumber, Vec<u8>);
 
-/// What of the frontend's number differs from the inode number, where that is taken: the bits that file systems use last.
+/// Bits in which a number of the frontend differs from an inode number that is in use: those that file systems use last.
 const TAKEN_SHIFT: u32 = 48;
 
 struct Node {
-    /// Which file.
+    /// Identity of the file.
     seen: Seen,
-    /// Names by which the file was last known, the latest last; several for hard links. A directory that another
-    /// node has moved to where this one has never been is named by its whole path, in the root.
+    /// Names by which the file was last known, the latest last; several for hard links. A directory that another node has moved to an
+    /// unknown directory is named by its whole path, in the root.
     names: Vec<Name>,
-    /// How often the frontend has looked it up. A directory stays without, as long as what is in it needs it for its path: the ring lets go of the
-    /// directories on the way to what it opens, and the kernel may get the file without ever having seen them.
+    /// Lookups by the frontend. A directory without lookups stays as long as an entry needs it for its path: the ring forgets the parent
+    /// directories of the files that it opens, and may pass these files to a kernel that has never looked the directories up.
     lookups: u64,
-    /// Whether bytes were written that the kernel's pages may lack. What the frontend does not hold, the kernel has no pages of.
+    /// True after writes that the kernel's pages may lack. The kernel has no pages of files that the frontend does not hold.
     stale_pages: bool,
 }
 
-/// How many names a file can have.
+/// Number of names that a file can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Links {
-    /// One: it is a directory.
+    /// One: the file is a directory.
     Directory,
-    /// One, as the file system says.
+    /// One, by the link count.
     One,
-    /// Others beside the one that was found.
+    /// More than the one that was found.
     Several,
 }
 
-/// A file as it was seen.
+/// A file as the last `stat` returned it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// Which file it is.
+    /// Identity of the file.
     pub file: Identity,
-    /// Its names.
+    /// Number of its names.
     pub links: Links,
 }
 
 impl Seen {
-    /// What attributes say.
+    /// Derives identity and links from attributes.
     pub(super) fn of(stat: &FileStat) -> Self {
         let links = match stat.kind {
             FileKind::Directory => Links::Directory,
@@ -75,30 +75,30 @@ struct State {
 pub(super) struct Tree(Mutex<State>);
 
 impl Tree {
-    /// A name was found to be `seen`; counts a look-up, and tells the number of the file. If the name is the file's
-    /// only one, what the file was called before is forgotten: another node has moved it.
+    /// Records that a name resolves to `seen`, counts a lookup, and returns the number of the file. If this is the file's only name,
+    /// earlier names are dropped: another node has moved the file.
     pub(super) fn found(&self, dir: FileNumber, name: &[u8], seen: Seen) -> FileNumber {
         self.0.lock().found((dir, name.to_vec()), seen)
     }
 
-    /// As [`Self::found`], for a file that was just made: whatever had its inode number is gone.
+    /// As [`Self::found`], for a file that was just created: the previous file with its inode number is gone.
     pub(super) fn made(&self, dir: FileNumber, name: &[u8], seen: Seen) -> FileNumber {
         let mut state = self.0.lock();
         state.numbers.remove(&seen.file.inode);
         state.found((dir, name.to_vec()), seen)
     }
 
-    /// Whether a number stands for the file that was seen.
+    /// Returns true if the number stands for the file that was seen.
     pub(super) fn is(&self, file: FileNumber, seen: &Seen) -> bool {
         self.0.lock().nodes.get(&file).is_some_and(|node| node.seen.file.is(&seen.file))
     }
 
-    /// Which file a number stands for.
+    /// Identity of the file behind a number.
     pub(super) fn identity(&self, file: FileNumber) -> Option<Identity> {
         self.0.lock().nodes.get(&file).map(|node| node.seen.file)
     }
 
-    /// Number that stands for a file, if the frontend holds it.
+    /// Number of a file, if the frontend holds it.
     pub(super) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
         let state = self.0.lock();
         let number = *state.numbers.get(&file.inode)?;
@@ -110,7 +110,7 @@ impl Tree {
         self.0.lock().numbers.get(&inode).copied()
     }
 
-    /// Says whether the kernel's pages of a file may lack bytes; whether they could before.
+    /// Sets whether the kernel's pages of a file may be stale, and returns the previous value.
     pub(super) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
         let mut state = self.0.lock();
         let number = state.numbers.get(&inode).copied();
@@ -118,14 +118,14 @@ impl Tree {
         node.is_some_and(|node| std::mem::replace(&mut node.stale_pages, stale))
     }
 
-    /// Whether the kernel's pages of a file may lack bytes.
+    /// Returns true if the kernel's pages of a file may be stale.
     pub(super) fn has_stale_pages(&self, inode: InodeId) -> bool {
         let state = self.0.lock();
         let number = state.numbers.get(&inode);
         number.and_then(|number| state.nodes.get(number)).is_some_and(|node| node.stale_pages)
     }
 
-    /// An empty directory was removed.
+    /// Records that an empty directory was removed.
     pub(super) fn removed(&self, dir: FileNumber, name: &[u8]) {
         let mut state = self.0.lock();
         let name = (dir, name.to_vec());
@@ -134,8 +134,8 @@ impl Tree {
         state.set(name, None);
     }
 
-    /// The file is no longer at a path that [`Self::path`] told: another node has taken the name away. Whether
-    /// it is known by another.
+    /// Drops a path that [`Self::path`] returned, after another node has removed or moved the name. Returns true if the file is known by
+    /// another name.
     pub(super) fn not_at(&self, file: FileNumber, path: &[u8]) -> bool {
         let mut state = self.0.lock();
         if state.path(file, None).as_deref() == Some(path)
@@ -146,30 +146,29 @@ impl Tree {
         state.nodes.get(&file).is_some_and(|node| !node.names.is_empty())
     }
 
-    /// A name is gone.
+    /// Removes a name.
     pub(super) fn lost(&self, dir: FileNumber, name: &[u8]) {
         self.0.lock().set((dir, name.to_vec()), None);
     }
 
-    /// A name was given to another place; with `exchange` the two have changed places.
+    /// Renames an entry, or exchanges two with `exchange`.
     pub(super) fn renamed(&self, from: (FileNumber, &[u8]), to: (FileNumber, &[u8]), exchange: bool) {
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
         let mut state = self.0.lock();
         let (moved, replaced) = (state.children.get(&from).copied(), state.children.get(&to).copied());
         if moved == replaced && !exchange {
-            // Two names of one file: POSIX leaves both.
+            // POSIX: a rename between two hard links of one file keeps both.
             return;
         }
         if !exchange {
             state.free_number(replaced);
         }
-        // In this order: the directory of both may stay for this name alone.
+        // The insertion comes first: the parent directory may stay for this name alone.
         state.set(to, moved);
         state.set(from, if exchange { replaced } else { None });
     }
 
-    /// Another node has renamed a directory. It is known by its new path, even when what is above it is not known
-    /// here.
+    /// Records that another node has renamed a directory. The new path is stored even if its parent directories are unknown here.
     pub(super) fn moved(&self, dir: FileNumber, from: &[u8], to: &[u8]) {
         let mut state = self.0.lock();
         state.rebase(&[(from, to)]);
@@ -178,24 +177,24 @@ impl Tree {
         let name = state.name_of(to);
         state.set(name, Some(dir));
         if state.path(dir, None).as_deref() != Some(to) {
-            // What it thinks is above it was moved, too.
+            // The former parent was moved, too.
             state.set((FileNumber::ROOT, to.to_vec()), Some(dir));
         }
     }
 
-    /// Directories that are known by their whole path follow what was renamed above them.
+    /// Updates directories that are known by their whole path after a rename of a parent.
     pub(super) fn rebase(&self, renamed: &[(&[u8], &[u8])]) {
         self.0.lock().rebase(renamed);
     }
 
-    /// Counts a look-up more of a file, if the frontend holds it; whether it does.
+    /// Counts another lookup of a file. Returns true if the frontend holds the file.
     pub(super) fn hold(&self, file: FileNumber) -> bool {
         let mut state = self.0.lock();
         let node = state.nodes.get_mut(&file);
         node.map(|node| node.lookups += 1).is_some()
     }
 
-    /// Takes back look-ups; whether the frontend holds the file no more.
+    /// Drops lookups. Returns true if the frontend no longer holds the file.
     pub(super) fn forget(&self, file: FileNumber, count: u64) -> bool {
         let mut state = self.0.lock();
         let Some(node) = state.nodes.get_mut(&file) else { return true };
@@ -207,7 +206,7 @@ impl Tree {
         true
     }
 
-    /// A path of the file, or `None` when it has lost all names.
+    /// A path of the file, or `None` if it has lost all names.
     pub(super) fn path(&self, file: FileNumber) -> Option<Vec<u8>> {
         self.0.lock().path(file, None)
     }
@@ -221,7 +220,7 @@ impl Tree {
 impl State {
     fn found(&mut self, name: Name, seen: Seen) -> FileNumber {
         let file = self.number_of(seen);
-        // First: the directory may stay for its former name alone.
+        // The new name is added first: the directory may stay for its former name alone.
         self.set(name.clone(), Some(file));
         if seen.links != Links::Several {
             let former = self.nodes.get(&file).map(|node| node.names.clone()).unwrap_or_default();
@@ -233,7 +232,7 @@ impl State {
         file
     }
 
-    /// The number of a file, known or new.
+    /// The number of a file, allocated if the file is unknown.
     fn number_of(&mut self, seen: Seen) -> FileNumber {
         let inode = seen.file.inode;
         if let Some(&file) = self.numbers.get(&inode)
@@ -254,7 +253,7 @@ impl State {
         file
     }
 
-    /// This node has removed a directory: whatever has its inode number from now on is another file.
+    /// Records that this node has removed a directory: the next object with its inode number is another file.
     fn free_number(&mut self, file: Option<FileNumber>) {
         let Some(file) = file else { return };
         let Some(Seen { file: Identity { inode, .. }, links: Links::Directory }) =
@@ -267,7 +266,7 @@ impl State {
         }
     }
 
-    /// Name of a path: in the directory above it, if that is known, else in the root, by the whole path.
+    /// Resolves a path to a name in its parent directory if that is known, else to the whole path in the root.
     fn name_of(&self, path: &[u8]) -> Name {
         let (above, name) = split(path).unwrap_or_default();
         let mut dir = Some(FileNumber::ROOT);
@@ -326,7 +325,7 @@ impl State {
         }
     }
 
-    /// Drops a file that is neither looked up nor on the way to one that is, and the directories above it that stayed for it alone.
+    /// Drops a file without lookups or held descendants, and the parent directories that stayed for it alone.
     fn drop_unused(&mut self, file: FileNumber) {
         let mut next = vec![file];
         while let Some(file) = next.pop() {

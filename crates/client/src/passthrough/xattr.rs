@@ -1,4 +1,4 @@
-//! Extended attributes of a view over a tree: those of the file system below.
+//! Extended attributes of a view over a tree, passed through to the underlying file system.
 
 use super::OverTree;
 use crate::types::FileNumber;

@@ -1,16 +1,16 @@
-//! Bytes on their way between programs and views.
+//! Buffers of reads and writes between programs and views.
 
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_io::{Frame, Payload};
 
-/// Bytes that were read.
+/// Result of a read.
 #[derive(Clone)]
 pub enum ReadBytes {
     /// In a frame.
     Frame(Payload),
-    /// In memory of their own.
+    /// In a separate buffer.
     Memory(Vec<u8>),
 }
 
@@ -24,17 +24,18 @@ impl std::ops::Deref for ReadBytes {
     }
 }
 
-/// Bytes to be written, where their program has them. It may change them at any time: who copies some twice may find others.
+/// Source buffer of a write in the program's memory. The program may change it at any time: two copies of one range may differ.
 pub trait WriteBytes: Sync {
-    /// How many.
+    /// Length in bytes.
     fn size(&self) -> usize;
-    /// Copies as many from `start` on as `into` has room for.
+    /// Copies bytes from `start` on until `into` is full.
     fn copy_to(&self, start: usize, into: &mut [u8]);
-    /// The frame that they are all of, for who keeps it. Taken once, by who then has written all: after that there is nothing to copy.
+    /// Returns the frame that these bytes fill, for a caller that keeps it. Called at most once, after all bytes are written: afterwards
+    /// there is no source to copy.
     fn take_frame(&self) -> Option<Frame> {
         None
     }
-    /// Those from `start` on, in memory that does not change.
+    /// Returns the bytes from `start` on, in memory that does not change.
     fn held(&self, start: usize) -> Cow<'_, [u8]> {
         let mut bytes = vec![0; self.size() - start];
         self.copy_to(start, &mut bytes);
@@ -56,11 +57,11 @@ impl<T: AsRef<[u8]> + Sync> WriteBytes for T {
     }
 }
 
-/// The bytes of a write that fill a frame.
+/// Source buffer of a write that fills a frame.
 pub struct FrameBytes(Mutex<Option<Frame>>);
 
 impl FrameBytes {
-    /// Those of this frame.
+    /// Reads from this frame.
     pub fn new(frame: Frame) -> Self {
         Self(Mutex::new(Some(frame)))
     }
@@ -73,7 +74,7 @@ impl WriteBytes for FrameBytes {
 
     fn copy_to(&self, start: usize, into: &mut [u8]) {
         let frame = self.0.lock();
-        let frame = frame.as_ref().expect("who took the frame has all bytes");
+        let frame = frame.as_ref().expect("no copy follows after the frame is taken");
         into.copy_from_slice(&frame[start..start + into.len()]);
     }
 

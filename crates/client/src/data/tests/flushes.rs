@@ -1,10 +1,10 @@
-//! Flushes beside writes.
+//! Flushes concurrent with writes.
 
 use super::*;
 
-/// Closing a file used to wait until nobody on the node was writing to it.
+/// A close waited until no program on the node was writing to the file.
 #[test]
-fn a_flush_ends_while_others_write_on() {
+fn a_flush_ends_during_continuous_writes() {
     let bench = Bench::new(3, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);
@@ -19,15 +19,15 @@ fn a_flush_ends_while_others_write_on() {
         let flush = engine.flush(&file, false);
         match futures_util::future::select(std::pin::pin!(flush), std::pin::pin!(writes)).await {
             Either::Left((flushed, _)) => flushed.expect("the flush"),
-            Either::Right(((), _)) => unreachable!("it writes for ever"),
+            Either::Right(((), _)) => unreachable!("the writer never ends"),
         }
     });
 }
 
-/// What was written while a flush was under way was told to the file's home by that flush, before it had come to its
-/// units, and then no more: who had opened the file in between, and read zeros, went on to read them.
+/// A flush committed a write that came during the flush, before the bytes reached their units; no later commit followed. A node that opened
+/// the file in between and read zeros kept reading them.
 #[test]
-fn what_is_written_during_a_flush_is_a_change_of_its_own() {
+fn a_write_during_a_flush_gets_its_own_commit() {
     for (seed, unit) in (0..40).flat_map(|seed| [(seed, 2), (seed, 3)]) {
         let bench = Bench::new(seed, 12);
         let (file, engine) = (bench.open(0), bench.engines[0].clone());
@@ -49,10 +49,10 @@ fn what_is_written_during_a_flush_is_a_change_of_its_own() {
     }
 }
 
-/// A flush told the home of a write that had come meanwhile and whose bytes were still here. When they went, nobody was told:
-/// who had read the file before went on seeing the old ones, and after a cut by another node its end was wrong.
+/// A flush committed a concurrent write whose bytes were still on the client, and no commit followed when they were sent. Earlier readers
+/// kept seeing the old bytes, and after a truncation by another node the size was wrong.
 #[test]
-fn what_is_written_during_a_flush_is_told_with_its_bytes() {
+fn a_write_during_a_flush_is_committed_with_its_bytes() {
     let bench = Bench::new(3, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);

@@ -3,10 +3,10 @@
 use super::*;
 use tameike_core::limits::PIECES_MAX;
 
-/// A size of records at which units of several nodes meet at odd places.
+/// Record size that makes records of different nodes share units at odd offsets.
 const RECORD: usize = 47_008;
 
-/// Messages with bytes that a flush of the node's records took, out of `units` units that two nodes fill in turns.
+/// Two nodes fill `units` units with alternate records. Returns the number of write messages of one node's flush.
 fn messages_of_records(frames: u32, units: u64) -> u32 {
     let bench = Bench::new(7, frames);
     let files = [bench.open(0), bench.open(1)];
@@ -28,19 +28,19 @@ fn messages_of_records(frames: u32, units: u64) -> u32 {
 }
 
 #[test]
-fn the_pieces_of_a_unit_go_together() {
+fn the_pieces_of_a_unit_share_one_message() {
     assert_eq!(messages_of_records(16, 4), 4);
 }
 
 #[test]
-fn without_a_frame_to_gather_them_pieces_go_alone() {
+fn pieces_are_sent_separately_without_a_free_frame() {
     assert!(messages_of_records(4, 4) > 4);
 }
 
-/// Every second byte of a unit, written one by one, once were half a million messages at the same time, more than the fabric
-/// takes: the bytes were lost.
+/// Single-byte writes to every second byte of a unit caused half a million concurrent messages, more than the fabric accepts: the bytes
+/// were lost.
 #[test]
-fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
+fn a_unit_in_many_pieces_is_sent_in_bounded_batches() {
     const PIECES: usize = 3000;
     let bench = Bench::new(5, 4);
     let file = bench.open(0);
@@ -52,7 +52,7 @@ fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
         assert!(file.unsent_pieces(0) <= 2 * PIECES_MAX + 1);
     }
     bench.flush(0, &file).expect("flushed");
-    assert!(bench.homes.lock().under_way.1 <= 20, "{:?} at once", bench.homes.lock().under_way);
+    assert!(bench.homes.lock().under_way.1 <= 20, "{:?} in flight", bench.homes.lock().under_way);
     let other = bench.open(1);
     let found = bench.read(1, &other, 0, 2 * PIECES as u32);
     let expected =
@@ -62,16 +62,16 @@ fn a_unit_in_many_pieces_goes_out_a_few_at_a_time() {
     }
 }
 
-/// While pieces of the unit were on their way, and more waited, the frame of a write of all of it was lost, and then looked into.
+/// With pieces of the unit in flight and more waiting, the frame of a whole-unit write was lost, and then accessed.
 #[test]
-fn all_of_a_unit_is_written_at_once_whatever_pieces_of_it_wait() {
+fn a_whole_unit_write_succeeds_while_pieces_wait() {
     let bench = Bench::new(5, 4);
     let file = bench.open(0);
     for piece in 0..2 * PIECES_MAX {
         assert_eq!(bench.engines[0].write_now(&file, 8192 * piece as u64, &[1]), Ok(1), "piece {piece}");
     }
-    assert_eq!(bench.engines[0].write_now(&file, 3, &[1]), Ok(0), "it waits for the first ones");
-    let mut frame = bench.engines[0].frame_now().expect("one is free");
+    assert_eq!(bench.engines[0].write_now(&file, 3, &[1]), Ok(0), "the write waits for the first pieces");
+    let mut frame = bench.engines[0].frame_now().expect("a frame is free");
     frame.fill(2);
     let whole = bench.engines[0].write_now(&file, 0, &FrameBytes::new(frame));
     assert_eq!(whole, Ok(UNIT_SIZE));

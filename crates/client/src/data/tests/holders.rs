@@ -1,4 +1,4 @@
-//! Bytes that another node has in memory.
+//! Reads from the memory of other nodes (peer cache).
 
 use super::*;
 use std::fs::File;
@@ -11,25 +11,25 @@ const UNIT: u64 = UNIT_SIZE as u64;
 const UNITS: u64 = 12;
 const LENGTH: u32 = UNIT_SIZE as u32 / 2;
 
-/// The nodes as they ask each other.
+/// State of the simulated peer requests.
 #[derive(Default)]
 pub struct Peers {
     pub engines: Vec<Weak<DataEngine>>,
-    /// Whether they are on other hosts than the homes, which take long to read.
+    /// True if the homes are on other hosts, with slow reads.
     pub are_far: bool,
-    /// Whether they answer too late.
+    /// True if replies come after the time limit.
     is_stuck: bool,
-    /// What they were asked for, and whether they had it.
+    /// Requested units, and true if the peer had the bytes.
     asked: Vec<(UnitId, bool)>,
 }
 
 impl Peers {
-    /// The units of which they had the bytes that they were asked for.
+    /// The units that peers delivered.
     pub fn delivered(&self) -> Vec<u64> {
         self.asked.iter().filter(|(_, had)| *had).map(|(unit, _)| unit.index).collect()
     }
 
-    /// How long each way of a request takes, in microseconds.
+    /// One-way latency of a request, in microseconds.
     pub fn delay(&self, request: &Request, drawn: u64) -> u64 {
         match request {
             Request::Unit(UnitRequest::Read { .. }) if self.are_far => 5000 + drawn,
@@ -41,10 +41,10 @@ impl Peers {
 
 pub fn serve(homes: &Mutex<Homes>, to: NodeId, request: ClientRequest, mut frame: Frame) -> Result<Answer> {
     let ClientRequest::ReadHeld { unit, offset, length, generation } = request else { panic!("{request:?}") };
-    let engine = homes.lock().peers.engines[to.0 as usize].upgrade().expect("the node is there");
+    let engine = homes.lock().peers.engines[to.0 as usize].upgrade().expect("the engine exists");
     let (reply, payload) = engine.serve_peer(unit, &(offset..offset + length), generation);
     homes.lock().peers.asked.push((unit, payload.is_some()));
-    // It arrives in another node's memory.
+    // The payload crosses into the requesting node's memory.
     let payload = payload.map(|bytes| {
         frame[..bytes.len()].copy_from_slice(&bytes);
         Payload::new(Arc::new(frame), 0..bytes.len() as u32)
@@ -52,12 +52,12 @@ pub fn serve(homes: &Mutex<Homes>, to: NodeId, request: ClientRequest, mut frame
     Ok(Answer { reply: Reply::Client(reply), payload })
 }
 
-/// All nodes but one.
+/// The other node, as a cache holder.
 pub fn others(node: usize) -> Vec<Holder> {
     vec![Holder { node: NodeId(1 - node as u32), requested: 0, delivered: 0 }]
 }
 
-/// A file of twelve units that node 0 has written, and has in memory.
+/// Creates a file of 12 units that node 0 has written and has in memory.
 fn written() -> (Bench, Arc<FileData>) {
     let bench = Bench::new(9, 20);
     bench.homes.lock().peers.are_far = true;
@@ -69,21 +69,21 @@ fn written() -> (Bench, Arc<FileData>) {
     (bench, file)
 }
 
-/// What node 1 reads at the start of each unit, the last one first, so that none is read ahead.
+/// Node 1 reads the start of each unit, in descending order, so that readahead does not start.
 fn read_all(bench: &Bench, file: &Arc<FileData>) {
     for unit in (0..UNITS).rev() {
         assert!(bench.read(1, file, unit * UNIT, LENGTH) == vec![unit as u8 + 1; LENGTH as usize], "{unit}");
     }
 }
 
-/// Node 1 finds out how long the homes take.
+/// Lets node 1 measure the latency of the homes.
 fn read_two(bench: &Bench, file: &Arc<FileData>) {
     for unit in [UNITS - 1, UNITS - 2] {
         bench.read(1, file, unit * UNIT, LENGTH);
     }
 }
 
-/// Of the questions to holders, those that were answered with bytes, and all.
+/// Takes the recorded requests to holders: the number answered with bytes, and all.
 fn asked(bench: &Bench) -> (usize, usize) {
     let asked = std::mem::take(&mut bench.homes.lock().peers.asked);
     (asked.iter().filter(|(_, had)| *had).count(), asked.len())
@@ -100,18 +100,18 @@ fn told(bench: &Bench) -> Vec<(u32, u32, u32)> {
 }
 
 #[test]
-fn what_another_node_has_in_memory_is_read_there() {
+fn units_in_another_nodes_memory_are_read_from_it() {
     let (bench, _writer) = written();
     let file = bench.open(1);
     read_all(&bench, &file);
     let (had, all) = asked(&bench);
-    assert!(had >= 2 && had == all, "once it is known how long the homes take: {had} of {all}");
+    assert!(had >= 2 && had == all, "after the latency of the homes is known: {had} of {all}");
     assert_eq!(told(&bench), [(0, all as u32, had as u32)]);
-    assert_eq!(told(&bench), [], "once");
+    assert_eq!(told(&bench), [], "reported once");
 }
 
 #[test]
-fn a_holder_that_holds_it_no_more_is_passed_by() {
+fn a_holder_that_has_dropped_the_file_is_skipped() {
     let (bench, writer) = written();
     let file = bench.open(1);
     bench.engines[0].close(&writer);
@@ -119,14 +119,14 @@ fn a_holder_that_holds_it_no_more_is_passed_by() {
     read_all(&bench, &file);
     let (had, all) = asked(&bench);
     assert_eq!(had, 0);
-    assert!(all >= 1, "the first one had to find out");
+    assert!(all >= 1, "the first read asks the holder");
     assert_eq!(told(&bench), [(0, all as u32, 0)]);
     assert_eq!(bench.read(1, &file, UNIT, 5), [2; 5]);
 }
 
-/// A holder has the version that was opened, or says no; and nobody asks who has changed the file by himself.
+/// A holder delivers only the generation of the reader's open. A node that has changed the file itself does not ask holders.
 #[test]
-fn another_version_is_not_read() {
+fn other_generations_are_not_read_from_holders() {
     let (bench, writer) = written();
     let before = bench.open(1);
     bench.write(0, &writer, UNIT, vec![9; UNIT_SIZE]);
@@ -134,21 +134,21 @@ fn another_version_is_not_read() {
     for unit in (2..UNITS).rev() {
         bench.read(1, &before, unit * UNIT, LENGTH);
     }
-    assert_eq!(asked(&bench).0, 0, "an older one");
+    assert_eq!(asked(&bench).0, 0, "an older generation");
     let file = bench.open(1);
     bench.write(1, &file, 5, vec![8; 10]);
     for unit in (2..UNITS).rev() {
         bench.read(1, &file, unit * UNIT, LENGTH);
     }
-    assert_eq!(asked(&bench), (0, 0), "a file with bytes that only this node has written");
+    assert_eq!(asked(&bench), (0, 0), "this node has unsent writes");
     assert_eq!(bench.read(1, &file, 0, 20)[..16], [[1; 5].as_slice(), &[8; 10], &[1]].concat());
 }
 
-/// Bytes that changed by themselves in a holder's memory were sent to whoever asked, with checksums made of them on the way.
+/// A holder sent bytes that were corrupted in its memory, with checksums computed only at sending.
 ///
 /// S32b.
 #[test]
-fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
+fn corrupted_memory_is_detected_and_read_from_the_home() {
     let (bench, writer) = written();
     let file = bench.open(1);
     read_two(&bench, &file);
@@ -156,41 +156,41 @@ fn damaged_memory_is_found_and_the_bytes_read_elsewhere() {
     for unit in 0..UNITS {
         let bytes = writer.unit_bytes(unit, 77..78);
         let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
-        memory.write_all_at(&[0xee], bytes.as_ptr() as u64).expect("the frame is there");
+        memory.write_all_at(&[0xee], bytes.as_ptr() as u64).expect("the frame is mapped");
     }
     assert_eq!(bench.read(0, &writer, 76, 3), [1, 0xee, 1]);
     read_all(&bench, &file);
     let (had, all) = asked(&bench);
     assert!(had == 0 && all >= 1, "{had} of {all}");
-    assert!(writer.unit_count() < UNITS as usize, "what is damaged is dropped");
+    assert!(writer.unit_count() < UNITS as usize, "the corrupted units are dropped");
 }
 
 #[test]
-fn a_holder_that_does_not_answer_is_not_waited_for() {
+fn a_hanging_holder_costs_one_time_limit() {
     let (bench, _writer) = written();
     let file = bench.open(1);
     bench.homes.lock().peers.is_stuck = true;
     let before = bench.simulation.runtime().clock.monotonic();
     read_all(&bench, &file);
     let took = bench.simulation.runtime().clock.monotonic() - before;
-    assert!(took < std::time::Duration::from_secs(1), "{took:?}: one time limit and no more");
+    assert!(took < std::time::Duration::from_secs(1), "one time limit at most: {took:?}");
 }
 
-/// Nothing bounded what was on its way to other nodes, over all units.
+/// The frames in flight to other nodes had no limit.
 #[test]
-fn one_frame_in_four_may_be_on_its_way_to_others() {
+fn at_most_a_quarter_of_the_frames_is_in_flight_to_peers() {
     let (bench, _writer) = written();
-    let generation = bench.engines[0].find(INODE).expect("it is open").generation();
+    let generation = bench.engines[0].find(INODE).expect("the file is open").generation();
     let ask = |index| bench.engines[0].serve_peer(UnitId { inode: INODE, index }, &(0..LENGTH), generation).1;
     let sent: Vec<_> = (0..UNITS).map(ask).collect();
     assert_eq!(sent.iter().flatten().count(), 20 / 4);
     drop(sent);
-    assert!(ask(UNITS - 1).is_some(), "what has arrived counts no more");
+    assert!(ask(UNITS - 1).is_some(), "delivered frames do not count");
 }
 
-/// It was asked again for each file, half a second each.
+/// Each file sent a new request to the holder, half a second each.
 #[test]
-fn a_holder_that_hangs_is_remembered_beyond_the_file() {
+fn a_hanging_holder_is_remembered_across_files() {
     let (bench, _writer) = written();
     let file = bench.open(1);
     read_two(&bench, &file);
@@ -205,6 +205,6 @@ fn a_holder_that_hangs_is_remembered_beyond_the_file() {
         bench.engines[1].close(&file);
     }
     let took = bench.simulation.runtime().clock.monotonic() - before;
-    assert_eq!(asked(&bench).1, 0, "no question has arrived");
+    assert_eq!(asked(&bench).1, 0, "no request has arrived");
     assert!(took < std::time::Duration::from_millis(1100), "{took:?}");
 }

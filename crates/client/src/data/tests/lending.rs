@@ -1,4 +1,4 @@
-//! What is lent to programs is what a read would bring, at any moment.
+//! Bytes granted to programs always equal the bytes that a read returns.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use tameike_core::attr::Times;
 use tameike_core::wire::unit::SpaceChange;
 
-/// Remembers what is lent, as programs find it.
+/// Records the granted frames, as programs see them.
 pub struct Lender {
     memory: File,
     state: Mutex<Lent>,
@@ -27,14 +27,14 @@ impl Lender {
         Arc::new(Self { memory, state: Mutex::default() })
     }
 
-    /// What programs may read: where in the file, and the bytes.
+    /// The granted bytes, with their offset in the file.
     fn lent(&self) -> Vec<(u64, Vec<u8>)> {
         let lent = self.state.lock().frames.clone();
         lent.into_iter()
             .map(|(frame, (_, unit, range))| {
                 let mut bytes = vec![0; range.len()];
                 let place = u64::from(frame) * UNIT_SIZE as u64 + u64::from(range.start);
-                self.memory.read_exact_at(&mut bytes, place).expect("it is in the slab");
+                self.memory.read_exact_at(&mut bytes, place).expect("the frame is in the slab");
                 (unit * UNIT_SIZE as u64 + u64::from(range.start), bytes)
             })
             .collect()
@@ -60,7 +60,7 @@ impl FrameGranter for Lender {
     }
 
     fn close(&self, key: GrantKey) {
-        assert!(self.state.lock().open.remove(&key), "it was given once");
+        assert!(self.state.lock().open.remove(&key), "each key is closed once");
         self.revoke_all(key);
     }
 
@@ -73,7 +73,7 @@ impl FrameGranter for Lender {
     fn renew(&self, frame: u32, key: GrantKey, unit: u64) {
         let state = self.state.lock();
         let lent = state.frames.get(&frame).map(|(key, unit, _)| (*key, *unit));
-        assert_eq!(lent, Some((key, unit)), "only what is lent is renewed");
+        assert_eq!(lent, Some((key, unit)), "only granted frames are renewed");
     }
 
     fn revoke(&self, frame: u32) {
@@ -87,7 +87,7 @@ impl FrameGranter for Lender {
 
     fn publish_end(&self, key: GrantKey, size: u64) {
         let told = self.state.lock().ends.insert(key, size);
-        assert!(told.is_none_or(|told| told == size), "it was recalled when the size changed");
+        assert!(told.is_none_or(|told| told == size), "the old end was withdrawn before the size changed");
     }
 
     fn withdraw_end(&self, key: GrantKey) {
@@ -100,7 +100,7 @@ impl Bench {
         self.engines[node].grantable(file)
     }
 
-    /// A program reads, and may do so by itself from now on; how much.
+    /// A program reads and is granted the frame. Returns true if the grant covers the read.
     fn grant(&self, node: usize, file: &Arc<FileData>, offset: u64, length: u32) -> bool {
         let grantable = self.grantable(node, file);
         assert!(grantable.key().is_some());
@@ -144,7 +144,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does a step; what a node knows of the other's cuts it learns when it opens the file again.
+/// Executes a step. A node sees the other node's truncations when it opens the file again.
 fn run(bench: &Bench, files: &mut [Arc<FileData>; 2], version: u8, step: Step) {
     match step {
         Step::Operation(Operation::Write { node, start, length }) => {
@@ -157,7 +157,7 @@ fn run(bench: &Bench, files: &mut [Arc<FileData>; 2], version: u8, step: Step) {
         Step::Operation(Operation::Reopen { node }) => {
             bench.flush(node, &files[node]).expect("the flush");
             bench.engines[node].close(&files[node]);
-            assert!(bench.lenders[node].is_empty(), "nobody has it open");
+            assert!(bench.lenders[node].is_empty(), "the file is closed");
             files[node] = bench.open(node);
         }
         Step::Cut { node, size } => bench.truncate(node, &files[node], size as u64),
@@ -178,12 +178,12 @@ fn run(bench: &Bench, files: &mut [Arc<FileData>; 2], version: u8, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// With few frames, so that they are taken back all the time.
+    /// With few frames, so that grants are revoked often.
     #[test]
-    fn what_is_lent_is_true(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
+    fn granted_bytes_equal_reads(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
         let bench = Bench::new(seed, 4);
         let mut files = [bench.open(0), bench.open(1)];
-        // The double of the homes lets content be in the inode record that no real one would.
+        // The test double keeps inline content longer than a real home.
         bench.write(0, &files[0], 0, vec![1; 2 * INLINE_SIZE_MAX]);
         bench.flush(0, &files[0]).expect("the flush");
         for (number, step) in steps.into_iter().enumerate() {
@@ -191,7 +191,7 @@ proptest! {
             for (node, lender) in bench.lenders.iter().enumerate() {
                 prop_assert!(lender.ends().into_iter().all(|end| end == files[node].size()));
                 for (offset, bytes) in lender.lent() {
-                    prop_assert!(offset + bytes.len() as u64 <= files[node].size(), "beyond the end");
+                    prop_assert!(offset + bytes.len() as u64 <= files[node].size(), "past the end");
                     let read = bench.read(node, &files[node], offset, bytes.len() as u32);
                     prop_assert!(read == bytes, "{} bytes at {offset} of node {node}", bytes.len());
                 }
@@ -201,41 +201,41 @@ proptest! {
 }
 
 #[test]
-fn a_unit_is_lent_as_far_as_its_bytes_are_here() {
+fn the_cached_part_of_a_unit_is_granted() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; UNIT_SIZE + 5000]);
     assert!(bench.grant(0, &file, 300, 10));
     assert_eq!(bench.lenders[0].lent(), [(0, vec![1; UNIT_SIZE])]);
-    assert!(!bench.grant(0, &file, UNIT_SIZE as u64 - 5, 10), "it lies in two frames");
+    assert!(!bench.grant(0, &file, UNIT_SIZE as u64 - 5, 10), "the range spans two frames");
     assert!(bench.grant(0, &file, UNIT_SIZE as u64 + 1, 10_000));
     assert_eq!(bench.lenders[0].lent().len(), 2);
-    assert!(!bench.grant(0, &file, 2 * UNIT_SIZE as u64, 10), "there is nothing");
-    // Nothing of it is on its way any more: it is changed where it is.
+    assert!(!bench.grant(0, &file, 2 * UNIT_SIZE as u64, 10), "past the end");
+    // No byte is in flight any more: a write changes the frame in place.
     bench.flush(0, &file).expect("the flush");
     assert_eq!(bench.lenders[0].lent().len(), 2);
     bench.write(0, &file, 17, vec![2]);
     assert_eq!(bench.lenders[0].lent(), [(UNIT_SIZE as u64, vec![1; 5000])]);
     bench.grantable(0, &file).revoke();
     assert!(bench.lenders[0].is_empty());
-    assert!(bench.grant(0, &file, 300, 10), "the kernel has closed it");
+    assert!(bench.grant(0, &file, 300, 10), "after the kernel's close");
     bench.engines[0].close(&file);
     assert!(bench.lenders[0].is_empty());
     assert_eq!(bench.grantable(0, &file).key(), None);
 }
 
 #[test]
-fn the_end_is_told_when_a_read_has_met_it_until_it_is_elsewhere() {
+fn the_end_is_published_after_a_read_reaches_it_until_it_moves() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 5000]);
     let ends = || bench.lenders[0].ends();
     bench.grant(0, &file, 0, 5000);
-    assert_eq!(ends(), [], "nobody has looked further");
+    assert_eq!(ends(), [], "no read has reached the end");
     bench.grant(0, &file, 4000, 1001);
     assert_eq!(ends(), [5000]);
     bench.write(0, &file, 4999, vec![2]);
-    assert_eq!(ends(), [5000], "it is where it was");
+    assert_eq!(ends(), [5000], "the end has not moved");
     let grows: [&dyn Fn(); 2] =
         [&|| bench.write(0, &file, 5000, vec![2]), &|| bench.write(0, &file, UNIT_SIZE as u64, vec![2])];
     for grow in grows {
@@ -243,7 +243,7 @@ fn the_end_is_told_when_a_read_has_met_it_until_it_is_elsewhere() {
         let frames = bench.lenders[0].lent().len();
         grow();
         assert_eq!(ends(), []);
-        assert!(bench.lenders[0].lent().len() + 1 >= frames, "other frames stay");
+        assert!(bench.lenders[0].lent().len() + 1 >= frames, "other frames stay granted");
         bench.grant(0, &file, file.size(), 1);
         assert_eq!(ends(), [file.size()]);
     }
@@ -251,16 +251,16 @@ fn the_end_is_told_when_a_read_has_met_it_until_it_is_elsewhere() {
     assert_eq!(ends(), []);
     bench.grant(0, &file, 77, 1);
     bench.grantable(0, &file).revoke();
-    assert_eq!(ends(), [], "the kernel has opened it");
+    assert_eq!(ends(), [], "after the kernel's open");
     bench.grant(0, &file, 1000, 1);
     assert_eq!(ends(), [77]);
     bench.engines[0].close(&file);
     assert_eq!(ends(), []);
 }
 
-/// Before the first read of a file whose reads do not count any more; nothing is lent of one whose reads do.
+/// Inline content is granted at the open, before the first read, unless a read would update the access time.
 #[test]
-fn small_content_is_lent_with_the_open_unless_a_read_would_count() {
+fn inline_content_is_granted_at_open_unless_a_read_updates_atime() {
     let bench = Bench::new(1, 4);
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
     let file = bench.open(0);
@@ -270,7 +270,7 @@ fn small_content_is_lent_with_the_open_unless_a_read_would_count() {
     let now = bench.simulation.runtime().now().seconds;
     for (access, is_lent) in [(now, false), (now + 1, true)] {
         let file = bench.open(0);
-        // As a home tells who opens the file.
+        // Like the home's reply to an open.
         file.set_inline(vec![3; 500]);
         file.learn_times(Times { access: at(access), change: at(now) });
         let grantable = bench.grantable(0, &file);
@@ -283,10 +283,10 @@ fn small_content_is_lent_with_the_open_unless_a_read_would_count() {
     }
 }
 
-/// The last access of a file is the first read after each change of it. A program that read by itself what was lent before
-/// the change would have been the last without anybody's knowing.
+/// The first read after each change of a file updates its access time. A program that read bytes granted before the change would not have
+/// updated it.
 #[test]
-fn a_read_that_would_be_the_last_access_is_not_missed() {
+fn a_read_that_updates_the_access_time_is_not_granted() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
@@ -294,12 +294,12 @@ fn a_read_that_would_be_the_last_access_is_not_missed() {
     bench.flush(0, &file).expect("the flush");
     let now = bench.simulation.runtime().now().seconds;
     file.learn_times(Times { access: at(now), change: at(now) });
-    assert!(!bench.grant(0, &file, 0, 10), "this one counts");
+    assert!(!bench.grant(0, &file, 0, 10), "this read updates the access time");
     file.learn_times(Times { access: at(now + 1), change: at(now) });
-    assert!(bench.grant(0, &file, 0, 10), "others do not");
+    assert!(bench.grant(0, &file, 0, 10), "later reads do not");
     bench.simulation.rest(std::time::Duration::from_secs(5));
     bench.write(0, &file, UNIT_SIZE as u64, vec![1]);
-    assert!(bench.lenders[0].is_empty(), "the next one does, whatever it reads");
+    assert!(bench.lenders[0].is_empty(), "the next read does, at any offset");
     assert!(!bench.grant(0, &file, 0, 10));
     bench.simulation.rest(std::time::Duration::from_secs(5));
     file.accessed(bench.simulation.runtime().now());

@@ -1,11 +1,11 @@
-//! Nodes that write the same bytes at the same time.
+//! Concurrent writes of several nodes to the same bytes.
 
 use super::*;
 
-/// A node that was told of another one's change while bytes of its own were on their way took them for the last: it went on
-/// showing them, also to who opened the file later, where the other node's had come to the home after them.
+/// A node was notified of another node's change while its own bytes were in flight, and took its own bytes for the last. It kept showing
+/// them, also to later opens, although the other node's bytes had reached the home after them.
 #[test]
-fn nodes_that_write_the_same_bytes_at_the_same_time_see_the_same() {
+fn nodes_agree_after_concurrent_writes_to_the_same_bytes() {
     // In the inode record, and in a unit.
     for (seed, length) in (0..150).flat_map(|seed| [(seed, 100), (seed, 6000)]) {
         let bench = Bench::new(seed, 4);

@@ -1,4 +1,4 @@
-//! Units that are read where they lie.
+//! Direct reads of units from their extent locations.
 
 use super::*;
 use std::fs::File;
@@ -13,14 +13,14 @@ use tameike_io::disk::{DiskMemory, FreeClock};
 const UNIT: u64 = UNIT_SIZE as u64;
 const WHOLE: u32 = UNIT_SIZE as u32;
 
-/// The device of all homes. It has room for a few units, whose blocks are used again and again.
+/// The device of all homes. It has space for a few units, whose blocks are reused.
 pub struct Device {
     file: File,
     clock: FreeClock,
     pub device: Arc<HostDevice>,
     room: u64,
     told: u64,
-    /// Units asked for, by message.
+    /// Requested units, by message.
     pub asked: Vec<Vec<u64>>,
 }
 
@@ -36,7 +36,7 @@ impl Default for Device {
 }
 
 impl Device {
-    /// Puts the bytes of a unit somewhere, in two parts.
+    /// Writes the bytes of a unit to the device, in two runs.
     fn put(&mut self, bytes: &[u8]) -> UnitLocation {
         let (first, second) = bytes.split_at(9 * BLOCK_SIZE);
         let place = self.told % self.room * UNIT;
@@ -52,7 +52,7 @@ impl Device {
     }
 }
 
-/// Where units lie that have been written to.
+/// Returns the extent locations of the units that have been written.
 pub fn serve(homes: &mut Homes, units: Vec<u64>) -> UnitReply {
     let all = units.iter().map(|&index| homes.units.get(&UnitId { inode: INODE, index }));
     let places = all.map(|bytes| Some(homes.device.put(bytes?))).collect();
@@ -66,9 +66,9 @@ impl Bench {
         self.simulation.run(async move { engine.locate(&file, offset, length).await })
     }
 
-    /// The bytes of a place; none if they have gone.
+    /// The bytes at a location; `None` if it is stale.
     fn bytes_at(&self, placed: &Located) -> Option<Vec<u8>> {
-        let frame = self.spare.try_take().expect("one is kept for this");
+        let frame = self.spare.try_take().expect("the test has a spare frame");
         let Located { device, place, range } = placed;
         device.read_unit(place, range, frame).map(|payload| payload.to_vec())
     }
@@ -78,7 +78,7 @@ impl Bench {
     }
 }
 
-/// So many units, the bytes of each its number, written by node 1; the file as node 0 then opens it.
+/// Node 1 writes `units` units, each filled with its number plus one. Returns the file as node 0 then opens it.
 fn written(bench: &Bench, units: u64) -> Arc<FileData> {
     let writer = bench.open(1);
     for index in 0..units {
@@ -89,61 +89,61 @@ fn written(bench: &Bench, units: u64) -> Arc<FileData> {
 }
 
 #[test]
-fn who_reads_on_learns_many_places_by_few_questions() {
+fn a_sequential_reader_gets_many_locations_in_few_requests() {
     const UNITS: u64 = 80;
     let bench = Bench::new(1, 100);
     bench.homes.lock().device.room = UNITS;
     let file = written(&bench, UNITS);
     for index in 0..UNITS {
-        let placed = bench.place(&file, index * UNIT, WHOLE).expect("its home has it");
+        let placed = bench.place(&file, index * UNIT, WHOLE).expect("the home has the unit");
         assert_eq!(bench.bytes_at(&placed), Some(vec![index as u8 + 1; UNIT_SIZE]));
         bench.simulation.rest(std::time::Duration::from_millis(5));
     }
     let questions = bench.questions();
     let mut all = questions.concat();
     all.sort_unstable();
-    assert_eq!(all, (0..UNITS).collect::<Vec<_>>(), "each is asked for once");
+    assert_eq!(all, (0..UNITS).collect::<Vec<_>>(), "each location is requested once");
     assert!(questions.len() <= 12, "{questions:?}");
-    // At random, each is asked for as it is read.
+    // Random reads request each location separately.
     bench.engines[0].close(&file);
     let file = bench.open(0);
     for index in [70, 3, 40, 3] {
-        bench.place(&file, index * UNIT + 5000, 40_000).expect("its home has it");
+        bench.place(&file, index * UNIT + 5000, 40_000).expect("the home has the unit");
     }
     assert_eq!(bench.questions(), [[70], [3], [40]]);
 }
 
 #[test]
-fn a_place_is_known_until_the_file_may_have_changed() {
+fn locations_are_cached_until_the_file_may_have_changed() {
     let bench = Bench::new(2, 100);
     bench.homes.lock().device.room = 20;
     let file = written(&bench, 4);
     let place = |offset| bench.place(&file, offset, 50_000);
-    let known = place(UNIT + 100).expect("its home has it");
+    let known = place(UNIT + 100).expect("the home has the unit");
     assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]));
     bench.simulation.rest(std::time::Duration::from_millis(5));
     bench.questions();
     assert!(place(UNIT + 50_100).is_some());
-    assert!(bench.questions().is_empty(), "it is known");
-    // A write of this node: the unit is here, and of the others it is asked anew.
+    assert!(bench.questions().is_empty(), "the location is cached");
+    // After a write of this node, the written unit is in memory, and the other locations are requested again.
     bench.write(0, &file, 2 * UNIT, vec![9; 10]);
     assert!(place(2 * UNIT).is_none() && place(UNIT).is_some());
     assert!(!bench.questions().is_empty());
-    // One of another node, which this one hears of when it opens the file.
+    // A write of another node, which this node detects at the next open.
     let writer = bench.open(1);
     bench.write(1, &writer, UNIT, vec![8; UNIT_SIZE]);
     bench.flush(1, &writer).expect("a flush");
     bench.open(0);
-    let anew = place(UNIT).expect("its home has it");
+    let anew = place(UNIT).expect("the home has the unit");
     assert_eq!(bench.bytes_at(&anew), Some(vec![8; 50_000]));
-    // A cut.
+    // A truncation.
     bench.truncate(0, &file, 3 * UNIT);
     assert!(place(UNIT).is_some() && place(3 * UNIT).is_none());
-    assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]), "which has not been overwritten, but replaced");
+    assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]), "the blocks were replaced, not overwritten");
 }
 
 #[test]
-fn what_is_not_one_whole_unit_at_its_home_has_no_place() {
+fn only_whole_units_at_their_homes_have_a_location() {
     let bench = Bench::new(3, 100);
     let file = written(&bench, 1);
     bench.write(0, &file, UNIT, vec![7; 100_000]);
@@ -152,16 +152,16 @@ fn what_is_not_one_whole_unit_at_its_home_has_no_place() {
     assert!(bench.place(&file, UNIT - 25_000, 50_000).is_none(), "two units");
     assert!(bench.place(&file, 0, 50_000).is_some());
     let other = written(&Bench::new(3, 100), 0);
-    assert!(bench.place(&other, 0, 50_000).is_none(), "in its inode record");
+    assert!(bench.place(&other, 0, 50_000).is_none(), "the content is in the inode record");
     bench.homes.lock().units.clear();
     let file = written(&bench, 1);
     bench.homes.lock().units.clear();
-    assert!(bench.place(&file, 0, 50_000).is_none(), "the home has it from elsewhere");
+    assert!(bench.place(&file, 0, 50_000).is_none(), "the home has no extent of the unit");
 }
 
-/// Reads by places that the home has used again since are reads of the home, which is asked for places again.
+/// If the home has reused the blocks of a location, the read goes to the home, and locations are requested again.
 #[test]
-fn what_has_gone_from_its_place_is_read_at_its_home() {
+fn units_with_stale_locations_are_read_from_the_home() {
     const UNITS: u64 = 30;
     let bench = Bench::new(4, 4);
     let file = written(&bench, UNITS);
@@ -176,9 +176,9 @@ fn what_has_gone_from_its_place_is_read_at_its_home() {
     }
 }
 
-/// Blocks that end in the CRC-32C of what is before in them have all the same CRC-32C.
+/// All blocks that end in the CRC-32C of their preceding bytes have the same CRC-32C.
 #[test]
-fn bytes_that_prove_themselves_are_not_taken_for_others() {
+fn blocks_that_contain_their_checksum_are_not_confused() {
     const UNITS: u64 = 12;
     let block = |number: u64, within: usize| {
         let mut block = vec![(number as u8).wrapping_add(within as u8); BLOCK_SIZE];
@@ -208,13 +208,13 @@ fn bytes_that_prove_themselves_are_not_taken_for_others() {
 }
 
 #[test]
-fn a_small_file_is_learnt_by_one_question_for_each_home() {
+fn a_small_file_costs_one_location_request_per_home() {
     const UNITS: u64 = 12;
     let bench = Bench::new(6, 100);
     bench.homes.lock().device.room = UNITS;
     let file = written(&bench, UNITS);
     for index in 0..UNITS {
-        bench.place(&file, index * UNIT, WHOLE).expect("its home has it");
+        bench.place(&file, index * UNIT, WHOLE).expect("the home has the unit");
         bench.simulation.rest(std::time::Duration::from_millis(5));
     }
     let questions = bench.questions();

@@ -1,4 +1,4 @@
-//! What stays in memory when there is not enough of it.
+//! Eviction: which units stay in memory when it is full.
 
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,14 +7,14 @@ const UNIT: u64 = UNIT_SIZE as u64;
 const FRAMES: u32 = 40;
 const STEP: u32 = 128 << 10;
 
-/// Two nodes far from the homes of a file of zeros, which only node 1 has opened, and units of it that it does not store itself.
+/// Two nodes with slow homes, and a file of zeros that only node 1 has open. Returns the file and the units whose home is the other node.
 fn bench_of_zeros() -> (Bench, Arc<FileData>, Vec<u64>) {
     let bench = Bench::new(3, FRAMES);
     let units = 6 * u64::from(FRAMES);
     {
         let mut homes = bench.homes.lock();
         homes.peers.are_far = true;
-        let inode = homes.inode.as_mut().expect("the inode is there");
+        let inode = homes.inode.as_mut().expect("the inode exists");
         (inode.content, inode.attr.inline, inode.attr.size) = (None, false, units * UNIT);
     }
     let file = bench.open(1);
@@ -29,20 +29,20 @@ fn is_held(file: &FileData, unit: u64) -> bool {
     file.has_unit(unit)
 }
 
-/// Reads a unit from its start to its end.
+/// Reads a unit from start to end.
 fn read_whole(bench: &Bench, file: &Arc<FileData>, unit: u64) {
     for step in 0..UNIT_SIZE as u32 / STEP {
         assert_eq!(bench.read(1, file, unit * UNIT + u64::from(step * STEP), STEP).len(), STEP as usize);
     }
 }
 
-/// With an order of use, whatever was read last stayed: a scan of more than the memory left nothing else there.
+/// With LRU eviction, a scan of more than the memory evicted everything else.
 #[test]
-fn what_is_read_again_stays_while_a_larger_file_passes() {
+fn reused_units_survive_a_scan_of_a_larger_file() {
     let (bench, file, far) = bench_of_zeros();
     let (hot, scanned) = far.split_at(4);
     for _ in 0..2 {
-        // The last one first: none is read ahead.
+        // In descending order, so that readahead does not start.
         hot.iter().rev().for_each(|&unit| read_whole(&bench, &file, unit));
     }
     assert!(scanned.len() > 2 * FRAMES as usize);
@@ -51,12 +51,12 @@ fn what_is_read_again_stays_while_a_larger_file_passes() {
         assert!(hot.iter().all(|&unit| is_held(&file, unit)), "while unit {unit} was read");
     }
     let kept = scanned.iter().filter(|&&unit| is_held(&file, unit)).count();
-    assert!(kept > FRAMES as usize / 2, "what is not needed otherwise is used for what comes: {kept}");
+    assert!(kept > FRAMES as usize / 2, "the scan uses the remaining frames: {kept}");
 }
 
-/// And what was read again once stays no longer than it takes others to be.
+/// Units that were reused once leave as soon as other units are reused.
 #[test]
-fn what_is_not_read_any_more_makes_room_for_what_is() {
+fn units_no_longer_read_are_evicted_for_units_in_use() {
     let (bench, file, far) = bench_of_zeros();
     let sets: Vec<&[u64]> = far.chunks(FRAMES as usize / 2).take(3).collect();
     for set in &sets {
@@ -66,12 +66,12 @@ fn what_is_not_read_any_more_makes_room_for_what_is() {
     }
     let held = |set: &[u64]| set.iter().filter(|&&unit| is_held(&file, unit)).count();
     let (first, last) = (held(sets[0]), held(sets[2]));
-    assert!(last > sets[2].len() / 2 && last > first, "{last} of the last ones, {first} of the first");
+    assert!(last > sets[2].len() / 2 && last > first, "{last} of the last set, {first} of the first set");
 }
 
-/// Node 0 has written units, and node 1 has read some of them in its memory: these go first when it needs room.
+/// Node 0 has written units, and node 1 has some of them in its memory: node 0 evicts these first.
 #[test]
-fn what_another_node_has_goes_before_a_last_copy() {
+fn units_cached_on_another_node_are_evicted_before_last_copies() {
     let bench = Bench::new(9, FRAMES);
     bench.homes.lock().peers.are_far = true;
     let file = bench.open(0);
@@ -94,9 +94,9 @@ fn what_another_node_has_goes_before_a_last_copy() {
     assert!(gone.len() >= 4 && gone.iter().all(|unit| delivered.contains(unit)), "{gone:?} of {delivered:?}");
 }
 
-/// Where memory was full, nothing was read ahead any more.
+/// With full memory, readahead stopped.
 #[test]
-fn a_reader_is_read_ahead_of_in_full_memory_and_nothing_that_was_is_dropped_for_it() {
+fn readahead_continues_in_full_memory_and_keeps_prefetched_units() {
     let (bench, file, far) = bench_of_zeros();
     far.iter().take(FRAMES as usize + 10).rev().for_each(|&unit| read_whole(&bench, &file, unit));
     assert!(file.unit_count() >= FRAMES as usize - 3, "memory is full");
@@ -106,16 +106,16 @@ fn a_reader_is_read_ahead_of_in_full_memory_and_nothing_that_was_is_dropped_for_
         for step in 0..UNIT_SIZE as u32 / STEP {
             bench.read(1, &file, unit * UNIT + u64::from(step * STEP), STEP);
         }
-        let next = far.iter().copied().find(|&far| far > unit).expect("there are more");
+        let next = far.iter().copied().find(|&far| far > unit).expect("the file has more units");
         let is_coming = is_held(&file, next) || file.is_fetching(next);
         ahead += u64::from(is_coming);
     }
     assert!(ahead >= 3 * u64::from(FRAMES) - 3, "{ahead}");
 }
 
-/// Threads that take frames at the same time, from units that are used meanwhile: each is dropped once, none is lost.
+/// Threads take frames concurrently from units in use: each frame is taken once, none is lost.
 #[test]
-fn threads_take_all_frames_and_each_once() {
+fn concurrent_threads_take_each_frame_once() {
     let (bench, file, far) = bench_of_zeros();
     far.iter().take(FRAMES as usize).rev().for_each(|&unit| read_whole(&bench, &file, unit));
     let (engine, taken) = (&bench.engines[1], AtomicUsize::new(0));

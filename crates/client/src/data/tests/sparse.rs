@@ -1,4 +1,4 @@
-//! Holes, against an array of bytes.
+//! Holes, compared with a model in an array.
 
 use super::*;
 use tameike_core::ranges::RangeSet;
@@ -56,7 +56,7 @@ fn look(bench: &Bench, node: usize, model: &Model) {
     let whole: Vec<u8> = (0..model.len().div_ceil(UNIT_SIZE))
         .flat_map(|unit| bench.read(node, &file, (unit * UNIT_SIZE) as u64, UNIT_SIZE as u32))
         .collect();
-    assert!(whole == content(model), "node {node} reads what was written, and zeros in holes");
+    assert!(whole == content(model), "node {node} reads other bytes than the model");
     bench.engines[node].close(&file);
 }
 
@@ -113,10 +113,10 @@ fn run(bench: &Bench, file: &Arc<FileData>, model: &mut Model, number: usize, st
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn data_and_holes_are_where_they_were_made(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..40)) {
+    fn data_and_holes_match_the_model(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..40)) {
         let bench = Bench::new(seed, 6);
         let file = bench.open(0);
-        // Beyond what is kept in the inode record, where all is data.
+        // Past the size limit of inline content, which counts as data throughout.
         let mut model = vec![None; UNIT_SIZE + 7000];
         model[UNIT_SIZE + 5000..].fill(Some(1));
         bench.write(0, &file, UNIT_SIZE as u64 + 5000, vec![1; 2000]);
@@ -130,9 +130,9 @@ proptest! {
     }
 }
 
-/// What the node has not sent counts for what a file takes; what it wrote behind the end makes a hole.
+/// Unsent bytes count as blocks of the file; a write past the end makes a hole.
 #[test]
-fn a_write_behind_the_end_makes_a_hole() {
+fn a_write_past_the_end_makes_a_hole() {
     let bench = Bench::new(3, 6);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);
@@ -141,11 +141,11 @@ fn a_write_behind_the_end_makes_a_hole() {
     bench.write(0, &file, 10_001, vec![1]);
     assert!(file.has_holes());
     bench.flush(0, &file).expect("the flush");
-    assert_eq!((file.has_holes(), file.unsent_blocks()), (false, 0), "the homes know");
+    assert_eq!((file.has_holes(), file.unsent_blocks()), (false, 0), "the homes have the bytes");
     assert!(bench.homes.lock().sparse);
 }
 
-/// The part of the unit's double that knows what was written.
+/// The part of the test double that tracks written ranges.
 pub(super) fn serve(homes: &mut Homes, request: UnitRequest) -> UnitReply {
     let unit_size = UNIT_SIZE as u64;
     let units = |start: u64, step: u64| (start / unit_size..8).step_by(step as usize);
@@ -172,7 +172,7 @@ pub(super) fn serve(homes: &mut Homes, request: UnitRequest) -> UnitReply {
                 if let Some(range) = wanted.iter().find(|range| range.end > from) {
                     return UnitReply::Found { at: first + u64::from(range.start.max(from)), found: true };
                 }
-                // It says how far it came, as a real one does after many units.
+                // Returns a resume position, as a real home does after many units.
                 let next = index + step;
                 if next < 8 {
                     return UnitReply::Found { at: next * unit_size, found: false };
