@@ -141,7 +141,7 @@ impl HeldNames {
         let mut names = self.0.lock();
         let inode = attr.inode;
         names.count(inode);
-        // Attributes of the same generation may still differ in age: keep those of the lease.
+        // Leased attributes of the same or a later generation may be newer: keep them.
         if names.held.get(&inode).is_some_and(|name| name.attr.generation < attr.generation) {
             names.hide(inode);
             if let Some(name) = names.held.get_mut(&inode) {

@@ -139,29 +139,29 @@ fn only_leased_and_settled_names_are_published() {
     assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "the home's attributes are unchanged");
 }
 
-/// A look-up after each write asked the home anew.
+/// Regression: each lookup after a write sent a request to the home.
 #[test]
-fn what_this_node_writes_goes_on_being_held() {
+fn a_lease_outlives_writes_of_this_node() {
     let names = HeldNames::default();
     let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
     names.wrote(written.clone());
-    assert_eq!(names.attr(InodeId(2), NOW), None, "nobody has leased it");
+    assert_eq!(names.attr(InodeId(2), NOW), None, "there is no lease");
     let asked = names.asking(NOW);
     names.hold(entry(2), attr(2), names.asking(NOW));
     names.wrote(written.clone());
     assert_eq!(names.find(&entry(2), NOW), Some(written.clone()));
-    assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "not for longer than before");
+    assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "the lease is not extended");
     names.hold(entry(2), attr(2), asked);
-    assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "what was asked before is older");
+    assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "the reply predates the write");
     let later = Attr { mode: 0o644, ..written.clone() };
     names.hold(entry(2), later.clone(), names.asking(NOW));
     names.wrote(written);
-    assert_eq!(names.find(&entry(2), NOW), Some(later), "what was asked since is newer");
+    assert_eq!(names.find(&entry(2), NOW), Some(later), "the reply is newer than the write");
 }
 
-/// The first read after each write asked the home anew for all that came after it.
+/// Regression: the first read after a write ended the lease, so all later lookups sent requests.
 #[test]
-fn what_was_read_goes_on_being_held_if_the_home_has_taken_the_access() {
+fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
     let access = Access { time: at(7), before: at(5) };
     let held = |access_time, change| {
@@ -175,22 +175,22 @@ fn what_was_read_goes_on_being_held_if_the_home_has_taken_the_access() {
         );
         names.show(InodeId(2), |_| true);
         names.accessed(InodeId(2), Some(access));
-        assert!(board.0.lock().is_empty(), "it is shown as it is now, if at all");
+        assert!(board.0.lock().is_empty(), "the outdated name is hidden");
         let told = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
         names.accessed(InodeId(3), Some(access));
         names.hold(entry(3), attr(3), asked);
-        assert_eq!(names.attr(InodeId(3), NOW), None, "what was asked before is older");
+        assert_eq!(names.attr(InodeId(3), NOW), None, "the reply predates the access");
         told
     };
     assert_eq!(held(5, 6), Some(at(7)));
     assert_eq!(held(4, 6), None, "the access time was set");
-    assert_eq!(held(5, 7), None, "it has changed since");
-    assert_eq!(held(7, 6), None, "it is told already");
-    assert_eq!(held(5, 4), None, "it did not count");
+    assert_eq!(held(5, 7), None, "the inode changed later");
+    assert_eq!(held(7, 6), None, "the attributes include it");
+    assert_eq!(held(5, 4), None, "relatime ignores it");
 }
 
 #[test]
-fn the_oldest_make_room() {
+fn the_oldest_leases_are_evicted() {
     let names = HeldNames::default();
     for number in 0..HELD_NAMES_MAX as u64 + 10 {
         names.hold(entry(number), attr(number), names.asking(NOW));
