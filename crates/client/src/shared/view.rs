@@ -294,7 +294,7 @@ impl Locking for SharedView {
 
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
-        // What others wrote under the lock must not be hidden by what was held of the name before.
+        // The lease must not hide what other nodes wrote under the lock.
         self.held.changed(file.inode);
         Ok(file.revalidate(self.engine.version(file.inode).await?))
     }
