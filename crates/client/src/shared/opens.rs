@@ -447,7 +447,10 @@ mod tests {
         let before = look();
         closer.keep_access(INODE, Access { time: at(9), before: at(5) });
         closer.close(HOME, INODE, OpenId(1), Some(at(9)));
-        assert!(!closer.held.is_overtaken(INODE, &before), "the client still adds the access to the attributes");
+        assert!(
+            !closer.held.is_overtaken(INODE, &before),
+            "the client still adds the access to the attributes"
+        );
         run_out(&simulation);
         assert!(
             closer.held.is_overtaken(INODE, &before),

@@ -136,7 +136,11 @@ fn only_leased_and_settled_names_are_published() {
         true
     });
     assert_eq!(board.0.lock().get(&entry(2).name), Some(&5));
-    assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "the home's attributes are unchanged");
+    assert_eq!(
+        names.attr(InodeId(2), NOW).map(|attr| attr.size),
+        Some(0),
+        "the home's attributes are unchanged"
+    );
 }
 
 /// Regression: each lookup after a write sent a request to the home.
