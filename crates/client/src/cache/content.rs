@@ -230,9 +230,7 @@ impl CacheView {
         let told = self.opens.writing().into_iter().map(|inode| async move {
             let request = CacheRequest::Writing { inode, what: Writing::CutOff };
             if let Err(fault) = self.tell(inode, request).await {
-                log::warn!(
-                    "cannot report to its coordinator that {inode} was cut off during writes: {fault}"
-                );
+                log::warn!("cannot report that {inode} was cut off during writes: {fault}");
             }
         });
         futures_util::future::join_all(told).await;

@@ -128,7 +128,7 @@ impl CacheView {
     ///
     /// - If the file has other names, its coordinator switches to one of them, or this node writes back the file so that none is needed.
     /// - If it is the last name, the coordinator has all nodes with open handles write back the content and switch to the shared file. The
-    /// shared file system then frees the file after the last close.
+    ///   shared file system then frees the file after the last close.
     async fn before_removal(&self, stat: &FileStat, (dir, name): Name<'_>, path: &[u8]) -> Result<()> {
         if stat.kind != FileKind::File {
             return Ok(());

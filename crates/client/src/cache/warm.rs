@@ -112,9 +112,7 @@ impl CacheView {
 
     async fn enter(&self, path: Vec<u8>, levels: &mut Vec<Level>, warming: &Warming) {
         if levels.len() == LEVELS_MAX {
-            let deep = format!(
-                "the directory is nested more than {LEVELS_MAX} levels deep: load it by its own path"
-            );
+            let deep = format!("more than {LEVELS_MAX} directory levels: load it by its own path");
             return warming.note_fault(&path, &Fault::new(Errno::ELOOP, deep));
         }
         let at = path.clone();

@@ -52,10 +52,7 @@ impl SharedView {
                 None => return merge(replies),
             }
         }
-        Err(Fault::new(
-            Errno::EIO,
-            format!("directory {dir} changes its sharding too often: retry the operation"),
-        ))
+        Err(Fault::new(Errno::EIO, format!("the sharding of {dir} changes too often: retry")))
     }
 }
 
@@ -206,10 +203,6 @@ mod tests {
         let two = MetaReply::Entries { entries: vec![entry(20, b"a"), entry(31, b"d")], end: true };
         let listed = merge(vec![one, two]).expect("a listing");
         let told: Vec<_> = listed.iter().map(|entry| (entry.next, &entry.name[..])).collect();
-        assert_eq!(
-            told,
-            [(20, &b"a"[..]), (21, b"b"), (30, b"c")],
-            "the first home may have more entries before 31"
-        );
+        assert_eq!(told, [(20, &b"a"[..]), (21, b"b"), (30, b"c")], "more entries may precede 31");
     }
 }

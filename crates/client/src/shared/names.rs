@@ -40,10 +40,7 @@ impl SharedView {
                 reply => return Ok((home, reply)),
             }
         }
-        Err(Fault::new(
-            Errno::EIO,
-            format!("directory {} changes its sharding too often: retry the operation", entry.dir),
-        ))
+        Err(Fault::new(Errno::EIO, format!("the sharding of {} changes too often: retry", entry.dir)))
     }
 
     pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {

@@ -447,15 +447,9 @@ mod tests {
         let before = look();
         closer.keep_access(INODE, Access { time: at(9), before: at(5) });
         closer.close(HOME, INODE, OpenId(1), Some(at(9)));
-        assert!(
-            !closer.held.is_overtaken(INODE, &before),
-            "the client still adds the access to the attributes"
-        );
+        assert!(!closer.held.is_overtaken(INODE, &before), "the client still adds the access");
         run_out(&simulation);
-        assert!(
-            closer.held.is_overtaken(INODE, &before),
-            "the attributes lack the access, and the client no longer adds it"
-        );
+        assert!(closer.held.is_overtaken(INODE, &before), "the client no longer adds the access");
         assert!(!closer.held.is_overtaken(INODE, &look()));
         closer.keep_access(INODE, Access { time: at(12), before: at(9) });
         closer.forget_accesses(INODE);

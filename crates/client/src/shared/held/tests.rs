@@ -136,11 +136,7 @@ fn only_leased_and_settled_names_are_published() {
         true
     });
     assert_eq!(board.0.lock().get(&entry(2).name), Some(&5));
-    assert_eq!(
-        names.attr(InodeId(2), NOW).map(|attr| attr.size),
-        Some(0),
-        "the home's attributes are unchanged"
-    );
+    assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "as the home sent it");
 }
 
 /// Regression: each lookup after a write sent a request to the home.
