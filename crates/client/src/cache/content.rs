@@ -1,4 +1,4 @@
-//! Content of files in the cache view: opening, writing, cutting.
+//! File content in the cache view: open, read, write and truncate.
 
 use super::opens::OpenFile;
 use super::{CacheView, out_of_turn, version};
@@ -18,7 +18,8 @@ use tameike_core::{Attr, Errno, FaultKind, Generation, InodeId, Result};
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, revalidate_path};
 
 impl CacheView {
-    /// Opens the shared file at `path` and its data in the pool. Who is told that there is another one finds it when he looks again.
+    /// Opens the shared file at `path` and its data in the pool. If the file is missing or stale, revalidates the path for the caller's
+    /// retry.
     pub(super) async fn open_at(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
         let opened = self.open_there(path.clone(), mode).await;
         if opened.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing) {
@@ -27,7 +28,7 @@ impl CacheView {
         opened
     }
 
-    /// The next look at a path is one at the shared file system.
+    /// Makes the next lookup of a path bypass this node's caches.
     pub(super) async fn revalidate(&self, path: Vec<u8>) -> Result<()> {
         let anew = move |fs: &dyn SharedFs| {
             revalidate_path(fs, &path);
@@ -52,7 +53,7 @@ impl CacheView {
         Ok((stat, opened))
     }
 
-    /// Opens the data of a shared file that is open already, and was just `made` or not.
+    /// Opens the data of a shared file that is already open; `made` if this call created it.
     pub(super) async fn open_shared(
         &self,
         (path, shared): (Vec<u8>, Arc<dyn SharedFile>),
@@ -66,7 +67,7 @@ impl CacheView {
         let (state, holders) = self.ask_open((inode, path.clone(), stamp), true, made).await?;
         let cell = match self.opens.of_file(&file) {
             Some(open) => {
-                // Another node may have renamed it since it was opened here.
+                // Another node may have renamed it since this node opened it.
                 *open.path.lock() = path;
                 open.path.clone()
             }
@@ -100,7 +101,7 @@ impl CacheView {
         Ok(Opened { keep_cache: false, direct: mode.is_direct(0), ..opened })
     }
 
-    /// Tells the coordinator of an open by a node that will have bytes of the file in memory, or will not.
+    /// Reports an open to the coordinator; `holds` if this node will cache content of the file in memory.
     pub(super) async fn ask_open(
         &self,
         (inode, path, stamp): (InodeId, Vec<u8>, Stamp),
@@ -115,13 +116,13 @@ impl CacheView {
         }
     }
 
-    /// One more handle of an open file that has no name any more (through `/proc/self/fd`, say).
+    /// Opens another handle of an open file without a name, for example through `/proc/self/fd`.
     ///
     /// # Errors
-    /// `EACCES` when it is to be written, and no handle of it is open for writing; and what truncating it says.
+    /// `EACCES` to write when no handle is open for writing, and the errors of truncate.
     pub(super) async fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
         let id = self.below.identity(file);
-        // The oldest tells for all, however many there are: of a file that loses its last name, it is an orphan first.
+        // The oldest handle suffices: when a file loses its last name, it becomes an orphan first.
         let Some(oldest) = self.opens.of_file(&id).filter(|open| open.is_orphan()) else { return Ok(None) };
         let open = match oldest.mode.write || !mode.write {
             true => oldest,
@@ -129,13 +130,13 @@ impl CacheView {
         };
         let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
-        // The mode bits were not read, so they may give rights.
+        // The mode bits are unknown, so assume that they may be set-ID.
         let opened = Opened { handle, keep_cache: false, direct, gives_rights: true };
         self.truncated(opened, mode).await.map(Some)
     }
 
     pub(super) fn close(&self, handle: HandleNumber) {
-        // A handle of an orphan that was opened again has no open of the data of its own.
+        // A reopened handle of an orphan holds no open of the data.
         if let Some(open) = self.opens.remove(handle).filter(|open| !open.is_reopened) {
             self.engine.close(&open.data);
         }
@@ -151,7 +152,7 @@ impl CacheView {
             let mut bytes = vec![0; length as usize];
             let mut count = shared.read_at(&mut bytes, offset)?;
             if count < bytes.len() {
-                // Where it ends, this machine may only remember.
+                // The cached size of the shared file may be stale.
                 shared.revalidate()?;
                 count = shared.read_at(&mut bytes, offset)?;
             }
@@ -161,7 +162,7 @@ impl CacheView {
         bytes.await.map(ReadBytes::Memory)
     }
 
-    /// What of a write needs no waiting: all, unless frames are short, or somebody must be asked first.
+    /// Writes what it can without waiting. Returns 0 if a frame or a reply from another node is needed first.
     pub(super) fn write_open_now(
         &self,
         open: &OpenFile,
@@ -190,7 +191,7 @@ impl CacheView {
         open.data.check_full(&open.reported)?;
         let end = match at {
             WriteAt::Offset(offset) => offset.saturating_add(data.len() as u64),
-            // The coordinator itself sets the place aside.
+            // The coordinator reserves the range.
             WriteAt::End => 0,
         };
         self.announce(open, end).await?;
@@ -200,8 +201,8 @@ impl CacheView {
         }
     }
 
-    /// Has the coordinator put the file in its journal before the first write of a handle, and know of the first one after a commit, and
-    /// how far programs may write: in steps that double, so that few are told.
+    /// Announces writes to the coordinator before the first write of a handle and the first one after each commit. The coordinator then
+    /// logs the file in its journal. The announced range doubles each time, which limits the number of requests.
     pub(super) async fn announce(&self, open: &OpenFile, end: u64) -> Result<()> {
         if open.is_announced_to(end) {
             return Ok(());
@@ -224,18 +225,18 @@ impl CacheView {
         Ok(())
     }
 
-    /// Has the coordinators know which files are cut off, as the programs that write to them are about to be ended.
+    /// Reports all files that programs here write as cut off, before those programs are killed.
     pub async fn cut_off(&self) {
         let told = self.opens.writing().into_iter().map(|inode| async move {
             let request = CacheRequest::Writing { inode, what: Writing::CutOff };
             if let Err(fault) = self.tell(inode, request).await {
-                log::warn!("nobody will know that {inode} was cut off while a program wrote it: {fault}");
+                log::warn!("cannot report that {inode} was cut off during writes: {fault}");
             }
         });
         futures_util::future::join_all(told).await;
     }
 
-    /// Sets the size of a file, open or not.
+    /// Truncates a file, open or not.
     pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
         let id = self.below.identity(file);
         let open = self.opens.of_file(&id);
@@ -252,7 +253,7 @@ impl CacheView {
             None => self.below.path(file)?,
         };
         if self.opens.find_of(&id, |open| open.mode.write).is_none() {
-            // Nobody has asked the shared file system yet.
+            // No open has checked write permission yet.
             let (shared, path) = (open.as_ref().map(|open| open.shared.clone()), path.clone());
             let check = move |fs: &dyn SharedFs| {
                 shared.map_or_else(|| fs.check_write(&path), |file| file.check_write())
@@ -262,7 +263,7 @@ impl CacheView {
         self.cut(id.inode, path, stamp, size).await
     }
 
-    /// Cuts a file that is being opened to nothing.
+    /// Truncates a file to 0 during its open.
     async fn empty(&self, open: &OpenFile) -> Result<()> {
         let _stays = open.data.leaving.read().await;
         if open.is_orphan() {
@@ -301,7 +302,7 @@ impl CacheView {
     async fn change_attributes(&self, file: FileNumber, change: AttrChange) -> Result<()> {
         let inode = self.below.inode(file);
         if let Some(data) = self.engine.find(inode).filter(|data| data.newer().is_some()) {
-            // A time that the program sets must not be overtaken by an earlier write that is not yet told.
+            // A pending write must not overwrite the time that a program sets.
             self.engine.flush(&data, false).await?;
         }
         let Some(mtime) = change.mtime else { return self.change_shared(file, change).await };
@@ -309,10 +310,10 @@ impl CacheView {
             SetTime::Now => self.runtime.now(),
             SetTime::To(time) => time,
         };
-        // The coordinator knows the change for ours by its time.
+        // The coordinator recognises this change by its exact time.
         let exact = AttrChange { mtime: Some(SetTime::To(mtime)), ..change };
         match self.change_shared(file, exact.clone()).await {
-            // Who may write a file of another owner may only set its time to that of the shared file system.
+            // A writer that is not the owner may only set the time to the current time of the shared file system.
             Err(fault) if fault.errno == Errno::EPERM && exact != change => {
                 self.change_shared(file, change).await?;
             }
@@ -323,16 +324,16 @@ impl CacheView {
 
     async fn change_shared(&self, file: FileNumber, change: AttrChange) -> Result<()> {
         match self.opens.of_file(&self.below.identity(file)) {
-            // By its descriptor: another node may have renamed it, and put another file in its place.
+            // Use the descriptor: another node may have renamed the file and reused its name.
             Some(open) => self.below.run(move |_| open.shared.change(&change)).await,
             None => self.below.change(file, change).await,
         }
     }
 
-    /// Makes what is cached of an open file as true as after opening it; the version that the kernel's pages lack.
+    /// Revalidates the cached state of an open file, as an open does. Returns the version if the kernel's pages are outdated.
     pub(super) async fn revalidate_open(&self, open: &OpenFile) -> Result<Option<Generation>> {
         if open.is_orphan() {
-            return Ok(Some(Generation(0))); // others write to the shared file behind the kernel's back
+            return Ok(Some(Generation(0))); // other nodes write to the shared file directly
         }
         let stat = match self.below.number_of(&open.file) {
             Some(number) => self.stat(number).await?,
@@ -350,7 +351,7 @@ impl CacheView {
         Ok(open.data.revalidate(version(state, attr.size)))
     }
 
-    /// Close (or fsync, `durable`) of a handle.
+    /// Flushes a handle for close, or syncs it for fsync if `durable`.
     pub(super) async fn sync_open(&self, open: &OpenFile, durable: bool) -> Result<()> {
         if open.is_orphan() {
             let shared = open.shared.clone();
@@ -364,7 +365,7 @@ impl CacheView {
         if !open.is_orphan() {
             self.engine.flush(&open.data, durable).await?;
             if open.is_announced() {
-                // There was nothing to commit.
+                // The flush had nothing to commit.
                 open.data.count_commit();
                 let inode = open.data.inode;
                 self.tell(inode, CacheRequest::Writing { inode, what: Writing::Ends }).await?;

@@ -1,7 +1,7 @@
-//! The cache view: the tree of the shared file system, with its data in the job's pool.
+//! Cache view: the tree of the shared file system, with file content cached in the job's pool.
 //!
-//! Names and attributes pass through. Content is read and written through the data engine; what the shared
-//! file system cannot know yet (size and time of files with dirty data) comes from the file's coordinator.
+//! Names and attributes pass through to the shared file system. Reads and writes of content use the data engine. Each file's coordinator
+//! supplies what the shared file system lacks: size and time of files with dirty data.
 
 mod content;
 mod moved;
@@ -39,7 +39,7 @@ pub struct CacheView {
 }
 
 impl CacheView {
-    /// The view of the tree `fs`.
+    /// Creates the view of the tree `fs`.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
@@ -60,7 +60,7 @@ impl CacheView {
         }
     }
 
-    /// Asks the file's coordinator for a change or a look; the file's state after.
+    /// Sends a change or a state request to the file's coordinator. Returns the file's state after it.
     async fn ask_state(&self, inode: InodeId, request: CacheRequest) -> Result<CacheState> {
         match self.ask(self.cluster.inode_home(inode), request).await? {
             CacheReply::State(state) | CacheReply::Reserved { state, .. } => Ok(state),
@@ -72,7 +72,7 @@ impl CacheView {
         self.ask(self.cluster.inode_home(inode), request).await.map(drop)
     }
 
-    /// Adds to attributes what the job knows beyond the shared file system.
+    /// Adds the job's newer state to attributes of the shared file system.
     async fn overlay(&self, stat: &FileStat) -> Result<Attr> {
         self.overlay_file(&Identity::of(stat), stat.attr()).await
     }
@@ -82,8 +82,8 @@ impl CacheView {
             return Ok(stat.attr());
         }
         let attr = self.with_news(file, attr).await?;
-        // When it was removed meanwhile, its coordinator knows nothing more of it: not that the attributes are from before its
-        // content came to the shared file.
+        // Check again: if another node removed the file meanwhile, the coordinator has dropped its state, and these attributes may predate
+        // the writeback.
         Ok(self.stat_orphan(file).await?.map_or(attr, |stat| stat.attr()))
     }
 
@@ -99,11 +99,11 @@ impl CacheView {
         let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
         let mut state = self.ask_state(inode, look.clone()).await?;
         if self.engine.find(inode).is_some_and(|data| data.is_beyond(state.generation)) {
-            // It was overtaken by what this node has told the coordinator meanwhile; the next one cannot be.
+            // A report of this node overtook the reply; it cannot overtake the next one.
             state = self.ask_state(inode, look).await?;
         }
         let mut newer = state.newer;
-        // The attributes may be from before another file got the inode number: that one's data does not take them.
+        // If the inode number was reused, the old file's data must not take these attributes.
         if let Some(open) = self.opens.of_file(file) {
             open.data.refresh(version(state, attr.size));
             newer = open.data.newer().map(|(size, time)| (size, time.max(attr.mtime))).or(newer);
@@ -117,15 +117,15 @@ impl CacheView {
         Ok(attr)
     }
 
-    /// What is open here of a file that another node has removed. What the job knew of it is gone with its last name;
-    /// this node goes by what it had: a file that was cut to nothing would be something else.
+    /// Returns the open handle here of a file that another node has removed. The job's state went with the last name, so this node uses its
+    /// own size; the size of the shared file may be too small.
     fn removed_elsewhere(&self, file: &Identity, attr: &Attr) -> Option<Arc<OpenFile>> {
         let open = if attr.nlink == 0 { self.opens.of_file(file) } else { None };
         open.filter(|open| !open.is_orphan())
     }
 
-    /// Space that a file of `size` bytes takes, of which the shared file, with these attributes, lacks something. Where
-    /// it has holes, what the pool has of it may fill some of them.
+    /// Returns the block count of a file of `size` bytes whose shared file, with attributes `shared`, lacks dirty data. In a sparse file
+    /// the dirty data may fill holes.
     async fn blocks(&self, shared: &Attr, size: u64, sparse: bool) -> u64 {
         let file = self.engine.find(shared.inode);
         let has_holes =
@@ -141,14 +141,14 @@ impl CacheView {
         }
     }
 
-    /// Attributes of the shared file: by name, or of an open file that has lost its names.
+    /// Stats the shared file by name, or through an open handle if it has no name any more.
     async fn stat(&self, file: FileNumber) -> Result<FileStat> {
         let id = self.below.identity(file);
         if let Some(stat) = self.stat_orphan(&id).await? {
             return Ok(stat);
         }
         match (self.below.stat(file).await, self.opens.of_file(&id)) {
-            // Another node has moved or removed what is open here.
+            // Another node has moved or removed the open file.
             (Err(fault), Some(open)) if matches!(fault.errno, Errno::ENOENT | Errno::ESTALE) => {
                 self.below.run(move |_| open.shared.stat()).await
             }
@@ -156,7 +156,7 @@ impl CacheView {
         }
     }
 
-    /// Attributes of an open file that has lost its last name.
+    /// Stats an open file that has lost its last name.
     async fn stat_orphan(&self, file: &Identity) -> Result<Option<FileStat>> {
         match self.opens.of_file(file).filter(|open| open.is_orphan()) {
             Some(open) => self.below.run(move |_| open.shared.stat()).await.map(Some),
@@ -164,7 +164,7 @@ impl CacheView {
         }
     }
 
-    /// Open files follow a file or directory that has lost or got a name.
+    /// Updates the paths of open files after a file or directory gained or lost a name.
     fn refresh_paths(&self, renamed: &FileStat) {
         if renamed.kind == FileKind::Directory {
             return self.refresh_all_paths();
@@ -174,7 +174,7 @@ impl CacheView {
         }
     }
 
-    /// As [`Self::refresh_paths`], of whatever was renamed.
+    /// Updates the paths of all open files.
     fn refresh_all_paths(&self) {
         self.opens.refresh_paths(|file| self.path_of_open(file));
     }
@@ -189,10 +189,10 @@ impl CacheView {
 }
 
 fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {
-    Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {reply:?}"))
+    Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {reply:?}"))
 }
 
-/// What a coordinator's answer says of the content of a file whose shared file has `size` bytes.
+/// Converts a coordinator's state to a content version; `size` is that of the shared file.
 fn version(state: CacheState, size: u64) -> FileVersion {
     let size = state.newer.map_or(size, |(newer, _)| newer);
     FileVersion { size, generation: state.generation, ..FileVersion::default() }

@@ -1,4 +1,4 @@
-//! Directories that one node renames, and that others are in the middle of: their processes go on in them.
+//! Directory renames by other nodes: processes on this node continue to use the directory.
 
 use super::CacheView;
 use futures_util::future::join_all;
@@ -8,8 +8,7 @@ use tameike_core::{FileKind, InodeId};
 use tameike_io::shared::FileStat;
 
 impl CacheView {
-    /// Tells the views of all other nodes what this one has renamed, if it was a directory. A node that cannot be
-    /// told will find out when the old path leads it nowhere.
+    /// Reports the rename of a directory to all other nodes. A node that misses the report notices the rename when the old path fails.
     pub(super) async fn tell_moved(&self, stat: &FileStat, from: &[u8], to: &[u8]) {
         if stat.kind != FileKind::Directory {
             return;
@@ -21,20 +20,20 @@ impl CacheView {
             let call = self.rpc.call(node, Request::Client(request), None, None);
             async move {
                 if let Err(fault) = call.await {
-                    log::warn!("{node} does not know of a renamed directory: {fault}");
+                    log::warn!("cannot report a renamed directory to {node}: {fault}");
                 }
             }
         });
         join_all(told).await;
     }
 
-    /// Another node has renamed a directory.
+    /// Handles another node's rename of a directory.
     pub async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) {
         match self.below.moved(dir, from, to).await {
             Ok(true) => self.refresh_all_paths(),
-            // It has moved on since: whoever did that tells, too.
+            // It was renamed again: another report follows.
             Ok(false) => {}
-            Err(fault) => log::debug!("looking for a renamed directory: {fault}"),
+            Err(fault) => log::debug!("cannot find a renamed directory: {fault}"),
         }
     }
 }

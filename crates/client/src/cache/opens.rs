@@ -1,4 +1,4 @@
-//! Files that are open in the cache view on this node.
+//! Open files of the cache view on this node.
 
 use crate::data::{FileData, ReportedFaults};
 use crate::handles::Handles;
@@ -13,25 +13,25 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::Stamp;
 use tameike_io::shared::SharedFile;
 
-/// One handle.
+/// One open handle.
 pub(super) struct OpenFile {
     pub file: Identity,
     pub data: Arc<FileData>,
-    /// The shared file, opened as the program asked: it has checked the rights, and outlives the name.
+    /// The shared file, opened with the program's access mode: the open checks permissions, and the descriptor outlives the name.
     pub shared: Arc<dyn SharedFile>,
-    /// Path of the shared file, which follows renames; shared by all handles of the file.
+    /// Path of the shared file. It follows renames, and all handles of the file share it.
     pub path: Arc<Mutex<Vec<u8>>>,
     pub stamp: Stamp,
     pub mode: OpenMode,
-    /// As of which of the file's commits the coordinator knows that this handle writes, counted from 1; 0 stands for never.
+    /// Commit count plus 1 at the last announcement of writes to the coordinator; 0 if there was none.
     pub announced: AtomicU64,
-    /// Units of the file that the coordinator knows it may write to, from the first on.
+    /// Number of units from the start of the file that are announced for writes.
     pub reach: AtomicU64,
-    /// Failures of writes that were reported to its holder.
+    /// Write failures already reported through this handle.
     pub reported: ReportedFaults,
-    /// Whether the file has lost its last name: reads and writes then pass through to the shared file.
+    /// True if the file has lost its last name: reads and writes then pass through to the shared file.
     orphan: AtomicBool,
-    /// Whether it was opened when it was an orphan already.
+    /// True if the handle was opened when the file was already an orphan.
     pub is_reopened: bool,
 }
 
@@ -49,7 +49,7 @@ impl OpenFile {
         Self { file, data, shared, path, stamp, mode, announced, reach, reported, orphan, is_reopened: false }
     }
 
-    /// One more handle of an orphan.
+    /// Creates another handle of an orphan.
     pub(super) fn again(&self, mode: OpenMode) -> Self {
         let (data, shared, path) = (self.data.clone(), self.shared.clone(), self.path.clone());
         let open = Self::new(self.file, data, shared, path, self.stamp, mode);
@@ -57,17 +57,17 @@ impl OpenFile {
         Self { is_reopened: true, ..open }
     }
 
-    /// Whether the coordinator knows that this handle writes, and has been told of no commit since.
+    /// Returns true if the handle's writes are announced and no commit has followed.
     pub(super) fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Acquire) == self.data.commits() + 1
     }
 
-    /// Whether [`Self::is_announced`], and that it may write up to byte `end`.
+    /// Returns true if writes up to byte `end` are announced.
     pub(super) fn is_announced_to(&self, end: u64) -> bool {
         self.is_announced() && end <= self.reach.load(Ordering::Acquire).saturating_mul(UNIT_SIZE as u64)
     }
 
-    /// Whether its holder has written to the file, and may go on.
+    /// Returns true if the handle has written to the file and may write more.
     pub(super) fn writes(&self) -> bool {
         self.mode.write && self.announced.load(Ordering::Acquire) > 0 && !self.is_orphan()
     }
@@ -80,36 +80,36 @@ impl OpenFile {
         self.orphan.store(true, Ordering::Release);
     }
 
-    /// Takes the path that `path` tells for the file now, if it has one.
+    /// Updates the path from `path`, if that returns one.
     pub(super) fn refresh_path(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
         if let Some(path) = path(&self.file) {
             *self.path.lock() = path;
         }
     }
 
-    /// The name was not removed after all.
+    /// Resets the orphan state after a removal that failed.
     pub(super) fn set_named(&self) {
         self.announced.store(0, Ordering::Release);
         self.orphan.store(false, Ordering::Release);
     }
 }
 
-/// All of them.
+/// All open handles.
 #[derive(Default)]
 pub(super) struct Opens {
     handles: Handles<InodeId, Arc<OpenFile>>,
-    /// Files that are being opened: how often, and whether another node has begun to remove them meanwhile.
+    /// Per file: number of opens in progress, and whether another node has begun to remove the file meanwhile.
     opening: Mutex<BTreeMap<InodeId, (usize, bool)>>,
 }
 
-/// A file that is being opened.
+/// An open in progress.
 pub(super) struct Opening<'a> {
     opens: &'a Opens,
     inode: InodeId,
 }
 
 impl Opening<'_> {
-    /// It is open; whether another node has begun to remove it meanwhile.
+    /// Ends the open. Returns true if another node has begun to remove the file meanwhile.
     pub(super) fn end(self) -> bool {
         self.opens.opening.lock().get(&self.inode).is_some_and(|(_, removed)| *removed)
     }
@@ -128,20 +128,20 @@ impl Drop for Opening<'_> {
 }
 
 impl Opens {
-    /// A file is about to be opened: from now on it is known when another node begins to remove it.
+    /// Begins an open: removals by other nodes are recorded from now on.
     pub(super) fn begin(&self, inode: InodeId) -> Opening<'_> {
         self.opening.lock().entry(inode).or_default().0 += 1;
         Opening { opens: self, inode }
     }
 
-    /// Another node has begun to remove a file.
+    /// Records that another node has begun to remove the file.
     pub(super) fn mark_removed(&self, inode: InodeId) {
         if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
             *removed = true;
         }
     }
 
-    /// It has not removed it.
+    /// Records that the removal did not happen.
     pub(super) fn mark_kept(&self, inode: InodeId) {
         if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
             *removed = false;
@@ -160,7 +160,7 @@ impl Opens {
         self.handles.remove(handle).map(|(_, open, _)| open)
     }
 
-    /// All handles of the file that has an inode number, and of those that had it before and are still open.
+    /// All handles of files with this inode number, including removed files that had it before.
     pub(super) fn with_number(&self, inode: InodeId) -> Vec<Arc<OpenFile>> {
         self.handles.all_of(inode)
     }
@@ -177,17 +177,17 @@ impl Opens {
         self.find_of(file, |_| true)
     }
 
-    /// The oldest handle of a file that fits.
+    /// The oldest handle of a file for which `fits` returns true.
     pub(super) fn find_of(&self, file: &Identity, fits: impl Fn(&OpenFile) -> bool) -> Option<Arc<OpenFile>> {
         self.handles.find(file.inode, |open| open.file.is(file) && fits(open))
     }
 
-    /// A handle of a file that has not lost its last name, as far as this node has taken note of that.
+    /// The oldest handle that is not marked as an orphan on this node.
     pub(super) fn named_of(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
         self.handles.find(inode, |open| !open.is_orphan())
     }
 
-    /// Files whose holders have written to them, and may go on.
+    /// Files with a handle that has written and may write more.
     pub(super) fn writing(&self) -> BTreeSet<InodeId> {
         self.handles
             .all()
@@ -197,7 +197,7 @@ impl Opens {
             .collect()
     }
 
-    /// Gives every open file the path that `path` tells for it now.
+    /// Updates the paths of all open files from `path`.
     pub(super) fn refresh_paths(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
         for (_, open) in self.handles.all() {
             open.refresh_path(&path);

@@ -1,5 +1,4 @@
-//! Names of the cache view that go: what a rename or a removal means for data that is not yet on the shared file system,
-//! and for those who have the file open.
+//! Unlink and rename in the cache view: handling of dirty data and of open handles on all nodes when a name goes away.
 
 use super::CacheView;
 use super::opens::OpenFile;
@@ -12,11 +11,11 @@ use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, FaultKind, FileKind, InodeId, Result};
 use tameike_io::shared::{FileStat, SharedFs};
 
-/// A name: its directory, and what it is called there.
+/// A directory and the name in it.
 pub(super) type Name<'a> = (FileNumber, &'a [u8]);
 
 impl CacheView {
-    /// Removes a name of anything but a directory.
+    /// Unlinks anything but a directory.
     pub(super) async fn remove_name(&self, dir: FileNumber, name: &[u8]) -> Result<()> {
         let path = self.below.child(dir, name)?;
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of((dir, name))])).await?;
@@ -27,7 +26,7 @@ impl CacheView {
         };
         let stat = self.below.run(look).await?;
         self.before_removal(&stat, (dir, name), &path).await?;
-        // The number must not go to a new file before the coordinator has dropped the old one's data.
+        // Pin the inode number: no new file may get it before the coordinator has dropped the old file's data.
         let (removed, _pin) = match self.below.unlink(dir, name).await {
             Ok(removed) => removed,
             Err(fault) => {
@@ -41,15 +40,15 @@ impl CacheView {
         self.after_removal(&removed).await
     }
 
-    /// Gives a file another name.
+    /// Renames a file or directory.
     pub(super) async fn rename_name(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of(from), self.lock_of(to)])).await?;
-        // Until the new name is as it was seen.
+        // Retry if the new name has changed since the stat.
         while !self.rename_held(from, to, mode).await? {}
         Ok(())
     }
 
-    /// Renames, unless a file has just been made under the new name, which was free.
+    /// Renames. Returns false if the new name was free and another process has just created a file there.
     async fn rename_held(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<bool> {
         let (old, new) = (self.below.child(from.0, from.1)?, self.below.child(to.0, to.1)?);
         let (at_old, at_new) = (old.clone(), new.clone());
@@ -98,12 +97,12 @@ impl CacheView {
         Ok(true)
     }
 
-    /// What is held against other nodes that rename or remove the same name.
+    /// Returns the inode whose lock excludes renames and removals of this name by other nodes.
     fn lock_of(&self, (dir, name): Name<'_>) -> InodeId {
         InodeId::of_name(self.below.inode(dir), name)
     }
 
-    /// What a file's coordinator, or every node for a directory, must know before a rename, or of one more name.
+    /// Announces a rename or a new link before it happens: for a file to its coordinator, for a directory to every device node.
     pub(super) async fn tell_rename(&self, attr: &Attr, from: &[u8], to: &[u8]) -> Result<()> {
         let (from, to) = (from.to_vec(), to.to_vec());
         match attr.kind {
@@ -125,9 +124,11 @@ impl CacheView {
         }
     }
 
-    /// A file is about to lose a name. When it has others, its coordinator must know one of them, or need none.
-    /// When it is the last one, whoever has it open, on any node, goes on with the shared file, to which its content moves;
-    /// the name's removal then frees it as the system does.
+    /// Prepares the removal of a name:
+    ///
+    /// - If the file has other names, its coordinator switches to one of them, or this node writes back the file so that none is needed.
+    /// - If it is the last name, the coordinator has all nodes with open handles write back the content and switch to the shared file. The
+    ///   shared file system then frees the file after the last close.
     async fn before_removal(&self, stat: &FileStat, (dir, name): Name<'_>, path: &[u8]) -> Result<()> {
         if stat.kind != FileKind::File {
             return Ok(());
@@ -140,7 +141,7 @@ impl CacheView {
                 None => self.write_back(inode).await.map(drop),
             };
         }
-        // First: who opens it from now on is told.
+        // First announce it: from then on the coordinator reports the removal to each new open.
         let told = match self.tell(inode, CacheRequest::Removing { inode }).await {
             Ok(_) => self.removing(inode).await,
             Err(fault) => Err(fault),
@@ -151,7 +152,7 @@ impl CacheView {
         told
     }
 
-    /// Brings a file's content to the shared file; whether it was still there.
+    /// Writes back a file's content to the shared file. Returns false if that file is already gone.
     async fn write_back(&self, inode: InodeId) -> Result<bool> {
         match self.tell(inode, CacheRequest::Writeback { inode }).await {
             Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
@@ -159,18 +160,18 @@ impl CacheView {
         }
     }
 
-    /// Whoever has the file open here goes on with the shared file.
+    /// Switches all handles of the file on this node to the shared file.
     ///
     /// # Errors
-    /// `ESTALE` when it is gone already, and its content with it.
+    /// `ESTALE` if the file and its content are already gone.
     pub(super) async fn let_go(&self, inode: InodeId) -> Result<()> {
-        // One that was opened while this was done for the others is not among them.
+        // Repeat: a program may open the file during the switch.
         while let Some(open) = self.opens.named_of(inode) {
             let _leaves = open.data.leaving.write().await;
             let opens = self.opens.all_of(&open.file);
             self.engine.flush(&open.data, false).await?;
             let is_there = self.write_back(inode).await?;
-            // Where there is an orphan, its content was brought there before the file went.
+            // If an orphan exists, its content was written back before the file went away.
             if !is_there && !opens.iter().any(|open| open.is_orphan()) {
                 return Err(Errno::ESTALE.into());
             }
@@ -184,26 +185,26 @@ impl CacheView {
         Ok(())
     }
 
-    /// Has the next reads of shared files be of what other nodes have brought there.
+    /// Revalidates content, so that the next reads of the shared files return what other nodes wrote back.
     async fn look_at_content(&self, opens: Vec<Arc<OpenFile>>) -> Result<()> {
         let look = move |_: &dyn SharedFs| opens.iter().try_for_each(|open| open.shared.revalidate_content());
         self.below.run(look).await
     }
 
-    /// A node is about to take the last name of a file away, as its coordinator has been told.
+    /// Handles the coordinator's report that a node is about to remove the last name of a file.
     ///
     /// # Errors
-    /// When the content cannot be brought to the shared file, for those who have it open here.
+    /// If the content cannot be written back for the handles that are open here.
     pub async fn removing(&self, inode: InodeId) -> Result<()> {
         self.opens.mark_removed(inode);
         match self.let_go(inode).await {
-            // Somebody was faster, and has seen to what becomes of its content.
+            // Another node has already removed the file and has written back its content.
             Err(fault) if fault.errno == Errno::ESTALE => Ok(()),
             let_go => let_go,
         }
     }
 
-    /// It has not done so.
+    /// Handles the report that the announced removal did not happen.
     pub fn kept(&self, inode: InodeId) {
         self.opens.mark_kept(inode);
         self.opens.with_number(inode).iter().for_each(|open| {
@@ -212,7 +213,7 @@ impl CacheView {
         });
     }
 
-    /// The removal that [`Self::before_removal`] prepared did not happen.
+    /// Reverts [`Self::before_removal`] after a failed removal.
     async fn not_removed(&self, stat: &FileStat) {
         if stat.kind != FileKind::File || stat.nlink > 1 {
             return;
@@ -220,11 +221,11 @@ impl CacheView {
         let inode = stat.inode_id();
         self.kept(inode);
         if let Err(fault) = self.tell(inode, CacheRequest::Kept { inode }).await {
-            log::warn!("a file has kept its name, which its coordinator does not know: {fault}");
+            log::warn!("cannot report the failed removal of {inode} to its coordinator: {fault}");
         }
     }
 
-    /// A file has lost a name.
+    /// Drops the file's data here and on its coordinator after the removal of its last name.
     async fn after_removal(&self, stat: &FileStat) -> Result<()> {
         if stat.kind != FileKind::File || stat.nlink > 1 {
             return Ok(());
@@ -235,8 +236,8 @@ impl CacheView {
     }
 }
 
-/// Renames; not when the new name was free and is so no more. Where the file system cannot tell, as NFS, a file that was made
-/// under the name this moment is replaced unseen.
+/// Renames. Returns false if the new name was free and no longer is. On file systems without `RENAME_NOREPLACE`, such as NFS, the rename
+/// replaces a file that was created at this moment.
 async fn rename_as_seen(
     below: &Passthrough,
     from: Name<'_>,

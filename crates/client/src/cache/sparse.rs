@@ -1,4 +1,4 @@
-//! Holes of files in the cache view: space is the shared file's; data is there, or dirty in the pool.
+//! Holes in files of the cache view. The shared file owns the allocation; data is in the shared file, or dirty in the pool.
 
 use super::opens::OpenFile;
 use super::{CacheView, version};
@@ -44,7 +44,7 @@ impl CacheView {
         }
         match sought {
             Sought::Data => {
-                // The pool first: what is flushed meanwhile is then found on the shared file system.
+                // Query the pool first: data that is flushed meanwhile is then found in the shared file.
                 let dirty = self.engine.seek(&open.data, sought, offset, size).await?.unwrap_or(u64::MAX);
                 let shared = self.seek_shared(open, sought, offset).await?.unwrap_or(u64::MAX);
                 Some(dirty.min(shared)).filter(|&at| at < size).ok_or_else(|| Errno::ENXIO.into())
@@ -64,7 +64,7 @@ impl CacheView {
         }
     }
 
-    /// Asks the shared file; `None` where it has no more. One that cannot tell is data up to its end.
+    /// Seeks in the shared file; None past its last data or hole. Without support for seek, the whole file counts as data.
     async fn seek_shared(&self, open: &OpenFile, sought: Sought, offset: u64) -> Result<Option<u64>> {
         let shared = open.shared.clone();
         let seek = move |file: &dyn SharedFile| match file.seek(seek_of(sought), offset) {

@@ -44,7 +44,7 @@ impl Names for CacheView {
     async fn link(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let (from, to) = (self.below.path(file)?, self.below.child(dir, name)?);
         let found = self.below.link(file, dir, name).await?;
-        // The coordinator finds it there when its other names are gone.
+        // The coordinator uses this path if the file's other names are removed.
         self.tell_rename(&found.attr, &from, &to).await?;
         let file = self.below.identity(found.file);
         Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
@@ -137,7 +137,7 @@ impl OpenFiles for CacheView {
         let path = self.below.path(file)?;
         let (stat, opened) = self.open_at(path.clone(), mode).await?;
         if !self.below.is(file, &stat) {
-            // Another file has taken the name since: the caller looks it up anew.
+            // Another file has taken the name: the caller repeats the lookup.
             self.close(opened.handle);
             self.revalidate(path).await?;
             return Err(Errno::ESTALE.into());

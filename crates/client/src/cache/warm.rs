@@ -1,7 +1,7 @@
-//! Loads files before anybody reads them: this node looks through the tree, and has the homes of units read them, each its own.
+//! Preload of files into the pool (warm). This node walks the tree and sends load requests to the homes of the units.
 //!
-//! Of a directory it keeps no more than the names that the file system gives at once, however many there are. Broken off, it asks for
-//! nothing more; what was asked for ends, and nothing is left half done, as each unit is there or is not.
+//! Per directory it keeps only one batch of entries of the shared file system. After a cancellation it sends no more requests; those in
+//! flight complete. No cleanup is needed, because each unit is either loaded or absent.
 
 use super::{CacheView, version};
 use crate::data::FileVersion;
@@ -20,16 +20,16 @@ use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Layout, NodeId, Result, UnitId};
 use tameike_io::shared::{FileStat, NamedFile, SharedDir, join};
 
-/// Files that are loaded at the same time.
+/// Files that load concurrently.
 const FILES_AT_ONCE: usize = 16;
-/// Units that one home is asked for at once: few, so that all can be broken off soon.
+/// Units per request to one home: few, so that a cancellation takes effect soon.
 const UNITS_AT_ONCE: u64 = 16;
-/// Files whose fault is told; of others, only their number.
+/// Most faults with a message; the rest are only counted.
 const FAULTS_TOLD_MAX: usize = 10;
-/// Directories below one another that are looked through: each is open meanwhile.
+/// Maximum directory depth: each level keeps one directory open.
 const LEVELS_MAX: usize = 256;
 
-/// One loading of files, while it runs.
+/// A preload in progress.
 pub struct Warming {
     number: u64,
     so_far: Mutex<Warmed>,
@@ -37,12 +37,12 @@ pub struct Warming {
 }
 
 impl Warming {
-    /// What is loaded.
+    /// Returns the progress.
     pub fn so_far(&self) -> Warmed {
         self.so_far.lock().clone()
     }
 
-    /// Has it end soon.
+    /// Cancels the preload.
     pub fn break_off(&self) {
         self.is_broken_off.store(true, Ordering::Release);
         self.so_far.lock().is_broken_off = true;
@@ -60,7 +60,7 @@ impl Warming {
         }
     }
 
-    /// A file is loaded, but for so many bytes.
+    /// Counts a loaded file, of which `left_out` bytes did not fit.
     fn note_file(&self, left_out: u64) {
         let mut so_far = self.so_far.lock();
         if left_out == 0 {
@@ -72,7 +72,7 @@ impl Warming {
     }
 }
 
-/// A directory that is being looked through.
+/// A directory on the current path of the walk.
 struct Level {
     path: Vec<u8>,
     dir: Arc<dyn SharedDir>,
@@ -81,14 +81,13 @@ struct Level {
 }
 
 impl CacheView {
-    /// Begins to load files. What is loaded first is not pushed out by what follows.
+    /// Creates a preload. Units that it loads first are not evicted for its later ones.
     pub fn warming(&self) -> Arc<Warming> {
         let (so_far, is_broken_off) = Default::default();
         Arc::new(Warming { number: self.runtime.random_u64(), so_far, is_broken_off })
     }
 
-    /// Has the job hold the file at `path`, relative to the root, or all regular files below that directory; symbolic links are not
-    /// followed.
+    /// Loads the file at `path`, relative to the root, or all regular files below that directory. Does not follow symbolic links.
     pub async fn warm(&self, path: Vec<u8>, warming: &Warming) {
         let at = path.clone();
         let mut levels = Vec::new();
@@ -113,19 +112,19 @@ impl CacheView {
 
     async fn enter(&self, path: Vec<u8>, levels: &mut Vec<Level>, warming: &Warming) {
         if levels.len() == LEVELS_MAX {
-            let deep = format!("it is more than {LEVELS_MAX} directories deep: load it by its own path");
+            let deep = format!("more than {LEVELS_MAX} directory levels: load it by its own path");
             return warming.note_fault(&path, &Fault::new(Errno::ELOOP, deep));
         }
         let at = path.clone();
         match self.below.run(move |fs| fs.open_dir(&at)).await {
             Ok(dir) => levels.push(Level { path, dir, after: 0, names: Vec::new().into_iter() }),
-            // What has gone since its name was read is not wanted any more.
+            // The directory was removed after its name was read.
             Err(fault) if fault.kind() == FaultKind::Missing && !levels.is_empty() => {}
             Err(fault) => warming.note_fault(&path, &fault),
         }
     }
 
-    /// The path of the next regular file.
+    /// Returns the path of the next regular file.
     async fn next_file(&self, levels: &mut Vec<Level>, warming: &Warming) -> Option<Vec<u8>> {
         loop {
             let level = levels.last_mut()?;
@@ -167,7 +166,7 @@ impl CacheView {
         }
     }
 
-    /// Whether a file that was in a directory is not there any more.
+    /// Returns true if a listed file no longer exists.
     async fn is_gone(&self, path: Vec<u8>) -> bool {
         let gone = |result: &Result<FileStat>| {
             result.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing)
@@ -175,12 +174,12 @@ impl CacheView {
         gone(&self.below.run(move |fs| fs.stat(&path)).await)
     }
 
-    /// Has the homes of a file's units load them; how many bytes had no room. None when that was broken off.
+    /// Has the homes of a file's units load them. Returns the number of bytes that did not fit, or None after a cancellation.
     async fn load(&self, path: Vec<u8>, warming: &Warming) -> Result<Option<u64>> {
         let at = path.clone();
         let stat = self.below.run(move |fs| fs.stat(&at)).await?;
         if stat.kind != FileKind::File {
-            return Err(Fault::new(Errno::EINVAL, "it is neither a regular file nor a directory"));
+            return Err(Fault::new(Errno::EINVAL, "not a regular file or directory"));
         }
         let inode = stat.inode_id();
         let (state, _) = self.ask_open((inode, path.clone(), stat.stamp()), false, false).await?;
@@ -198,7 +197,7 @@ impl CacheView {
         Ok(Some(left_out))
     }
 
-    /// Has the homes of some units of a file load them, each with one request; how many bytes had no room.
+    /// Sends each home one request to load its units in a range. Returns the number of bytes that did not fit.
     async fn load_units(
         &self,
         known: &FileVersion,
@@ -232,10 +231,10 @@ impl CacheView {
         Ok(sum)
     }
 
-    /// The number of the file at `path`, relative to the root.
+    /// Returns the inode of the file at `path`, relative to the root.
     ///
     /// # Errors
-    /// When there is none.
+    /// Returns the fault of the stat, for example if the file does not exist.
     pub async fn inode_at(&self, path: Vec<u8>) -> Result<InodeId> {
         self.below.run(move |fs| fs.stat(&path)).await.map(|stat| stat.inode_id())
     }

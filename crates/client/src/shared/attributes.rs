@@ -1,5 +1,8 @@
-//! Attributes of the job-shared view: from the inode's home, a directory's times and counts from where its
-//! children are, the size of a file being written from this node's own writes.
+//! Attributes of the job-shared view. They come from three sources:
+//!
+//! - the inode's home;
+//! - for a directory's times and counts, the homes of its children;
+//! - for the size of a file that this node writes, the data engine.
 
 use super::held::Asked;
 use super::{SharedView, unexpected};
@@ -13,25 +16,25 @@ use tameike_core::wire::meta::{Command, DirStat, MetaReply, MetaRequest, Node};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Attr, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result, View};
 
-/// Answers of a home that may be overtaken one after another by what this node tells it, before the next is taken as it is.
+/// Number of replies that may be overtaken by this node's own reports before the next reply is used unconditionally.
 const OVERTAKEN_MAX: u32 = 2;
 
 impl SharedView {
-    /// Sets where data of the files lies that are born in a directory from now on.
+    /// Sets the layout of new files in a directory.
     pub(super) async fn set_layout(&self, file: FileNumber, value: &[u8]) -> Result<()> {
         let text = std::str::from_utf8(value).unwrap_or("?").trim_end_matches(['\0', '\n']);
         let layout: Layout = text.parse().map_err(|wrong: String| Fault::new(Errno::EINVAL, wrong))?;
         let inode = self.inode(file);
         let kind = self.attributes(inode).await?.kind;
         if kind != FileKind::Directory {
-            let why = "a layout is set on a directory, for the files born in it after";
+            let why = "set the layout on a directory: files created in it later inherit it";
             return Err(Fault::new(Errno::ENOTDIR, why));
         }
         let change = AttrChange { layout: Some(layout), ..AttrChange::default() };
         self.change(inode, change).await.map(drop)
     }
 
-    /// Attributes from the inode's home, complete for any kind of file.
+    /// Returns the complete attributes of an inode of any kind.
     pub(super) async fn attributes(&self, inode: InodeId) -> Result<Attr> {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
             return self.with_children(attr).await;
@@ -52,8 +55,8 @@ impl SharedView {
         self.complete(self.ask_attributes(inode).await?).await
     }
 
-    /// Completes attributes that were had after `asked`. None if they were overtaken by what this node has told the home
-    /// meanwhile: an answer that is asked for now knows of it.
+    /// Completes attributes requested at `asked` or later. Returns None if this node has reported a change to the home meanwhile: a new
+    /// request returns it.
     pub(super) async fn complete_newest(&self, node: Node, asked: &Asked) -> Result<Option<Attr>> {
         if self.is_outdated(&node.attr) {
             return Ok(None);
@@ -70,14 +73,13 @@ impl SharedView {
         }
     }
 
-    /// Whether this node has told the home of a newer version of the file than the one these attributes are of: size
-    /// and times are from before what programs here have written.
+    /// Returns true if this node has reported a newer version of the file to the home: the size and times predate local writes.
     fn is_outdated(&self, attr: &Attr) -> bool {
         attr.kind == FileKind::File
             && self.engine.find(attr.inode).is_some_and(|file| file.is_beyond(attr.generation))
     }
 
-    /// Adds to attributes what their home does not know.
+    /// Adds local state that the home does not have.
     pub(super) async fn complete(&self, node: Node) -> Result<Attr> {
         let version = FileVersion::of_node(&node);
         let mut attr = node.attr;
@@ -108,9 +110,9 @@ impl SharedView {
         Ok(attr)
     }
 
-    /// Adds to the attributes of a file when programs of this node have last read it, as far as the home may not know.
+    /// Adds local accesses that the home may lack.
     pub(super) fn show_accesses(&self, file: &FileData, attr: &mut Attr) {
-        // Looked at before what closes have passed on: one that comes between is met twice, not missed.
+        // Read before the accesses of closed handles: an access that moves between the two counts twice instead of never.
         let last = file.unreported_access();
         self.closer.show_accesses(attr);
         if let Some(access) = last {
@@ -119,8 +121,7 @@ impl SharedView {
         file.learn_times(attr.times());
     }
 
-    /// Space that a file takes. Where its homes cannot be asked, what it would take without holes: a name can be looked
-    /// at whatever has become of the data.
+    /// Returns the file's block count. If its homes are unreachable, returns the dense count, so that stat works after a loss of data.
     async fn blocks(&self, attr: &Attr) -> u64 {
         let file = self.engine.find(attr.inode);
         let has_holes = attr.sparse || file.as_ref().is_some_and(|file| file.has_holes());
@@ -130,7 +131,7 @@ impl SharedView {
         }
         let unsent = file.map_or(0, |file| file.unsent_blocks());
         match self.engine.usage(attr.inode, attr.layout).await {
-            // What waits to be sent may take the place of what is there.
+            // Unsent blocks may overwrite stored ones.
             Ok(used) => used.max((used + unsent).min(dense)),
             Err(_) => dense,
         }
@@ -155,7 +156,7 @@ impl SharedView {
         self.fetch_directory_stat(dir).await
     }
 
-    /// Who keeps the children of a directory, as far as this node knows.
+    /// Returns the homes of a directory's children, from cached state.
     pub(super) fn children_homes(&self, dir: InodeId) -> Vec<NodeId> {
         if self.directories.is_sharded(dir) && dir.pinned_node().is_none() {
             self.cluster.device_nodes().to_vec()
@@ -164,7 +165,7 @@ impl SharedView {
         }
     }
 
-    /// Times and counts of a directory from where its children are.
+    /// Requests a directory's times and counts from the homes of its children.
     pub(super) async fn fetch_directory_stat(&self, dir: InodeId) -> Result<DirStat> {
         let first = self.cluster.children_home(dir);
         let mut all = self.ask_directory_stat(first, dir).await?;
@@ -190,7 +191,7 @@ impl SharedView {
     pub(super) async fn change(&self, inode: InodeId, change: AttrChange) -> Result<Attr> {
         let resized = change.size;
         if change.atime.is_some() {
-            // What was read before does not count any more.
+            // The new access time overrides earlier reads.
             if let Some(file) = self.engine.find(inode) {
                 file.forget_access();
             }
@@ -206,21 +207,20 @@ impl SharedView {
         let changed = match (resized, self.engine.find(inode)) {
             (Some(size), Some(file)) => self.engine.resize(&file, size, tell_home).await,
             _ => {
-                // Times that a program sets must not be overtaken by an earlier write that is not yet told.
+                // A pending write must not overwrite times that a program sets.
                 if let Some(file) = self.engine.find(inode).filter(|file| file.newer().is_some()) {
                     self.engine.flush(&file, false).await?;
                 }
                 tell_home.await
             }
         };
-        // The time of a directory that this node has just set must not wait for a belief to grow old. Also what failed
-        // may have changed something.
+        // New directory times must be visible before the cached state expires. A failed request may have changed something too.
         self.directories.changed(inode);
         self.held.changed(inode);
         self.complete(changed?).await
     }
 
-    /// Space of the view over all burst-buffer nodes.
+    /// Sums the view's capacity and usage over all device nodes.
     pub(super) async fn gather_space(&self) -> Result<ViewSpace> {
         let (view, homes) = match self.root.pinned_node() {
             Some(home) => (View::NodeLocal, vec![home]),
@@ -237,7 +237,7 @@ impl SharedView {
             space.free += part.capacity.saturating_sub(part.used);
             space.inodes += part.inodes;
         }
-        // Nothing else limits their number.
+        // Only free space limits the number of inodes.
         space.inodes_free = space.free / BLOCK_SIZE as u64;
         Ok(space)
     }

@@ -1,4 +1,4 @@
-//! What a node believes about directories it has looked up.
+//! Cached state of the directories that this node has looked up.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_core::wire::meta::DirStat;
 use tameike_core::{Attr, InodeId, NodeId};
 
-/// One directory: what its own home and each home of its children said, and when.
+/// Cached state of one directory: the last reply of its own home and of each home of its children, with the time of receipt.
 #[derive(Default)]
 struct Belief {
     attr: Option<(Attr, Duration)>,
@@ -23,11 +23,11 @@ impl Belief {
     }
 }
 
-/// The directories that the frontend holds. Entries go when the frontend forgets them.
+/// Cached state of the directories that the frontend references; [`Self::forget`] removes an entry.
 #[derive(Default)]
 pub(super) struct DirectoryBeliefs {
     known: Mutex<BTreeMap<InodeId, Belief>>,
-    /// When this node last renamed something: attributes from before may be those of what was renamed.
+    /// Time of this node's last rename. Older attributes may be those of the renamed directory.
     renamed: Mutex<Duration>,
 }
 
@@ -36,17 +36,17 @@ impl DirectoryBeliefs {
         self.known.lock().get(&dir).is_some_and(|belief| belief.sharded)
     }
 
-    /// Takes note of what a directory's home said of it.
+    /// Stores attributes that the directory's home returned.
     pub(super) fn learn(&self, attr: &Attr, now: Duration) {
         self.known.lock().entry(attr.inode).or_default().attr = Some((attr.clone(), now));
     }
 
-    /// What a directory's home said of it last: what children inherit.
+    /// Returns the last attributes from the directory's home, of any age. New children inherit from them.
     pub(super) fn own_attr(&self, dir: InodeId) -> Option<Attr> {
         Some(self.known.lock().get(&dir)?.attr.as_ref()?.0.clone())
     }
 
-    /// As [`Self::own_attr`], if it was said just now.
+    /// Returns the attributes of [`Self::own_attr`] if they are fresh and no rename followed.
     pub(super) fn fresh_attr(&self, dir: InodeId, now: Duration) -> Option<Attr> {
         let beliefs = self.known.lock();
         let (attr, said) = beliefs.get(&dir)?.attr.as_ref()?;
@@ -57,26 +57,26 @@ impl DirectoryBeliefs {
         self.known.lock().entry(dir).or_default().set_sharded(sharded);
     }
 
-    /// Takes note of what `home` said of the children that it keeps.
+    /// Stores the stat of the children that `home` keeps.
     pub(super) fn set_part(&self, dir: InodeId, home: NodeId, part: DirStat, now: Duration) {
         let mut beliefs = self.known.lock();
         let belief = beliefs.entry(dir).or_default();
         belief.set_sharded(part.sharded);
-        // Answers may overtake each other.
+        // Replies may arrive out of order.
         let newer = |(old, said): &(DirStat, Duration)| is_fresh(*said, now) && old.changed > part.changed;
         if !belief.parts.get(&home).is_some_and(newer) {
             belief.parts.insert(home, (part, now));
         }
     }
 
-    /// This node has changed the directory.
+    /// Invalidates the children's stats after this node has changed the directory.
     pub(super) fn changed(&self, dir: InodeId) {
         if let Some(belief) = self.known.lock().get_mut(&dir) {
             belief.parts.clear();
         }
     }
 
-    /// What all `homes` of a directory's children said just now, gathered.
+    /// Sums the stats of all `homes` of the directory's children. Returns None unless all are fresh.
     pub(super) fn fresh_stat(&self, dir: InodeId, homes: &[NodeId], now: Duration) -> Option<DirStat> {
         let beliefs = self.known.lock();
         let belief = beliefs.get(&dir)?;
@@ -88,7 +88,7 @@ impl DirectoryBeliefs {
         Some(all)
     }
 
-    /// This node has renamed something, perhaps a directory, which changes its times.
+    /// Records a rename by this node: if it moved a directory, it changed the directory's times.
     pub(super) fn renamed(&self, now: Duration) {
         *self.renamed.lock() = now;
     }

@@ -1,9 +1,9 @@
-//! Names that this node answers for by itself, as their homes allow it (a lease).
+//! Dentry leases: the homes permit this node to answer lookups of these names from its cache.
 //!
-//! What is held ends when the home says that another node has changed it, when this node changes it, and after
-//! [`NAME_LEASE`]. An answer that was under way meanwhile may be older than the change, and is not held.
+//! A lease ends when the home revokes it, when this node changes the inode or name, and after [`NAME_LEASE`]. A reply in flight during a
+//! change may predate it and is not cached.
 //!
-//! Of what is held programs may be shown what they would be told if they asked. It is hidden before it is not held any more.
+//! Leased names may be published to programs (see [`Shown`]). A name is hidden before its lease ends.
 
 use super::shown::Shown;
 use crate::data::Access;
@@ -14,10 +14,10 @@ use tameike_core::limits::{HELD_NAMES_MAX, NAME_LEASE};
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Attr, InodeId};
 
-/// Counts of changes, each of some of the inodes: an answer is not held if there may have been one to what it is about.
+/// Number of change counters. Inodes share counters; a reply is not cached if the counter of its inode changed while it was in flight.
 const CHANGES: usize = 32;
 
-/// When a home was asked.
+/// Time and counters at the start of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     time: Duration,
@@ -29,7 +29,7 @@ struct HeldName {
     entry: EntryName,
     attr: Attr,
     until: Duration,
-    /// Whether programs may have been shown it.
+    /// True if the name may be published to programs.
     is_shown: bool,
 }
 
@@ -37,17 +37,17 @@ struct HeldName {
 struct Names {
     inodes: BTreeMap<EntryName, InodeId>,
     held: BTreeMap<InodeId, HeldName>,
-    /// By age; also what is not held any more.
+    /// Expiry times, oldest first; includes leases that have ended.
     order: VecDeque<(Duration, InodeId)>,
-    /// Count what ended, or would have ended, a lease.
+    /// Count events that end a lease, whether or not one was held.
     changes: [u32; CHANGES],
-    /// Count accesses that from then on nobody but a home, and what is held, tells of.
+    /// Count accesses that have been sent to the home: from then on only the home's attributes and the leases include them.
     accesses: [u32; CHANGES],
-    /// Where programs are shown names, if anywhere.
+    /// None if names are not published.
     shown: Option<Shown>,
 }
 
-/// Which count is that of an inode.
+/// Index of an inode's counter.
 fn count_of(inode: InodeId) -> usize {
     (inode.0 % CHANGES as u64) as usize
 }
@@ -86,25 +86,25 @@ impl Names {
     }
 }
 
-/// The names held by a view. Times are of the monotonic clock.
+/// Leased names of a view. Times are monotonic.
 #[derive(Default)]
 pub(super) struct HeldNames(Mutex<Names>);
 
 impl HeldNames {
-    /// To be taken before a home is asked, or what is held is looked at, at `time`.
+    /// Captures the counters. Call it before a request or a read of the cache, at `time`.
     pub(super) fn asking(&self, time: Duration) -> Asked {
         let names = self.0.lock();
         Asked { time, changes: names.changes, accesses: names.accesses }
     }
 
-    /// Whether attributes of an inode may lack an access that this node has shown: they were had after `asked`, and
-    /// [completed](super::SharedView::complete) when a home had just been told of it.
+    /// Returns true if attributes of an inode, requested at `asked` or later, may lack an access of this node: the access went to the home
+    /// before [`complete`](super::SharedView::complete) could add it.
     pub(super) fn is_overtaken(&self, inode: InodeId, asked: &Asked) -> bool {
         let count = count_of(inode);
         self.0.lock().accesses[count] != asked.accesses[count]
     }
 
-    /// Holds a name with the attributes of its inode, as a home has answered.
+    /// Caches a name and its inode's attributes from a home's reply, unless a change may have overtaken the reply.
     pub(super) fn hold(&self, entry: EntryName, attr: Attr, asked: Asked) {
         let mut names = self.0.lock();
         let count = count_of(attr.inode);
@@ -122,26 +122,26 @@ impl HeldNames {
         names.order.push_back((until, inode));
     }
 
-    /// Attributes of the inode that the name says, if the name is held.
+    /// Returns the attributes of the inode that the name refers to, if the name is leased.
     pub(super) fn find(&self, entry: &EntryName, now: Duration) -> Option<Attr> {
         let names = self.0.lock();
         let name = names.held.get(names.inodes.get(entry)?)?;
         (name.until > now).then(|| name.attr.clone())
     }
 
-    /// Attributes of an inode, if its name is held.
+    /// Returns the attributes of an inode if its name is leased.
     pub(super) fn attr(&self, inode: InodeId, now: Duration) -> Option<Attr> {
         let names = self.0.lock();
         let name = names.held.get(&inode)?;
         (name.until > now).then(|| name.attr.clone())
     }
 
-    /// This node has written to a file, of which the home has told these attributes since.
+    /// Replaces the attributes after writes by this node with those that the home has reported since.
     pub(super) fn wrote(&self, attr: Attr) {
         let mut names = self.0.lock();
         let inode = attr.inode;
         names.count(inode);
-        // Those of no earlier version may be of a later moment.
+        // Leased attributes of the same or a later generation may be newer: keep them.
         if names.held.get(&inode).is_some_and(|name| name.attr.generation < attr.generation) {
             names.hide(inode);
             if let Some(name) = names.held.get_mut(&inode) {
@@ -150,8 +150,7 @@ impl HeldNames {
         }
     }
 
-    /// A home has been told of an access to an inode, which from now on is shown by what it tells. What is held of the inode goes on,
-    /// with that access, where it is sure that the home has `taken` it.
+    /// Records that an access was sent to the home. The lease continues with the new access time only if the home has certainly `taken` it.
     pub(super) fn accessed(&self, inode: InodeId, taken: Option<Access>) {
         let mut names = self.0.lock();
         names.count(inode);
@@ -164,12 +163,12 @@ impl HeldNames {
         }
     }
 
-    /// Has names be shown from now on.
+    /// Sets the publisher of names.
     pub(super) fn show_in(&self, shown: Shown) {
         self.0.lock().shown = Some(shown);
     }
 
-    /// Shows the name of an inode while it is held, if `complete` makes of its attributes those that programs are told.
+    /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see.
     pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
         let mut names = self.0.lock();
         let Names { held, shown, .. } = &mut *names;
@@ -184,22 +183,22 @@ impl HeldNames {
         }
     }
 
-    /// Programs are shown the name of an inode no more, and have to ask.
+    /// Hides the name of an inode: programs must send requests for it.
     pub(super) fn hide(&self, inode: InodeId) {
         self.0.lock().hide(inode);
     }
 
-    /// An inode has changed, or its name.
+    /// Ends the lease after a change of the inode or its name.
     pub(super) fn changed(&self, inode: InodeId) {
         let mut names = self.0.lock();
         names.count(inode);
         names.remove(inode);
     }
 
-    /// What a name says has changed.
+    /// Ends the lease on a name that now refers to another inode, or none.
     pub(super) fn renamed(&self, entry: &EntryName) {
         let mut names = self.0.lock();
-        // Of which inode is not known for sure.
+        // The inode is not known for certain, so every counter changes.
         names.changes.iter_mut().for_each(|count| *count = count.wrapping_add(1));
         if let Some(inode) = names.inodes.get(entry).copied() {
             names.remove(inode);

@@ -1,4 +1,4 @@
-//! Listings of directories of the job-shared view: from one home, or merged from all of them.
+//! Directory listings of the job-shared view, from one home or merged from all.
 
 use super::names::CORRECTIONS_MAX;
 use super::{SharedView, unexpected};
@@ -8,15 +8,15 @@ use tameike_core::limits::READDIR_ENTRIES_MAX;
 use tameike_core::wire::meta::{DirEntry, MetaReply, MetaRequest};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, Result};
 
-/// Cursors after `.` and after `..`; those of entries are larger ([`DirOffset`]).
+/// Cursors after `.` and after `..`. Cursors of entries are larger ([`DirOffset`]).
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
-/// Fewest entries that a home of a sharded directory is asked for: what one home tells beyond the last entry of
-/// another must be asked for again, and the more are asked for at once, the smaller is that part.
+/// Fewest entries per request to a home of a sharded directory. Entries past another home's last one are dropped and requested again;
+/// larger requests reduce that share.
 const WIDE_ENTRIES_MIN: u32 = 128;
 
 impl SharedView {
-    /// Entries of a directory after a cursor, in the order of their offsets, `.` and `..` first.
+    /// Returns entries after a cursor in the order of their offsets, `.` and `..` first.
     pub(super) async fn list(&self, dir: InodeId, after: u64) -> Result<Vec<ListedEntry>> {
         let own = self.number(dir).0;
         let dot = |next, name: &[u8]| ListedEntry {
@@ -52,11 +52,11 @@ impl SharedView {
                 None => return merge(replies),
             }
         }
-        Err(Fault::new(Errno::EIO, format!("the width of directory {dir} does not settle")))
+        Err(Fault::new(Errno::EIO, format!("the sharding of {dir} changes too often: retry")))
     }
 }
 
-/// Merges the parts of a directory. A node that has more to tell bounds what may be told now.
+/// Merges the parts of a directory, up to the smallest last offset of a home that has more entries.
 fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
     let mut all: Vec<DirEntry> = Vec::new();
     let mut bound = DirOffset(u64::MAX);
@@ -71,7 +71,7 @@ fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
     all.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
     let mut last = 0;
     let listed = all.into_iter().map(|entry| {
-        // Entries of one place get cursors of their own, so that a reader may stop between them.
+        // Entries with equal offsets get distinct cursors, so that a reader may stop between them.
         last = entry.offset.0.max(last + 1);
         ListedEntry { next: last, inode: entry.target.inode.0, kind: entry.target.kind, name: entry.name }
     });
@@ -165,9 +165,9 @@ mod tests {
         (SharedView::new(runtime, cluster, homes.clone(), engine, InodeId::ROOT), homes)
     }
 
-    /// A directory of many entries was fetched five times over, and on many nodes far more often.
+    /// Regression: a large directory was fetched five times over, and more often on many nodes.
     #[test]
-    fn entries_of_a_wide_directory_are_told_once_and_fetched_about_once() {
+    fn entries_of_a_sharded_directory_are_returned_once_and_fetched_about_once() {
         for (nodes, most) in [(1, 1.0), (4, 1.15), (32, 1.35)] {
             let (view, homes) = view(nodes, 100_000);
             let dir = view.open_dir(FileNumber::ROOT).now_or_never().expect("nothing waits").expect("open");
@@ -175,9 +175,9 @@ mod tests {
             loop {
                 let entries = view.readdir(dir, after).now_or_never().expect("nothing waits").expect("read");
                 let before = names.len();
-                // What fits into the kernel's buffer of one page.
+                // The kernel's one-page buffer holds about 100 entries.
                 for (next, _, _, name) in entries.iter().take(100) {
-                    assert!(names.insert(name.to_vec()), "told twice");
+                    assert!(names.insert(name.to_vec()), "returned twice");
                     after = next;
                 }
                 portions += 1;
@@ -188,12 +188,12 @@ mod tests {
             assert_eq!(names.len(), 100_002);
             assert!(portions > 1000);
             let told = *homes.told.lock();
-            assert!(told as f64 <= 100_000.0 * most, "{nodes} nodes told {told} entries");
+            assert!(told as f64 <= 100_000.0 * most, "{nodes} nodes returned {told} entries");
         }
     }
 
     #[test]
-    fn entries_of_one_place_have_cursors_of_their_own() {
+    fn entries_with_equal_offsets_have_distinct_cursors() {
         let entry = |offset, name: &[u8]| DirEntry {
             offset: DirOffset(offset),
             name: name.to_vec(),
@@ -203,6 +203,6 @@ mod tests {
         let two = MetaReply::Entries { entries: vec![entry(20, b"a"), entry(31, b"d")], end: true };
         let listed = merge(vec![one, two]).expect("a listing");
         let told: Vec<_> = listed.iter().map(|entry| (entry.next, &entry.name[..])).collect();
-        assert_eq!(told, [(20, &b"a"[..]), (21, b"b"), (30, b"c")], "the first has more to tell before 31");
+        assert_eq!(told, [(20, &b"a"[..]), (21, b"b"), (30, b"c")], "more entries may precede 31");
     }
 }

@@ -1,8 +1,8 @@
-//! The job-shared view: one name space over all agents. Also serves the node-local view of a node without a
-//! device, which is the same thing under a root pinned to another node.
+//! Job-shared view: one name space over all agents. A node without a device also serves its node-local view from here, under a root pinned
+//! to another node.
 //!
-//! Holds no truth about names: a look-up asks the entry's home, unless that has let this node answer for the name
-//! itself. What it remembers of directories are beliefs that the homes correct.
+//! The view is not authoritative for names. It sends each lookup to the entry's home, unless the node holds a lease on the name. Cached
+//! directory state is a hint that replies from the homes correct.
 
 mod attributes;
 mod directory;
@@ -52,12 +52,12 @@ pub struct SharedView {
     next_handle: AtomicU64,
     held: Arc<HeldNames>,
     closer: Arc<Closer>,
-    /// None for the node-local view of one node: its kernel sees all locks.
+    /// None in the node-local view: the node's kernel sees all locks.
     locks: Option<Arc<FileLocks>>,
 }
 
 impl SharedView {
-    /// The view whose root is `root`.
+    /// Creates the view with the root directory `root`.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
@@ -84,7 +84,7 @@ impl SharedView {
         }
     }
 
-    /// Another node has changed an inode, or its name.
+    /// Drops the lease on an inode that another node has changed or renamed.
     pub fn revoke(&self, inode: InodeId) {
         self.held.changed(inode);
     }
@@ -126,9 +126,9 @@ impl SharedView {
 }
 
 fn out_of_turn(answer: &Answer) -> Fault {
-    Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {:?}", answer.reply))
+    Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {:?}", answer.reply))
 }
 
 fn unexpected(reply: &MetaReply) -> Fault {
-    Fault::new(Errno::EPROTO, format!("the metadata service answered out of turn: {reply:?}"))
+    Fault::new(Errno::EPROTO, format!("the metadata service sent an unexpected reply: {reply:?}"))
 }

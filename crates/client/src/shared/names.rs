@@ -1,5 +1,5 @@
-//! Names of the job-shared view: each request goes to the home of its entry, and again where that home says
-//! that the directory is wider or narrower than believed.
+//! Name operations of the job-shared view. Each request goes to the home of its entry. If that home replies that the directory's sharding
+//! differs from the cached state, the client corrects it and retries.
 
 use super::held::Asked;
 use super::opens::Opening;
@@ -12,12 +12,12 @@ use tameike_core::wire::meta::{
 };
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, name};
 
-/// Corrections of a belief about one directory within one request.
+/// Most corrections of one directory's sharding within one request.
 pub(super) const CORRECTIONS_MAX: u32 = 8;
-/// Set-group-ID bit of a mode.
+/// Set-group-ID mode bit.
 const SETGID: u16 = 0o2000;
 
-/// An entry as its home told it.
+/// A directory entry, as its home returned it.
 pub(super) struct Entry {
     pub target: Target,
     pub node: Option<Node>,
@@ -26,8 +26,7 @@ pub(super) struct Entry {
 }
 
 impl SharedView {
-    /// Sends what `request` makes of the belief in the directory's width to the entry's home, which is told with
-    /// its answer.
+    /// Sends the request that `request` builds from the directory's sharding to the entry's home. Returns that home and its reply.
     pub(super) async fn ask_entry(
         &self,
         entry: &EntryName,
@@ -41,7 +40,7 @@ impl SharedView {
                 reply => return Ok((home, reply)),
             }
         }
-        Err(Fault::new(Errno::EIO, format!("the width of directory {} does not settle", entry.dir)))
+        Err(Fault::new(Errno::EIO, format!("the sharding of {} changes too often: retry", entry.dir)))
     }
 
     pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {
@@ -52,7 +51,7 @@ impl SharedView {
         self.told(entry, reply, asked).map(|(entry, _)| entry)
     }
 
-    /// The entry with its attributes, which may live on another node.
+    /// Returns the entry with its attributes, which may be on another node.
     pub(super) async fn found(&self, entry: Entry) -> Result<Found> {
         let told = match entry.node {
             Some(node) => self.complete_newest(node, &entry.asked).await?,
@@ -65,8 +64,8 @@ impl SharedView {
         Ok(Found { file: self.number(attr.inode), attr })
     }
 
-    /// Makes an inode with its name, or finds it; what it inherits of its directory is filled in here. A file that lives on
-    /// the same node as its name is opened in the same step, if `opening` is given.
+    /// Creates an inode and its name, or returns the existing entry. Fills in what the inode inherits from its directory. If `opening` is
+    /// given and the file's home is also the name's home, the same request opens the file.
     pub(super) async fn new_entry(
         &self,
         entry: EntryName,
@@ -112,12 +111,12 @@ impl SharedView {
         Ok(())
     }
 
-    /// Runs an operation on names at the home of its coordinating name.
+    /// Runs a name operation at the home of its coordinating name.
     pub(super) async fn operate(&self, coordinator: &EntryName, operation: NameOperation) -> Result<()> {
         let now = self.runtime.now();
         let request = |sharded| MetaRequest::Names { operation: operation.clone(), sharded, now };
         let done = self.ask_entry(coordinator, request).await;
-        // Also what failed may have changed something.
+        // A failed operation may have changed something too.
         self.drop_held(&operation);
         let (home, reply) = done?;
         let part = match reply {
@@ -129,7 +128,7 @@ impl SharedView {
         Ok(())
     }
 
-    /// This node answers no more for what an operation changes.
+    /// Ends the leases that an operation affects.
     fn drop_held(&self, operation: &NameOperation) {
         match operation {
             NameOperation::Unlink { entry } | NameOperation::Rmdir { entry } => self.held.renamed(entry),
@@ -142,7 +141,7 @@ impl SharedView {
         }
     }
 
-    /// What a home has told of an entry, and of the directory's children that it keeps.
+    /// Converts a home's reply to an entry and the stat of the children on that home. Caches the lease if the reply grants one.
     fn told(&self, entry: EntryName, reply: MetaReply, asked: Asked) -> Result<(Entry, Option<DirStat>)> {
         let MetaReply::Entry { target, node, created, dir, lease } = reply else {
             return Err(unexpected(&reply));
@@ -153,7 +152,7 @@ impl SharedView {
         Ok((Entry { target, node, created, asked }, dir))
     }
 
-    /// This node has changed a directory; what the entry's home says of it since may have come with the answer.
+    /// Updates cached state after this node changed a directory: `part` is the new stat if the reply included it.
     fn changed_directory(&self, dir: InodeId, home: NodeId, part: Option<DirStat>) {
         match part {
             Some(part) => self.directories.set_part(dir, home, part, self.runtime.clock.monotonic()),
@@ -161,7 +160,7 @@ impl SharedView {
         }
     }
 
-    /// Opens a regular file whose home has already counted the open.
+    /// Opens a regular file after its home has counted the open.
     pub(super) async fn open_counted(&self, node: Node, mode: OpenMode, opening: Opening) -> Result<Opened> {
         let inode = node.attr.inode;
         let version = FileVersion::of_node(&node);
@@ -170,7 +169,7 @@ impl SharedView {
         let mut attr = node.attr;
         self.show_accesses(&file, &mut attr);
         if keep_cache && mode.read && !mode.noatime {
-            // The kernel may read what it has of the file without asking.
+            // The kernel may serve reads from its page cache without a request.
             file.accessed(self.runtime.now());
         }
         let (direct, gives_rights) = (mode.is_direct(file.size()), gives_rights(attr.mode));
@@ -194,7 +193,7 @@ impl SharedView {
         let read = access.map(|access| access.time);
         self.closer.close(self.cluster.inode_home(inode), inode, handle.open, read);
         self.engine.close(&handle.file);
-        // What a home is told of in a moment ends what is held.
+        // The home's reply to a reported access updates or ends the lease.
         if read.is_none() {
             self.show_file(inode);
         }

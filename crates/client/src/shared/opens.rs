@@ -1,8 +1,7 @@
-//! Tells the homes of closed files, in batches and after the fact: a program does not wait for it.
+//! Reports closed files to their homes, in batches and asynchronously: close(2) does not wait.
 //!
-//! A home counts who has its files open, and frees a removed file with the last close; so each close is told
-//! until the home answers. An open of which no answer tells whether it was done is told in the same way: the home closes
-//! it, or refuses it if it comes later.
+//! A home counts the nodes' opens of its files and frees a removed file at the last close. The client therefore retries each report until
+//! the home answers. It also reports opens without a reply: the home closes such an open, or refuses it if it arrives later.
 
 use super::held::HeldNames;
 use crate::data::{Access, HolderReports};
@@ -20,44 +19,44 @@ use tameike_core::{Attr, Errno, Fault, FaultKind, InodeId, NodeId, Result, Times
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 
-/// Closes for which others are not waited any longer.
+/// Batch size at which the client stops waiting for more closes.
 const COMPANY: usize = 64;
-/// Longest wait of a close for company.
+/// Longest wait of a close for a batch.
 const COMPANY_WAIT: Duration = Duration::from_millis(20);
 /// Most closes in one message.
 const BATCH_MAX: usize = 1024;
-/// Pauses between two attempts to tell a home that cannot be reached.
+/// Bounds of the exponential backoff while a home is unreachable.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// What one home does not know of yet.
+/// Pending reports to one home.
 #[derive(Default)]
 struct Untold {
-    /// Opens that are over, and of which files.
+    /// Closed opens and their files.
     opens: Vec<(InodeId, Closed)>,
     /// Opens that were given up.
     undone: Vec<OpenId>,
-    /// Whether a task tells them.
+    /// True if a task is sending reports.
     telling: bool,
-    /// Whether the home could not be told last.
+    /// True if the last attempt failed.
     failed: bool,
-    /// Notified when there is company, or the home was reached.
+    /// Notified when a batch is full or the home is reachable again.
     hurry: Arc<Event>,
 }
 
 pub(super) struct Closer {
     runtime: Runtime,
     rpc: Arc<dyn Rpc>,
-    /// Counts opens.
+    /// Last open identifier.
     last: AtomicU64,
     homes: Mutex<BTreeMap<NodeId, Untold>>,
-    /// Whether there ever was a home that could not be told.
+    /// True if any report has ever failed.
     has_failed: AtomicBool,
-    /// Accesses that homes are told with closes, by file and time.
+    /// Accesses to report with closes, by file and time.
     accesses: Mutex<BTreeMap<(InodeId, Timestamp), Access>>,
-    /// Attributes in it are older than accesses that no home was told of.
+    /// Its attributes lack accesses that are not reported yet.
     held: Arc<HeldNames>,
-    /// What became of requests to holders of files, told with closes.
+    /// Outcomes of requests to cache holders, reported with closes.
     reports: Arc<HolderReports>,
 }
 
@@ -73,13 +72,13 @@ impl Closer {
         Self { runtime, rpc, last, homes, has_failed, accesses, held, reports }
     }
 
-    /// An open that is to be asked for.
+    /// Prepares an open.
     pub(super) fn opening(self: &Arc<Self>) -> Opening {
         let open = OpenId(self.last.fetch_add(1, Ordering::Relaxed));
         Opening { closer: self.clone(), open, home: None }
     }
 
-    /// Has the home told of a close, and of the last access to the file.
+    /// Queues the report of a close and of the file's last access.
     pub(super) fn close(
         self: &Arc<Self>,
         home: NodeId,
@@ -91,12 +90,12 @@ impl Closer {
         self.add(home, |untold| untold.opens.push((inode, closed)));
     }
 
-    /// Shows an access of which a close is about to tell.
+    /// Keeps an access visible until its report.
     pub(super) fn keep_access(&self, inode: InodeId, access: Access) {
         self.accesses.lock().insert((inode, access.time), access);
     }
 
-    /// Adds to attributes what the file's home may not have been told yet.
+    /// Adds pending accesses to attributes.
     pub(super) fn show_accesses(&self, attr: &mut Attr) {
         let accesses = self.accesses.lock();
         let from = (attr.inode, Timestamp { seconds: i64::MIN, nanoseconds: 0 });
@@ -104,17 +103,17 @@ impl Closer {
         of_file.for_each(|(_, access)| access.show_in(attr));
     }
 
-    /// A home has been told of these accesses, and shows by itself those that it has taken.
+    /// Drops reported accesses: the home's attributes include those that it accepted (`taken`).
     fn accesses_told(&self, told: &[(InodeId, Timestamp)], taken: bool) {
         for told in told {
-            // None where a program has set another time since.
+            // None if a program has set another time since.
             let kept = self.accesses.lock().get(told).copied();
             self.held.accessed(told.0, kept.filter(|_| taken));
             self.accesses.lock().remove(told);
         }
     }
 
-    /// The access time of a file is set.
+    /// Drops pending accesses after a change of the access time.
     pub(super) fn forget_accesses(&self, inode: InodeId) {
         self.accesses.lock().retain(|(file, _), _| *file != inode);
     }
@@ -134,8 +133,8 @@ impl Closer {
         }
     }
 
-    /// The home has just answered something: if it could not be told before, it can be now. So what is not told
-    /// never grows beyond what was open while the home could not be reached.
+    /// Resumes reports to a home that has just answered a request. So the pending closes never exceed the number of opens at the time of
+    /// the failure.
     pub(super) fn reached(&self, home: NodeId) {
         if !self.has_failed.load(Ordering::Acquire) {
             return;
@@ -154,7 +153,7 @@ impl Closer {
         }
     }
 
-    /// Tells a home until nothing is left.
+    /// Sends reports to a home until none is pending.
     async fn tell(self: Arc<Self>, home: NodeId) {
         let Some(hurry) = self.homes.lock().get(&home).map(|untold| untold.hurry.clone()) else { return };
         loop {
@@ -171,10 +170,10 @@ impl Closer {
         }
     }
 
-    /// What to tell a home next, and the accesses that it tells of.
+    /// Takes the next batch and the accesses in it.
     fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
         let (closed, undone) = {
-            // Programs close files meanwhile: they need not wait for memory to be had.
+            // Allocate before taking the lock: programs close files meanwhile.
             let room = Vec::with_capacity(2 * COMPANY);
             let mut homes = self.homes.lock();
             let untold = homes.get_mut(&home)?;
@@ -191,7 +190,7 @@ impl Closer {
         Some((MetaRequest::Close { node: self.rpc.local(), opens, undone, asked }, accesses))
     }
 
-    /// Sends a batch until the home answers it; whether it has done it.
+    /// Sends a batch until the home answers. Returns true if the home accepted it.
     async fn tell_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) -> bool {
         let mut pause = PAUSE_MIN;
         loop {
@@ -199,11 +198,11 @@ impl Closer {
             match self.rpc.call(home, Request::Meta(request.clone()), None, None).await {
                 Ok(_) => return true,
                 Err(fault) if is_answer(&fault) => {
-                    log::warn!("{home} was told of closed files: {fault}");
+                    log::warn!("{home} rejected a report of closed files: {fault}");
                     return false;
                 }
                 Err(fault) if pause == PAUSE_MIN => {
-                    log::warn!("{home} cannot be told of closed files yet: {fault}");
+                    log::warn!("cannot report closed files to {home}, retrying: {fault}");
                 }
                 Err(_) => {}
             }
@@ -214,46 +213,46 @@ impl Closer {
     }
 }
 
-/// Takes what one message may tell of from the start of a list, which goes on in `room`.
+/// Takes at most [`BATCH_MAX`] elements from the start of a list; `room` receives the rest.
 fn first_of<T>(untold: &mut Vec<T>, room: Vec<T>) -> Vec<T> {
     let mut first = std::mem::replace(untold, room);
     untold.extend(first.drain(first.len().min(BATCH_MAX)..));
     first
 }
 
-/// Whether the home itself has answered so: then telling it again changes nothing.
+/// Returns true if the home itself returned the fault: a retry cannot change it.
 fn is_answer(fault: &Fault) -> bool {
     fault.kind() != FaultKind::Unreachable && fault.errno != Errno::EAGAIN
 }
 
-/// An open that is asked for. Dropped before an answer says what became of it, it is given up.
+/// An open in flight. If dropped before a conclusive reply, it is given up.
 pub(super) struct Opening {
     closer: Arc<Closer>,
     open: OpenId,
-    /// Who was asked last, and may have opened it.
+    /// The home of the last request, which may have counted the open.
     home: Option<NodeId>,
 }
 
 impl Opening {
-    /// How to ask a home for it; who was asked before has not opened it.
+    /// Returns the opener for a request to `home`. The previous home has not counted the open.
     pub(super) fn ask(&mut self, home: NodeId) -> Opener {
         self.home = Some(home);
         Opener { node: self.closer.rpc.local(), open: self.open }
     }
 
-    /// The home has answered: with a fault, if it has not opened it.
+    /// Records the reply. A fault from the home itself means that it did not count the open.
     pub(super) fn heard<T>(&mut self, answer: &Result<T>) {
         if answer.as_ref().is_err_and(is_answer) {
             self.home = None;
         }
     }
 
-    /// The home has not opened it.
+    /// Ends the opening: the home has not counted it.
     pub(super) fn refused(mut self) {
         self.home = None;
     }
 
-    /// It is open until [`Closer::close`].
+    /// Ends the opening: it counts until [`Closer::close`].
     pub(super) fn done(mut self) -> OpenId {
         self.home = None;
         self.open
@@ -284,12 +283,12 @@ mod tests {
     const HOME: NodeId = NodeId(3);
     const INODE: InodeId = InodeId(7);
 
-    /// A home that counts closes, over a network that fails.
+    /// A home that counts closes, behind a faulty network.
     #[derive(Default)]
     struct Home {
         closed: BTreeSet<OpenId>,
         undone: BTreeSet<OpenId>,
-        /// Calls that fail yet, and whether they are executed all the same.
+        /// Number of calls still to fail, and whether the home executes them all the same.
         failing: (u32, bool),
         calls: u32,
     }
@@ -341,9 +340,9 @@ mod tests {
         while simulation.step() {}
     }
 
-    /// A close that could not be told was logged and forgotten: its home counted the file as open for ever.
+    /// Regression: a failed report was logged and dropped, so the home counted the file as open forever.
     #[test]
-    fn closes_are_told_until_the_home_answers() {
+    fn closes_are_reported_until_the_home_answers() {
         for executed in [false, true] {
             let (simulation, rpc, closer) = bed();
             rpc.0.lock().failing = (7, executed);
@@ -357,10 +356,9 @@ mod tests {
         }
     }
 
-    /// A home that had counted an open, and could not say so any more, counted it for ever: the space of a file removed
-    /// after was never given back.
+    /// Regression: if the reply to an open was lost, the home counted it forever and never freed the removed file.
     #[test]
-    fn an_open_without_an_answer_is_given_up() {
+    fn an_open_without_a_reply_is_given_up() {
         let (simulation, rpc, closer) = bed();
         let ask = |answer: Option<Result<()>>| {
             let mut opening = closer.opening();
@@ -381,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn closes_go_in_company_and_one_alone_does_not_wait_long() {
+    fn closes_are_batched_and_a_single_one_does_not_wait_long() {
         let (simulation, rpc, closer) = bed();
         closer.close(HOME, INODE, OpenId(1), None);
         run_out(&simulation);
@@ -390,16 +388,16 @@ mod tests {
             closer.close(HOME, INODE, OpenId(number), None);
         }
         simulation.settle();
-        assert_eq!(rpc.0.lock().calls, 2, "all at once, without waiting");
+        assert_eq!(rpc.0.lock().calls, 2, "a full batch does not wait");
         run_out(&simulation);
         closer.close(HOME, INODE, OpenId(2), None);
         closer.reached(HOME);
         simulation.settle();
-        assert_eq!(rpc.0.lock().calls, 2, "a home that answers as ever is no reason to hurry");
+        assert_eq!(rpc.0.lock().calls, 2, "only a reply after a failure triggers a report");
     }
 
     #[test]
-    fn a_home_that_is_reached_again_is_told_at_once() {
+    fn a_home_that_is_reachable_again_gets_reports_at_once() {
         let (simulation, rpc, closer) = bed();
         rpc.0.lock().failing = (5, false);
         closer.close(HOME, INODE, OpenId(1), None);
@@ -414,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_is_shown_until_the_home_knows_of_it() {
+    fn an_access_is_visible_until_the_home_has_it() {
         let (simulation, rpc, closer) = bed();
         rpc.0.lock().failing = (3, false);
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
@@ -423,7 +421,7 @@ mod tests {
             closer.show_accesses(&mut attr);
             attr.atime
         };
-        // The second one comes before the home is told of the first.
+        // The second access precedes the report of the first.
         let accesses =
             [Access { time: at(200_000), before: at(5) }, Access { time: at(400_000), before: at(200_000) }];
         for (number, access) in accesses.into_iter().enumerate() {
@@ -433,34 +431,31 @@ mod tests {
         }
         run_out(&simulation);
         assert_eq!(rpc.0.lock().closed.len(), 2);
-        assert_eq!(shown(), at(5), "the home says it");
+        assert_eq!(shown(), at(5), "the home's attribute applies");
         closer.keep_access(INODE, accesses[0]);
         closer.close(HOME, INODE, OpenId(9), Some(accesses[0].time));
         closer.forget_accesses(INODE);
-        assert_eq!(shown(), at(5), "a program has set it");
+        assert_eq!(shown(), at(5), "a program has set the time");
         run_out(&simulation);
     }
 
     #[test]
-    fn who_looked_before_the_home_was_told_of_an_access_knows() {
+    fn attributes_older_than_a_reported_access_are_detected() {
         let (simulation, _, closer) = bed();
         let look = || closer.held.asking(Duration::ZERO);
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
         let before = look();
         closer.keep_access(INODE, Access { time: at(9), before: at(5) });
         closer.close(HOME, INODE, OpenId(1), Some(at(9)));
-        assert!(!closer.held.is_overtaken(INODE, &before), "the access is added to what was told");
+        assert!(!closer.held.is_overtaken(INODE, &before), "the client still adds the access");
         run_out(&simulation);
-        assert!(
-            closer.held.is_overtaken(INODE, &before),
-            "what was told lacks it, and nobody adds it any more"
-        );
+        assert!(closer.held.is_overtaken(INODE, &before), "the client no longer adds the access");
         assert!(!closer.held.is_overtaken(INODE, &look()));
         closer.keep_access(INODE, Access { time: at(12), before: at(9) });
         closer.forget_accesses(INODE);
         let before = look();
         closer.close(HOME, INODE, OpenId(2), Some(at(12)));
         run_out(&simulation);
-        assert!(closer.held.is_overtaken(INODE, &before), "whether it counts the home alone knows");
+        assert!(closer.held.is_overtaken(INODE, &before), "only the home knows if the access counts");
     }
 }

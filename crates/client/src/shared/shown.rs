@@ -1,7 +1,7 @@
-//! Names of files that programs are shown, so that they need not ask.
+//! Publication of file names in memory shared with programs, which then stat without a request.
 //!
-//! A file is shown while this node holds its name and nothing happens to it here: no handle is open, and all that was done
-//! through those that were is in the attributes. An open hides it; what else changes it ends what is held of it.
+//! A name is published while this node holds its lease, no handle is open here, and the attributes include all effects of closed handles.
+//! An open hides the name; any other change also ends the lease.
 
 use super::SharedView;
 use crate::data::{FileData, dense_blocks};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Attr, FileKind, InodeId, Result};
 
-/// Where a view shows names.
+/// The publisher of one view's names.
 pub(super) struct Shown {
     names: Arc<dyn SharedNames>,
     root: InodeId,
 }
 
 impl Shown {
-    /// There, for the view with this root.
+    /// Creates the publisher of the view with the root directory `root`.
     pub(super) fn new(names: Arc<dyn SharedNames>, root: InodeId) -> Self {
         Self { names, root }
     }
@@ -38,7 +38,7 @@ impl Shown {
     }
 }
 
-/// The number by which frontends know an inode of the view with this root.
+/// The frontend's number of an inode in the view with the root directory `root`.
 pub(super) fn number(root: InodeId, inode: InodeId) -> FileNumber {
     if inode == root { FileNumber::ROOT } else { FileNumber(inode.0) }
 }
@@ -48,17 +48,18 @@ impl SharedView {
         self.held.show_in(Shown::new(names, self.root));
     }
 
-    /// Shows the file, if its name is held and whoever asked would be told the same until it is hidden.
+    /// Publishes the file if its name is leased and its attributes stay valid until it is hidden.
     pub(super) fn show_file(&self, inode: InodeId) {
         self.held.show(inode, |attr| self.settle(attr));
     }
 
-    /// As [`Self::complete`], where nobody needs to be asked, and nothing is happening to the file.
+    /// Completes attributes as [`Self::complete`] does, but without requests. Returns false if that is impossible or the file is in use
+    /// here.
     fn settle(&self, attr: &mut Attr) -> bool {
         if attr.kind != FileKind::File || (attr.sparse && !attr.inline) {
             return false;
         }
-        // Before an open is told, it is found here, or hides what was shown.
+        // An open registers in the engine first and hides the name later, so one of both checks sees it.
         if self.engine.find(attr.inode).is_some_and(|file| !file.is_settled(attr.generation)) {
             return false;
         }
@@ -73,7 +74,8 @@ impl SharedView {
         flushed
     }
 
-    /// The home may have been told of writes: this node answers for the attributes that it has told since, if it has.
+    /// Updates the lease after a flush. If the home reported attributes that include the writes, the lease continues with them; otherwise
+    /// it ends.
     pub(super) fn take_note_of_writes(&self, file: &FileData) {
         if !file.is_written() {
             return;

@@ -103,7 +103,7 @@ impl Inodes for SharedView {
     }
 
     fn forget(&self, file: FileNumber, _count: u64) {
-        // Names are not counted: the number is the inode, and beliefs about a directory are soon learnt anew.
+        // Lookups are not counted: the file number is the inode, and cached directory state is cheap to fetch again.
         self.directories.forget(self.inode(file));
     }
 
@@ -143,12 +143,12 @@ impl OpenFiles for SharedView {
                 match entry.target.kind {
                     FileKind::File => self.count_open(entry.target.inode).await?,
                     FileKind::Directory => return Err(Errno::EISDIR.into()),
-                    // Another node has made it since the kernel looked: it looks again.
+                    // Another node created it after the kernel's lookup: the kernel retries.
                     _ => return Err(Errno::ESTALE.into()),
                 }
             }
         };
-        // A file just made is empty: there is nothing to cut.
+        // A new file is empty.
         let mode = OpenMode { truncate: mode.truncate && !entry.created, ..mode };
         let opened = self.open_counted(node, mode, opening).await?;
         match self.found(entry).await {
@@ -294,7 +294,7 @@ impl Locking for SharedView {
 
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
-        // What others wrote under the lock must not be hidden by what was held of the name before.
+        // The lease must not hide what other nodes wrote under the lock.
         self.held.changed(file.inode);
         Ok(file.revalidate(self.engine.version(file.inode).await?))
     }
@@ -334,7 +334,7 @@ impl Directories for SharedView {
 }
 
 impl SharedView {
-    /// Counts an open at the inode's home; its attributes and inline content come along.
+    /// Counts an open at the inode's home. The reply includes the attributes and inline content.
     async fn count_open(&self, inode: InodeId) -> Result<(Node, Opening)> {
         let mut opening = self.closer.opening();
         let opener = opening.ask(self.cluster.inode_home(inode));

@@ -6,11 +6,10 @@ use crate::vfs::Xattrs;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::{Errno, Result};
 
-/// Shows and sets where a file's, or a directory's children's, data lies.
+/// Returns a file's layout, or gets and sets the layout that a directory's new children inherit.
 const LAYOUT_XATTR: &[u8] = b"user.tameike.layout";
 
-/// Attributes in which the system speaks to a file system, such as access lists, are not just kept: a program
-/// that was told they are would believe that they are also followed.
+/// Rejects `system.` attributes, such as ACLs. A program that could store them would assume that the file system enforces them.
 fn check_xattr(name: &[u8]) -> Result<()> {
     if name.starts_with(b"system.") { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
 }
@@ -19,7 +18,7 @@ impl Xattrs for SharedView {
     async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(file);
         if name == LAYOUT_XATTR {
-            // Who asks in so many words wants no belief.
+            // An explicit request bypasses cached directory state.
             return match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
                 MetaReply::Node(node) => Ok(node.attr.layout.to_string().into_bytes()),
                 other => Err(unexpected(&other)),

@@ -1,4 +1,4 @@
-//! Tests of names that are held.
+//! Tests of dentry leases.
 
 use super::*;
 use crate::types::{FileNumber, Found};
@@ -12,7 +12,7 @@ fn entry(number: u64) -> EntryName {
     EntryName { dir: InodeId(1), name: number.to_string().into_bytes() }
 }
 
-/// Attributes of an inode that is nothing special.
+/// Attributes of an ordinary inode.
 pub(in crate::shared) fn attr(number: u64) -> Attr {
     let zero = Timestamp::default();
     Attr {
@@ -36,7 +36,7 @@ pub(in crate::shared) fn attr(number: u64) -> Attr {
 }
 
 #[test]
-fn a_name_is_held_until_it_changes_or_its_time_is_over() {
+fn a_lease_ends_on_a_change_or_at_its_expiry() {
     let names = HeldNames::default();
     for number in 2..6 {
         names.hold(entry(number), attr(number), names.asking(NOW));
@@ -54,21 +54,21 @@ fn a_name_is_held_until_it_changes_or_its_time_is_over() {
 }
 
 #[test]
-fn an_answer_older_than_a_change_is_not_held() {
+fn a_reply_older_than_a_change_is_not_cached() {
     let names = HeldNames::default();
     let asked = names.asking(NOW);
     names.changed(InodeId(9));
     names.hold(entry(9), attr(9), asked);
     assert_eq!(names.find(&entry(9), NOW), None);
     names.hold(entry(2), attr(2), asked);
-    assert_eq!(names.find(&entry(2), NOW), Some(attr(2)), "that of another is none");
+    assert_eq!(names.find(&entry(2), NOW), Some(attr(2)), "a change of another inode does not matter");
     names.renamed(&entry(7));
     names.hold(entry(3), attr(3), asked);
-    assert_eq!(names.find(&entry(3), NOW), None, "whose name that was is not known");
+    assert_eq!(names.find(&entry(3), NOW), None, "a rename may concern any inode");
 }
 
 #[test]
-fn a_name_that_says_another_inode_forgets_the_first() {
+fn a_name_with_a_new_inode_drops_the_old_inode() {
     let names = HeldNames::default();
     names.hold(entry(2), attr(2), names.asking(NOW));
     names.hold(entry(2), attr(3), names.asking(NOW));
@@ -78,7 +78,7 @@ fn a_name_that_says_another_inode_forgets_the_first() {
     assert_eq!(names.find(&entry(4), NOW), Some(attr(3)));
 }
 
-/// What programs are shown, by number of the name.
+/// Published sizes by name.
 #[derive(Default)]
 struct Board(Mutex<BTreeMap<Vec<u8>, u64>>);
 
@@ -98,7 +98,7 @@ impl SharedNames for Board {
 }
 
 #[test]
-fn what_is_not_held_any_more_is_hidden() {
+fn a_name_is_hidden_when_its_lease_ends() {
     let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
     names.show_in(Shown::new(board.clone(), InodeId(1)));
     let all: Vec<u64> = (2..10).collect();
@@ -111,7 +111,7 @@ fn what_is_not_held_any_more_is_hidden() {
     names.changed(InodeId(2));
     names.renamed(&entry(3));
     names.hide(InodeId(4));
-    // Another file under a name, and another name of a file.
+    // A new inode under a leased name, and a new name of a leased inode.
     names.hold(entry(5), attr(20), names.asking(NOW));
     names.hold(entry(30), attr(6), names.asking(NOW));
     names.wrote(Attr { generation: Generation(2), size: 9, ..attr(7) });
@@ -119,11 +119,11 @@ fn what_is_not_held_any_more_is_hidden() {
     for number in 100..100 + HELD_NAMES_MAX as u64 {
         names.hold(entry(number), attr(number), names.asking(NOW));
     }
-    assert!(board.0.lock().is_empty(), "there was no room for them any more");
+    assert!(board.0.lock().is_empty(), "all were evicted");
 }
 
 #[test]
-fn only_what_is_held_and_settled_is_shown() {
+fn only_leased_and_settled_names_are_published() {
     let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
     names.hold(entry(2), attr(2), names.asking(NOW));
     names.show(InodeId(2), |_| true);
@@ -136,32 +136,32 @@ fn only_what_is_held_and_settled_is_shown() {
         true
     });
     assert_eq!(board.0.lock().get(&entry(2).name), Some(&5));
-    assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "the home has said so");
+    assert_eq!(names.attr(InodeId(2), NOW).map(|attr| attr.size), Some(0), "as the home sent it");
 }
 
-/// A look-up after each write asked the home anew.
+/// Regression: each lookup after a write sent a request to the home.
 #[test]
-fn what_this_node_writes_goes_on_being_held() {
+fn a_lease_outlives_writes_of_this_node() {
     let names = HeldNames::default();
     let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
     names.wrote(written.clone());
-    assert_eq!(names.attr(InodeId(2), NOW), None, "nobody has leased it");
+    assert_eq!(names.attr(InodeId(2), NOW), None, "there is no lease");
     let asked = names.asking(NOW);
     names.hold(entry(2), attr(2), names.asking(NOW));
     names.wrote(written.clone());
     assert_eq!(names.find(&entry(2), NOW), Some(written.clone()));
-    assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "not for longer than before");
+    assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "the lease is not extended");
     names.hold(entry(2), attr(2), asked);
-    assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "what was asked before is older");
+    assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "the reply predates the write");
     let later = Attr { mode: 0o644, ..written.clone() };
     names.hold(entry(2), later.clone(), names.asking(NOW));
     names.wrote(written);
-    assert_eq!(names.find(&entry(2), NOW), Some(later), "what was asked since is newer");
+    assert_eq!(names.find(&entry(2), NOW), Some(later), "the reply is newer than the write");
 }
 
-/// The first read after each write asked the home anew for all that came after it.
+/// Regression: the first read after a write ended the lease, so all later lookups sent requests.
 #[test]
-fn what_was_read_goes_on_being_held_if_the_home_has_taken_the_access() {
+fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
     let access = Access { time: at(7), before: at(5) };
     let held = |access_time, change| {
@@ -175,22 +175,22 @@ fn what_was_read_goes_on_being_held_if_the_home_has_taken_the_access() {
         );
         names.show(InodeId(2), |_| true);
         names.accessed(InodeId(2), Some(access));
-        assert!(board.0.lock().is_empty(), "it is shown as it is now, if at all");
+        assert!(board.0.lock().is_empty(), "the outdated name is hidden");
         let told = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
         names.accessed(InodeId(3), Some(access));
         names.hold(entry(3), attr(3), asked);
-        assert_eq!(names.attr(InodeId(3), NOW), None, "what was asked before is older");
+        assert_eq!(names.attr(InodeId(3), NOW), None, "the reply predates the access");
         told
     };
     assert_eq!(held(5, 6), Some(at(7)));
     assert_eq!(held(4, 6), None, "the access time was set");
-    assert_eq!(held(5, 7), None, "it has changed since");
-    assert_eq!(held(7, 6), None, "it is told already");
-    assert_eq!(held(5, 4), None, "it did not count");
+    assert_eq!(held(5, 7), None, "the inode changed later");
+    assert_eq!(held(7, 6), None, "the attributes include it");
+    assert_eq!(held(5, 4), None, "relatime ignores it");
 }
 
 #[test]
-fn the_oldest_make_room() {
+fn the_oldest_leases_are_evicted() {
     let names = HeldNames::default();
     for number in 0..HELD_NAMES_MAX as u64 + 10 {
         names.hold(entry(number), attr(number), names.asking(NOW));
