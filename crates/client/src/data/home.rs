@@ -22,6 +22,7 @@ pub enum Home {
 pub struct FileVersion {
     /// Size in bytes.
     pub size: u64,
+    /// Version of the content.
     pub generation: Generation,
     /// Whether the content is in the inode record.
     pub inline: bool,

@@ -1,4 +1,4 @@
-//! The engines of two nodes over a small double of the homes, with messages that take random time.
+//! Data engines of two nodes against a simplified model of the homes, with random message latency.
 
 mod flushes;
 mod gathered;
@@ -41,15 +41,15 @@ struct Homes {
     inode: Option<Inode>,
     units: BTreeMap<UnitId, Vec<u8>>,
     failing: bool,
-    /// The inode's home cannot be reached.
+    /// True if the inode's home is unreachable.
     is_down: bool,
-    /// Bytes that were written, by unit.
+    /// Written bytes by unit.
     held: BTreeMap<u64, tameike_core::ranges::RangeSet>,
-    /// Messages that brought them.
+    /// Number of messages that carried writes.
     writes: u32,
-    /// Whether the inode's home was told of holes.
+    /// True once a client reported holes to the inode's home.
     sparse: bool,
-    /// Requests under way, and the most there were.
+    /// Requests in flight, and their maximum so far.
     under_way: (usize, usize),
     device: places::Device,
     peers: holders::Peers,
@@ -116,7 +116,7 @@ impl Homes {
                 if let Some(content) = &mut inode.content {
                     content.resize(attr.size as usize, 0);
                 }
-                // As the real one, it lets units be when the file grows.
+                // Like a real home, it does not change the units when the file grows.
                 for (unit, bytes) in self.units.iter_mut().filter(|_| attr.size < before) {
                     let keep = attr.size.saturating_sub(unit.start()).min(UNIT_SIZE as u64) as usize;
                     bytes[keep..].fill(0);
@@ -250,7 +250,7 @@ impl Bench {
         self.engines[node].open(INODE, Layout::Striped, Home::Inode, version, OpenMode::default()).0
     }
 
-    /// Writes as a frontend does: a whole unit in a frame, if there is one, of all else at once what can be, then the rest.
+    /// Writes as a frontend does: a whole unit in a frame, if one is free; otherwise first as much as needs no waiting, then the rest.
     fn write(&self, node: usize, file: &Arc<FileData>, offset: u64, data: Vec<u8>) {
         let (engine, file) = (self.engines[node].clone(), file.clone());
         let frame = if data.len() == UNIT_SIZE { engine.frame_now() } else { None };
@@ -290,7 +290,7 @@ impl Bench {
             now: Timestamp::default(),
         };
         let resize = async move { homes.lock().serve_meta(MetaRequest::Execute(command)) };
-        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the cut");
+        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the truncation");
     }
 }
 
@@ -324,7 +324,7 @@ enum Operation {
     Reopen { node: usize },
 }
 
-/// Sizes around what matters: inline files, unit borders, several units.
+/// Sizes around boundaries: inline files, unit borders, several units.
 fn place() -> impl Strategy<Value = usize> {
     let unit = (0..3usize).prop_map(|unit| unit * UNIT_SIZE);
     prop_oneof![0..6000usize, UNIT_SIZE - 3000..UNIT_SIZE + 3000, 0..3 * UNIT_SIZE, unit]
@@ -341,15 +341,15 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Each byte has a version: the number of the step that wrote it last. Nodes own the bytes of alternate
-/// stripes of 1000, so that versions of a byte have one writer.
+/// Each byte has a version: the number of the step that wrote it last. The two nodes write alternate stripes of 1000 bytes, so that each
+/// byte has one writer.
 #[derive(Default)]
 struct Model {
-    /// Written by the owner.
+    /// Versions that the writer wrote.
     written: Vec<u8>,
-    /// Of these, told by a flush.
+    /// Versions that a flush has committed.
     flushed: Vec<u8>,
-    /// Flushed when the node last opened the file.
+    /// Flushed versions when the node last opened the file.
     opened: [Vec<u8>; 2],
 }
 
@@ -373,7 +373,7 @@ impl Model {
         }
     }
 
-    /// Own bytes are exact; those of the other node are no older than at the open and no newer than written.
+    /// A node's own bytes are exact; the other node's are no older than at the open and no newer than written.
     fn check(&self, node: usize, start: usize, bytes: &[u8]) {
         for (place, &byte) in (start..).zip(bytes) {
             let of = |versions: &[u8]| versions.get(place).copied().unwrap_or(0);
@@ -381,7 +381,7 @@ impl Model {
                 assert_eq!(byte, of(&self.written), "own byte {place}");
             } else {
                 assert!(byte >= of(&self.opened[node]), "byte {place} is stale");
-                assert!(byte <= of(&self.written), "byte {place} is from nowhere");
+                assert!(byte <= of(&self.written), "byte {place} was never written");
             }
         }
     }
@@ -451,8 +451,7 @@ fn a_lost_write_is_told_once_and_not_shown() {
     assert_eq!(bench.read(0, &file, 0, 10_000), vec![1; 10_000]);
 }
 
-/// A node showed for good the size that a close could not tell the home, in the end as that of another file that had been
-/// given the number.
+/// A size that a close could not report to the home once stayed visible on the node, even in a later file with the same inode number.
 #[test]
 fn what_the_last_close_could_not_tell_is_given_up() {
     let bench = Bench::new(1, 4);
@@ -463,14 +462,14 @@ fn what_the_last_close_could_not_tell_is_given_up() {
     bench.homes.lock().is_down = true;
     assert_eq!(bench.flush(0, &file).expect_err("the home is down").errno, Errno::EHOSTDOWN);
     bench.homes.lock().is_down = false;
-    assert_eq!(file.size(), 10_000, "while it is open, it may still be told");
+    assert_eq!(file.size(), 10_000, "while the file is open, its size may still be committed");
     bench.engines[0].close(&file);
     let next = bench.open(0);
     assert_eq!((next.size(), next.is_flushed()), (6000, true));
 }
 
-/// What this node had learnt of a new file, that its content is in the inode record, it was told again after the content
-/// had left the record: the close then told the home of no size, and the file was empty for everybody else.
+/// After the content of a new file had moved to units, a late reply once made the node take it for inline again. The close then reported no
+/// size, and other nodes saw an empty file.
 #[test]
 fn attributes_from_before_the_writes_hide_nothing_from_the_home() {
     for size in [UNIT_SIZE, 3 * UNIT_SIZE, UNIT_SIZE + 5, 5000] {
@@ -499,8 +498,7 @@ fn what_a_cut_takes_away_reads_as_zeros_when_the_file_grows_again() {
     assert_eq!(bench.read(0, &file, 0, 4000), expected);
 }
 
-/// A cut to less than what was written, but more than what the home knew of, left the bytes between the two in
-/// the units: they came back when the file grew.
+/// A truncation between the home's size and the written size once left bytes in the units: they reappeared when the file grew.
 #[test]
 fn a_cut_takes_away_what_the_home_was_not_told_of() {
     let bench = Bench::new(1, 4);
@@ -530,8 +528,7 @@ fn more_dirty_units_than_frames_are_written_and_read_back() {
     }
 }
 
-/// A small file whose content lay in its inode record was written to far behind its end. Until that write was
-/// sent, the second unit showed the first one's bytes.
+/// A small inline file was written far beyond its end. Until that write was sent, the second unit once showed the first one's bytes.
 #[test]
 fn inline_content_is_in_the_first_unit_only() {
     let bench = Bench::new(1, 4);
@@ -542,8 +539,7 @@ fn inline_content_is_in_the_first_unit_only() {
     assert_eq!(bench.read(1, &file, UNIT_SIZE as u64, 2001), [vec![0; 2000], vec![2]].concat());
 }
 
-/// While one program closes a file, another asks for its size: the answer that set out before the close was
-/// told to the home must not take the written bytes out of sight.
+/// A stat that starts before the commit of a close must not hide the written bytes when its reply arrives later.
 #[test]
 fn an_old_answer_does_not_hide_what_was_written() {
     let bench = Bench::new(2, 4);
@@ -567,15 +563,14 @@ fn an_old_answer_does_not_hide_what_was_written() {
                 engine.homes.runtime.sleep(std::time::Duration::from_micros(20)).await;
                 look.refresh(before.clone());
                 let bytes = engine.read(&look, 14_999, 10).await.expect("the read");
-                assert_eq!(&bytes[..], [2], "an acknowledged byte is gone");
+                assert_eq!(&bytes[..], [2], "an acknowledged byte is lost");
             }
         };
         futures_util::future::join(flush, looks).await.0.expect("the flush");
     });
 }
 
-/// A reader that came when all frames were on their way to the homes waited for ever: nobody gave it those
-/// that became clean before it was counted as waiting.
+/// A reader that found all frames in flight once waited forever: it missed the frames that became clean before it registered as a waiter.
 #[test]
 fn frames_that_become_clean_reach_those_who_wait() {
     for seed in 0..40 {
@@ -602,7 +597,7 @@ fn frames_that_become_clean_reach_those_who_wait() {
     }
 }
 
-/// It once asked for one more when another one still read the unit's, and where there was none it came round for ever.
+/// A fetch once needed another frame while a second reader held the unit's frame; without a free one it retried forever.
 #[test]
 fn a_reader_has_a_frame_in_the_one_that_it_fetches_into() {
     let bench = Bench::new(5, 2);
@@ -616,7 +611,7 @@ fn a_reader_has_a_frame_in_the_one_that_it_fetches_into() {
     assert_eq!(held.to_vec(), [1; 100]);
 }
 
-/// Who got a lock once read pages that the kernel was to drop at an open whose answer was still under way.
+/// A process that acquired a lock once read stale pages, which the kernel was to drop at an open whose reply was still in flight.
 #[test]
 fn pages_of_another_version_are_to_be_dropped_until_they_were() {
     let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
@@ -633,17 +628,17 @@ fn pages_of_another_version_are_to_be_dropped_until_they_were() {
     assert_eq!(file.revalidate(version(7)), Some(Generation(7)), "another node's");
     file.pages_dropped(Generation(7));
     file.own_change(Generation(9), false);
-    assert_eq!(file.revalidate(version(9)), Some(Generation(9)), "somebody else wrote in between");
+    assert_eq!(file.revalidate(version(9)), Some(Generation(9)), "another node wrote in between");
 }
 
-/// A program that came through the ring opened a file that another node had changed; the kernel, which had not been told, was
-/// then let keep its pages of before.
+/// A program opened a file through the ring after another node had changed it. The kernel, which was not notified, once kept its stale
+/// pages.
 #[test]
 fn an_open_that_the_kernel_does_not_hear_of_leaves_its_pages_old() {
     let file = FileData::new(InodeId(1), Layout::Striped, Home::Inode);
     let version = |number| FileVersion { generation: Generation(number), ..FileVersion::default() };
     assert!(!file.opened(Home::Inode, version(5), false));
     assert!(!file.opened(Home::Inode, version(6), true));
-    assert!(!file.opened(Home::Inode, version(6), false), "it drops them now");
+    assert!(!file.opened(Home::Inode, version(6), false), "the kernel drops its pages now");
     assert!(file.opened(Home::Inode, version(6), false));
 }

@@ -139,6 +139,7 @@ impl FileState {
 
 /// One file's data on this node.
 pub struct FileData {
+    /// Inode of the file.
     pub inode: InodeId,
     /// Striping of the file's units.
     pub layout: Layout,

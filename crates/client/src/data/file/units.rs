@@ -244,8 +244,11 @@ pub(in crate::data) enum Served {
 
 /// Bytes of one version that are in memory as their home has them.
 pub struct AtRest {
+    /// Unit that contains the bytes.
     pub unit: UnitId,
+    /// Version of the file.
     pub generation: Generation,
+    /// The bytes, with their range in the unit.
     pub bytes: Payload,
 }
 
