@@ -182,7 +182,7 @@ impl Rpc for HomesRpc {
                 };
                 return holders::serve(&homes, to, request, frame);
             }
-            // As a network does.
+            // A fabric also computes the checksums of a payload that it sends.
             payload.as_ref().map(Payload::sums);
             let served = homes.lock().serve(request, payload);
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
@@ -204,7 +204,7 @@ struct Bench {
     homes: Arc<Mutex<Homes>>,
     engines: Vec<Arc<DataEngine>>,
     lenders: Vec<Arc<lending::Lender>>,
-    /// A frame for tests.
+    /// Pool that lets tests hold frames.
     spare: Pool,
 }
 

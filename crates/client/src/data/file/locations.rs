@@ -1,7 +1,7 @@
 //! Extent locations of a file's units: where other agents of this host store them on their devices.
 //!
-//! A location replaces a read: it gives the position of a unit's bytes at its home, for a unit of which this node caches nothing. Like cached
-//! data, locations are invalidated when another node may have changed the file, and by each write of this node.
+//! A location replaces a read: it gives the position of a unit's bytes at its home, for a unit of which this node caches nothing. Like
+//! cached data, locations are invalidated when another node may have changed the file, and by each write of this node.
 
 use super::mark::Mark;
 use super::{FileData, FileState};
