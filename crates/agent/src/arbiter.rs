@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tameike_client::vfs::{FileNumber, gives_rights};
+use tameike_client::vfs::{FileNumber, has_setid};
 use tameike_core::Result;
 use tameike_core::limits::DIRECTORY_LIFETIME;
 use tameike_io::Runtime;
@@ -248,7 +248,7 @@ impl Arbiter {
     /// Records a change of a file's owner or mode; `mode` may set set-ID bits.
     pub(crate) fn access_changed(&self, file: FileNumber, mode: Option<u16>) {
         self.directory_changed();
-        if mode.is_some_and(gives_rights) {
+        if mode.is_some_and(has_setid) {
             self.set_gives_rights(file, true);
         }
     }
@@ -261,8 +261,8 @@ impl Arbiter {
     }
 
     /// Returns whether a write may have to clear set-ID bits of the file.
-    pub(crate) fn gives_rights(&self, file: FileNumber) -> bool {
-        self.state.lock().gates.get(&file).is_some_and(|gate| gate.gives_rights())
+    pub(crate) fn has_setid(&self, file: FileNumber) -> bool {
+        self.state.lock().gates.get(&file).is_some_and(|gate| gate.has_setid())
     }
 
     pub(crate) fn set_gives_rights(&self, file: FileNumber, gives: bool) {

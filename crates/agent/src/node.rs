@@ -306,11 +306,11 @@ impl Service for Node {
             }
             PeerEvent::Failed => {
                 self.unreachable.lock().insert(peer);
-                self.peer_services.meter.peer_dead(peer);
+                self.peer_services.meter.peer_failed(peer);
                 if let Some(services) = &self.services {
-                    services.meta.peer_dead(peer);
-                    services.locks.peer_dead(peer);
-                    services.holders.peer_dead(peer);
+                    services.meta.peer_failed(peer);
+                    services.locks.peer_failed(peer);
+                    services.holders.peer_failed(peer);
                 }
                 self.peer_services.neighbours.announce_failure(peer);
             }

@@ -42,7 +42,7 @@ pub async fn set<V: Vfs>(
     let LockCall { owner, range, kind, pid } = call;
     let published = vfs.publish(handle).await;
     let Some(kind) = kind else {
-        locks.give_back(inode, owner, range).await?;
+        locks.unlock(inode, owner, range).await?;
         return published.map(|()| None);
     };
     published?;
@@ -51,7 +51,7 @@ pub async fn set<V: Vfs>(
     let stale = vfs.revalidate(handle).await;
     if stale.is_err() {
         // A caller that gets an error assumes that it has no lock.
-        locks.give_back(inode, owner, range).await?;
+        locks.unlock(inode, owner, range).await?;
     }
     stale
 }

@@ -83,9 +83,9 @@ pub struct Opened {
     pub keep_cache: bool,
     /// True if this handle bypasses the kernel's page cache (direct I/O).
     pub direct: bool,
-    /// True if the file has set-user-ID or set-group-ID bits that a direct write must clear ([`gives_rights`]); for other handles, the
+    /// True if the file has set-user-ID or set-group-ID bits that a direct write must clear ([`has_setid`]); for other handles, the
     /// kernel clears them.
-    pub gives_rights: bool,
+    pub has_setid: bool,
 }
 
 const SETUID: u16 = 0o4000;
@@ -93,13 +93,13 @@ const SETGID: u16 = 0o2000;
 const GROUP_RUNS: u16 = 0o010;
 
 /// Returns true if an executable of this mode may run with its owner's or group's privileges.
-pub fn gives_rights(mode: u16) -> bool {
+pub fn has_setid(mode: u16) -> bool {
     mode & (SETUID | SETGID) != 0
 }
 
 /// The mode after an unprivileged write: without set-user-ID, and without set-group-ID if the group may execute the file. The bits must not
 /// apply to changed content.
-pub fn without_rights(mode: u16) -> u16 {
+pub fn without_setid(mode: u16) -> u16 {
     let lost = if mode & GROUP_RUNS == 0 { SETUID } else { SETUID | SETGID };
     mode & !lost
 }

@@ -6,7 +6,7 @@
 pub use crate::directory::Entries;
 pub use crate::types::{
     FileNumber, Found, FrameBytes, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
-    gives_rights, without_rights,
+    has_setid, without_setid,
 };
 
 use crate::data::{Grantable, Located};

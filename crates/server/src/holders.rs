@@ -77,7 +77,7 @@ impl CacheTable {
     }
 
     /// The agent of a node has failed: it holds nothing.
-    pub fn peer_dead(&self, node: NodeId) {
+    pub fn peer_failed(&self, node: NodeId) {
         let Files { recent, before } = &mut *self.files.lock();
         for file in recent.values_mut().chain(before.values_mut()) {
             file.holders.retain(|holder| holder.node != node);
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(table.opened(FILE, FIRST, NodeId(1)), [], "itself is no other");
         assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(2))), BTreeSet::from([1]));
         assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(1))), BTreeSet::from([2]));
-        table.peer_dead(NodeId(1));
+        table.peer_failed(NodeId(1));
         assert_eq!(nodes(&table.opened(FILE, FIRST, NodeId(3))), BTreeSet::from([2]));
         table.removed(FILE);
         assert_eq!(table.opened(FILE, FIRST, NodeId(4)), []);

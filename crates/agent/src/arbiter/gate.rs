@@ -17,7 +17,7 @@ pub(crate) struct Gate {
     /// Time of the last ring write since the kernel opened the file, in nanoseconds; 0 if there is none.
     written: AtomicU64,
     /// A write may have to clear set-ID bits of the file.
-    gives_rights: AtomicBool,
+    has_setid: AtomicBool,
     /// Notified when no ring request is in flight.
     over: Event,
 }
@@ -34,12 +34,12 @@ impl Gate {
     }
 
     /// A write may have to clear set-ID bits of the file.
-    pub(crate) fn gives_rights(&self) -> bool {
-        self.gives_rights.load(Ordering::Acquire)
+    pub(crate) fn has_setid(&self) -> bool {
+        self.has_setid.load(Ordering::Acquire)
     }
 
     pub(super) fn set_gives_rights(&self, gives: bool) {
-        self.gives_rights.store(gives, Ordering::Release);
+        self.has_setid.store(gives, Ordering::Release);
     }
 
     pub(super) fn is_open_in_kernel(&self) -> bool {

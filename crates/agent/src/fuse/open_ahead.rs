@@ -92,7 +92,7 @@ impl OpenAhead {
         match self.take(thread) {
             Some(Step::Open(ahead, ahead_mode, opened)) if (ahead, ahead_mode) == (file, untruncated) => {
                 // It may have got set-ID bits since it was opened.
-                return truncate(vfs, file, mode, Opened { gives_rights: true, ..opened }).await;
+                return truncate(vfs, file, mode, Opened { has_setid: true, ..opened }).await;
             }
             step => abandon(vfs, step).await,
         }

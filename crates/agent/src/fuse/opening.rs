@@ -139,7 +139,7 @@ async fn admitted<V: Vfs>(
             if let Some(grantable) = vfs.grantable(opened.handle) {
                 grantable.revoke();
             }
-            arbiter.opened(file, opened.gives_rights, changes);
+            arbiter.opened(file, opened.has_setid, changes);
             Ok(arbiter.kernel().opened(vfs, file, mode, opened))
         }
         Err(fault) => {

@@ -3,7 +3,7 @@
 use super::FuseFrontend;
 use super::answer::answer_write;
 use super::convert::errno;
-use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteAt, WriteBytes, without_rights};
+use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteAt, WriteBytes, without_setid};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Result};
 use tameike_fuse::{Reply, WriteFlags};
@@ -18,7 +18,7 @@ impl<V: Vfs> FuseFrontend<V> {
         reply: Reply,
     ) {
         // For writes through the page cache, the kernel does it.
-        if flags.takes_rights && self.arbiter.gives_rights(file) {
+        if flags.takes_rights && self.arbiter.has_setid(file) {
             // Rare enough to block this thread.
             let cleared = self.tasks.wait(|| pollster::block_on(self.clear_setid(file)));
             if let Err(fault) = cleared {
@@ -36,7 +36,7 @@ impl<V: Vfs> FuseFrontend<V> {
             // Before the mode is read, so that a concurrent chmod is not missed.
             self.arbiter.set_gives_rights(file, false);
             let mode = self.vfs.getattr(file).await?.mode;
-            let left = without_rights(mode);
+            let left = without_setid(mode);
             if left != mode {
                 let change = AttrChange { mode: Some(left), ..AttrChange::default() };
                 match self.vfs.setattr(file, change).await {

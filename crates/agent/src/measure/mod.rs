@@ -108,7 +108,7 @@ impl Meter {
     }
 
     /// Frees the data for a node that has failed.
-    pub(crate) fn peer_dead(&self, peer: NodeId) {
+    pub(crate) fn peer_failed(&self, peer: NodeId) {
         self.free_source(peer);
     }
 

@@ -157,7 +157,7 @@ fn a_second_measurement_is_refused_until_the_first_peer_fails() {
     pair.simulation.run(pair.b.meter.reply(third, begin, None)).map(drop).expect("begun");
     let refused = pair.simulation.run(pair.a.measure(order(Quantity::Get, 5)));
     assert_eq!(refused.err().map(|fault| fault.errno), Some(Errno::EBUSY));
-    pair.b.meter.peer_dead(third);
+    pair.b.meter.peer_failed(third);
     pair.simulation.run(pair.a.measure(order(Quantity::Get, 5))).map(drop).expect("measured");
     let itself = Order { with: A, ..order(Quantity::Get, 5) };
     assert_eq!(

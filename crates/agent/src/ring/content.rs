@@ -105,7 +105,7 @@ impl<V: Vfs> RingView<V> {
             return Err(Errno::EBADF.into());
         }
         // The kernel decides whether the write must clear set-ID bits.
-        if open.gate.gives_rights() {
+        if open.gate.has_setid() {
             return Err(Refusal::Declined);
         }
         let in_flight = begin(open)?;

@@ -9,7 +9,7 @@ use super::walk::{PathTarget, READ, SEARCH, WRITE, may};
 use crate::arbiter::Gate;
 use std::sync::{Arc, OnceLock};
 use tameike_client::data::{GrantKey, Grantable};
-use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, gives_rights};
+use tameike_client::vfs::{Found, OpenMode, Opened, Vfs, has_setid};
 use tameike_core::attr::{S_ISGID, S_ISVTX};
 use tameike_core::wire::meta::NewInode;
 use tameike_core::{Attr, Errno, FileKind, Layout};
@@ -25,7 +25,7 @@ fn may_change(session: &Session, dir: &Attr) -> bool {
 fn may_open(session: &Session, attr: &Attr, mode: OpenMode) -> bool {
     let bits = if mode.read { READ } else { 0 } | if mode.write { WRITE } else { 0 };
     // The kernel decides whether a write clears set-ID bits.
-    let is_harmless = !mode.write || !gives_rights(attr.mode);
+    let is_harmless = !mode.write || !has_setid(attr.mode);
     let may_skip_atime = !mode.noatime || attr.uid == session.user;
     attr.kind == FileKind::File && may(session, attr, bits) && is_harmless && may_skip_atime
 }
@@ -83,7 +83,7 @@ impl<V: Vfs> RingView<V> {
                 if !mode.write
                     && let Some((grantable, _)) = self.grantable(&opened, mode)
                 {
-                    grantable.lend_small();
+                    grantable.grant_inline();
                 }
                 return Ok((opened, found.attr));
             }

@@ -1,12 +1,10 @@
 //! File content in the cache view: open, read, write and truncate.
 
 use super::opens::OpenFile;
-use super::{CacheView, out_of_turn, version};
+use super::{CacheView, unexpected_reply, version};
 use crate::data::{FileVersion, Home};
 use crate::passthrough::Identity;
-use crate::types::{
-    FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteAt, WriteBytes, gives_rights,
-};
+use crate::types::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteAt, WriteBytes, has_setid};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,15 +76,15 @@ impl CacheView {
         let (data, keep_cache) =
             self.engine.open(inode, layout, home, FileVersion { holders, ..version(state, stat.size) }, mode);
         let open = OpenFile::new(file, data.clone(), shared, cell.clone(), stamp, mode);
-        let (direct, gives_rights) = (mode.is_direct(data.size()), gives_rights(stat.mode));
+        let (direct, has_setid) = (mode.is_direct(data.size()), has_setid(stat.mode));
         let handle = self.opens.add(open);
         if (opening.end() || state.removing)
-            && let Err(fault) = self.let_go(inode).await
+            && let Err(fault) = self.switch_to_shared(inode).await
         {
             self.close(handle);
             return Err(fault);
         }
-        self.truncated(Opened { handle, keep_cache, direct, gives_rights }, mode).await
+        self.truncated(Opened { handle, keep_cache, direct, has_setid }, mode).await
     }
 
     /// Truncates a file that was opened with `O_TRUNC`.
@@ -112,7 +110,7 @@ impl CacheView {
         let asked = self.engine.reports().take(coordinator);
         match self.ask(coordinator, CacheRequest::Open { inode, path, stamp, asked, holds, made }).await? {
             CacheReply::Opened { state, holders } => Ok((state, holders)),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -131,7 +129,7 @@ impl CacheView {
         let direct = mode.is_direct(open.data.size());
         let handle = self.opens.add(open.again(mode));
         // The mode bits are unknown, so assume that they may be set-ID.
-        let opened = Opened { handle, keep_cache: false, direct, gives_rights: true };
+        let opened = Opened { handle, keep_cache: false, direct, has_setid: true };
         self.truncated(opened, mode).await.map(Some)
     }
 

@@ -56,7 +56,7 @@ impl CacheView {
         let answer = self.rpc.call(to, Request::Cache(request), None, None).await?;
         match answer.reply {
             Reply::Cache(reply) => Ok(reply),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -64,7 +64,7 @@ impl CacheView {
     async fn ask_state(&self, inode: InodeId, request: CacheRequest) -> Result<CacheState> {
         match self.ask(self.cluster.inode_home(inode), request).await? {
             CacheReply::State(state) | CacheReply::Reserved { state, .. } => Ok(state),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -81,13 +81,13 @@ impl CacheView {
         if let Some(stat) = self.stat_orphan(file).await? {
             return Ok(stat.attr());
         }
-        let attr = self.with_news(file, attr).await?;
+        let attr = self.with_newer_state(file, attr).await?;
         // Check again: if another node removed the file meanwhile, the coordinator has dropped its state, and these attributes may predate
         // the writeback.
         Ok(self.stat_orphan(file).await?.map_or(attr, |stat| stat.attr()))
     }
 
-    async fn with_news(&self, file: &Identity, mut attr: Attr) -> Result<Attr> {
+    async fn with_newer_state(&self, file: &Identity, mut attr: Attr) -> Result<Attr> {
         if attr.kind != FileKind::File {
             return Ok(attr);
         }
@@ -188,7 +188,7 @@ impl CacheView {
     }
 }
 
-fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {
+fn unexpected_reply(reply: &impl std::fmt::Debug) -> Fault {
     Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {reply:?}"))
 }
 

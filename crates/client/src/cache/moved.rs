@@ -9,7 +9,7 @@ use tameike_io::shared::FileStat;
 
 impl CacheView {
     /// Reports the rename of a directory to all other nodes. A node that misses the report notices the rename when the old path fails.
-    pub(super) async fn tell_moved(&self, stat: &FileStat, from: &[u8], to: &[u8]) {
+    pub(super) async fn report_moved(&self, stat: &FileStat, from: &[u8], to: &[u8]) {
         if stat.kind != FileKind::Directory {
             return;
         }

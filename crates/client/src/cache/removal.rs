@@ -67,10 +67,10 @@ impl CacheView {
         if target.is_some() && mode == RenameMode::NoReplace {
             return Err(Errno::EEXIST.into());
         }
-        self.tell_rename(&moved.attr(), &old, &new).await?;
+        self.report_rename(&moved.attr(), &old, &new).await?;
         match (&target, mode) {
             (Some(target), RenameMode::Replace) => self.before_removal(target, to, &new).await?,
-            (Some(target), RenameMode::Exchange) => self.tell_rename(&target.attr(), &new, &old).await?,
+            (Some(target), RenameMode::Exchange) => self.report_rename(&target.attr(), &new, &old).await?,
             (Some(_), RenameMode::NoReplace) | (None, _) => {}
         }
         match rename_as_seen(&self.below, from, to, mode, is_free).await {
@@ -86,10 +86,10 @@ impl CacheView {
         for renamed in std::iter::once(&moved).chain(&target) {
             self.refresh_paths(renamed);
         }
-        self.tell_moved(&moved, &old, &new).await;
+        self.report_moved(&moved, &old, &new).await;
         match target {
             Some(target) if mode == RenameMode::Exchange => {
-                self.tell_moved(&target, &new, &old).await;
+                self.report_moved(&target, &new, &old).await;
             }
             Some(target) if mode == RenameMode::Replace => self.after_removal(&target).await?,
             _ => {}
@@ -103,7 +103,7 @@ impl CacheView {
     }
 
     /// Announces a rename or a new link before it happens: for a file to its coordinator, for a directory to every device node.
-    pub(super) async fn tell_rename(&self, attr: &Attr, from: &[u8], to: &[u8]) -> Result<()> {
+    pub(super) async fn report_rename(&self, attr: &Attr, from: &[u8], to: &[u8]) -> Result<()> {
         let (from, to) = (from.to_vec(), to.to_vec());
         match attr.kind {
             FileKind::File => {
@@ -137,7 +137,7 @@ impl CacheView {
         if stat.nlink > 1 {
             let number = self.below.number_of(&Identity::of(stat));
             return match number.and_then(|number| self.below.other_path(number, dir, name)) {
-                Some(other) => self.tell_rename(&stat.attr(), path, &other).await,
+                Some(other) => self.report_rename(&stat.attr(), path, &other).await,
                 None => self.write_back(inode).await.map(drop),
             };
         }
@@ -164,7 +164,7 @@ impl CacheView {
     ///
     /// # Errors
     /// `ESTALE` if the file and its content are already gone.
-    pub(super) async fn let_go(&self, inode: InodeId) -> Result<()> {
+    pub(super) async fn switch_to_shared(&self, inode: InodeId) -> Result<()> {
         // Repeat: a program may open the file during the switch.
         while let Some(open) = self.opens.named_of(inode) {
             let _leaves = open.data.leaving.write().await;
@@ -197,10 +197,10 @@ impl CacheView {
     /// If the content cannot be written back for the handles that are open here.
     pub async fn removing(&self, inode: InodeId) -> Result<()> {
         self.opens.mark_removed(inode);
-        match self.let_go(inode).await {
+        match self.switch_to_shared(inode).await {
             // Another node has already removed the file and has written back its content.
             Err(fault) if fault.errno == Errno::ESTALE => Ok(()),
-            let_go => let_go,
+            switch_to_shared => switch_to_shared,
         }
     }
 

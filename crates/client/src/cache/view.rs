@@ -4,7 +4,7 @@ use super::CacheView;
 use crate::data::{Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
-use crate::passthrough::{OverTree, Owner, Passthrough};
+use crate::passthrough::{Owner, Passthrough, TreeView};
 use crate::types::{
     FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
@@ -17,7 +17,7 @@ use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
 use tameike_io::Frame;
 
-impl OverTree for CacheView {
+impl TreeView for CacheView {
     fn below(&self) -> &Passthrough {
         &self.below
     }
@@ -45,7 +45,7 @@ impl Names for CacheView {
         let (from, to) = (self.below.path(file)?, self.below.child(dir, name)?);
         let found = self.below.link(file, dir, name).await?;
         // The coordinator uses this path if the file's other names are removed.
-        self.tell_rename(&found.attr, &from, &to).await?;
+        self.report_rename(&found.attr, &from, &to).await?;
         let file = self.below.identity(found.file);
         Ok(Found { attr: self.overlay_file(&file, found.attr).await?, ..found })
     }

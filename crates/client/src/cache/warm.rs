@@ -25,7 +25,7 @@ const FILES_AT_ONCE: usize = 16;
 /// Units per request to one home: few, so that a cancellation takes effect soon.
 const UNITS_AT_ONCE: u64 = 16;
 /// Most faults with a message; the rest are only counted.
-const FAULTS_TOLD_MAX: usize = 10;
+const FAULTS_REPORTED_MAX: usize = 10;
 /// Maximum directory depth: each level keeps one directory open.
 const LEVELS_MAX: usize = 256;
 
@@ -55,7 +55,7 @@ impl Warming {
     fn note_fault(&self, path: &[u8], fault: &Fault) {
         let mut so_far = self.so_far.lock();
         so_far.failed += 1;
-        if so_far.faults.len() < FAULTS_TOLD_MAX {
+        if so_far.faults.len() < FAULTS_REPORTED_MAX {
             so_far.faults.push(format!("{}: {fault}", String::from_utf8_lossy(path).escape_debug()));
         }
     }
@@ -225,7 +225,7 @@ impl CacheView {
                     warming.so_far.lock().bytes += held;
                     sum += left_out;
                 }
-                other => return Err(super::out_of_turn(&other)),
+                other => return Err(super::unexpected_reply(&other)),
             }
         }
         Ok(sum)

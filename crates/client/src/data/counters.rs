@@ -1,23 +1,23 @@
-//! Where the bytes of reads came from.
+//! Counters of where the bytes of reads came from.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::wire::admin::{Counter, counters};
 
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Bytes that were in memory here.
+    /// Bytes found in this node's memory.
     pub memory: Count,
-    /// Bytes that holders brought.
+    /// Bytes that peer cache holders sent.
     pub holders: Count,
-    /// Bytes that homes brought.
+    /// Bytes that homes sent.
     pub homes: Count,
-    /// Questions of other nodes, and those that were answered with bytes.
+    /// Peer requests received from other nodes, and those answered with bytes.
     pub requested: Count,
     pub delivered: Count,
     /// The same in pages.
     pub requested_pages: Count,
     pub delivered_pages: Count,
-    /// Units that had changed by themselves.
+    /// Units whose bytes failed their checksum in this node's memory.
     pub damaged: Count,
 }
 
@@ -31,7 +31,6 @@ impl Count {
 }
 
 impl Counters {
-    /// The view's counters.
     pub(super) fn report(&self) -> Vec<Counter> {
         let Counters {
             memory,

@@ -1,28 +1,28 @@
-//! Choice of the unit that is evicted next, after S3-FIFO (Yang et al., SOSP 2023), with what a node knows of other nodes' memory
-//! ([decision 0042](../../../../docs/decisions/0042-s3-fifo-eviction-with-last-copy-protection.md)).
+//! Unit eviction by S3-FIFO (Yang et al., SOSP 2023), extended with last-copy protection ([decision
+//! 0042](../../../../docs/decisions/0042-s3-fifo-eviction-with-last-copy-protection.md)).
 //!
-//! What is new waits in a queue of a tenth of the memory; what was used again by the time that it comes to the front goes to the
-//! other one, where it goes round as often as it is used; all else leaves. So what is read once passes by what is read again. A use
-//! takes no lock. To go on in a unit is no use of its own (`Pass` of the file's units): a unit that is read in eight steps is read once.
+//! A new unit enters a queue of a tenth of the memory. If it was used again when it reaches the front, it moves to the main queue, where it
+//! stays as long as it is used; otherwise it is evicted. So a scan does not displace data that is read repeatedly. A use takes no lock.
+//! Reading on within a unit is not another use (`Pass` in the file's units): a unit that is read in eight steps is read once.
 //!
-//! What is not known to be in another node's memory goes round once more, in the queue where it is: it may be the last copy.
+//! A unit that no other node is known to have in memory passes through its queue once more: it may be the last copy.
 
 use super::file::{FileData, QueueEntry};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tameike_core::InodeId;
 
-/// One part in so many of the memory is for what is new,
+/// New units get 1/`NEW_PART` of the memory,
 const NEW_PART: usize = 10;
-/// but so many units at least, where they are no more than a quarter: eight readers each have one, and those that are read ahead.
+/// but at least this many units, up to a quarter of the memory: enough for eight readers with one unit each and their readahead.
 const NEW_MIN: usize = 32;
 
-/// For whom a unit is to leave.
+/// Purpose of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// What a program waits for.
+    /// A frame for a program that waits.
     Now,
-    /// What somebody is likely to ask for: nothing leaves for it that came for the same reason and was not asked for yet.
+    /// Readahead: evicts no unit that was itself read ahead and is still unread.
     Ahead,
 }
 
@@ -32,22 +32,22 @@ enum Queue {
     Kept,
 }
 
-/// The unit that is to leave, if it can.
+/// The unit to evict next.
 pub(super) struct Candidate {
     pub(super) entry: Arc<QueueEntry>,
     queue: Queue,
 }
 
-/// How many units of each queue may yet be looked at: those that cannot leave once each, after the last time that one went round.
+/// Units of each queue that the search may still examine: each unit that cannot be evicted once, after the last one was requeued for a use.
 pub(super) struct Looks {
     new: usize,
     kept: usize,
 }
 
-/// The queues, of whose units each is in one as long as it is in memory. Units leave memory for many reasons: those that have are
-/// seen as such when they come to the front, or when they are more than those that are there.
+/// The eviction queues. Each unit in memory is in one of them. An entry whose unit has left memory for another reason is removed when it
+/// reaches the front, or when a queue exceeds twice the capacity.
 pub(super) struct Queues {
-    /// Units that there is room for.
+    /// Number of units that fit in memory.
     capacity: usize,
     new: VecDeque<Arc<QueueEntry>>,
     kept: VecDeque<Arc<QueueEntry>>,
@@ -60,7 +60,7 @@ impl Queues {
         Self { capacity, new, kept, gone }
     }
 
-    /// An entry for a unit that has come into memory.
+    /// Adds a unit that has come into memory.
     pub(super) fn enter(&mut self, file: &Arc<FileData>, unit: u64) -> Arc<QueueEntry> {
         let entry = Arc::new(QueueEntry::new(file, unit));
         let queue = if self.gone.remove((file.inode, unit)) { Queue::Kept } else { Queue::New };
@@ -73,15 +73,15 @@ impl Queues {
         entry
     }
 
-    /// All may be looked at.
+    /// A search over all units.
     pub(super) fn looks(&self) -> Looks {
         Looks { new: self.new.len(), kept: self.kept.len() }
     }
 
-    /// The unit that is to leave next.
+    /// Returns the unit to evict next.
     pub(super) fn candidate(&mut self, need: Need, looks: &mut Looks) -> Option<Candidate> {
         let has_many_new = self.new.len() >= self.new_target();
-        // What is new may go to the others, which are looked at then.
+        // New units may move to the kept queue, which is then searched again.
         let order: &[Queue] =
             if has_many_new { &[Queue::New, Queue::Kept] } else { &[Queue::Kept, Queue::New, Queue::Kept] };
         order.iter().find_map(|&queue| {
@@ -132,7 +132,7 @@ impl Queues {
         None
     }
 
-    /// It cannot leave now, and comes after the others.
+    /// Requeues a unit that cannot be evicted now.
     pub(super) fn pass_by(&mut self, candidate: &Candidate, looks: &mut Looks) {
         let left = match candidate.queue {
             Queue::New => &mut looks.new,
@@ -144,7 +144,7 @@ impl Queues {
         }
     }
 
-    /// It has left; if it was new, its name is remembered: what comes back soon was used again.
+    /// Removes an evicted unit. A new one is remembered: if it soon returns, it counts as used again.
     pub(super) fn left(&mut self, candidate: &Candidate) {
         self.forget(candidate);
         if candidate.queue == Queue::New {
@@ -152,14 +152,14 @@ impl Queues {
         }
     }
 
-    /// It is taken out, if nobody has moved it since.
+    /// Removes the unit unless another task has moved it.
     pub(super) fn forget(&mut self, candidate: &Candidate) -> bool {
         let queue = self.queue(candidate.queue);
         let is_first = queue.front().is_some_and(|first| Arc::ptr_eq(first, &candidate.entry));
         is_first && queue.pop_front().is_some()
     }
 
-    /// A unit by its number among all, what is new before the others.
+    /// Returns the unit at a position in both queues, new units first.
     pub(super) fn nth(&self, number: usize) -> Option<Arc<QueueEntry>> {
         let kept = number.checked_sub(self.new.len());
         kept.map_or_else(|| self.new.get(number), |number| self.kept.get(number)).cloned()
@@ -177,12 +177,12 @@ impl Queues {
     }
 }
 
-/// Whether a unit is in memory: an entry that only its queue has is of a unit that has been evicted.
+/// An entry that only its queue references belongs to an evicted unit.
 fn is_in_memory(entry: &Arc<QueueEntry>) -> bool {
     Arc::strong_count(entry) > 1
 }
 
-/// Names of units that have left, the last of them. One that left twice may be forgotten with the first time.
+/// Names of the units evicted last. A unit that was evicted twice may be forgotten with its first eviction.
 #[derive(Default)]
 struct Names {
     order: VecDeque<(InodeId, u64)>,
@@ -202,7 +202,7 @@ impl Names {
         }
     }
 
-    /// Takes a name out; whether it was there.
+    /// Returns true if the name was there.
     fn remove(&mut self, name: (InodeId, u64)) -> bool {
         self.names.remove(&name)
     }

@@ -12,7 +12,7 @@ use tameike_core::{InodeId, Layout};
 pub(super) struct FileTable(Mutex<BTreeMap<InodeId, Arc<FileData>>>);
 
 impl FileTable {
-    /// The data of a file, for one more open handle; and whether what the kernel has cached of it is still valid.
+    /// Returns the file's data for another open handle, and true if the kernel's cached pages are still valid.
     pub(super) fn open(
         &self,
         inode: InodeId,
@@ -24,7 +24,7 @@ impl FileTable {
         let mut files = self.0.lock();
         let make = || Arc::new(FileData::new(inode, layout, home.clone()));
         let file = files.entry(inode).or_insert_with(make).clone();
-        // Still under the lock: a file that another task drops as idle just now would be there twice.
+        // The lock is still held: otherwise a concurrent drop of the idle file could leave two entries.
         let kept = file.opened(home, version, beside_kernel);
         (file, kept)
     }

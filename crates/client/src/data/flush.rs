@@ -1,4 +1,4 @@
-//! Flush of a file: sends what was written before to its homes, commits it to the file's home, and makes it durable.
+//! Flush of a file: sends dirty bytes to the units' homes, commits them to the file's home, and makes them durable.
 
 use super::file::FileData;
 use super::file::Uncommitted;
@@ -13,7 +13,7 @@ use tameike_core::wire::Request;
 use tameike_core::wire::unit::UnitRequest;
 use tameike_core::{Generation, NodeId, Result};
 
-/// Flushes of files.
+/// Flushes files.
 pub(super) struct Flusher {
     homes: Arc<HomeClient>,
     writer: Arc<Writer>,
@@ -24,12 +24,11 @@ impl Flusher {
         Self { homes, writer }
     }
 
-    /// Sends all writes acknowledged so far and commits them to the home; every later open on any node sees them.
-    /// `durable`: they survive power loss, too. Failures of single writes are reported by [`FileData::report_faults`]; the
-    /// others reach their homes all the same.
+    /// Sends all acknowledged writes and commits them to the home; every later open on any node sees them. With `durable` they also survive
+    /// power loss. [`FileData::report_faults`] reports failures of single writes; the other writes still reach their homes.
     ///
     /// # Errors
-    /// When the homes cannot be reached; the next flush tries again.
+    /// If a home is unreachable; the next flush retries.
     pub(super) async fn flush(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.begin_flush().await;
         let writes = file.begin_commit();
@@ -61,7 +60,7 @@ impl Flusher {
         }
         match durable {
             false => Ok(()),
-            // The coordinator flushes what any node has written.
+            // The coordinator flushes the writes of all nodes.
             true if home.is_journaled() => self.homes.sync_home(&home, file.inode).await,
             true => {
                 let (generation, ()) =
@@ -72,8 +71,8 @@ impl Flusher {
         }
     }
 
-    /// Has the homes of units persist what this node has written, and if others may have written since all of it was
-    /// durable, what they have: an fsync is one of the whole file. The generation of which all is durable then.
+    /// Has the units' homes persist this node's writes. If other nodes may have written since the whole file was durable, the homes persist
+    /// those writes too: fsync covers the whole file. Returns the generation that is then fully durable.
     async fn sync_all(&self, file: &FileData, committed: Option<FileVersion>) -> Result<Generation> {
         let version = match committed {
             Some(version) => version,
@@ -85,7 +84,7 @@ impl Flusher {
         Ok(version.generation)
     }
 
-    /// Has the homes that hold writes of this node persist them, and some others.
+    /// Has the homes that hold this node's writes, and the given other ones, persist them.
     async fn sync_units(&self, file: &FileData, others: BTreeSet<NodeId>, durable: bool) -> Result<()> {
         let unsynced = file.take_unsynced();
         let request = UnitRequest::Sync { inode: file.inode, durable };
@@ -98,18 +97,18 @@ impl Flusher {
         synced.map(drop)
     }
 
-    /// Flushes the file, if its home does not know of all writes yet.
+    /// Flushes the file if its home does not know of all writes yet.
     pub(super) async fn flush_new(&self, file: &Arc<FileData>) -> Result<()> {
         if file.newer().is_some() { self.flush(file, false).await } else { Ok(()) }
     }
 
-    /// Sends what has been written so far, and waits until it is at its homes.
+    /// Sends all dirty bytes and waits until their homes have them.
     pub(super) async fn settle_all(&self, file: &Arc<FileData>) {
         self.settle(file, file.writes()).await;
     }
 
-    /// Sends what has been written up to write number `last`, and waits until it is at its homes. Writes that come
-    /// meanwhile are not waited for: a program that writes on and on must not keep another from closing the file.
+    /// Sends the writes up to number `last` and waits until their homes have them. It does not wait for later writes: a program that keeps
+    /// writing must not block another one's close.
     async fn settle(&self, file: &Arc<FileData>, last: u64) {
         loop {
             listener!(file.changed() => ended);

@@ -1,4 +1,4 @@
-//! Frames of the data engine: given to units, and taken back from those that [`Queues`] chooses for eviction.
+//! Frames of the data engine: allocates them to units, and reclaims them from units that [`Queues`] chooses for eviction.
 
 use super::eviction::{Candidate, Need, Queues};
 use super::file::FileData;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tameike_io::{Frame, Pool};
 
-/// Units sent early when frames run out.
+/// Units that are sent early when frames run out.
 const SENT_UNDER_PRESSURE: usize = 8;
 
 /// The frames of a view, and the eviction of units from them.
 pub(super) struct FrameCache {
     files: Arc<FileTable>,
     pool: Pool,
-    /// Taken within the lock of a file.
+    /// Lock order: after the lock of a file.
     queues: Mutex<Queues>,
     waiting: AtomicU32,
     /// Notified when a unit with a frame may have become clean.
@@ -32,22 +32,21 @@ impl FrameCache {
         Self { files, pool, queues, waiting: AtomicU32::new(0), clean: Event::new() }
     }
 
-    /// A unit of `file` is in memory: it enters an eviction queue, if it is in none.
+    /// Adds a unit of `file` that is in memory to an eviction queue, if it is in none.
     pub(super) fn enter(&self, file: &Arc<FileData>, unit: &mut UnitFrame, index: u64) {
         unit.enter_queue(|| self.queues.lock().enter(file, index));
     }
 
-    /// Whether frames are wanted: then nothing clean is kept.
+    /// Returns true if tasks wait for frames: then the node keeps no clean bytes.
     pub(super) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// A unit may have become clean: waiters for a frame retry.
+    /// Wakes the waiters for a frame, since a unit may have become clean.
     pub(super) fn freed(&self) {
         self.clean.notify(usize::MAX);
     }
 
-    /// Number of frames.
     pub(super) fn share(&self) -> u32 {
         self.pool.share()
     }
@@ -56,7 +55,7 @@ impl FrameCache {
         self.pool.try_take()
     }
 
-    /// A frame, if need be that of a clean unit. While there is none, `send_dirty` is called to make units clean.
+    /// Returns a frame, evicting a clean unit if necessary. While there is none, it calls `send_dirty` to make units clean.
     pub(super) async fn take(&self, send_dirty: impl Fn()) -> Frame {
         if let Some(frame) = self.take_now() {
             return frame;
@@ -65,7 +64,7 @@ impl FrameCache {
         let _waiting = Waiting(&self.waiting);
         let mut taken = pin!(self.pool.take());
         loop {
-            // Listening starts before the attempt, so that what becomes clean in between is not missed.
+            // The task registers before the attempt, so that it does not miss a unit that becomes clean in between.
             listener!(self.clean => clean);
             if let Some(frame) = self.take_now() {
                 return frame;
@@ -78,12 +77,12 @@ impl FrameCache {
         }
     }
 
-    /// A frame, if one is free or clean.
+    /// Returns a frame, if one is free or clean.
     pub(super) fn take_now(&self) -> Option<Frame> {
         self.take_for(Need::Now)
     }
 
-    /// A frame for what is read ahead.
+    /// Returns a frame for readahead.
     pub(super) fn take_ahead(&self) -> Option<Frame> {
         self.take_for(Need::Ahead)
     }
@@ -91,14 +90,14 @@ impl FrameCache {
     fn take_for(&self, need: Need) -> Option<Frame> {
         loop {
             let frame = self.try_take();
-            // A unit's frame may still be read by others: then one more is dropped.
+            // Readers may still hold the evicted unit's frame: then another unit is evicted.
             if frame.is_some() || !self.evict_one(need) {
                 return frame;
             }
         }
     }
 
-    /// Drops one clean unit; whether there was one.
+    /// Evicts one clean unit; returns false if there is none.
     fn evict_one(&self, need: Need) -> bool {
         let queues = &self.queues;
         let mut looks = queues.lock().looks();
@@ -113,7 +112,7 @@ impl FrameCache {
                 Evicted::Before => {
                     queues.lock().forget(&candidate);
                 }
-                // It stays in its queue all the time: who looks meanwhile finds it.
+                // The unit stays in its queue meanwhile, so that concurrent searches find it.
                 Evicted::Dirty => queues.lock().pass_by(&candidate, &mut looks),
             }
         }
@@ -128,7 +127,7 @@ impl FrameCache {
         evicted
     }
 
-    /// Has `send` start to send some of the units that come first for eviction; it returns whether it did.
+    /// Calls `send` to start sending some of the units that are first for eviction; `send` returns true if it started one.
     pub(super) fn send_first(&self, send: impl Fn(&Arc<FileData>, u64) -> bool) {
         let (mut number, mut sent) = (0, 0);
         while sent < SENT_UNDER_PRESSURE {

@@ -1,15 +1,15 @@
-//! Lends open files to programs of this node.
+//! Grants of frames of open files to programs of this node.
 
 use super::file::{FileData, FrameGranter, GrantKey};
 use super::frames::FrameCache;
 use std::sync::Arc;
 use tameike_io::Runtime;
 
-/// Lends what is in the frames of a view.
+/// Grants frames of a view.
 pub(super) struct FileGranter {
     runtime: Runtime,
     frames: Arc<FrameCache>,
-    /// None where no frames are lent.
+    /// `None` if the view grants no frames.
     lender: Option<Arc<dyn FrameGranter>>,
 }
 
@@ -23,7 +23,7 @@ impl FileGranter {
     }
 }
 
-/// A file that is open on this node, as programs may be lent it.
+/// An open file whose frames programs of this node may be granted.
 #[derive(Clone)]
 pub struct Grantable {
     lender: Arc<FileGranter>,
@@ -35,27 +35,26 @@ impl Grantable {
         Self { lender: lender.clone(), file: file.clone() }
     }
 
-    /// By which programs find what is lent; the same until the file is not open any more. None when nothing will be.
+    /// Returns the key by which programs find the grants; it stays the same while the file is open. `None` if nothing will be granted.
     pub fn key(&self) -> Option<GrantKey> {
         self.file.lending_key(self.lender.lender.as_ref()?)
     }
 
-    /// A program has read these bytes, of so many that it wanted, and may do so by itself from now on, if they are in one frame;
-    /// whether they are.
+    /// Grants the bytes that a program has just read, out of `wanted` ones. Returns false if they are not in one frame.
     pub fn grant(&self, offset: u64, length: usize, wanted: u32) -> bool {
         self.file.grant(offset, length, wanted, self.lender.runtime.now())
     }
 
-    /// Lends the content of a file that lies in its inode record, which has just come with it, and shows its end: before it is read,
-    /// where the read would be no access that this node must count. It waits for no frame.
-    pub fn lend_small(&self) {
+    /// Grants inline content that has just arrived with its inode record, and publishes the end of the file. It does so before the first
+    /// read, where that read would be no access that this node must count. It does not wait for a frame.
+    pub fn grant_inline(&self) {
         let now = self.lender.runtime.now();
         let Some(lacks_frame) = self.file.lends_inline(now) else { return };
         let frame = if lacks_frame { self.lender.frames.take_now() } else { None };
         self.file.lend_inline(frame, now, |unit| self.lender.frames.enter(&self.file, unit, 0));
     }
 
-    /// Recalls all that is lent of it.
+    /// Revokes all grants of the file.
     pub fn revoke(&self) {
         self.file.revoke();
     }

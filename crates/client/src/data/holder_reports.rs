@@ -1,4 +1,4 @@
-//! Outcomes of requests to holders of files, which are reported to the files' homes.
+//! Outcomes of peer requests, which this node reports to the files' homes.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -6,14 +6,14 @@ use tameike_core::limits::HOLDER_REPORTS_MAX;
 use tameike_core::wire::holders::{Asked, Holder};
 use tameike_core::{InodeId, NodeId};
 
-/// Files and holders that are not reported to homes yet; some 50 bytes each. With more, the report for one home is forgotten.
+/// Limit on unreported pairs of file and holder, some 50 bytes each. Beyond it, the report for one home is dropped.
 const UNREPORTED_MAX: usize = 4096;
 
-/// Outcomes of requests to holders, for the homes of the files.
+/// Outcomes of peer requests, for the homes of the files.
 #[derive(Default)]
 pub struct HolderReports(Mutex<Unreported>);
 
-/// Outcomes that homes do not know, of their files and the holders of these.
+/// Unreported outcomes by home.
 #[derive(Default)]
 struct Unreported {
     homes: BTreeMap<NodeId, BTreeMap<(InodeId, NodeId), Holder>>,
@@ -29,7 +29,7 @@ impl Unreported {
 }
 
 impl HolderReports {
-    /// A holder was asked. What is more than one report takes is left out: it is a hint.
+    /// Records a peer request. Entries beyond the size of one report are dropped: the report is a hint.
     pub(super) fn add(&self, home: NodeId, inode: InodeId, node: NodeId, has_delivered: bool) {
         let unreported = &mut *self.0.lock();
         if unreported.count >= UNREPORTED_MAX
@@ -48,7 +48,7 @@ impl HolderReports {
         holder.delivered += u32::from(has_delivered);
     }
 
-    /// Takes the report for a home, which goes with the next message to it.
+    /// Takes the report for a home; the next message to that home carries it.
     pub fn take(&self, home: NodeId) -> Vec<Asked> {
         self.0.lock().take(home).collect()
     }

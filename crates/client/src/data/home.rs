@@ -1,4 +1,4 @@
-//! What stands behind a file's units: the two kinds of file whose data is striped, and the version of one that its home knows.
+//! Backing of a file's units: one of the two kinds of file whose data is striped, and the version that its home knows.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use tameike_core::wire::meta::Node;
 use tameike_core::wire::unit::Backing;
 use tameike_core::{Attr, Generation, NodeId};
 
-/// What stands behind a file.
+/// Backing of a file.
 #[derive(Clone)]
 pub enum Home {
     /// Its inode record (job-shared and node-local views).
     Inode,
-    /// The file of the shared file system at this path, which follows renames, and its coordinator.
+    /// The file at this path of the shared file system, and its coordinator. The path follows renames.
     Shared(Arc<Mutex<Vec<u8>>>),
 }
 
-/// The content of a file as its home knows it.
+/// A file's content as its home knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileVersion {
     /// Size in bytes.
     pub size: u64,
     /// Version of the content.
     pub generation: Generation,
-    /// Whether the content lies in the inode record.
+    /// Whether the content is in the inode record.
     pub inline: bool,
-    /// The inline content, if it was brought along.
+    /// The inline content, if the reply carried it.
     pub content: Option<Vec<u8>>,
-    /// Other nodes that may have bytes of it in memory, if it was opened.
+    /// Peer cache holders of the file, if the request was an open.
     pub holders: Vec<Holder>,
 }
 
 impl FileVersion {
-    /// The version that the home reports with an inode of the job-shared view.
+    /// Returns the version that the home reports with an inode of the job-shared view.
     pub fn of_node(node: &Node) -> Self {
         let content = node.content.as_ref().map(|content| content.to_vec());
         let holders = node.holders.clone();
@@ -48,7 +48,7 @@ impl FileVersion {
 }
 
 impl Home {
-    /// Where the bytes of a file come from of which its units' homes have none; `holders` may have them in memory.
+    /// Returns the source of bytes that the units' homes lack; `holders` may have them in memory.
     pub(super) fn backing(&self, holders: impl FnOnce() -> Vec<NodeId>) -> Backing {
         match self {
             Self::Inode => Backing::Zeros,
@@ -56,7 +56,7 @@ impl Home {
         }
     }
 
-    /// Whether what a close acknowledges must survive the failure of an agent.
+    /// Returns true if data that a close acknowledges must survive the failure of an agent.
     pub(super) fn is_journaled(&self) -> bool {
         matches!(self, Self::Shared(_))
     }

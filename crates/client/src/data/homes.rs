@@ -13,10 +13,10 @@ use tameike_fabric::{Answer, Rpc};
 use tameike_io::{Frame, Payload, Runtime};
 
 pub(super) fn unexpected(answer: &Answer) -> Fault {
-    Fault::new(Errno::EPROTO, format!("an agent answered out of turn: {:?}", answer.reply))
+    Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {:?}", answer.reply))
 }
 
-/// Client of the nodes where files and their units live.
+/// Client of the nodes that store files and their units.
 pub(super) struct HomeClient {
     pub(super) runtime: Runtime,
     cluster: Arc<Cluster>,
@@ -36,17 +36,16 @@ impl HomeClient {
         &*self.rpc
     }
 
-    /// The home of a unit.
     pub(super) fn of_unit(&self, file: &FileData, index: u64) -> NodeId {
         self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index })
     }
 
-    /// Whether this node is the home of a unit.
+    /// Returns true if this node is the home of the unit.
     pub(super) fn is_local(&self, file: &FileData, index: u64) -> bool {
         self.of_unit(file, index) == self.rpc.local()
     }
 
-    /// Where the units of a file lie from byte `start` on: each node with the first byte on it.
+    /// Returns the homes of a file's units from byte `start` on, each with its first byte.
     pub(super) fn turns(&self, file: &FileData, start: u64) -> Vec<(NodeId, u64)> {
         let unit_size = UNIT_SIZE as u64;
         let first = start / unit_size;
@@ -54,7 +53,7 @@ impl HomeClient {
         nodes.into_iter().zip(first..).map(|(node, index)| (node, start.max(index * unit_size))).collect()
     }
 
-    /// Sends a request with a payload, or whose answer has one.
+    /// Sends a request that has a payload, or whose reply has one.
     pub(super) async fn call(
         &self,
         to: NodeId,
@@ -70,7 +69,7 @@ impl HomeClient {
         self.rpc.call(to, request, None, None).await
     }
 
-    /// Commits to the home that data up to `end` is in the units, and whether the file may have holes. An inode's home returns its
+    /// Commits the size `end` to the home, after the units have the data, and whether the file may have holes. An inode's home returns its
     /// attributes.
     pub(super) async fn commit(
         &self,
@@ -92,7 +91,7 @@ impl HomeClient {
         }
     }
 
-    /// What the home of an inode knows of it.
+    /// Asks the home of an inode for its version.
     pub(super) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
         let request = Request::Meta(MetaRequest::GetAttr { inode });
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
@@ -102,7 +101,7 @@ impl HomeClient {
         }
     }
 
-    /// Sets the next `length` bytes at the file's end aside; their offset.
+    /// Reserves the next `length` bytes at the file's end and returns their offset.
     pub(super) async fn reserve(&self, home: &Home, inode: InodeId, length: u64) -> Result<u64> {
         let now = self.runtime.now();
         let request = match home {
@@ -117,8 +116,7 @@ impl HomeClient {
         }
     }
 
-    /// Has the coordinator find the file of the shared file system, which was not at its path, and stores the path where it is
-    /// now.
+    /// Has the coordinator search for a file of the shared file system that was not at its path, and stores its new path.
     pub(super) async fn locate_again(&self, path: &Mutex<Vec<u8>>, inode: InodeId) -> Result<()> {
         let request = Request::Cache(CacheRequest::Locate { inode });
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
@@ -129,7 +127,7 @@ impl HomeClient {
         Ok(())
     }
 
-    /// Makes what the home has acknowledged durable.
+    /// Makes the data that the home has acknowledged durable.
     pub(super) async fn sync_home(&self, home: &Home, inode: InodeId) -> Result<()> {
         let to = self.cluster.inode_home(inode);
         let request = match home {

@@ -1,7 +1,7 @@
-//! Locates units on devices of this host, for programs that read them there by themselves.
+//! Locates units on devices of this host, so that programs can read the devices directly.
 //!
-//! Nothing keeps the bytes at a location. Its reader sees by the device's clock ([`tameike_io::disk::FreeClock`]) and their checksums
-//! whether they were there still, and reads them through the agent if not.
+//! Nothing pins the bytes at a location. The program checks the device's clock ([`tameike_io::disk::FreeClock`]) and the checksums after it
+//! has read, and reads through the agent if the location was stale.
 
 use super::file::FileData;
 use super::file::{LocationPlan, LocationRequest};
@@ -16,21 +16,21 @@ use tameike_core::wire::unit::{UnitLocation, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_io::disk::HostDevice;
 
-/// How often one read requests a location: in a file that is being written, answers are out of date when they come.
+/// Requests for locations per read: in a file that is being written, answers may already be stale when they arrive.
 const REQUESTS_MAX: u32 = 2;
 
 /// Bytes of a unit, and where a program of this host can read them.
 #[derive(Clone, Debug)]
 pub struct Located {
-    /// By which.
+    /// The device that stores the unit.
     pub device: Arc<HostDevice>,
-    /// Where the unit lies.
+    /// The location of the unit on the device.
     pub place: Arc<UnitLocation>,
-    /// Which of its bytes are meant.
+    /// The bytes within the unit.
     pub range: Range<u32>,
 }
 
-/// Finds the locations of units.
+/// Locates units.
 pub(super) struct Locator {
     homes: Arc<HomeClient>,
 }
@@ -40,9 +40,9 @@ impl Locator {
         Self { homes }
     }
 
-    /// Where a program of this host can read `length` bytes at `offset` by itself. None where they are not all of one unit that
-    /// its home holds whole and this node not at all. `is_sequential` says whether they are read on from the last ones, where that was
-    /// already looked at.
+    /// Returns the location at which a program of this host can read `length` bytes at `offset` directly. `None` unless they all belong to
+    /// one unit that its home holds whole and this node has no bytes of. The caller passes `is_sequential` if it has already checked for a
+    /// sequential reader.
     pub(super) async fn locate(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -77,7 +77,7 @@ impl Locator {
         }
     }
 
-    /// Asks the homes of the units, in the background but for one of them.
+    /// Requests the locations from the units' homes; all requests but one run in the background.
     fn ask_homes(
         self: &Arc<Self>,
         mut request: LocationRequest,
@@ -108,7 +108,7 @@ impl Locator {
         let places = Request::Unit(UnitRequest::Locations { inode, units, generation });
         match self.homes.ask(home, places).await.map(|answer| answer.reply) {
             Ok(Reply::Unit(UnitReply::Locations(places))) => request.learn(places),
-            // The read through the home finds what is wrong.
+            // The fallback read through the home reports the failure.
             Ok(_) | Err(_) => request.learn(Vec::new()),
         }
     }

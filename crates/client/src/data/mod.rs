@@ -1,12 +1,11 @@
-//! File data on the client's side: write-behind, read-ahead and the node's cache of units, for both views
-//! whose data is striped (job-shared and cache).
+//! File data on the client: write-behind, readahead and the node's cache of units, for both views with striped data (job-shared and cache).
 //!
-//! A file that is open on the node has one [`FileData`], shared by all its handles, so that a write is seen by
-//! every later read on the node. Writes gather in frames and go to the units' homes as byte ranges, never as
-//! pages. What is clean in a frame was valid when the file was last opened (close-to-open).
+//! All handles of a file on the node share one [`FileData`], so that every later read on the node sees a write. Writes gather in frames.
+//! The client sends them to the units' homes as byte ranges, never as pages. Clean bytes in a frame were valid at the last open
+//! (close-to-open).
 //!
-//! [`DataEngine`] puts together the objects that do the work: the writer, the flusher, the reader with its locator and peers, the
-//! server of peers, the lender and the space client, over the frames, the files and the client of the homes.
+//! [`DataEngine`] connects the writer, the flusher, the reader with its locator and peers, the peer server, the granter and the space
+//! client. They share the frames, the file table and the client of the homes.
 
 mod counters;
 mod eviction;
@@ -59,7 +58,7 @@ use tameike_fabric::Rpc;
 use tameike_io::{Frame, Payload, Pool, Runtime};
 use write::Writer;
 
-/// The data of all files that the node works with in one view.
+/// The data of all files that the node uses in one view.
 pub struct DataEngine {
     homes: Arc<HomeClient>,
     files: Arc<FileTable>,
@@ -76,7 +75,7 @@ pub struct DataEngine {
 }
 
 impl DataEngine {
-    /// An engine whose frames come from `pool`; they are lent by `lender`, if any.
+    /// Creates an engine whose frames come from `pool`; `lender`, if any, grants them to programs.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
@@ -108,18 +107,18 @@ impl DataEngine {
         })
     }
 
-    /// Outcomes of requests to holders of files, for the files' homes.
+    /// Outcomes of peer requests, for the files' homes.
     pub fn reports(&self) -> &Arc<HolderReports> {
         self.peers.reports()
     }
 
-    /// The view's counters.
+    /// Returns the view's counters.
     pub fn counters(&self) -> Vec<Counter> {
         self.counters.report()
     }
 
-    /// The data of a file, for one more open of it on this node. What is cached stays only if `version` is
-    /// the one under which it was cached.
+    /// Opens a file and returns its data, and true if the kernel's cached pages are still valid. Cached bytes of a version other than
+    /// `version` are dropped.
     pub fn open(
         &self,
         inode: InodeId,
@@ -131,23 +130,23 @@ impl DataEngine {
         self.files.open(inode, layout, home, version, mode.beside_kernel)
     }
 
-    /// The data of a file that is open on this node, or still cached.
+    /// Returns the data of a file that is open on this node or still cached.
     pub fn find(&self, inode: InodeId) -> Option<Arc<FileData>> {
         self.files.find(inode)
     }
 
-    /// Bytes of a file in memory here.
+    /// Returns the number of the file's bytes in this node's memory.
     pub fn bytes_in_memory(&self, inode: InodeId) -> u64 {
         self.find(inode).map_or(0, |file| file.bytes_in_memory())
     }
 
-    /// One open less. A file without opens stays cached until its frames are wanted elsewhere.
+    /// Closes one handle. A file without handles stays cached until its frames are needed.
     pub fn close(&self, file: &FileData) {
         file.closed();
         self.files.drop_if_idle(file);
     }
 
-    /// Forgets what is cached of a file.
+    /// Drops the file's cached bytes.
     pub fn forget(&self, inode: InodeId) {
         if let Some(file) = self.find(inode) {
             file.invalidate();
@@ -163,8 +162,8 @@ impl DataEngine {
         self.reader.read(file, offset, length).await
     }
 
-    /// Where a program of this host can read `length` bytes at `offset` by itself. None where they are not all of one unit that
-    /// its home holds whole and this node not at all.
+    /// Returns the location at which a program of this host can read `length` bytes at `offset` directly. `None` unless they all belong to
+    /// one unit that its home holds whole and this node has no bytes of.
     pub async fn locate(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Located> {
         self.locator.locate(file, offset, length, None).await
     }
@@ -172,12 +171,12 @@ impl DataEngine {
     /// Writes `data` at `offset`; every later read on this node sees it.
     ///
     /// # Errors
-    /// `EFBIG` beyond the largest file. The next flush reports failures on the way to the homes.
+    /// `EFBIG` beyond the largest file. The next flush reports failures to send to the homes.
     pub async fn write(&self, file: &Arc<FileData>, offset: u64, data: &[u8]) -> Result<()> {
         self.writer.write(file, offset, data).await
     }
 
-    /// Writes as much of `data` from its start as needs no waiting for frames; the number of bytes.
+    /// Writes as much of `data`, from its start, as it can without waiting for frames; returns the number of bytes.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -185,43 +184,42 @@ impl DataEngine {
         self.writer.write_now(file, offset, data)
     }
 
-    /// Writes `data` at the end of the file, wherever other nodes have moved it.
+    /// Appends `data` at the end of the file, after the appends of other nodes.
     ///
     /// # Errors
     /// Those of the home, which reserves the bytes.
     pub async fn append(&self, file: &Arc<FileData>, data: &[u8]) -> Result<()> {
         self.flusher.flush_new(file).await?;
         let offset = self.homes.reserve(&file.home(), file.inode, data.len() as u64).await?;
-        // The file ends there: what other nodes have appended before is no hole.
+        // The end of the file is now `offset`: bytes that other nodes appended before it are no hole.
         file.grown(offset);
         self.write(file, offset, data).await
     }
 
-    /// A frame, if one is free or clean.
+    /// Returns a frame, if one is free or clean.
     pub fn frame_now(&self) -> Option<Frame> {
         self.frames.take_now()
     }
 
-    /// Sends all writes acknowledged so far and commits them to the home; every later open on any node sees them.
-    /// `durable`: they survive power loss, too. Failures of single writes are reported by [`FileData::report_faults`]; the
-    /// others reach their homes all the same.
+    /// Sends all acknowledged writes and commits them to the home; every later open on any node sees them. With `durable` they also survive
+    /// power loss. [`FileData::report_faults`] reports failures of single writes; the other writes still reach their homes.
     ///
     /// # Errors
-    /// When the homes cannot be reached; the next flush retries.
+    /// If a home is unreachable; the next flush retries.
     pub async fn flush(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
         self.flusher.flush(file, durable).await
     }
 
-    /// Flushes what came through a mapping after the last close: no later close commits such bytes. A failure is logged, as no
-    /// program is left to report it to.
+    /// Flushes writes made through a mapping after the last close, since no later close commits them. It logs a failure, as no program is
+    /// left to receive it.
     pub async fn flush_mapped(&self, file: &Arc<FileData>, mode: OpenMode) {
         if mode.write && !file.is_flushed() {
             self.flusher.flush_or_log(file).await;
         }
     }
 
-    /// Truncates or extends the file: waits for writes in flight, drops what lies beyond, then has `resize` change
-    /// the size at the file's home.
+    /// Truncates or extends the file: waits for writes in flight, drops bytes beyond `size`, then has `resize` change the size at the
+    /// file's home.
     ///
     /// # Errors
     /// Those of `resize`.
@@ -231,19 +229,19 @@ impl DataEngine {
         size: u64,
         resize: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        // The home truncates below the size that it knows: it must know of all that is in the units.
+        // The home truncates only up to the size that it knows, so it must first know all writes in the units.
         self.flusher.flush_new(file).await?;
         self.flusher.settle_all(file).await;
         file.truncate(size);
         let resized = resize.await?;
-        // Bytes beyond the new size that were read while the home was at it go, too.
+        // Also drop bytes beyond the new size that were read during the resize.
         file.truncate(size);
         file.resized(size);
         Ok(resized)
     }
 
-    /// Sets space aside or gives it back: sends what was written before, has `change_homes` change it at the homes, and drops what
-    /// this node has of bytes that are zeros then.
+    /// Allocates or punches space: sends dirty bytes, has `change_homes` change the homes, and drops this node's copies of bytes that
+    /// became zeros.
     ///
     /// # Errors
     /// Those of `change_homes`.
@@ -271,11 +269,10 @@ impl DataEngine {
         self.space.change_at_homes(file, change, bytes, grows).await
     }
 
-    /// The first byte of its kind from `start` on and before `end` that the homes of the file's units know of. What this
-    /// node has written is sent first.
+    /// Returns the first data or hole byte in `start..end`, according to the units' homes. It first sends this node's dirty bytes.
     ///
     /// # Errors
-    /// When a home cannot be asked.
+    /// When a home is unreachable.
     pub async fn seek(
         &self,
         file: &Arc<FileData>,
@@ -286,22 +283,21 @@ impl DataEngine {
         self.space.seek(file, sought, start, end).await
     }
 
-    /// Space that the file takes, in blocks of `st_blocks`: what its homes say, and what waits here to be sent. Of a
-    /// cached file, that of its dirty bytes.
+    /// Returns the file's space in blocks of `st_blocks`: the space at its homes and this node's unsent bytes. For a cached file, that of
+    /// its dirty bytes.
     ///
     /// # Errors
-    /// When a home cannot be asked.
+    /// When a home is unreachable.
     pub async fn usage(&self, inode: InodeId, layout: Layout) -> Result<u64> {
         self.space.usage(inode, layout).await
     }
 
-    /// What the home of an inode knows of it.
+    /// Asks the home of an inode for its version.
     pub(crate) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
         self.homes.version(inode).await
     }
 
-    /// Answers another node's request: bytes of a unit, if this node has them in memory as their home has them in this version of
-    /// the file.
+    /// Serves a peer request: returns bytes of a unit if this node has them in memory, in this version and as the home has them.
     pub fn serve_peer(
         &self,
         unit: UnitId,
@@ -311,18 +307,18 @@ impl DataEngine {
         self.peer_server.serve(unit, range, generation)
     }
 
-    /// All bytes in memory that their homes have, too, for an examination of memory.
+    /// Returns all bytes in memory that their homes also have, for the memory scrubber.
     pub fn at_rest(&self) -> Vec<AtRest> {
         self.peer_server.at_rest()
     }
 
-    /// What programs of this node may be lent of a file.
+    /// Returns the file for grants to programs of this node.
     pub(crate) fn grantable(&self, file: &Arc<FileData>) -> Grantable {
         Grantable::new(&self.lender, file)
     }
 }
 
-/// Parts of `offset..offset + length` by unit: unit index, first byte in the unit, number of bytes.
+/// Splits `offset..offset + length` by unit: unit index, first byte in the unit, number of bytes.
 fn split(offset: u64, length: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let unit_size = UNIT_SIZE as u64;
     let end = offset + length;

@@ -1,4 +1,4 @@
-//! Reads: from a frame of this node, else from the unit's home; sequential readers are read ahead of.
+//! Reads from this node's frames or, on a miss, from a peer or the unit's home, with readahead for sequential readers.
 
 use super::counters::Counters;
 use super::file::FileData;
@@ -23,20 +23,20 @@ use tameike_io::{Frame, Payload};
 /// Units read ahead of a sequential reader.
 const READ_AHEAD_UNITS: u64 = 3;
 
-/// How often a file is looked for that is renamed again and again while it is read.
+/// Limit on path searches per read, for a file that is renamed repeatedly meanwhile.
 const SEARCHES_MAX: u32 = 8;
 
-/// Least bytes that are worth while to be read where another agent of this host has them, without keeping them: fewer are part of
-/// what is read on in memory.
+/// Minimum read from another agent's device on this host that keeps no copy. Smaller reads belong to a sequential reader, which the cache
+/// serves.
 const PLACED_MIN: usize = 32 << 10;
 
-/// Bytes that this node did not have, and whether another node has them in memory.
+/// Fetched bytes, and whether another node also has them in memory.
 struct Fetched {
     bytes: Payload,
     is_elsewhere: bool,
 }
 
-/// Reads from units in memory, and fetches of what is not there.
+/// Reads units from memory, and fetches missing bytes.
 pub(super) struct Reader {
     homes: Arc<HomeClient>,
     frames: Arc<FrameCache>,
@@ -73,7 +73,7 @@ impl Reader {
             if u64::from(count) == length {
                 return Ok(ReadBytes::Frame(part));
             }
-            // No read waits for a second frame with one in hand: such reads could hold all frames.
+            // Copy, so that no read holds one frame while it waits for a second: such reads could hold all frames.
             bytes.reserve_exact(length as usize - bytes.len());
             bytes.extend_from_slice(&part);
         }
@@ -129,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// Bytes of a unit that another agent of this host has on its device, without keeping a copy.
+    /// Reads bytes of a unit from the device of another agent of this host, without keeping a copy.
     async fn read_near(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -158,7 +158,7 @@ impl Reader {
             InlineContent::Bytes(content) => {
                 Ok(Fetched { bytes: inline_bytes(&content, &range, frame), is_elsewhere: false })
             }
-            // It has changed since it was fetched: the reader plans once more.
+            // The content has changed since the fetch was planned: the reader plans again.
             InlineContent::Missing => return Ok(()),
             InlineContent::InUnits => {
                 self.fetch_bytes(file, unit, range, fetch.generation(), Some(frame)).await
@@ -197,7 +197,7 @@ impl Reader {
             let (offset, length, backing) = (range.start, range.end - range.start, behind.backing(others));
             let request = UnitRequest::Read { unit, offset, length, generation, backing };
             match (self.homes.call(home, Request::Unit(request), None, into.take()).await, &behind) {
-                // It has been renamed since its path was learnt, perhaps just now.
+                // The file was renamed after this node learnt its path, perhaps just now.
                 (Err(fault), Home::Shared(path))
                     if fault.kind() == FaultKind::Missing && searches < SEARCHES_MAX =>
                 {
@@ -218,7 +218,7 @@ impl Reader {
             }
             (Reply::Unit(UnitReply::Read), _) => Err(Fault::new(
                 Errno::EPROTO,
-                format!("{home} answered a read of {} bytes with others", range.len()),
+                format!("{home} sent a wrong number of bytes for a read of {} bytes", range.len()),
             )),
             _ => Err(unexpected(&answer)),
         }
@@ -243,7 +243,7 @@ impl Reader {
             let (reader, file) = (self.clone(), file.clone());
             self.homes.runtime.spawn(async move {
                 if let Err(fault) = reader.fetch(&file, fetch, frame).await {
-                    log::debug!("reading ahead: {fault}");
+                    log::debug!("readahead failed: {fault}");
                 }
             });
         }

@@ -1,6 +1,6 @@
-//! Reads of bytes that this node does not have from another node that may have them in memory (CC-3).
+//! Peer reads: fetches bytes from another node that may have them in memory (CC-3).
 //!
-//! Which nodes these are came with the open ([`FileData::holding`]).
+//! The open reports the holders ([`FileData::holding`]).
 
 use super::counters::Counters;
 use super::file::FileData;
@@ -18,22 +18,22 @@ use tameike_core::{Generation, NodeId, Result, UnitId};
 use tameike_fabric::{Answer, TimeLimitedCalls};
 use tameike_io::{Frame, Payload};
 
-/// Holders that one read asks before it asks the home.
+/// Holders that one read tries before it asks the home.
 const HOLDERS_TRIED_MAX: usize = 2;
 
-/// Answer of a holder.
+/// Reply of a holder.
 enum PeerAnswer {
     Bytes(Payload),
     NotHeld,
     Busy,
 }
 
-/// Reads of bytes that other nodes have in memory.
+/// Reads bytes from the memory of other nodes.
 pub(super) struct PeerReader {
     homes: Arc<HomeClient>,
     writer: Arc<Writer>,
     times: ResponseTimes,
-    /// With holders that are asked.
+    /// Limits the time of peer requests.
     time_limit: TimeLimitedCalls,
     reports: Arc<HolderReports>,
     counters: Arc<Counters>,
@@ -46,18 +46,18 @@ impl PeerReader {
         Self { homes, writer, times, time_limit, reports, counters }
     }
 
-    /// Outcomes of the requests to holders.
+    /// Outcomes of the peer requests.
     pub(super) fn reports(&self) -> &Arc<HolderReports> {
         &self.reports
     }
 
-    /// Times a request for so many bytes to the home of a unit.
+    /// Starts timing a request for `length` bytes to the home of a unit.
     pub(super) fn time_home(&self, home: NodeId, length: usize) -> TimedRequest<'_> {
         self.times.begin(home, Kind::of_home(length), self.homes.runtime.clock.monotonic())
     }
 
-    /// Bytes of a unit as another node has them in memory, if one is likely to. Where they are asked for in a frame, this is one
-    /// afterwards, too. Who was asked is added to `tried`.
+    /// Returns bytes of a unit from another node's memory, if one is likely to have them. If `into` holds a frame, the bytes arrive in one,
+    /// and `into` holds one again after a failure. The nodes asked are added to `tried`.
     pub(super) async fn read(
         &self,
         file: &FileData,
@@ -87,7 +87,7 @@ impl PeerReader {
                 }
                 Ok(PeerAnswer::NotHeld | PeerAnswer::Busy) => {}
                 Err(fault) => {
-                    log::debug!("{node} was asked for bytes of {}: {fault}", file.inode);
+                    log::debug!("peer read of {} from {node} failed: {fault}", file.inode);
                     file.forget_holder(node);
                 }
             }
@@ -105,7 +105,7 @@ impl PeerReader {
         home: NodeId,
         length: usize,
     ) -> Option<NodeId> {
-        // The home answers from its memory as the home.
+        // The home is asked as the home, not as a holder.
         let is_left = |holder: &Holder| {
             holder.node != home && !tried.contains(&holder.node) && !self.time_limit.is_silent(holder.node)
         };

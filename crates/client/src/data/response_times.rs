@@ -1,9 +1,8 @@
-//! Response times of the nodes that this node has asked for bytes, by which a read chooses between the home and a holder.
+//! Response times of other nodes, by which a read chooses between the home and a holder.
 //!
-//! A holder is asked when that is likely to take less time than to ask the home: the time that each has taken lately is known, with
-//! the requests in flight to it, and how often the holder had what was requested. So the home of a file that all want at once is
-//! relieved by those that have it already, a home with a slow device is passed by, and a home that is as fast as any holder answers
-//! by itself.
+//! A read asks a holder first if that is likely to take less time than asking the home. The estimate uses each node's recent response
+//! times, its requests in flight, and the holder's hit rate. So holders take load off the home of a file that all nodes read, and off a
+//! home with a slow device. A home that is as fast as any holder is asked directly.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,30 +10,30 @@ use std::time::Duration;
 use tameike_core::NodeId;
 use tameike_core::wire::holders::Holder;
 
-/// A request for more bytes is a large one, of which the time is kept apart.
+/// Larger requests count as large; their times are kept separately.
 const SMALL_MAX: usize = 64 << 10;
-/// The part that one answer has of what is known of a node's times.
+/// Weight of the newest response time in the moving average.
 const NEWEST_PART: f64 = 1.0 / 8.0;
-/// The part of a holder's time that is forgotten each time that it was passed by: what was slow once is asked again.
+/// Decay of a holder's time each time that it is not chosen, so that a node that was once slow is tried again.
 const FORGOTTEN_PART: f64 = 1.0 / 64.0;
-/// A holder is asked when its time is less than the home's by this factor: times scatter.
+/// A holder is asked if its expected time is less than the home's by this factor, since times scatter.
 const WORTH: f64 = 1.25;
 
-/// Nodes of which times are known; some 150 bytes each. With more, all are forgotten with no request in flight.
+/// Limit on nodes with known times, some 150 bytes each. Beyond it, all nodes without a request in flight are forgotten.
 const NODES_MAX: usize = 4096;
-/// Response times of the nodes that were asked for bytes.
+/// Response times of the nodes that this node asked for bytes.
 #[derive(Default)]
 pub(super) struct ResponseTimes(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     nodes: BTreeMap<NodeId, NodeTimes>,
-    /// Seconds that requests to any node have taken lately: for those of which nothing is known.
+    /// Average seconds over all nodes, for nodes without a known time.
     seconds: [Option<f64>; Kind::COUNT],
 }
 
 impl Known {
-    /// What one more request to a node is likely to take, in seconds.
+    /// Returns the expected time of one more request to a node, in seconds.
     fn expected(&self, node: NodeId, kind: Kind) -> Option<f64> {
         let source = self.nodes.get(&node);
         let seconds = source.and_then(|source| source.seconds[kind.0]).or(self.seconds[kind.0]);
@@ -50,30 +49,30 @@ fn average(known: &mut Option<f64>, newest: f64) {
 struct NodeTimes {
     /// Requests in flight.
     in_flight: u32,
-    /// Seconds that requests have taken lately, by their kinds.
+    /// Average seconds by kind of request.
     seconds: [Option<f64>; Kind::COUNT],
 }
 
-/// Requests whose times are likely to be alike: of a node as the home of units, which may have to read its device, and as a
-/// holder; small ones and large ones.
+/// Classes of requests with similar times: to a node as the home of units, which may have to read its device, or as a holder; small or
+/// large.
 #[derive(Clone, Copy)]
 pub(super) struct Kind(usize);
 
 impl Kind {
     const COUNT: usize = 4;
 
-    /// A request for so many bytes to the home of a unit.
+    /// The kind of a request for `length` bytes to the home of a unit.
     pub(super) fn of_home(length: usize) -> Self {
         Self(usize::from(length > SMALL_MAX))
     }
 
-    /// A request for so many bytes to a holder.
+    /// The kind of a request for `length` bytes to a holder.
     pub(super) fn of_holder(length: usize) -> Self {
         Self(2 + usize::from(length > SMALL_MAX))
     }
 }
 
-/// A request in flight. Dropped before its end, it says nothing of its node's times.
+/// A request in flight. If it is dropped before its end, its time does not count.
 pub(super) struct TimedRequest<'a> {
     times: &'a ResponseTimes,
     node: NodeId,
@@ -82,7 +81,7 @@ pub(super) struct TimedRequest<'a> {
 }
 
 impl TimedRequest<'_> {
-    /// It has ended.
+    /// Records the end of the request.
     pub(super) fn ended(self, now: Duration) {
         let seconds = (now.saturating_sub(self.began)).as_secs_f64();
         let mut known = self.times.0.lock();
@@ -102,7 +101,7 @@ impl Drop for TimedRequest<'_> {
 }
 
 impl ResponseTimes {
-    /// A request goes to a node.
+    /// Records a request to a node.
     pub(super) fn begin(&self, node: NodeId, kind: Kind, now: Duration) -> TimedRequest<'_> {
         let nodes = &mut self.0.lock().nodes;
         if nodes.len() >= NODES_MAX {
@@ -112,8 +111,8 @@ impl ResponseTimes {
         TimedRequest { times: self, node, kind, began: now }
     }
 
-    /// The better of two holders, if it is likely to be worth asking before the home. While nothing is known of any home, one of
-    /// all that may have the bytes is drawn, so that not all nodes begin with the home of what all of them want.
+    /// Returns the better of two holders, if asking it before the home is likely to be faster. While no home's time is known, it draws at
+    /// random among the home and all holders, so that not all nodes start at the home of a popular file.
     pub(super) fn choose(
         &self,
         two: [Holder; 2],

@@ -1,7 +1,7 @@
-//! Peer cache of this node: serves bytes that it has in memory to other nodes.
+//! Peer cache server: sends bytes in this node's memory to other nodes.
 //!
-//! Bytes are served as their home has them, in the version that was requested, and as they came here: what has changed by itself is
-//! dropped. What is in flight to others keeps few frames from serving this node.
+//! It serves only bytes that match the home's in the requested version, and whose checksum still holds; it drops corrupted ones. A quota on
+//! bytes in flight to other nodes preserves the frames for this node's own use.
 
 use super::counters::Counters;
 use super::file::{AtRest, Served};
@@ -14,9 +14,9 @@ use tameike_core::wire::client::ClientReply;
 use tameike_core::{Generation, UnitId};
 use tameike_io::{Payload, Quota};
 
-/// Readers that are sent bytes of one unit at the same time. More are told that the node is busy.
+/// Readers that may receive bytes of one unit at the same time. Further ones receive `Busy`.
 const READERS_MAX: usize = 4;
-/// Of the frames of a view, one in so many may be on its way to other nodes.
+/// One part in so many of a view's frames may be in flight to other nodes.
 const SENT_PART: u32 = 4;
 
 /// Serves bytes in memory to other nodes.
@@ -34,7 +34,7 @@ impl PeerServer {
         Self { files, frames, sent, counters }
     }
 
-    /// Answers another node's request: bytes of a unit, if this node has them in memory as their home has them in this version of the file.
+    /// Serves a peer request: returns bytes of a unit if this node has them in memory, in this version and as the home has them.
     pub(super) fn serve(
         &self,
         unit: UnitId,
@@ -57,7 +57,7 @@ impl PeerServer {
         };
         if bytes.is_damaged() {
             log::error!(
-                "memory of this node is faulty: bytes of {} have changed in it by themselves, and are read anew",
+                "the memory of this node is faulty: bytes of {} fail their checksum; they are dropped and read again",
                 unit.inode
             );
             self.counters.damaged.add(1);
@@ -69,7 +69,7 @@ impl PeerServer {
         (ClientReply::Read, Some(bytes))
     }
 
-    /// All bytes in memory that their homes have, too, for who examines memory.
+    /// Returns all bytes in memory that their homes also have, for the memory scrubber.
     pub(super) fn at_rest(&self) -> Vec<AtRest> {
         let mut found = Vec::new();
         self.files.all().iter().for_each(|file| file.collect_at_rest(&mut found));

@@ -1,4 +1,4 @@
-//! Holes of files: making them, setting space aside, and finding data between them.
+//! Sparse files: punches holes, allocates space, and seeks data and holes.
 
 use super::file::FileData;
 use super::flush::Flusher;
@@ -15,12 +15,12 @@ use tameike_core::wire::{Reply, Request};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Space of a file of this size without holes, in blocks of `st_blocks`.
+/// Blocks of `st_blocks` that a file of this size takes without holes.
 pub fn dense_blocks(size: u64) -> u64 {
     size.div_ceil(BLOCK) * (BLOCK / 512)
 }
 
-/// Changes and look-ups of the space that a file takes.
+/// Changes and queries the space of files.
 pub(super) struct SpaceClient {
     homes: Arc<HomeClient>,
     writer: Arc<Writer>,
@@ -32,8 +32,8 @@ impl SpaceClient {
         Self { homes, writer, flusher }
     }
 
-    /// Sets space aside or gives it back: sends what was written before, has `change_homes` change it at the homes, and drops what
-    /// this node has of bytes that are zeros then.
+    /// Allocates or punches space: sends dirty bytes, has `change_homes` change the homes, and drops this node's copies of bytes that
+    /// became zeros.
     ///
     /// # Errors
     /// Those of `change_homes`.
@@ -53,7 +53,7 @@ impl SpaceClient {
         };
         drop_old();
         let changed = change_homes.await?;
-        // Bytes that were read while the homes were at it go, too.
+        // Also drop bytes that were read during the change.
         drop_old();
         Ok(changed)
     }
@@ -87,11 +87,10 @@ impl SpaceClient {
         Ok(())
     }
 
-    /// The first byte of its kind from `start` on and before `end` that the homes of the file's units know of. What this
-    /// node has written is sent first.
+    /// Returns the first data or hole byte in `start..end`, according to the units' homes. It first sends this node's dirty bytes.
     ///
     /// # Errors
-    /// When a home cannot be asked.
+    /// When a home is unreachable.
     pub(super) async fn seek(
         &self,
         file: &Arc<FileData>,
@@ -125,11 +124,11 @@ impl SpaceClient {
         }
     }
 
-    /// Space that the file takes, in blocks of `st_blocks`: what its homes say, and what waits here to be sent. Of a
-    /// cached file, that of its dirty bytes.
+    /// Returns the file's space in blocks of `st_blocks`: the space at its homes and this node's unsent bytes. For a cached file, that of
+    /// its dirty bytes.
     ///
     /// # Errors
-    /// When a home cannot be asked.
+    /// When a home is unreachable.
     pub(super) async fn usage(
         &self,
         inode: tameike_core::InodeId,

@@ -51,7 +51,7 @@ struct Homes {
     /// True after a commit that reports holes.
     sparse: bool,
     /// Requests in flight: current and peak.
-    under_way: (usize, usize),
+    in_flight: (usize, usize),
     device: places::Device,
     peers: holders::Peers,
 }
@@ -170,14 +170,14 @@ impl Rpc for HomesRpc {
         Box::pin(async move {
             let wait = homes.lock().peers.delay(&request, runtime.random_u64() % 1000);
             {
-                let (now, most) = &mut homes.lock().under_way;
+                let (now, most) = &mut homes.lock().in_flight;
                 *now += 1;
                 *most = (*most).max(*now);
             }
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
             if let Request::Client(request) = request {
                 runtime.sleep(std::time::Duration::from_micros(wait)).await;
-                homes.lock().under_way.0 -= 1;
+                homes.lock().in_flight.0 -= 1;
                 let frame = match into {
                     Some(frame) => frame,
                     None => pool.take().await,
@@ -188,7 +188,7 @@ impl Rpc for HomesRpc {
             payload.as_ref().map(Payload::sums);
             let served = homes.lock().serve(request, payload);
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
-            homes.lock().under_way.0 -= 1;
+            homes.lock().in_flight.0 -= 1;
             let (reply, bytes) = served?;
             let mut frame = match into {
                 Some(frame) => frame,

@@ -1,5 +1,5 @@
-//! Write-behind: bytes gather in frames and go to their homes when a unit is full, when frames are wanted, and
-//! at flush.
+//! Write-behind: writes gather in frames; the client sends them to the units' homes when a unit is full, when frames run out, and at a
+//! flush.
 
 use super::file::FileData;
 use super::file::UnitFrame;
@@ -21,12 +21,12 @@ use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
 use tameike_fabric::Answer;
 use tameike_io::{Frame, Payload};
 
-/// Pieces of one unit that are on their way at the same time.
+/// Pieces of one unit that may be in flight at the same time.
 const WRITES_AT_ONCE: usize = 16;
-/// Largest part of a unit that is copied to travel with others, in bytes: a message of its own costs more than the copy.
+/// Largest piece of a unit that is copied into a shared message, in bytes: below it, a separate message costs more than the copy.
 const GATHERED_MAX: usize = 128 << 10;
 
-/// Writes into frames, and sends of these to the units' homes.
+/// Writes into frames, and sends frames to the units' homes.
 pub(super) struct Writer {
     homes: Arc<HomeClient>,
     frames: Arc<FrameCache>,
@@ -37,7 +37,7 @@ impl Writer {
         Self { homes, frames }
     }
 
-    /// A frame, if need be that of a clean unit; if all are dirty, some are sent.
+    /// Returns a frame, evicting a clean unit if necessary; if all are dirty, it sends some.
     pub(super) async fn take_frame(self: &Arc<Self>) -> Frame {
         self.frames.take(|| self.frames.send_first(|file, index| self.send_unit(file, index))).await
     }
@@ -45,7 +45,7 @@ impl Writer {
     /// Writes `data` at `offset`; every later read on this node sees it.
     ///
     /// # Errors
-    /// `EFBIG` beyond the largest file. What goes wrong on the way to the homes is told by the next flush.
+    /// `EFBIG` beyond the largest file. The next flush reports failures to send to the homes.
     pub(super) async fn write(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -55,7 +55,7 @@ impl Writer {
         self.write_counted(file, offset, &data, &mut 0).await
     }
 
-    /// Writes as much of `data` from its start as needs no waiting for frames; the number of bytes.
+    /// Writes as much of `data`, from its start, as it can without waiting for frames; returns the number of bytes.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -66,7 +66,7 @@ impl Writer {
         data: &dyn WriteBytes,
     ) -> Result<usize> {
         let mut written = 0;
-        // Given up where it waits for a frame, it has written whole pieces and holds nothing.
+        // A call that is dropped while it waits for a frame has written whole pieces and holds no resources.
         self.write_counted(file, offset, data, &mut written).now_or_never().transpose()?;
         Ok(written)
     }
@@ -97,7 +97,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes bytes of a unit, which `copy` puts where they belong.
+    /// Writes bytes of a unit with `copy`.
     async fn write_piece(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -117,14 +117,14 @@ impl Writer {
         }
     }
 
-    /// Writes a unit whose bytes are all in `frame`, which stays. All of it is one piece then: nothing need be sent before.
+    /// Writes a whole unit as `frame`, which the unit takes over. The unit is one piece then, so no earlier piece must be sent first.
     fn write_frame(self: &Arc<Self>, file: &Arc<FileData>, index: u64, frame: Frame) {
         file.put_frame(index, frame, self.homes.runtime.now(), |unit| self.frames.enter(file, unit, index));
         self.send_unit(file, index);
     }
 
-    /// Sends a unit whose dirty bytes are in many pieces, after those that are under way: what the pieces take in
-    /// memory and in messages stays bounded.
+    /// Sends a unit whose dirty bytes are in many pieces, after its sends in flight. This bounds the memory and messages that the pieces
+    /// take.
     async fn send_scattered(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {
         while file.is_unit_scattered(index) {
             listener!(file.changed() => ended);
@@ -135,8 +135,8 @@ impl Writer {
         }
     }
 
-    /// Starts sending a unit's dirty bytes, unless some are under way already (the fabric keeps no order) or
-    /// the file may still be kept in its inode record. Whether a send was started.
+    /// Starts sending a unit's dirty bytes, unless some are in flight (the fabric does not preserve order) or the file may still stay
+    /// inline. Returns true if it started.
     pub(super) fn send_unit(self: &Arc<Self>, file: &Arc<FileData>, index: u64) -> bool {
         let Some(parts) = file.begin_send(index) else { return false };
         let (writer, file) = (self.clone(), file.clone());
@@ -176,13 +176,13 @@ impl Writer {
         let generation = file.begin_unit_write(home);
         let writes = stream::iter(self.gathered(parts))
             .map(|message| self.write_message(home, unit, generation, message));
-        // All end before the outcome is known: bytes still on their way must not overtake newer ones.
+        // Wait for all pieces, even after a failure: bytes still in flight must not overwrite newer ones.
         let written: Vec<_> = writes.buffer_unordered(WRITES_AT_ONCE).collect().await;
         written.into_iter().collect()
     }
 
-    /// Sends one message with bytes of a unit. If the home of a cached file has no room for them, the bytes wait here, in
-    /// frames of this node, until the home has flushed some files.
+    /// Sends one message with bytes of a unit. If the home of a cached file is full, the bytes wait in this node's frames until the home
+    /// has flushed some files.
     async fn write_message(
         &self,
         home: NodeId,
@@ -203,8 +203,7 @@ impl Writer {
         }
     }
 
-    /// What each message takes along of the parts of a unit: small ones go together, where there is a frame to put them
-    /// into, one after another.
+    /// Groups the pieces of a unit into messages: small pieces are copied one after another into a frame, if one is free.
     fn gathered(&self, parts: Vec<Payload>) -> Vec<(RangeSet, Payload)> {
         let range = |part: &Payload| part.start()..part.start() + part.len() as u32;
         let alone = |part: Payload| (range(&part).into(), part);
@@ -225,7 +224,7 @@ impl Writer {
         messages
     }
 
-    /// Writes into the inode record; `false` when the content has left it.
+    /// Writes into the inode record; returns `false` if the content has moved to a unit.
     async fn write_inline(&self, file: &FileData, parts: &[Payload]) -> Result<bool> {
         let to = self.homes.cluster().inode_home(file.inode);
         for part in parts {
@@ -244,7 +243,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Has the home move inline content to its unit, so that the file can grow.
+    /// Has the home move inline content to a unit, so that the file can grow.
     pub(super) async fn leave_inline(&self, file: &FileData) -> Result<()> {
         if !file.is_inline() || !matches!(file.home(), Home::Inode) {
             return Ok(());
@@ -256,7 +255,7 @@ impl Writer {
     }
 }
 
-/// Takes note of the version after an inline write of this node.
+/// Records the version after this node's inline write.
 fn wrote_inline(file: &FileData, answer: &Answer) -> Result<()> {
     let Reply::Meta(MetaReply::Node(node)) = &answer.reply else { return Err(unexpected(answer)) };
     file.own_change(node.attr.generation, node.attr.inline);

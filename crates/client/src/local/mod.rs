@@ -7,7 +7,7 @@ mod space;
 mod tests;
 
 use crate::handles::Handles;
-use crate::passthrough::{Identity, OverTree, Owner, Passthrough, Waiting, change_space, seek_of};
+use crate::passthrough::{Identity, Owner, Passthrough, TreeView, Waiting, change_space, seek_of};
 use crate::types::{
     FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
@@ -113,7 +113,7 @@ impl LocalView {
         self.change_content(&open, growth, |offset| open.file.write_at(data, offset))
     }
 
-    fn cut(&self, open: &Handle, size: u64) -> Result<()> {
+    fn truncate_shared(&self, open: &Handle, size: u64) -> Result<()> {
         // Extending a file with a hole needs no space.
         self.change_content(open, |_| Ok((0, ())), |()| open.file.truncate(size))
     }
@@ -122,11 +122,11 @@ impl LocalView {
     fn opened(&self, id: Identity, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
         let handle = self.add_handle(id, file, mode);
         if mode.write && mode.truncate {
-            let cut = self.handle(handle).and_then(|open| self.cut(&open, 0));
-            cut.inspect_err(|_| self.close(handle))?;
+            let truncate_shared = self.handle(handle).and_then(|open| self.truncate_shared(&open, 0));
+            truncate_shared.inspect_err(|_| self.close(handle))?;
         }
         let keep_cache = !mode.beside_kernel && !self.below.mark_pages(id.inode, false);
-        Ok(Opened { handle, keep_cache, direct: false, gives_rights: false })
+        Ok(Opened { handle, keep_cache, direct: false, has_setid: false })
     }
 
     /// Accounts for a removed name. The last one frees the space, unless the file is still open.
@@ -158,7 +158,7 @@ fn space_of(stat: &FileStat) -> u64 {
     if stat.kind == FileKind::File { stat.blocks * STAT_BLOCK } else { 0 }
 }
 
-impl OverTree for LocalView {
+impl TreeView for LocalView {
     fn below(&self) -> &Passthrough {
         &self.below
     }
@@ -238,13 +238,14 @@ impl Inodes for LocalView {
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
         if let Some(size) = change.size {
             match self.open_handle(&self.below.identity(file), true) {
-                Some(open) => self.cut(&open, size)?,
+                Some(open) => self.truncate_shared(&open, size)?,
                 None => {
                     let mode = OpenMode { write: true, ..OpenMode::default() };
                     let opened = self.open(file, mode).await?;
-                    let cut = self.handle(opened.handle).and_then(|open| self.cut(&open, size));
+                    let truncate_shared =
+                        self.handle(opened.handle).and_then(|open| self.truncate_shared(&open, size));
                     self.close(opened.handle);
-                    cut?;
+                    truncate_shared?;
                 }
             }
         }

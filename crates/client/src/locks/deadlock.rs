@@ -7,7 +7,7 @@
 //! If all links of the cycle are held locks, the wait fails with `EDEADLK`. If the first link is only an earlier request in the queue, the
 //! wait overtakes that request.
 
-use super::{FileLocks, out_of_turn};
+use super::{FileLocks, unexpected_reply};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
@@ -63,7 +63,7 @@ impl FileLocks {
                     return Some(chain);
                 }
                 if seen.len() < OWNERS_MAX && seen.insert(blocker.owner) {
-                    let waits = self.waits_elsewhere(blocker.owner).await.unwrap_or_default();
+                    let waits = self.waits_of_owner(blocker.owner).await.unwrap_or_default();
                     open.extend(waits.into_iter().map(|inode| (inode, blocker.owner, chain.clone())));
                 }
             }
@@ -74,14 +74,14 @@ impl FileLocks {
     async fn blockers(&self, inode: InodeId, owner: LockOwner) -> Result<Vec<Blocker>> {
         match self.ask(inode, LockRequest::Blockers { inode, owner }).await? {
             LockReply::Blockers(blockers) => Ok(blockers),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
-    async fn waits_elsewhere(&self, owner: LockOwner) -> Result<Vec<InodeId>> {
+    async fn waits_of_owner(&self, owner: LockOwner) -> Result<Vec<InodeId>> {
         match self.call(owner.node, Request::Client(ClientRequest::LockWaits { owner })).await? {
             Reply::Client(ClientReply::Waits(inodes)) => Ok(inodes),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }

@@ -28,8 +28,8 @@ use tameike_fabric::{PeerEvent, Rpc};
 use tameike_io::Runtime;
 
 /// Delay before the first deadlock check of a waiting request; doubles with each check.
-const DEADLOCK_LOOK_MIN: Duration = Duration::from_millis(20);
-const DEADLOCK_LOOK_MAX: Duration = Duration::from_secs(5);
+const DEADLOCK_CHECK_MIN: Duration = Duration::from_millis(20);
+const DEADLOCK_CHECK_MAX: Duration = Duration::from_secs(5);
 /// Pauses between attempts to reach an unreachable home.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -131,14 +131,14 @@ impl FileLocks {
     async fn ask(&self, inode: InodeId, request: LockRequest) -> Result<LockReply> {
         match self.call(self.cluster.inode_home(inode), Request::Lock(request)).await? {
             Reply::Lock(reply) => Ok(reply),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
     pub(crate) async fn test(&self, inode: InodeId, lock: FileLock) -> Result<Option<FileLock>> {
         match self.ask(inode, LockRequest::Test { inode, lock }).await? {
             LockReply::Conflict(conflict) => Ok(conflict),
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -193,13 +193,13 @@ impl FileLocks {
         answer: impl Future<Output = Result<LockReply>>,
     ) -> Result<LockReply> {
         let mut answer = pin!(answer);
-        let mut pause = DEADLOCK_LOOK_MIN;
+        let mut pause = DEADLOCK_CHECK_MIN;
         loop {
             match select(answer, self.runtime.sleep(pause)).await {
                 Either::Left((answer, _)) => return answer,
                 Either::Right(((), waiting)) => answer = waiting,
             }
-            pause = (pause * 2).min(DEADLOCK_LOOK_MAX);
+            pause = (pause * 2).min(DEADLOCK_CHECK_MAX);
             let end = match select(answer, pin!(self.deadlock(waiter))).await {
                 Either::Left((answer, _)) => return answer,
                 Either::Right((end, waiting)) => {
@@ -232,12 +232,7 @@ impl FileLocks {
         }
     }
 
-    pub(crate) async fn give_back(
-        self: &Arc<Self>,
-        inode: InodeId,
-        owner: u64,
-        range: LockRange,
-    ) -> Result<()> {
+    pub(crate) async fn unlock(self: &Arc<Self>, inode: InodeId, owner: u64, range: LockRange) -> Result<()> {
         let owner = self.owner(owner);
         let done = self.ask(inode, LockRequest::Unlock { inode, owner, range }).await.map(drop);
         if let Err(fault) = &done
@@ -250,8 +245,8 @@ impl FileLocks {
 
     /// Releases an owner's locks of a file after it has closed a descriptor.
     pub(crate) async fn closed(self: &Arc<Self>, inode: InodeId, owner: u64) {
-        if self.let_go(inode, owner, |owned| owned.handles.clear()) {
-            self.give_all_back(inode, owner).await;
+        if self.remove_handles(inode, owner, |owned| owned.handles.clear()) {
+            self.unlock_all(inode, owner).await;
         }
     }
 
@@ -267,14 +262,14 @@ impl FileLocks {
             let forget = |owned: &mut Owned| {
                 owned.handles.remove(&handle);
             };
-            if self.let_go(inode, owner, forget) {
-                self.give_all_back(inode, owner).await;
+            if self.remove_handles(inode, owner, forget) {
+                self.unlock_all(inode, owner).await;
             }
         }
     }
 
     /// Removes handles of an owner. Returns true if the owner had handles and has none left.
-    fn let_go(&self, inode: InodeId, owner: u64, forget: impl FnOnce(&mut Owned)) -> bool {
+    fn remove_handles(&self, inode: InodeId, owner: u64, forget: impl FnOnce(&mut Owned)) -> bool {
         let mut state = self.state.lock();
         let Some(owned) = state.owners.get_mut(&(inode, owner)).filter(|owned| !owned.handles.is_empty())
         else {
@@ -289,8 +284,8 @@ impl FileLocks {
         is_last
     }
 
-    async fn give_all_back(self: &Arc<Self>, inode: InodeId, owner: u64) {
-        if let Err(fault) = self.give_back(inode, owner, LockRange::ALL).await {
+    async fn unlock_all(self: &Arc<Self>, inode: InodeId, owner: u64) {
+        if let Err(fault) = self.unlock(inode, owner, LockRange::ALL).await {
             log::warn!("cannot release locks of {inode}, retrying until its home is reachable: {fault}");
         }
     }
@@ -329,6 +324,6 @@ fn is_answer(fault: &Fault) -> bool {
     fault.kind() != FaultKind::Unreachable
 }
 
-fn out_of_turn(reply: &impl std::fmt::Debug) -> Fault {
+fn unexpected_reply(reply: &impl std::fmt::Debug) -> Fault {
     Fault::new(Errno::EPROTO, format!("unexpected reply of a lock service: {reply:?}"))
 }

@@ -13,12 +13,12 @@ use tameike_core::wire::lock::{FileLock, LockKind, LockRange};
 use tameike_core::{Errno, InodeId, Result};
 
 /// Longest wait for a name: the time limit for an unreachable node, which may be the holder.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NAME_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Names are locked through no handle.
 const NO_HANDLE: HandleNumber = HandleNumber(0);
 
 /// Locks on names, released on drop.
-pub(crate) struct HeldNames {
+pub(crate) struct NameLeases {
     locks: Arc<FileLocks>,
     owner: u64,
     names: Vec<InodeId>,
@@ -31,8 +31,8 @@ impl FileLocks {
     ///
     /// # Errors
     /// Errors of the home.
-    pub(crate) async fn hold_names(self: &Arc<Self>, names: BTreeSet<InodeId>) -> Result<HeldNames> {
-        let mut held = HeldNames { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
+    pub(crate) async fn hold_names(self: &Arc<Self>, names: BTreeSet<InodeId>) -> Result<NameLeases> {
+        let mut held = NameLeases { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
         // In ascending order: two nodes that lock several names cannot deadlock.
         for name in names {
             let mut place = name;
@@ -41,7 +41,9 @@ impl FileLocks {
                 match self.hold_name(place, held.owner, self.ticket()).await {
                     Err(fault) if !is_answer(&fault) => place = place.in_next_slot(),
                     Err(fault) if fault.errno == Errno::EINTR => {
-                        log::warn!("another node held a name for {PATIENCE:?}: continuing without the lock");
+                        log::warn!(
+                            "another node held a name for {NAME_WAIT_MAX:?}: continuing without the lock"
+                        );
                         break;
                     }
                     taken => {
@@ -58,7 +60,7 @@ impl FileLocks {
         let lock =
             FileLock { owner: self.owner(owner), range: LockRange::ALL, kind: LockKind::Exclusive, pid: 0 };
         let taken = pin!(self.take(name, NO_HANDLE, lock, (ticket, true)));
-        match select(taken, self.runtime.sleep(PATIENCE)).await {
+        match select(taken, self.runtime.sleep(NAME_WAIT_MAX)).await {
             Either::Left((taken, _)) => taken,
             Either::Right(((), taken)) => {
                 self.interrupt(ticket).await;
@@ -68,7 +70,7 @@ impl FileLocks {
     }
 }
 
-impl Drop for HeldNames {
+impl Drop for NameLeases {
     fn drop(&mut self) {
         let (locks, owner, names) = (self.locks.clone(), self.owner, std::mem::take(&mut self.names));
         self.locks.runtime.spawn(async move {

@@ -1,6 +1,6 @@
 //! Open directories of a view over a tree, read from the underlying file system.
 
-use super::{OverTree, Passthrough};
+use super::{Passthrough, TreeView};
 use crate::types::{FileNumber, HandleNumber, ListedEntry};
 use crate::vfs::{Directories, Entries};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct OpenDir {
     open: Arc<dyn SharedDir>,
 }
 
-impl<V: OverTree> Directories for V {
+impl<V: TreeView> Directories for V {
     async fn open_dir(&self, dir: FileNumber) -> Result<HandleNumber> {
         let below = self.below();
         // Another node may have renamed the directory.

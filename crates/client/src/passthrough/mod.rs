@@ -37,7 +37,7 @@ pub enum Waiting {
 }
 
 /// A view over a directory tree that supplies its directories and extended attributes.
-pub trait OverTree: Send + Sync + 'static {
+pub trait TreeView: Send + Sync + 'static {
     /// The names and attributes of the tree.
     fn below(&self) -> &Passthrough;
 }
@@ -306,7 +306,7 @@ fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
     let bits = (kind != FileKind::Symlink).then_some(mode);
     match owner.missing(fs, path, &stat, bits) {
         None => Ok(stat),
-        Some(change) => match Owner::was_given(fs.change_made(path, kind, &change))? {
+        Some(change) => match Owner::chown_applied(fs.change_made(path, kind, &change))? {
             true => fs.stat(path),
             false => Ok(stat),
         },

@@ -25,14 +25,14 @@ impl Owner {
     pub(crate) fn create(self, fs: &dyn SharedFs, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
         let file = fs.create(path, mode)?;
         if let Some(change) = self.missing(fs, path, &file.stat()?, Some(mode)) {
-            Self::was_given(file.change(&change))?;
+            Self::chown_applied(file.change(&change))?;
         }
         Ok(file)
     }
 
     /// Returns false if the file system refused to change the owner of a new file. Only an agent with administrator privileges can change
     /// owners; other agents serve one user. A file system with its own users, such as Gfarm, may not know ours.
-    pub(crate) fn was_given(answer: Result<()>) -> Result<bool> {
+    pub(crate) fn chown_applied(answer: Result<()>) -> Result<bool> {
         match answer {
             Ok(()) => Ok(true),
             Err(fault) if matches!(fault.errno, Errno::EPERM | Errno::EINVAL) => Ok(false),
@@ -70,8 +70,9 @@ mod tests {
 
     #[test]
     fn a_refused_chown_is_ignored_and_an_io_error_is_returned() {
-        let answer = |errno| Owner::was_given(Err(Fault::new(errno, "chown"))).map_err(|fault| fault.errno);
-        assert_eq!(Owner::was_given(Ok(())).map_err(|fault| fault.errno), Ok(true));
+        let answer =
+            |errno| Owner::chown_applied(Err(Fault::new(errno, "chown"))).map_err(|fault| fault.errno);
+        assert_eq!(Owner::chown_applied(Ok(())).map_err(|fault| fault.errno), Ok(true));
         assert_eq!(answer(Errno::EPERM), Ok(false));
         assert_eq!(answer(Errno::EINVAL), Ok(false), "Gfarm returns it for an unknown user");
         assert_eq!(answer(Errno::EIO), Err(Errno::EIO));

@@ -1,12 +1,12 @@
 //! Extended attributes of a view over a tree, passed through to the underlying file system.
 
-use super::OverTree;
+use super::TreeView;
 use crate::types::FileNumber;
 use crate::vfs::Xattrs;
 use tameike_core::Result;
 use tameike_io::shared::XattrMode;
 
-impl<V: OverTree> Xattrs for V {
+impl<V: TreeView> Xattrs for V {
     async fn get_xattr(&self, file: FileNumber, name: &[u8]) -> Result<Vec<u8>> {
         let (path, name) = (self.below().path(file)?, name.to_vec());
         self.below().run(move |fs| fs.xattr(&path, &name)).await

@@ -231,7 +231,7 @@ impl SharedView {
         let mut space = ViewSpace::default();
         for answer in try_join_all(answers).await? {
             let Reply::Admin(AdminReply::Space(part)) = answer.reply else {
-                return Err(super::out_of_turn(&answer));
+                return Err(super::unexpected_reply(&answer));
             };
             space.capacity += part.capacity;
             space.free += part.capacity.saturating_sub(part.used);

@@ -9,13 +9,13 @@ use tameike_core::{Attr, InodeId, NodeId};
 
 /// Cached state of one directory: the last reply of its own home and of each home of its children, with the time of receipt.
 #[derive(Default)]
-struct Belief {
+struct CachedDirectory {
     attr: Option<(Attr, Duration)>,
     parts: BTreeMap<NodeId, (DirStat, Duration)>,
     sharded: bool,
 }
 
-impl Belief {
+impl CachedDirectory {
     fn set_sharded(&mut self, sharded: bool) {
         if std::mem::replace(&mut self.sharded, sharded) != sharded {
             self.parts.clear(); // entries have moved
@@ -25,13 +25,13 @@ impl Belief {
 
 /// Cached state of the directories that the frontend references; [`Self::forget`] removes an entry.
 #[derive(Default)]
-pub(super) struct DirectoryBeliefs {
-    known: Mutex<BTreeMap<InodeId, Belief>>,
+pub(super) struct DirectoryCache {
+    known: Mutex<BTreeMap<InodeId, CachedDirectory>>,
     /// Time of this node's last rename. Older attributes may be those of the renamed directory.
     renamed: Mutex<Duration>,
 }
 
-impl DirectoryBeliefs {
+impl DirectoryCache {
     pub(super) fn is_sharded(&self, dir: InodeId) -> bool {
         self.known.lock().get(&dir).is_some_and(|belief| belief.sharded)
     }

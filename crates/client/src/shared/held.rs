@@ -25,7 +25,7 @@ pub(super) struct Asked {
     accesses: [u32; CHANGES],
 }
 
-struct HeldName {
+struct NameLease {
     entry: EntryName,
     attr: Attr,
     until: Duration,
@@ -36,7 +36,7 @@ struct HeldName {
 #[derive(Default)]
 struct Names {
     inodes: BTreeMap<EntryName, InodeId>,
-    held: BTreeMap<InodeId, HeldName>,
+    held: BTreeMap<InodeId, NameLease>,
     /// Expiry times, oldest first; includes leases that have ended.
     order: VecDeque<(Duration, InodeId)>,
     /// Count events that end a lease, whether or not one was held.
@@ -88,9 +88,9 @@ impl Names {
 
 /// Leased names of a view. Times are monotonic.
 #[derive(Default)]
-pub(super) struct HeldNames(Mutex<Names>);
+pub(super) struct NameLeases(Mutex<Names>);
 
-impl HeldNames {
+impl NameLeases {
     /// Captures the counters. Call it before a request or a read of the cache, at `time`.
     pub(super) fn asking(&self, time: Duration) -> Asked {
         let names = self.0.lock();
@@ -118,7 +118,7 @@ impl HeldNames {
             names.hide(old);
             names.held.remove(&old);
         }
-        names.held.insert(inode, HeldName { entry, attr, until, is_shown: false });
+        names.held.insert(inode, NameLease { entry, attr, until, is_shown: false });
         names.order.push_back((until, inode));
     }
 

@@ -13,7 +13,7 @@ const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 /// Fewest entries per request to a home of a sharded directory. Entries past another home's last one are dropped and requested again;
 /// larger requests reduce that share.
-const WIDE_ENTRIES_MIN: u32 = 128;
+const SHARDED_ENTRIES_MIN: u32 = 128;
 
 impl SharedView {
     /// Returns entries after a cursor in the order of their offsets, `.` and `..` first.
@@ -40,7 +40,7 @@ impl SharedView {
             } else {
                 (vec![self.cluster.children_home(dir)], READDIR_ENTRIES_MAX)
             };
-            let limit = limit.clamp(WIDE_ENTRIES_MIN, READDIR_ENTRIES_MAX);
+            let limit = limit.clamp(SHARDED_ENTRIES_MIN, READDIR_ENTRIES_MAX);
             let request = MetaRequest::ReadDir { dir, after: DirOffset(after), limit, sharded };
             let replies = try_join_all(homes.into_iter().map(|home| self.ask(home, request.clone()))).await?;
             let corrected = replies.iter().find_map(|reply| match reply {

@@ -18,8 +18,8 @@ use crate::data::{DataEngine, FileData, ReportedFaults};
 use crate::directory::OpenDirs;
 use crate::locks::FileLocks;
 use crate::types::{FileNumber, HandleNumber, OpenMode};
-use directory::DirectoryBeliefs;
-use held::HeldNames;
+use directory::DirectoryCache;
+use held::NameLeases;
 use opens::Closer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -46,11 +46,11 @@ pub struct SharedView {
     rpc: Arc<dyn Rpc>,
     engine: Arc<DataEngine>,
     root: InodeId,
-    directories: DirectoryBeliefs,
+    directories: DirectoryCache,
     open_dirs: OpenDirs<InodeId>,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
-    held: Arc<HeldNames>,
+    held: Arc<NameLeases>,
     closer: Arc<Closer>,
     /// None in the node-local view: the node's kernel sees all locks.
     locks: Option<Arc<FileLocks>>,
@@ -67,7 +67,7 @@ impl SharedView {
     ) -> Self {
         let locks =
             (root == InodeId::ROOT).then(|| FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone()));
-        let (held, reports) = (Arc::new(HeldNames::default()), engine.reports().clone());
+        let (held, reports) = (Arc::new(NameLeases::default()), engine.reports().clone());
         Self {
             locks,
             closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), held.clone(), reports)),
@@ -76,7 +76,7 @@ impl SharedView {
             rpc,
             engine,
             root,
-            directories: DirectoryBeliefs::default(),
+            directories: DirectoryCache::default(),
             open_dirs: OpenDirs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
@@ -105,7 +105,7 @@ impl SharedView {
         let answer = self.rpc.call(to, Request::Meta(request), None, None).await?;
         match answer.reply {
             Reply::Meta(reply) => Ok(reply),
-            _ => Err(out_of_turn(&answer)),
+            _ => Err(unexpected_reply(&answer)),
         }
     }
 
@@ -125,7 +125,7 @@ impl SharedView {
     }
 }
 
-fn out_of_turn(answer: &Answer) -> Fault {
+fn unexpected_reply(answer: &Answer) -> Fault {
     Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {:?}", answer.reply))
 }
 

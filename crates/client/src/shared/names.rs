@@ -5,7 +5,7 @@ use super::held::Asked;
 use super::opens::Opening;
 use super::{SharedView, unexpected};
 use crate::data::{FileVersion, Home};
-use crate::types::{Found, OpenMode, Opened, gives_rights};
+use crate::types::{Found, OpenMode, Opened, has_setid};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
     Command, DirStat, EntryName, MetaReply, MetaRequest, NameOperation, NewInode, Node, Target,
@@ -172,7 +172,7 @@ impl SharedView {
             // The kernel may serve reads from its page cache without a request.
             file.accessed(self.runtime.now());
         }
-        let (direct, gives_rights) = (mode.is_direct(file.size()), gives_rights(attr.mode));
+        let (direct, has_setid) = (mode.is_direct(file.size()), has_setid(attr.mode));
         let handle = self.add_handle(file, mode, opening.done());
         self.closer.reached(self.cluster.inode_home(inode));
         if mode.truncate && mode.write {
@@ -181,9 +181,9 @@ impl SharedView {
                 self.close_handle(handle);
                 return Err(fault);
             }
-            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0), gives_rights });
+            return Ok(Opened { handle, keep_cache: false, direct: mode.is_direct(0), has_setid });
         }
-        Ok(Opened { handle, keep_cache, direct, gives_rights })
+        Ok(Opened { handle, keep_cache, direct, has_setid })
     }
 
     pub(super) fn close_handle(&self, handle: crate::vfs::HandleNumber) {

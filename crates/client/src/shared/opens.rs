@@ -3,7 +3,7 @@
 //! A home counts the nodes' opens of its files and frees a removed file at the last close. The client therefore retries each report until
 //! the home answers. It also reports opens without a reply: the home closes such an open, or refuses it if it arrives later.
 
-use super::held::HeldNames;
+use super::held::NameLeases;
 use crate::data::{Access, HolderReports};
 use event_listener::{Event, listener};
 use futures_util::future::select;
@@ -20,9 +20,9 @@ use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 
 /// Batch size at which the client stops waiting for more closes.
-const COMPANY: usize = 64;
+const BATCH_FULL: usize = 64;
 /// Longest wait of a close for a batch.
-const COMPANY_WAIT: Duration = Duration::from_millis(20);
+const BATCH_WAIT: Duration = Duration::from_millis(20);
 /// Most closes in one message.
 const BATCH_MAX: usize = 1024;
 /// Bounds of the exponential backoff while a home is unreachable.
@@ -31,13 +31,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Pending reports to one home.
 #[derive(Default)]
-struct Untold {
+struct Pending {
     /// Closed opens and their files.
     opens: Vec<(InodeId, Closed)>,
     /// Opens that were given up.
     undone: Vec<OpenId>,
     /// True if a task is sending reports.
-    telling: bool,
+    sending: bool,
     /// True if the last attempt failed.
     failed: bool,
     /// Notified when a batch is full or the home is reachable again.
@@ -49,13 +49,13 @@ pub(super) struct Closer {
     rpc: Arc<dyn Rpc>,
     /// Last open identifier.
     last: AtomicU64,
-    homes: Mutex<BTreeMap<NodeId, Untold>>,
+    homes: Mutex<BTreeMap<NodeId, Pending>>,
     /// True if any report has ever failed.
     has_failed: AtomicBool,
     /// Accesses to report with closes, by file and time.
     accesses: Mutex<BTreeMap<(InodeId, Timestamp), Access>>,
     /// Its attributes lack accesses that are not reported yet.
-    held: Arc<HeldNames>,
+    held: Arc<NameLeases>,
     /// Outcomes of requests to cache holders, reported with closes.
     reports: Arc<HolderReports>,
 }
@@ -64,7 +64,7 @@ impl Closer {
     pub(super) fn new(
         runtime: Runtime,
         rpc: Arc<dyn Rpc>,
-        held: Arc<HeldNames>,
+        held: Arc<NameLeases>,
         reports: Arc<HolderReports>,
     ) -> Self {
         let last = AtomicU64::new(runtime.random_u64());
@@ -104,7 +104,7 @@ impl Closer {
     }
 
     /// Drops reported accesses: the home's attributes include those that it accepted (`taken`).
-    fn accesses_told(&self, told: &[(InodeId, Timestamp)], taken: bool) {
+    fn accesses_reported(&self, told: &[(InodeId, Timestamp)], taken: bool) {
         for told in told {
             // None if a program has set another time since.
             let kept = self.accesses.lock().get(told).copied();
@@ -118,15 +118,15 @@ impl Closer {
         self.accesses.lock().retain(|(file, _), _| *file != inode);
     }
 
-    fn add(self: &Arc<Self>, home: NodeId, add: impl FnOnce(&mut Untold)) {
+    fn add(self: &Arc<Self>, home: NodeId, add: impl FnOnce(&mut Pending)) {
         let start = {
             let mut homes = self.homes.lock();
             let untold = homes.entry(home).or_default();
             add(untold);
-            if untold.opens.len() == COMPANY {
+            if untold.opens.len() == BATCH_FULL {
                 untold.hurry.notify(usize::MAX);
             }
-            !std::mem::replace(&mut untold.telling, true)
+            !std::mem::replace(&mut untold.sending, true)
         };
         if start {
             self.runtime.spawn(self.clone().tell(home));
@@ -159,13 +159,13 @@ impl Closer {
         loop {
             listener!(hurry => company);
             let has_company =
-                self.homes.lock().get(&home).is_some_and(|untold| untold.opens.len() >= COMPANY);
+                self.homes.lock().get(&home).is_some_and(|untold| untold.opens.len() >= BATCH_FULL);
             if !has_company {
-                select(company, self.runtime.sleep(COMPANY_WAIT)).await;
+                select(company, self.runtime.sleep(BATCH_WAIT)).await;
             }
             let Some((request, accesses)) = self.next_batch(home) else { return };
-            let done = self.tell_batch(home, &hurry, request).await;
-            self.accesses_told(&accesses, done);
+            let done = self.send_batch(home, &hurry, request).await;
+            self.accesses_reported(&accesses, done);
             self.set_failed(home, false);
         }
     }
@@ -174,11 +174,11 @@ impl Closer {
     fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
         let (closed, undone) = {
             // Allocate before taking the lock: programs close files meanwhile.
-            let room = Vec::with_capacity(2 * COMPANY);
+            let room = Vec::with_capacity(2 * BATCH_FULL);
             let mut homes = self.homes.lock();
             let untold = homes.get_mut(&home)?;
             if untold.opens.is_empty() && untold.undone.is_empty() {
-                untold.telling = false;
+                untold.sending = false;
                 untold.opens = Vec::new();
                 return None;
             }
@@ -191,7 +191,7 @@ impl Closer {
     }
 
     /// Sends a batch until the home answers. Returns true if the home accepted it.
-    async fn tell_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) -> bool {
+    async fn send_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) -> bool {
         let mut pause = PAUSE_MIN;
         loop {
             listener!(hurry => reached);
@@ -352,7 +352,7 @@ mod tests {
             run_out(&simulation);
             let home = rpc.0.lock();
             assert!(home.closed.iter().map(|open| open.0).eq(0..3000), "{executed}");
-            assert!(closer.homes.lock().values().all(|untold| untold.opens.is_empty() && !untold.telling));
+            assert!(closer.homes.lock().values().all(|untold| untold.opens.is_empty() && !untold.sending));
         }
     }
 
@@ -383,8 +383,8 @@ mod tests {
         let (simulation, rpc, closer) = bed();
         closer.close(HOME, INODE, OpenId(1), None);
         run_out(&simulation);
-        assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * COMPANY_WAIT));
-        for number in 0..COMPANY as u64 {
+        assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * BATCH_WAIT));
+        for number in 0..BATCH_FULL as u64 {
             closer.close(HOME, INODE, OpenId(number), None);
         }
         simulation.settle();

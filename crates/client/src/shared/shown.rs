@@ -70,13 +70,13 @@ impl SharedView {
 
     pub(super) async fn flush_file(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let flushed = self.engine.flush(file, durable).await;
-        self.take_note_of_writes(file);
+        self.note_writes(file);
         flushed
     }
 
     /// Updates the lease after a flush. If the home reported attributes that include the writes, the lease continues with them; otherwise
     /// it ends.
-    pub(super) fn take_note_of_writes(&self, file: &FileData) {
+    pub(super) fn note_writes(&self, file: &FileData) {
         if !file.is_written() {
             return;
         }

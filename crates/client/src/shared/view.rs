@@ -191,7 +191,7 @@ impl OpenFiles for SharedView {
     async fn release(&self, handle: HandleNumber) {
         if let Ok(open) = self.handle(handle) {
             self.engine.flush_mapped(&open.file, open.mode).await;
-            self.take_note_of_writes(&open.file);
+            self.note_writes(&open.file);
         }
         self.close_handle(handle);
     }

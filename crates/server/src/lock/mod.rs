@@ -90,7 +90,7 @@ impl LockService {
     }
 
     /// Releases the locks of a failed node.
-    pub fn peer_dead(&self, node: NodeId) {
+    pub fn peer_failed(&self, node: NodeId) {
         let inodes: Vec<InodeId> = {
             let mut state = self.state.lock();
             state.withdrawn.remove(&node);

@@ -55,7 +55,7 @@ fn a_wait_ends_with_the_lock_a_signal_or_a_deadlock() {
     let unlock = LockRequest::Unlock { inode: FILE, owner: lock(1).owner, range: LockRange::ALL };
     serve_now(&service, 1, unlock).expect("an unlock");
     assert_eq!(poll(&mut waits[2]), Some(Ok(LockReply::Done)));
-    service.peer_dead(NodeId(4));
+    service.peer_failed(NodeId(4));
     assert!(service.state.lock().files.is_empty(), "a file without locks has no state");
 }
 

@@ -166,7 +166,7 @@ impl MetaService {
     }
 
     /// Drops the opens and leases of a failed node.
-    pub fn peer_dead(&self, node: NodeId) {
+    pub fn peer_failed(&self, node: NodeId) {
         let closed = {
             let mut state = self.state.lock();
             state.leases.forget_node(node);

@@ -219,7 +219,7 @@ impl Service for Dispatcher {
 
     fn peer(&self, peer: NodeId, event: PeerEvent) {
         if let (Some(agent), PeerEvent::Failed) = (self.agent(), event) {
-            agent.table.peer_dead(peer);
+            agent.table.peer_failed(peer);
         }
     }
 }

@@ -6,7 +6,7 @@ fn file() -> Arc<FileData> {
     Arc::new(FileData::new(InodeId(7), Layout::Striped, Home::Inode))
 }
 
-/// Queues for so many units, those of `file` that are in memory, and their places.
+/// The eviction queues, with the units of `file` that are in memory and their entries.
 struct Memory {
     queues: Queues,
     file: Arc<FileData>,
@@ -18,7 +18,7 @@ impl Memory {
         Self { queues: Queues::new(capacity), file: file(), held: Vec::new() }
     }
 
-    /// A unit comes into memory, and a program uses it, unless it is read ahead.
+    /// Adds a unit. A program uses it unless it is read ahead.
     fn enter(&mut self, unit: u64, is_met: bool) -> Arc<QueueEntry> {
         let entry = self.queues.enter(&self.file, unit);
         self.held.push(entry.clone());
@@ -28,7 +28,7 @@ impl Memory {
         entry
     }
 
-    /// A unit leaves memory, if one can; those that are not clean cannot.
+    /// Evicts a unit, if there is a clean one.
     fn leave(&mut self, need: Need, is_clean: impl Fn(u64) -> bool) -> Option<u64> {
         let mut looks = self.queues.looks();
         while let Some(candidate) = self.queues.candidate(need, &mut looks) {
@@ -47,7 +47,7 @@ impl Memory {
         std::iter::from_fn(|| self.leave(Need::Now, |_| true)).collect()
     }
 
-    /// Others come, for each of which one leaves: these.
+    /// Adds these units, evicting one unit for each; returns the evicted ones.
     fn pass(&mut self, units: std::ops::Range<u64>) -> Vec<u64> {
         let mut left = Vec::new();
         for unit in units {
@@ -125,7 +125,7 @@ fn what_cannot_leave_is_looked_at_once_and_stays() {
     assert_eq!(left, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// Units left memory by themselves, as other nodes changed the file again and again, and the order of use grew with each.
+/// Units left memory without an eviction, as other nodes changed the file repeatedly; the queue once grew with each.
 #[test]
 fn the_queues_do_not_grow_with_what_has_left_by_itself() {
     let mut memory = Memory::new(20);
@@ -135,7 +135,7 @@ fn the_queues_do_not_grow_with_what_has_left_by_itself() {
             memory.held.pop();
         }
         if memory.held.len() == 20 {
-            memory.leave(Need::Now, |_| true).expect("one is clean");
+            memory.leave(Need::Now, |_| true).expect("a clean unit");
         }
         let Queues { new, kept, gone, .. } = &memory.queues;
         assert!(

@@ -1,6 +1,6 @@
-//! Last access of a file by programs of this node: which reads count, as with `relatime`.
+//! Last access of a file by programs of this node, with `relatime` semantics.
 //!
-//! A close reports it to the file's home. Until then this node shows the access by itself.
+//! A close reports it to the file's home. Until then this node adds it to the attributes itself.
 
 use super::FileData;
 use tameike_core::attr::Times;
@@ -9,20 +9,20 @@ use tameike_core::{Attr, Timestamp};
 /// A read that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// When it was.
+    /// Time of the read.
     pub time: Timestamp,
     /// The access time that it replaces.
     pub before: Timestamp,
 }
 
 impl Access {
-    /// Whether a home that has these times takes it for the last access for sure.
+    /// Returns true if a home with these times will certainly take this as the last access.
     pub fn follows(self, times: Times) -> bool {
         times.counts(self.time) && times.access == self.before && times.change < self.time
     }
 
-    /// Adds the access to attributes from the file's home, which may have been told meanwhile. A time that a program
-    /// has set since stands.
+    /// Adds the access to attributes from the file's home, which may know the access by now. A time that a program has set since takes
+    /// precedence.
     pub fn show_in(self, attr: &mut Attr) {
         let times = attr.times();
         if times.counts(self.time) && (times.access == self.before || times.change < self.time) {
@@ -34,33 +34,32 @@ impl Access {
 /// Access and change times of one file, as this node knows them.
 #[derive(Default)]
 pub(super) struct AccessTimes {
-    /// Last access and change; `None` where the shared file system keeps the former.
+    /// Last access and change; `None` if the shared file system keeps the access time.
     times: Option<Times>,
-    /// The last access, until it is passed on for the home.
+    /// The last access, if it is not reported yet.
     access: Option<Access>,
 }
 
 impl AccessTimes {
-    /// Whether a read from `now` on may be the last access.
+    /// Returns true if a read at or after `now` may be the last access.
     pub(super) fn awaits_access(&self, now: Timestamp) -> bool {
         self.times.is_some_and(|times| times.access <= times.change || times.counts(now))
     }
 
-    /// The content has changed.
     pub(super) fn changed(&mut self, time: Timestamp) {
         if let Some(times) = &mut self.times {
             times.change = times.change.max(time);
         }
     }
 
-    /// Whether there is an access that the home does not know.
+    /// Returns true if the home does not know the last access.
     pub(super) fn has_access(&self) -> bool {
         self.access.is_some()
     }
 }
 
 impl FileData {
-    /// Takes note of times that the home has reported, and [`Access::show_in`] what it does not know yet.
+    /// Records the times that the home reported; [`Access::show_in`] has added the unreported access to them.
     pub fn learn_times(&self, times: Times) {
         let mut state = self.state.lock();
         let written = state.writes.unknown().map_or(times.change, |unknown| unknown.time);
@@ -68,23 +67,23 @@ impl FileData {
         state.revoke_for_access(times.change);
     }
 
-    /// A program reads the file.
+    /// Records a read by a program.
     pub fn accessed(&self, now: Timestamp) {
         let known = &mut self.state.lock().access;
         let Some(times) = known.times.filter(|times| times.counts(now)) else { return };
-        // An access that the home does not know yet goes on with this one, unless a program has set another time in between.
+        // This access extends an unreported one, unless a program has set the time in between.
         let unknown = known.access.filter(|unknown| unknown.time == times.access);
         let before = unknown.map_or(times.access, |unknown| unknown.before);
         known.access = Some(Access { time: now, before });
         known.times = Some(Times { access: now, ..times });
     }
 
-    /// The last access, if the home does not know it.
+    /// Returns the last access, if the home does not know it.
     pub fn unreported_access(&self) -> Option<Access> {
         self.state.lock().access.access
     }
 
-    /// As [`Self::unreported_access`], to pass it on: `keep` has it before the file loses it.
+    /// Takes the unreported access. `keep` stores it elsewhere before the file loses it.
     pub fn take_access(&self, keep: impl FnOnce(Access)) -> Option<Access> {
         let known = &mut self.state.lock().access;
         let access = known.access?;
@@ -93,12 +92,12 @@ impl FileData {
         Some(access)
     }
 
-    /// Forgets the last access, which does not count any more.
+    /// Drops the last access, which no longer counts.
     pub fn forget_access(&self) {
         self.state.lock().access.access = None;
     }
 
-    /// The content has changed.
+    /// Records a change of the content.
     pub(in crate::data) fn changed_at(&self, time: Timestamp) {
         self.state.lock().changed_at(time);
     }
@@ -114,7 +113,7 @@ mod tests {
         Timestamp { seconds, nanoseconds: 0 }
     }
 
-    /// A file that is opened with these times.
+    /// Opens a file with these times.
     fn opened(access: i64, change: i64) -> FileData {
         let file = FileData::new(InodeId(7), Layout::Striped, Home::Inode);
         learn(&file, access, change);
@@ -139,15 +138,14 @@ mod tests {
         assert_eq!(file.take_access(|_| ()), None);
     }
 
-    /// Who asked for the attributes just when a descriptor was closed was once told of no access: the file had none any
-    /// more, and nobody else had it yet.
+    /// A stat concurrent with a close once missed the access: the file had already dropped it, and the report did not have it yet.
     #[test]
     fn an_access_is_kept_elsewhere_before_the_file_has_it_no_more() {
         let file = opened(10, 10);
         file.accessed(at(11));
         let mut kept = None;
         file.take_access(|access| {
-            assert!(file.state.is_locked(), "nobody finds the file without it");
+            assert!(file.state.is_locked(), "no task can see the file without the access");
             kept = Some(access);
         });
         assert_eq!((kept.map(|access| access.time), file.unreported_access()), (Some(at(11)), None));
@@ -162,10 +160,10 @@ mod tests {
         assert!(file.unreported_access().is_some());
         let elsewhere = FileData::new(InodeId(7), Layout::Striped, Home::Inode);
         elsewhere.accessed(at(20));
-        assert_eq!(elsewhere.unreported_access(), None, "a file whose times are not kept here");
+        assert_eq!(elsewhere.unreported_access(), None, "the node does not keep this file's times");
     }
 
-    /// What another program has set in between is what the next access replaces.
+    /// The next access replaces the time that another program has set.
     #[test]
     fn an_access_after_a_time_was_set_replaces_that() {
         let file = opened(10, 10);

@@ -1,4 +1,4 @@
-//! Version of a file's content that this node knows: its size, its generation, and the content that lies in the inode record.
+//! Version of a file's content that this node knows: its size, its generation and its inline content.
 
 use super::FileData;
 use crate::data::home::FileVersion;
@@ -7,14 +7,14 @@ use tameike_core::{Errno, Fault, Generation, Result};
 /// The known version of a file's content.
 #[derive(Default)]
 pub(super) struct ContentVersion {
-    /// Size as this node sees it, its own writes included.
+    /// Size as this node sees it, with its own writes.
     size: u64,
     generation: Generation,
-    /// Whether the content lies in the inode record, which it leaves for good.
+    /// True if the content is in the inode record. Once it has moved to units, it never returns.
     is_inline: bool,
     /// Inline content of `generation`.
     inline: Option<Vec<u8>>,
-    /// Generation of which all but this node's unsynced writes is durable.
+    /// Generation that is durable except for this node's unsynced writes.
     durable: Option<Generation>,
 }
 
@@ -31,17 +31,17 @@ impl ContentVersion {
         self.generation
     }
 
-    /// Whether the content lies in the inode record.
+    /// Returns true if the content is in the inode record.
     pub(super) fn is_inline(&self) -> bool {
         self.is_inline
     }
 
-    /// The content that lies in the inode record, if it is here.
+    /// Returns the inline content, if this node has it.
     pub(super) fn inline(&self) -> Option<&[u8]> {
         self.inline.as_deref().filter(|_| self.is_inline)
     }
 
-    /// Whether the content lies in the inode record, and is not here.
+    /// Returns true if the content is inline and this node does not have it.
     pub(super) fn lacks_inline(&self) -> bool {
         self.is_inline && self.inline.is_none()
     }
@@ -56,8 +56,8 @@ impl ContentVersion {
         }
     }
 
-    /// Takes over the home's version, except for its size. `is_first` says whether this node knows nothing of the file yet: later,
-    /// an answer from before the content has left the inode record does not bring it back there.
+    /// Adopts the home's version except for its size. Only the first version (`is_first`) may set `inline`: a later one may be a stale
+    /// answer from before the content moved to units.
     pub(super) fn adopt(&mut self, version: FileVersion, is_first: bool) {
         self.generation = version.generation;
         self.is_inline = version.inline && (self.is_inline || is_first);
@@ -66,7 +66,7 @@ impl ContentVersion {
         }
     }
 
-    /// A write of this node has made a new generation; `is_alone` says whether no other node wrote in between.
+    /// Records the new generation that a write of this node created; `is_alone` is true if no other node wrote in between.
     pub(super) fn own_change(&mut self, generation: Generation, is_inline: bool, is_alone: bool) {
         let is_durable = is_alone && self.durable == Some(self.generation);
         self.durable = is_durable.then_some(generation);
@@ -77,12 +77,12 @@ impl ContentVersion {
 }
 
 impl FileData {
-    /// Size as this node sees it.
+    /// Returns the size as this node sees it.
     pub fn size(&self) -> u64 {
         self.state.lock().content.size
     }
 
-    /// Whether this node knows of a newer version than this one.
+    /// Returns true if this node knows a newer version.
     pub fn is_beyond(&self, generation: Generation) -> bool {
         self.state.lock().content.generation > generation
     }
@@ -92,12 +92,12 @@ impl FileData {
         self.state.lock().content.generation
     }
 
-    /// Whether the content lies in the inode record.
+    /// Returns true if the content is in the inode record.
     pub(in crate::data) fn is_inline(&self) -> bool {
         self.state.lock().content.is_inline
     }
 
-    /// The inline content of a unit: all of it is in the first one, and the others are holes.
+    /// Returns the inline content of a unit: the first unit has all of it, the others are holes.
     pub(in crate::data) fn inline_content(&self, index: u64) -> InlineContent {
         let state = self.state.lock();
         match (state.content.is_inline, index, &state.content.inline) {
@@ -108,14 +108,14 @@ impl FileData {
         }
     }
 
-    /// Takes over inline content that the home has sent.
+    /// Adopts inline content that the home has sent.
     ///
     /// # Errors
     /// `EPROTO` when the home sent none.
     pub(in crate::data) fn learn_inline(&self, version: FileVersion) -> Result<()> {
         let known = &mut self.state.lock().content;
         if !known.is_inline || version.generation < known.generation {
-            // It has left the record, or changed, meanwhile.
+            // The content has moved to units or changed meanwhile.
             return Ok(());
         }
         known.is_inline = version.inline;
@@ -126,34 +126,34 @@ impl FileData {
         Ok(())
     }
 
-    /// The content has left the inode record.
+    /// Records that the content has moved to units.
     pub(in crate::data) fn left_inline(&self) {
         let content = &mut self.state.lock().content;
         (content.is_inline, content.inline) = (false, None);
     }
 
-    /// Whether all but this node's unsynced writes is durable in this version.
+    /// Returns true if this version is durable except for this node's unsynced writes.
     pub(in crate::data) fn is_durable(&self, generation: Generation) -> bool {
         self.state.lock().content.durable == Some(generation)
     }
 
-    /// All of this version is durable.
+    /// Records that all of this version is durable.
     pub(in crate::data) fn set_durable(&self, generation: Generation) {
         self.state.lock().content.durable = Some(generation);
     }
 
-    /// Has inline content come with an open.
+    /// Stores inline content, as an open does.
     #[cfg(test)]
     pub(in crate::data) fn set_inline(&self, content: Vec<u8>) {
         self.state.lock().content.inline = Some(content);
     }
 }
 
-/// Content of a unit that lies in the inode record.
+/// Inline content of a unit.
 pub(in crate::data) enum InlineContent {
-    /// The bytes.
+    /// The content.
     Bytes(Vec<u8>),
-    /// The content is inline, and not here any more.
+    /// The content is inline, and this node no longer has it.
     Missing,
     /// The content is in units.
     InUnits,

@@ -1,16 +1,16 @@
-//! Failures of acknowledged writes, reported once to each handle that writes.
+//! Failures of acknowledged writes, reported once to each writing handle.
 
 use super::FileData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::{Errno, Fault, Result};
 
-/// Failures of writes to one file that were acknowledged.
+/// Failures of acknowledged writes to one file.
 #[derive(Default)]
 pub(super) struct WriteFaults {
     last: Option<Fault>,
-    /// Counts them.
+    /// Number of failures.
     count: u64,
-    /// Of how many of them some handle has got a report.
+    /// Number of failures that some handle has reported.
     reported: u64,
 }
 
@@ -21,7 +21,7 @@ impl WriteFaults {
     }
 }
 
-/// The failures of a file's writes that one handle has got a report of.
+/// Position of one handle among a file's write failures.
 pub struct ReportedFaults {
     count: AtomicU64,
     /// Failures before the handle was opened.
@@ -29,14 +29,13 @@ pub struct ReportedFaults {
 }
 
 impl FileData {
-    /// The failures that count as reported to a handle that is opened now. What no handle has got a report of yet, it gets, too,
-    /// as on Linux.
+    /// Returns the position of a handle that is opened now. As on Linux, it starts at the first failure that no handle has reported.
     pub fn reported_faults(&self) -> ReportedFaults {
         let faults = &self.state.lock().faults;
         ReportedFaults { count: AtomicU64::new(faults.reported), opened: faults.count }
     }
 
-    /// Reports failures of earlier writes that were not yet reported to the handle.
+    /// Reports the failures of earlier writes that this handle has not reported yet.
     ///
     /// # Errors
     /// The last failure.
@@ -49,8 +48,8 @@ impl FileData {
         faults.last.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails when a home was full since the handle was opened, and that was not reported to it yet: a further write would fail, too.
-    /// The failure still has to be reported at the end.
+    /// Fails if a home was full since the open and the handle has not reported that yet: a further write would fail, too. The failure
+    /// remains to be reported at the flush or close.
     ///
     /// # Errors
     /// `ENOSPC`.

@@ -1,4 +1,4 @@
-//! Fetches of units in flight: one per unit at a time, and other readers of the unit wait for its end.
+//! Fetches of units in flight. One fetch per unit runs at a time; other readers of the unit wait for it.
 
 use super::unit::UnitFrame;
 use super::{FileData, FileState};
@@ -8,64 +8,62 @@ use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::{Generation, UnitId};
 use tameike_io::Payload;
 
-/// In so many pieces of a unit it is fetched by random reads; with the next one it is fetched whole.
+/// Pieces that random reads fetch of a unit before the next read fetches it whole.
 const PIECES_DENSE: usize = 8;
 
-/// Of what the node stores itself, units are kept that a sequential reader reads in steps of so many bytes at most.
+/// Largest step of a sequential reader for which the node caches units of its own store.
 const STEP_KEPT_MAX: usize = UNIT_SIZE / 16;
 
-/// Marks a unit as being fetched. Dropping it clears the mark and wakes the readers that wait for the unit.
+/// A fetch of a unit in flight. Dropping it ends the fetch and wakes the readers that wait for the unit.
 pub(in crate::data) struct FetchInFlight {
     file: Arc<FileData>,
     index: u64,
-    /// Bytes of the unit that are fetched.
+    /// Bytes of the unit to fetch.
     range: Range<u32>,
-    /// Cache epoch of the file when the fetch began: what it brings is not cached in a later one.
+    /// Cache epoch of the file when the fetch began: bytes from an earlier epoch are not cached.
     epoch: u64,
-    /// Version of the file that is fetched.
+    /// Version of the file to fetch.
     generation: Generation,
 }
 
-/// What a read needs next.
+/// Next step of a read.
 pub(in crate::data) enum ReadPlan {
-    /// The bytes are here.
+    /// The bytes are in memory.
     Ready(Payload),
-    /// Bytes of the unit are to be fetched. Where there is no frame to keep them in, this node's own store may also be read as
-    /// with `Direct`.
+    /// Fetch bytes of the unit. If no frame is free and this node's own store has them, `or_direct` permits the read without a copy.
     Fetch { fetch: FetchInFlight, or_direct: bool },
-    /// As `Fetch`, from this node's own store: served without keeping a copy.
+    /// Read from this node's own store, without keeping a copy.
     Direct { generation: Generation },
-    /// The inline content is to be fetched.
+    /// Fetch the inline content.
     Content,
-    /// A fetch of the unit is in flight.
+    /// Wait for the fetch of the unit in flight.
     Wait,
 }
 
 impl FetchInFlight {
-    /// Marks a unit of `file`, whose state this is.
+    /// Begins a fetch of a unit of `file`, whose locked state is `state`.
     fn begin(file: &Arc<FileData>, state: &mut FileState, index: u64, range: Range<u32>) -> Self {
         state.units.begin_fetch(index);
         let (epoch, generation) = (state.units.epoch(), state.content.generation());
         Self { file: file.clone(), index, range, epoch, generation }
     }
 
-    /// The unit.
     pub(in crate::data) fn unit(&self) -> UnitId {
         UnitId { inode: self.file.inode, index: self.index }
     }
 
-    /// Bytes of the unit that are fetched.
+    /// Bytes of the unit to fetch.
     pub(in crate::data) fn range(&self) -> Range<u32> {
         self.range.clone()
     }
 
-    /// Version of the file that is fetched.
+    /// Version of the file to fetch.
     pub(in crate::data) fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Caches the fetched bytes where the unit holds none yet, unless the cache was invalidated meanwhile. `enter` gives an
-    /// entry of an eviction queue to a unit that they have brought into memory.
+    /// Caches the fetched bytes that the unit lacks, unless the cache was invalidated meanwhile. `enter` adds a unit that came into memory
+    /// to an eviction queue.
     pub(in crate::data) fn cache(
         &self,
         fetched: Payload,
@@ -91,14 +89,15 @@ impl Drop for FetchInFlight {
 }
 
 impl FileData {
-    /// A program reads `length` bytes at `offset`: how many of them the file has, and whether the reader is sequential.
+    /// Records a read of `length` bytes at `offset`. Returns the number of them before the end of the file, and true for a sequential
+    /// reader.
     pub(in crate::data) fn begin_read(&self, offset: u64, length: u32) -> (u64, bool) {
         let mut state = self.state.lock();
         let length = u64::from(length).min(state.content.size().saturating_sub(offset));
         (length, state.streams.read(offset, length))
     }
 
-    /// What a read of `range` in a unit needs next. `is_local` says whether this node is the unit's home.
+    /// Returns the next step for a read of `range` in a unit. `is_local` is true if this node is the unit's home.
     pub(in crate::data) fn plan_read(
         self: &Arc<Self>,
         unit: UnitId,
@@ -120,8 +119,8 @@ impl FileData {
             return ReadPlan::Content;
         }
         let wanted = state.fetch_range(unit, range, is_sequential);
-        // A sequential reader in small steps reads in memory. A kernel that reads ahead sends large requests at the same time:
-        // one would wait for another.
+        // Only small sequential steps use the cache. A kernel with readahead sends large requests concurrently, and they would wait for
+        // each other here.
         let is_kept = is_sequential && range.len() <= STEP_KEPT_MAX && wanted != *range;
         let is_all_there = is_local && !state.content.is_inline() && !state.units.contains(unit.index);
         if is_all_there && !is_kept {
@@ -131,7 +130,7 @@ impl FileData {
         ReadPlan::Fetch { fetch, or_direct: is_all_there }
     }
 
-    /// Begins a fetch of a whole unit ahead of a sequential reader, unless the unit is here or the file has none of it.
+    /// Begins a readahead fetch of a whole unit, unless the unit is in memory or beyond the end of the file.
     pub(in crate::data) fn plan_ahead(self: &Arc<Self>, unit: UnitId) -> Option<FetchInFlight> {
         let mut state = self.state.lock();
         if !state.units.is_absent(unit.index)
@@ -146,8 +145,8 @@ impl FileData {
 }
 
 impl FileState {
-    /// The bytes to fetch for a read of `range`: all that the file has of the unit for a sequential reader, and where random
-    /// reads have fetched much of it; else whole blocks.
+    /// Returns the bytes to fetch for a read of `range`: the whole unit up to the end of the file for a sequential reader or a densely read
+    /// unit, otherwise whole blocks.
     fn fetch_range(&self, unit: UnitId, range: &Range<u32>, is_sequential: bool) -> Range<u32> {
         let in_file = self.content.size().saturating_sub(unit.start()).min(UNIT_SIZE as u64) as u32;
         let end = in_file.max(range.end);

@@ -1,7 +1,6 @@
-//! Holders of an open file: other nodes that may have bytes of it in memory, as the open has reported them.
+//! Peer cache holders of an open file, as the open reported them.
 //!
-//! They are valid for the version of the file that was opened and until this node changes the file by itself, as what it wrote is at
-//! the homes first.
+//! They are valid for the opened version, until this node writes to the file: its writes reach the homes first.
 
 use super::mark::Mark;
 use super::{FileData, FileState};
@@ -16,7 +15,7 @@ pub(super) struct HolderHints {
 }
 
 impl HolderHints {
-    /// The holders, which are valid under `mark` only.
+    /// The holders, valid only under `mark`.
     fn at(&mut self, mark: Mark) -> &mut Vec<Holder> {
         if self.mark != mark {
             *self = Self::default();
@@ -26,7 +25,7 @@ impl HolderHints {
 }
 
 impl FileState {
-    /// Takes note of the holders that came with an open of this version.
+    /// Records the holders that an open of this version reported.
     pub(super) fn learn_holders(&mut self, generation: Generation, holders: Vec<Holder>) {
         let is_as_at_home = self.writes.unknown().is_none() && !self.writes.is_sending();
         let is_valid = self.content.generation() == generation && is_as_at_home;
@@ -40,7 +39,7 @@ impl FileState {
 }
 
 impl FileData {
-    /// Nodes that may have bytes of the file in memory.
+    /// Returns the nodes that may have bytes of the file in memory.
     pub(in crate::data) fn holding(&self) -> Vec<NodeId> {
         self.state.lock().holders().iter().map(|holder| holder.node).collect()
     }
@@ -54,13 +53,12 @@ impl FileData {
         }
     }
 
-    /// A holder cannot be asked.
+    /// Removes a holder that is unreachable.
     pub(in crate::data) fn forget_holder(&self, node: NodeId) {
         self.state.lock().holders().retain(|holder| holder.node != node);
     }
 
-    /// Two holders of those that are `eligible`, drawn at random by `draw`, and how many are eligible. The second is another one than
-    /// the first, where there are two.
+    /// Draws two of the `eligible` holders with `draw`, distinct if there are two, and returns them with the number of eligible ones.
     pub(in crate::data) fn draw_holders(
         &self,
         eligible: impl Fn(&Holder) -> bool,

@@ -1,10 +1,12 @@
-//! Frames of one file that are lent to programs of this node, which read in them by themselves.
+//! Grants of one file's frames, which let programs of this node read the frames directly.
 //!
-//! Lent is what a program has just been answered from a frame, until that is recalled: what is lent is valid. A unit is recalled
-//! before its frame is changed, or serves something else ([`super::unit`]). All of a file is recalled before the kernel of the node
-//! may change it, when it is truncated, and when a read of it would be its last access, which this node must count. What is lent of
-//! a file that has no open handle any more is recalled with the last close. So it is with the end of a file, which is shown when a
-//! request has met it, until the size is another.
+//! A grant covers valid bytes that the client has just returned to a program, until it is revoked:
+//! - of a unit, before its frame changes or is reused ([`super::unit`]);
+//! - of the whole file, before the node's kernel may change it, when it is truncated, and when a read would be its last access, which this
+//! node must count;
+//! - of the whole file, when its last handle closes.
+//!
+//! The end of the file is published when a read has reached it, and withdrawn when the size changes.
 
 use super::lent::{FrameGranter, GrantKey, GrantedFile};
 use super::unit::UnitFrame;
@@ -16,45 +18,45 @@ use tameike_core::Timestamp;
 use tameike_core::limits::{INLINE_SIZE_MAX, UNIT_SIZE};
 use tameike_io::Frame;
 
-/// What is lent of one file.
+/// Grants of one file.
 #[derive(Default)]
 pub(super) struct Lending {
-    /// Set once frames may be lent.
+    /// Set once frames may be granted.
     file: Option<GrantedFile>,
-    /// Whether none are, as the file's content is elsewhere.
+    /// True if the file's content is elsewhere, so that no frames are granted.
     is_refused: bool,
 }
 
 impl Lending {
-    /// Recalls all that is lent of the file.
+    /// Revokes all grants of the file.
     pub(super) fn revoke(&mut self) {
         if let Some(file) = &mut self.file {
             file.revoke();
         }
     }
 
-    /// The file is about to grow.
+    /// Withdraws the published end of the file, which is about to grow.
     pub(super) fn withdraw_end(&mut self) {
         if let Some(file) = &mut self.file {
             file.withdraw_end();
         }
     }
 
-    /// Nothing more is lent under the file's key.
+    /// Releases the file's key with all its grants.
     pub(super) fn close(&mut self) {
         self.file = None;
     }
 }
 
 impl FileState {
-    /// The times have changed: recalls what is lent, if a read may be the last access.
+    /// Revokes the grants if, after a change of the times, a read may be the last access.
     pub(super) fn revoke_for_access(&mut self, now: Timestamp) {
         if self.access.awaits_access(now) {
             self.lending.revoke();
         }
     }
 
-    /// A read has met the end of the file.
+    /// Publishes the end of the file, which a read has reached.
     fn show_end(&mut self, now: Timestamp) {
         if !self.access.awaits_access(now)
             && let Some(file) = &mut self.lending.file
@@ -63,7 +65,7 @@ impl FileState {
         }
     }
 
-    /// Puts inline content that is here into a frame, unless something is there of its unit; whether it did.
+    /// Puts inline content into a frame; returns false if this node lacks the content or already has bytes of the unit.
     fn keep_inline(&mut self, mut frame: Frame) -> bool {
         let size = self.content.size();
         let content = self.content.inline().filter(|content| content.len() as u64 == size);
@@ -87,7 +89,7 @@ impl FileState {
 }
 
 impl FileData {
-    /// Whether what is here is the file's content: while it is not, nothing is lent of it, nor is its end shown.
+    /// Permits grants. They must be off while this node's bytes are not the file's content.
     pub(crate) fn set_lends(&self, lends: bool) {
         let lending = &mut self.state.lock().lending;
         lending.is_refused = !lends;
@@ -96,7 +98,7 @@ impl FileData {
         }
     }
 
-    /// By which programs find what is lent; `lender` gives it out. None when nothing will be lent.
+    /// Returns the key by which programs find the grants, which `lender` allocates on first use. `None` if nothing will be granted.
     pub(in crate::data) fn lending_key(&self, lender: &Arc<dyn FrameGranter>) -> Option<GrantKey> {
         let mut state = self.state.lock();
         if state.lending.file.is_none() && state.opens > 0 && !state.lending.is_refused {
@@ -105,7 +107,7 @@ impl FileData {
         state.lending.file.as_ref().map(GrantedFile::key)
     }
 
-    /// Lends bytes that a program has just read, of so many that it wanted, if they are in one frame; whether they are lent.
+    /// Grants the bytes that a program has just read, out of `wanted` ones. Returns false if they are not in one frame.
     pub(in crate::data) fn grant(&self, offset: u64, length: usize, wanted: u32, now: Timestamp) -> bool {
         let mut state = self.state.lock();
         if length < wanted as usize {
@@ -116,7 +118,7 @@ impl FileData {
         state.grant(index, &(start..start + count), now)
     }
 
-    /// Whether inline content may be lent from now on; and whether a frame is needed for it.
+    /// Returns `None` if inline content may not be granted now, otherwise true if that takes a frame.
     pub(in crate::data) fn lends_inline(&self, now: Timestamp) -> Option<bool> {
         let state = self.state.lock();
         let is_lendable =
@@ -124,8 +126,8 @@ impl FileData {
         is_lendable.then(|| state.content.size() > 0 && !state.units.contains(0))
     }
 
-    /// Lends inline content, from `frame` where it is in none yet, and shows its end. `enter` gives the unit an entry of an
-    /// eviction queue.
+    /// Grants inline content, putting it into `frame` if it is in none yet, and publishes its end. `enter` adds the unit to an eviction
+    /// queue.
     pub(in crate::data) fn lend_inline(
         &self,
         frame: Option<Frame>,
@@ -145,7 +147,7 @@ impl FileData {
         }
     }
 
-    /// Recalls all that is lent.
+    /// Revokes all grants of the file.
     pub(in crate::data) fn revoke(&self) {
         self.state.lock().lending.revoke();
     }

@@ -1,41 +1,41 @@
-//! Lent frames: the lender that shows them to programs, and what is lent of a file and of a unit, until it is recalled.
+//! Granted frames: the trait that publishes grants to programs, and the grants of a file and of a unit until they are revoked.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// By which programs find what is lent of a file: never that of another file.
+/// Key by which programs find the grants of a file. Never reused for another file.
 pub type GrantKey = NonZeroU64;
 
-/// Shows programs which frames are lent. No call waits.
+/// Publishes grants of frames to programs. No call blocks.
 pub trait FrameGranter: Send + Sync + 'static {
-    /// A key for a file, unless there are too many.
+    /// Allocates a key for a file; `None` if too many are in use.
     fn open(&self) -> Option<GrantKey>;
-    /// Takes a key back, and recalls what is lent under it.
+    /// Releases a key and revokes all grants under it.
     fn close(&self, key: GrantKey);
-    /// Lends a frame, by its number, which holds these bytes of a unit.
+    /// Grants the frame with this number, which holds these bytes of a unit.
     fn grant(&self, frame: u32, key: GrantKey, unit: u64, bytes: &Range<u32>);
-    /// A lent frame is still in use.
+    /// Records that a granted frame is still in use.
     fn renew(&self, frame: u32, key: GrantKey, unit: u64);
-    /// Recalls a frame. When this has returned, no program takes for its bytes what it holds then.
+    /// Revokes a frame. After it returns, no program takes the frame's later content for the granted bytes.
     fn revoke(&self, frame: u32);
-    /// Recalls all frames of a file, as [`Self::revoke`] does one, and its end.
+    /// Revokes all frames of a file, as [`Self::revoke`] does one, and withdraws its end.
     fn revoke_all(&self, key: GrantKey);
-    /// Shows that a file ends at `size`.
+    /// Publishes that a file ends at `size`.
     fn publish_end(&self, key: GrantKey, size: u64);
-    /// Recalls the end of a file. When this has returned, no program takes it for what it was.
+    /// Withdraws the end of a file. After it returns, no program relies on the published size.
     fn withdraw_end(&self, key: GrantKey);
 }
 
-/// A file of which frames can be lent.
+/// A file whose frames can be granted.
 pub(super) struct GrantedFile {
     lender: Arc<dyn FrameGranter>,
     key: GrantKey,
-    /// Counts recalls of all of it.
+    /// Number of revocations of the whole file.
     recalls: u64,
-    /// Whether anything was lent since the last one.
+    /// True if anything was granted since the last one.
     is_lent: bool,
-    /// Whether the end is shown.
+    /// True if the end is published.
     is_end_shown: bool,
 }
 
@@ -68,7 +68,8 @@ impl GrantedFile {
         }
     }
 
-    /// Lends a frame that holds these bytes of a unit, if not as much of it is lent already; whether these are, then.
+    /// Grants a frame that holds these bytes of a unit, unless a grant of at least as many bytes exists. Returns true if a grant covers the
+    /// bytes.
     pub(super) fn grant(
         &mut self,
         lent: &mut Option<GrantedUnit>,
@@ -84,7 +85,7 @@ impl GrantedFile {
             return lent.bytes.start <= bytes.start && bytes.end <= lent.bytes.end;
         }
         self.is_lent = true;
-        // What was lent before is recalled first.
+        // Revoke the old grant before the frame is granted again.
         *lent = None;
         self.lender.grant(frame, self.key, unit, &bytes);
         let (lender, key, recalls) = (self.lender.clone(), self.key, self.recalls);
@@ -99,12 +100,12 @@ impl Drop for GrantedFile {
     }
 }
 
-/// A unit whose frame is lent, until dropped.
+/// A unit whose frame is granted, until dropped.
 pub(super) struct GrantedUnit {
     lender: Arc<dyn FrameGranter>,
     frame: u32,
     key: GrantKey,
-    /// Recalls of the file before.
+    /// The file's revocation count at the time of the grant.
     recalls: u64,
     bytes: Range<u32>,
 }

@@ -1,7 +1,7 @@
-//! Extent locations of a file's units: where other agents of this host have them on their devices.
+//! Extent locations of a file's units: where other agents of this host store them on their devices.
 //!
-//! A location stands for what a read would bring: it says where the unit's home has the bytes of a unit of which this node has none.
-//! As what is cached of the file, it is given up when another node may have changed the file, and with each write of this node.
+//! A location replaces a read: it gives the position of a unit's bytes at its home, for a unit of which this node caches nothing. Like
+//! cached data, locations are invalidated when another node may have changed the file, and by each write of this node.
 
 use super::mark::Mark;
 use super::{FileData, FileState};
@@ -11,16 +11,16 @@ use tameike_core::Generation;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::unit::{LOCATIONS_MAX, UnitLocation};
 
-/// Units behind the one that is read whose locations a sequential reader is to know. New ones are requested by the half of them, so
-/// that a message has several.
+/// Units ahead of a sequential reader whose locations are requested. A request goes out when any in the first half are missing, so that one
+/// message carries several.
 const AHEAD: u64 = LOCATIONS_MAX as u64;
-/// Units of one file whose locations are kept, those nearest to where it was read last.
+/// Limit on a file's kept locations; those farthest from the last read are dropped first.
 const KEPT_MAX: usize = 4 * LOCATIONS_MAX;
 
-/// What is known of the locations of a file's units.
+/// Known locations of a file's units.
 #[derive(Default)]
 pub(super) struct ExtentLocations {
-    /// Under which state of the cache.
+    /// The cache state for which they are valid.
     mark: Mark,
     units: BTreeMap<u64, Known>,
 }
@@ -28,26 +28,25 @@ pub(super) struct ExtentLocations {
 enum Known {
     /// A request is in flight.
     Requested,
-    /// There.
     At(Arc<UnitLocation>),
-    /// Nowhere, or where no program can read it. Valid for one read.
+    /// The unit has no location, or programs cannot read it there. Valid for one read.
     Nowhere,
 }
 
-/// What a read needs next.
+/// Next step of a read.
 pub(in crate::data) enum LocationPlan {
-    /// The bytes are to be read without a location.
+    /// Read without a location.
     Read,
-    /// The bytes lie there; locations of other units are to be requested.
+    /// Read at this location; also send the request for locations of other units, if it has any.
     There(Arc<UnitLocation>, LocationRequest),
-    /// Locations are to be requested.
+    /// Request locations.
     Request(LocationRequest),
-    /// A request for the location is in flight.
+    /// Wait for the request in flight.
     Wait,
 }
 
-/// Units whose locations are marked as requested. Dropping it clears the marks of those that were not learnt, and wakes the readers
-/// that wait for them.
+/// Units whose locations are marked as requested. Dropping it clears the marks that got no answer, and wakes the readers that wait for the
+/// units.
 pub(in crate::data) struct LocationRequest {
     file: Arc<FileData>,
     mark: Mark,
@@ -56,7 +55,6 @@ pub(in crate::data) struct LocationRequest {
 }
 
 impl LocationRequest {
-    /// The file.
     pub(in crate::data) fn file(&self) -> &Arc<FileData> {
         &self.file
     }
@@ -66,19 +64,18 @@ impl LocationRequest {
         self.generation
     }
 
-    /// The units.
     pub(in crate::data) fn units(&self) -> &[u64] {
         &self.units
     }
 
-    /// Takes those units out that fit, as a request of their own.
+    /// Splits off the units that fit into a request of their own.
     pub(in crate::data) fn split_off(&mut self, fits: impl Fn(u64) -> bool) -> Self {
         let (units, others) = self.units.iter().copied().partition(|index| fits(*index));
         self.units = others;
         Self { file: self.file.clone(), mark: self.mark, generation: self.generation, units }
     }
 
-    /// Takes note of the answer, which has all units or none.
+    /// Records the answer, which is ignored unless it covers all units.
     pub(in crate::data) fn learn(self, answer: Vec<Option<UnitLocation>>) {
         let mut state = self.file.state.lock();
         if state.locations.mark != self.mark {
@@ -111,7 +108,7 @@ impl Drop for LocationRequest {
 }
 
 impl FileState {
-    /// Whether all of the unit may be at its home, and none of it is here.
+    /// Returns true if the home may have all of the unit and this node caches none of it.
     fn could_be_located(&self, index: u64) -> bool {
         let end = (index + 1).checked_mul(UNIT_SIZE as u64);
         let is_whole = end.is_some_and(|end| end <= self.content.size());
@@ -124,7 +121,7 @@ impl FileState {
 }
 
 impl FileData {
-    /// What a read of `length` bytes at `offset`, all in one unit, needs next to know where they lie.
+    /// Returns the next step to locate a read of `length` bytes at `offset`, all in one unit.
     pub(in crate::data) fn plan_location(
         self: &Arc<Self>,
         index: u64,
@@ -152,7 +149,7 @@ impl FileData {
         let is_sequential = match (is_sequential, &place) {
             (Some(is_sequential), _) => is_sequential,
             (None, Some(_)) => state.streams.read(offset, length.into()),
-            // The read is planned once more.
+            // The read is planned again after the answer, which then records the stream.
             (None, None) => state.streams.goes_on(offset, length.into()),
         };
         let mut units = Vec::new();
@@ -171,7 +168,7 @@ impl FileData {
         }
     }
 
-    /// The bytes at `offset` were not at their unit's known location.
+    /// Drops the location of the unit at `offset`, which was stale.
     pub fn drop_location(&self, offset: u64) {
         let index = offset / UNIT_SIZE as u64;
         let units = &mut self.state.lock().locations.units;
@@ -182,7 +179,7 @@ impl FileData {
 }
 
 impl ExtentLocations {
-    /// Takes note of what is requested, by a reader in the unit `near`.
+    /// Marks units as requested by a reader in the unit `near`.
     fn mark_requested(&mut self, units: &[u64], near: u64) {
         while self.units.len() + units.len() > KEPT_MAX {
             let known = self.units.iter().filter(|(_, known)| !matches!(known, Known::Requested));

@@ -1,4 +1,4 @@
-//! State of what this node has cached of a file, by which what was learnt of the file earlier is told from what still holds.
+//! Cache state of a file: shows if facts learnt earlier are still valid.
 
 /// A cache epoch and a number of writes. It changes when another node may have changed the file, and with each write of this node.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! One file's data on this node: its units in memory, the version and the writes that this node knows of, what the kernel and the
-//! programs of the node may read of it, and who else may have it.
+//! One file's data on this node: its cached units, the version and the writes that this node knows, the state of the kernel's cache, the
+//! grants to programs, and the peer cache holders.
 //!
-//! Each part of the state is an object of its own, and all are under one lock. The methods of [`FileData`] that use one of them
-//! are beside it.
+//! Each part of the state is a separate object; one lock protects them all. Each part's module also has the methods of [`FileData`] that
+//! use it.
 
 mod access;
 mod content;
@@ -74,7 +74,7 @@ impl FileState {
         Mark { epoch: self.units.epoch(), writes: self.writes.count() }
     }
 
-    /// Takes note of a write.
+    /// Records a write.
     fn wrote(&mut self, offset: u64, length: u64, time: Timestamp) {
         let end = offset + length;
         self.writes.add(end, time, offset > self.content.size());
@@ -82,13 +82,13 @@ impl FileState {
         self.changed_at(time);
     }
 
-    /// The content has changed.
+    /// Records a change of the content.
     fn changed_at(&mut self, time: Timestamp) {
         self.access.changed(time);
         self.revoke_for_access(time);
     }
 
-    /// The file has this size.
+    /// Sets the size of the file.
     fn set_size(&mut self, size: u64) {
         if size < self.content.size() {
             self.lending.revoke();
@@ -97,7 +97,7 @@ impl FileState {
         self.grow(size);
     }
 
-    /// The file has at least this size.
+    /// Raises the size of the file to at least `size`.
     fn grow(&mut self, size: u64) {
         if size > self.content.size() {
             self.lending.withdraw_end();
@@ -110,8 +110,8 @@ impl FileState {
         self.units.drop_clean();
     }
 
-    /// Takes over the home's version, unless a newer one is known already: answers overtake each other. What the
-    /// node has written beyond it stays in sight.
+    /// Adopts the home's version unless this node knows a newer one, since answers may arrive out of order. The size keeps covering this
+    /// node's uncommitted writes.
     fn adopt(&mut self, version: FileVersion) {
         if version.generation < self.content.generation() {
             return;
@@ -125,7 +125,8 @@ impl FileState {
         self.set_size(size);
     }
 
-    /// A send of a unit has ended, or its bytes are lost. What the kernel has read of it meanwhile may be of no version.
+    /// Ends a send of a unit, which may have lost its bytes. If the home's bytes are unknown, the kernel may have cached bytes of no
+    /// version.
     fn end_send(&mut self, index: u64, is_lost: bool) {
         self.writes.end_send();
         let is_doubtful = self.units.get_mut(index).is_some_and(|unit| unit.sent(is_lost));
@@ -138,20 +139,20 @@ impl FileState {
 
 /// One file's data on this node.
 pub struct FileData {
-    /// The file.
+    /// Inode of the file.
     pub inode: InodeId,
-    /// Where its units lie.
+    /// Striping of the file's units.
     pub layout: Layout,
     home: Mutex<Home>,
     state: Mutex<FileState>,
     /// Notified when a send, a fetch or a request for locations has ended.
     changed: Event,
-    /// Held while the file is flushed, so that a flush acknowledges all that was written before it.
+    /// Held during a flush, so that a flush acknowledges all earlier writes.
     flushing: async_lock::Mutex<()>,
-    /// Held alone while the content of a file that is about to lose its last name leaves the pool, shared by what reads or
-    /// changes it: what is acknowledged before is taken along, and the rest goes to where it then is.
+    /// Held exclusively while the content of a file that is about to lose its last name moves out of the pool, and shared by reads and
+    /// changes. So writes acknowledged before the move are moved, and later ones go to the new location.
     pub leaving: async_lock::RwLock<()>,
-    /// Counts commits of what was written here to the file's home.
+    /// Number of commits of this node's writes to the file's home.
     commits: AtomicU64,
 }
 
@@ -178,12 +179,12 @@ impl FileData {
         &self.changed
     }
 
-    /// Keeps other flushes of the file away, so that one acknowledges all that was written before it.
+    /// Excludes other flushes of the file, so that a flush acknowledges all earlier writes.
     pub(super) async fn begin_flush(&self) -> async_lock::MutexGuard<'_, ()> {
         self.flushing.lock().await
     }
 
-    /// Takes note of an open that found `version`; whether what the kernel has cached is still valid, if it opens the file.
+    /// Records an open that found `version`. Returns true if the kernel's cached pages are still valid and the kernel opens the file.
     pub(super) fn opened(&self, home: Home, mut version: FileVersion, beside_kernel: bool) -> bool {
         *self.home.lock() = home;
         let mut state = self.state.lock();
@@ -195,8 +196,8 @@ impl FileData {
         kept
     }
 
-    /// One open handle less. Writes that the last close could not commit, of which it has reported the failure, are given up: no
-    /// later close would commit them, and this node alone would see them, later even in a file that is given the number.
+    /// Closes one handle. The last close drops writes that it could not commit and whose failure it has reported. No later close would
+    /// commit them, and only this node would see them, even in a later file with the same inode number.
     pub(super) fn closed(&self) {
         let mut state = self.state.lock();
         state.opens = state.opens.saturating_sub(1);
@@ -212,12 +213,12 @@ impl FileData {
         }
     }
 
-    /// Takes note of what the home has reported with another answer; drops what is cached of an older version.
+    /// Adopts a version that the home reported with another reply; drops cached bytes of an older version.
     pub fn refresh(&self, version: FileVersion) {
         self.state.lock().adopt(version);
     }
 
-    /// Whether nothing happens to it that attributes of this version lack, until it is opened.
+    /// Returns true if attributes of this version are complete until the next open on this node.
     pub fn is_settled(&self, generation: Generation) -> bool {
         let state = self.state.lock();
         let is_known = state.writes.unknown().is_none()
@@ -226,12 +227,12 @@ impl FileData {
         state.opens == 0 && is_known
     }
 
-    /// Whether any handle of this node is open.
+    /// Returns true if any handle of this node is open.
     pub fn is_open(&self) -> bool {
         self.state.lock().opens > 0
     }
 
-    /// Whether it has no open handle, nothing in memory, and nothing in flight.
+    /// Returns true if the file has no open handle, nothing in memory, and nothing in flight.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.opens == 0 && state.units.is_empty() && !state.writes.is_sending()
@@ -248,13 +249,12 @@ impl FileData {
         state.content.truncate_inline(size);
     }
 
-    /// Drops these bytes.
+    /// Drops the bytes in this range.
     pub(super) fn punch(&self, bytes: &Range<u64>) {
         self.state.lock().units.punch(bytes);
     }
 
-    /// Takes note of a new generation that this node's own write made: if no other node wrote in between, what is
-    /// cached stays valid.
+    /// Records a generation that this node's own write created. Cached bytes stay valid if no other node wrote in between.
     pub(super) fn own_change(&self, generation: Generation, inline: bool) {
         let mut state = self.state.lock();
         let before = state.content.generation();
@@ -269,16 +269,16 @@ impl FileData {
         state.content.own_change(generation, inline, is_alone);
     }
 
-    /// The file has a new size at its home.
+    /// Records a new size that the file has at its home.
     pub(super) fn resized(&self, size: u64) {
         let mut state = self.state.lock();
         state.set_size(size);
         state.writes.truncate(size);
-        // The home may have changed the place or the zeros of inline content.
+        // The home may have moved the inline content to a unit, or zeroed part of it.
         state.content.forget_inline();
     }
 
-    /// Takes note of a size that the home has reported.
+    /// Raises the size to one that the home has reported.
     pub(super) fn grown(&self, size: u64) {
         self.state.lock().grow(size);
     }

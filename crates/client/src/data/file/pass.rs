@@ -1,22 +1,22 @@
-//! Whether programs go through a unit again, or go on in it: who reads it in many steps reads it once.
+//! Detection of repeated reads of a unit: a program that reads a unit in many steps uses it once.
 
 use std::ops::Range;
 use tameike_core::limits::UNIT_SIZE;
 
-/// A part of a unit of which is known whether it was read.
+/// Granularity at which a unit's steps are recorded.
 const PART_SIZE: u32 = UNIT_SIZE as u32 / u16::BITS;
 
-/// How far programs have come in a unit. Steps may come in another order: a kernel has several of its reads ahead under way.
+/// Steps of programs through a unit. They may arrive out of order: a kernel has several readahead requests in flight.
 #[derive(Default)]
 pub(super) struct Pass {
-    /// The farthest end of a step.
+    /// Highest end of a step.
     end: u32,
-    /// Parts in which steps were, a bit each.
+    /// Bitmap of the parts that steps touched.
     parts: u16,
 }
 
 impl Pass {
-    /// A program has read or written these bytes; whether it begins anew with them. The first time it does not.
+    /// Records a read or write. Returns true if it starts another pass over the unit; the first pass does not count.
     pub(super) fn step(&mut self, range: &Range<u32>) -> bool {
         let parts = parts_of(range);
         let begins_anew = range.start < self.end && self.parts & part_of(range.start) != 0;
@@ -27,7 +27,7 @@ impl Pass {
         begins_anew
     }
 
-    /// Whether there was any step.
+    /// Returns true if a step was recorded.
     pub(super) fn has_begun(&self) -> bool {
         self.end > 0
     }
@@ -37,7 +37,7 @@ fn part_of(place: u32) -> u16 {
     1 << (place / PART_SIZE).min(u16::BITS - 1)
 }
 
-/// The parts that a range touches.
+/// Returns the bitmap of the parts that a range touches.
 fn parts_of(range: &Range<u32>) -> u16 {
     let (first, last) = (part_of(range.start), part_of(range.end.saturating_sub(1).max(range.start)));
     // All bits from the first to the last.

@@ -1,25 +1,25 @@
-//! Entry of a unit in an eviction queue, with what is known of its use.
+//! Entry of a unit in an eviction queue, with its use counts.
 
 use super::FileData;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use tameike_core::InodeId;
 
-/// Uses are counted up to this.
+/// Limit of the use count.
 const USES_MAX: u8 = 3;
 
-/// A unit in an eviction queue, as long as it is in memory. Its methods take no lock.
+/// A unit in an eviction queue, while it is in memory. Its methods take no lock.
 pub(in crate::data) struct QueueEntry {
     file: Weak<FileData>,
     inode: InodeId,
     index: u64,
-    /// Uses since it came, or came round.
+    /// Uses since the unit entered memory, less those that eviction scans have consumed.
     uses: AtomicU8,
-    /// Whether any program has used it since it came.
+    /// True if any program has used it since it entered memory.
     is_met: AtomicBool,
-    /// Whether another node is known to have it in memory, too.
+    /// True if another node is known to have it in memory.
     is_elsewhere: AtomicBool,
-    /// Whether it went round once more.
+    /// True if it was spared once since its last use.
     is_spared: AtomicBool,
 }
 
@@ -29,17 +29,17 @@ impl QueueEntry {
         Self { file: Arc::downgrade(file), inode: file.inode, index, uses, is_met, is_elsewhere, is_spared }
     }
 
-    /// The unit's file, if the node still has it, and its index.
+    /// Returns the unit's file, if the node still has it, and its index.
     pub(in crate::data) fn unit(&self) -> Option<(Arc<FileData>, u64)> {
         Some((self.file.upgrade()?, self.index))
     }
 
-    /// The unit's name, also when its file is gone.
+    /// Returns the unit's name, even after its file is dropped.
     pub(in crate::data) fn name(&self) -> (InodeId, u64) {
         (self.inode, self.index)
     }
 
-    /// A program has begun to use it.
+    /// Records a program's first use.
     pub(in crate::data) fn meet(&self) {
         self.is_met.store(true, Ordering::Relaxed);
     }
@@ -48,32 +48,32 @@ impl QueueEntry {
         self.is_met.load(Ordering::Relaxed)
     }
 
-    /// A program has used it again.
+    /// Records another use.
     pub(in crate::data) fn used(&self) {
         let uses = self.uses.load(Ordering::Relaxed);
-        // Two at the same time may count as one.
+        // Two concurrent uses may count as one.
         self.uses.store((uses + 1).min(USES_MAX), Ordering::Relaxed);
         self.is_spared.store(false, Ordering::Relaxed);
     }
 
-    /// Uses so far, which count from 0 from now on.
+    /// Returns the use count and resets it.
     pub(in crate::data) fn take_uses(&self) -> u8 {
         self.uses.swap(0, Ordering::Relaxed)
     }
 
-    /// Uses so far, of which one counts no more from now on.
+    /// Returns the use count and decrements it.
     pub(in crate::data) fn take_use(&self) -> u8 {
         let uses = self.uses.load(Ordering::Relaxed);
         self.uses.store(uses.saturating_sub(1), Ordering::Relaxed);
         uses
     }
 
-    /// Another node has it in memory, too, or no longer has it in this version.
+    /// Sets whether another node has this version in memory.
     pub(in crate::data) fn set_elsewhere(&self, is_elsewhere: bool) {
         self.is_elsewhere.store(is_elsewhere, Ordering::Relaxed);
     }
 
-    /// Whether it goes round once more: no other node is known to have it, or it was read ahead and no program has used it yet.
+    /// Returns true, once per use, if no other node is known to have the unit, or if it was read ahead and is still unread.
     pub(in crate::data) fn is_spared_now(&self) -> bool {
         let is_dear = !self.is_elsewhere.load(Ordering::Relaxed) || !self.is_met.load(Ordering::Relaxed);
         is_dear && !self.is_spared.swap(true, Ordering::Relaxed)

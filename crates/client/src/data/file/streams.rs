@@ -1,26 +1,26 @@
-//! Where programs of this node read on in a file: several at the same time, each at a place of its own.
+//! Detection of sequential readers of a file: tracks several streams at the same time.
 
 use tameike_core::limits::UNIT_SIZE;
 
-/// Places kept for each file.
+/// Streams tracked per file.
 const STREAMS: usize = 4;
-/// A read goes on at a place when it begins within so many of its lengths of it: programs that share out the records of a
-/// file each skip those of the others.
+/// A read continues a stream if it begins within this many times its length of the stream's end: processes that share out the records of a
+/// file each skip the records of the others.
 const REACH: u64 = 16;
 
-/// The places, the last one used first.
+/// The streams, most recently used first.
 pub(super) struct Streams([Stream; STREAMS]);
 
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Where the next read would begin.
+    /// Expected offset of the next read.
     end: u64,
-    /// Whether the last read went on from the one before it.
+    /// True if the last read continued the one before it.
     goes_on: bool,
 }
 
 impl Default for Streams {
-    /// Who reads a file begins at its start.
+    /// A first read at the start of the file counts as sequential.
     fn default() -> Self {
         let mut streams = [Stream { end: u64::MAX, goes_on: false }; STREAMS];
         streams[0] = Stream { end: 0, goes_on: true };
@@ -29,7 +29,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Records a read; whether it continues a sequence. Two random reads that happen to be near each other do not.
+    /// Records a read and returns true if it continues a sequence. Two random reads that happen to be near each other do not.
     pub(super) fn read(&mut self, offset: u64, length: u64) -> bool {
         let near = self.near(offset, length);
         let (place, goes_on) = (near.unwrap_or(STREAMS - 1), near.is_some());
@@ -39,12 +39,12 @@ impl Streams {
         goes_on && was_sequence
     }
 
-    /// Whether a read would be one of a sequence.
+    /// Returns true if a read would continue a sequence.
     pub(super) fn goes_on(&self, offset: u64, length: u64) -> bool {
         self.near(offset, length).is_some_and(|place| self.0[place].goes_on)
     }
 
-    /// The place where a read goes on.
+    /// Returns the stream that a read continues.
     fn near(&self, offset: u64, length: u64) -> Option<usize> {
         let reach = (REACH * length).min(UNIT_SIZE as u64);
         let distances = self.0.iter().map(|stream| offset.abs_diff(stream.end));
@@ -66,7 +66,7 @@ mod tests {
         assert!((0..100).all(|step| streams.read(step * 4 * KIB, 4 * KIB)));
         let elsewhere: Vec<bool> = (0..5).map(|step| streams.read(500 * MIB + step * MIB, MIB)).collect();
         assert_eq!(elsewhere, [false, false, true, true, true]);
-        assert!(streams.read(400 * KIB, 4 * KIB), "the first one goes on");
+        assert!(streams.read(400 * KIB, 4 * KIB), "the first stream continues");
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
     fn records_that_are_shared_out_are_a_sequence() {
         let mut streams = Streams::default();
         let record = 47_008;
-        // One drifts away from the other, which is two until they are far enough apart.
+        // One process drifts away from the other; until they are far enough apart, they count as two streams.
         let sequences = (0..200).flat_map(|step| [2 * step, 2 * (step + step / 10) + 1]);
         let alone = sequences.filter(|place| !streams.read(place * record, record)).count();
         assert!(alone <= 2, "{alone} of 400");

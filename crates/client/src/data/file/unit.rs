@@ -1,4 +1,4 @@
-//! A unit of a file in memory: which of its bytes are valid, and which its home lacks.
+//! A unit of a file in memory, with its valid and dirty bytes.
 
 use super::lent::{GrantedFile, GrantedUnit};
 use super::pass::Pass;
@@ -11,18 +11,18 @@ use tameike_io::{Frame, Payload};
 
 /// A unit in memory.
 pub(in crate::data) struct UnitFrame {
-    /// Set while programs read in the frame. Before anything here makes untrue what they read it is taken away, and so it is
-    /// before the frame is let go of.
+    /// Set while programs may read the frame directly. It is revoked before the frame's granted bytes change and before the frame is
+    /// released.
     lent: Option<GrantedUnit>,
-    /// Shared with sends and replies under way; then it is copied before it is changed.
+    /// Shared with sends and replies in flight; while shared, it is copied before a change.
     frame: Arc<Frame>,
-    /// Bytes that are what a reader of this node shall see.
+    /// Bytes that readers of this node may see.
     valid: RangeSet,
-    /// Of them, bytes that the unit's home does not have.
+    /// Valid bytes that the unit's home lacks.
     dirty: RangeSet,
-    /// Of them, bytes of a send in flight.
+    /// Valid bytes of a send in flight.
     sending: RangeSet,
-    /// Another node has changed the file since these were sent: this node does not know which bytes the home has got last.
+    /// True if another node has changed the file since this send began: this node does not know which bytes the home received last.
     overtaken: bool,
     /// Number of the oldest write among the dirty bytes, and among those of the send in flight.
     dirty_since: u64,
@@ -39,7 +39,7 @@ impl UnitFrame {
         Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, entry, pass }
     }
 
-    /// Takes an entry of an eviction queue from `enter`, if it has none.
+    /// Adds the unit to an eviction queue with `enter`, if it is in none.
     pub(in crate::data) fn enter_queue(&mut self, enter: impl FnOnce() -> Arc<QueueEntry>) {
         let entry = self.entry.get_or_insert_with(enter);
         if self.pass.has_begun() {
@@ -51,7 +51,7 @@ impl UnitFrame {
         self.entry.as_ref().is_some_and(|own| Arc::ptr_eq(own, entry))
     }
 
-    /// A program has read these bytes, or written them: to go on in a unit is no use of its own.
+    /// Records a program's read or write. Continuing through the unit is not another use.
     pub(super) fn used(&mut self, range: &Range<u32>) {
         let begins_anew = self.pass.step(range);
         if let Some(entry) = &self.entry {
@@ -62,7 +62,7 @@ impl UnitFrame {
         }
     }
 
-    /// Whether another node is known to have it in memory, too.
+    /// Sets whether another node is known to have the unit in memory.
     pub(super) fn set_elsewhere(&self, is_elsewhere: bool) {
         if let Some(entry) = &self.entry {
             entry.set_elsewhere(is_elsewhere);
@@ -73,7 +73,7 @@ impl UnitFrame {
         &self.valid
     }
 
-    /// Has programs read the valid bytes around `wanted`, as far as the file has them; whether they may.
+    /// Grants programs the valid bytes around `wanted`, up to the end of the file; returns true if a grant covers `wanted`.
     pub(super) fn grant(
         &mut self,
         file: &mut GrantedFile,
@@ -86,12 +86,12 @@ impl UnitFrame {
         around.is_some_and(|bytes| file.grant(&mut self.lent, self.frame.number(), index, bytes))
     }
 
-    /// Whether the frame can be changed where it is.
+    /// Returns true if the frame is not shared and can be changed in place.
     pub(super) fn is_own(&mut self) -> bool {
         Arc::get_mut(&mut self.frame).is_some()
     }
 
-    /// Has `copy` put bytes of write number `write`, if the frame is the unit's own; whether it is.
+    /// Writes bytes of write number `write` with `copy`; returns false if the frame is shared.
     pub(super) fn write(&mut self, range: Range<u32>, write: u64, copy: impl Fn(&mut [u8])) -> bool {
         self.lent = None;
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
@@ -100,11 +100,11 @@ impl UnitFrame {
         true
     }
 
-    /// Puts bytes of the home where there are none yet, if the frame is the unit's own. Those that are lent stay. Whether bytes beside
-    /// them were found damaged, and are forgotten.
+    /// Copies the home's bytes into the gaps, unless the frame is shared. Granted bytes do not change. Returns true if it found and dropped
+    /// corrupted bytes next to a gap.
     pub(super) fn fill(&mut self, range: &Range<u32>, fetched: &Payload) -> bool {
         let gaps = self.valid.gaps(range.clone());
-        // One is enough: the reader comes round again.
+        // One is enough: the reader plans again.
         if gaps.iter().any(|gap| self.forget_damaged(gap)) {
             return true;
         }
@@ -116,12 +116,12 @@ impl UnitFrame {
         false
     }
 
-    /// The home's bytes are in the frame.
+    /// Marks bytes of the home that are in the frame as valid.
     pub(super) fn fetched(&mut self, range: Range<u32>) {
         self.valid.insert(range);
     }
 
-    /// Forgets bytes, also those that the home does not have.
+    /// Drops bytes, including dirty ones.
     pub(super) fn forget(&mut self, range: Range<u32>) {
         if range.is_empty() {
             return;
@@ -131,8 +131,8 @@ impl UnitFrame {
         self.dirty.remove(range);
     }
 
-    /// Forgets clean bytes of the blocks that a change of `range` leaves parts of, if they have changed by themselves: the change
-    /// takes their checksums away. Whether there were any.
+    /// Drops clean bytes of the blocks that a change of `range` covers partly, if they fail their checksums: the change removes the
+    /// checksums. Returns true if it dropped any.
     pub(super) fn forget_damaged(&mut self, range: &Range<u32>) -> bool {
         let block = BLOCK_SIZE as u32;
         let mut found = false;
@@ -151,13 +151,13 @@ impl UnitFrame {
         found
     }
 
-    /// Forgets what is not dirty.
+    /// Drops all bytes that are not dirty.
     pub(super) fn keep_dirty(&mut self) {
         self.lent = None;
         self.valid = self.dirty.clone();
     }
 
-    /// Whether bytes of write number `write` or an earlier one are not at the home.
+    /// Returns true if the home lacks bytes of write number `write` or an earlier one.
     pub(super) fn holds_back(&self, write: u64) -> bool {
         (!self.dirty.is_empty() && self.dirty_since <= write)
             || (!self.sending.is_empty() && self.sending_since <= write)
@@ -167,8 +167,7 @@ impl UnitFrame {
         self.dirty.is_empty() && self.sending.is_empty()
     }
 
-    /// Takes over `spare` in place of a frame that others still read, with the same valid bytes. Whether some were found damaged, and
-    /// are forgotten.
+    /// Replaces a shared frame by `spare`, with the same valid bytes. Returns true if it found and dropped corrupted ones.
     pub(super) fn replace_frame(&mut self, mut spare: Frame) -> bool {
         self.lent = None;
         let ranges: Vec<_> = self.valid.iter().collect();
@@ -180,18 +179,18 @@ impl UnitFrame {
         found
     }
 
-    /// Takes over `frame`, all of whose bytes a program has just written.
+    /// Replaces the frame by `frame`, which a program has just written completely.
     pub(super) fn exchange_frame(&mut self, frame: Frame) {
         self.lent = None;
         self.frame = Arc::new(frame);
     }
 
-    /// Write number `write` has filled all bytes of the frame.
+    /// Records that write number `write` has filled the frame.
     pub(super) fn filled(&mut self, write: u64) {
         self.changed(0..UNIT_SIZE as u32, write);
     }
 
-    /// Write number `write` has put these bytes: no other node has them.
+    /// Records bytes of write number `write`: no other node has them.
     fn changed(&mut self, range: Range<u32>, write: u64) {
         if self.dirty.is_empty() {
             self.dirty_since = write;
@@ -202,13 +201,13 @@ impl UnitFrame {
         self.dirty.insert(range);
     }
 
-    /// Whether the unit's home has all these bytes as they are here.
+    /// Returns true if these bytes are valid and the unit's home has them.
     pub(super) fn is_at_home(&self, range: &Range<u32>) -> bool {
         let is_free = |changed: &RangeSet| changed.gaps(range.clone()).iter().eq([range]);
         self.valid.contains(range) && is_free(&self.dirty) && is_free(&self.sending)
     }
 
-    /// Sends and replies under way that read the frame.
+    /// Returns the number of sends and replies in flight that read the frame.
     pub(super) fn readers(&self) -> usize {
         Arc::strong_count(&self.frame) - 1
     }
@@ -217,14 +216,14 @@ impl UnitFrame {
         Payload::new(self.frame.clone(), range)
     }
 
-    /// Another node has changed the file: what its home may have otherwise is not shown any more.
+    /// Drops the bytes of an older version after another node has changed the file.
     pub(super) fn drop_clean(&mut self) {
         self.lent = None;
         self.valid = self.dirty.iter().chain(self.sending.iter()).collect();
         self.overtaken = !self.sending.is_empty();
     }
 
-    /// Begins to send the dirty bytes, unless a send of the unit is in flight; the bytes, in parts.
+    /// Begins to send the dirty bytes, in pieces, unless a send of the unit is in flight.
     pub(super) fn begin_send(&mut self) -> Option<Vec<Payload>> {
         if self.dirty.is_empty() || !self.sending.is_empty() {
             return None;
@@ -239,12 +238,12 @@ impl UnitFrame {
         self.dirty.count()
     }
 
-    /// Whether all bytes of the unit are dirty.
+    /// Returns true if all bytes of the unit are dirty.
     pub(super) fn is_all_dirty(&self) -> bool {
         self.dirty.contains(&(0..UNIT_SIZE as u32))
     }
 
-    /// Blocks of `st_blocks` that wait here to be sent.
+    /// Number of unsent blocks of `st_blocks`.
     pub(super) fn unsent_blocks(&self) -> u64 {
         let block = BLOCK_SIZE as u32;
         let ranges = self.dirty.iter().chain(self.sending.iter());
@@ -258,8 +257,8 @@ impl UnitFrame {
         self.dirty.count() + self.sending.count()
     }
 
-    /// The send in flight has ended, or its bytes are lost. Bytes that the home may have otherwise are not shown any more, but those that
-    /// were written again since; whether there were any.
+    /// Ends the send in flight. If its bytes are lost, or another node changed the file meanwhile, drops them except where they were
+    /// written again since. Returns true in that case.
     pub(super) fn sent(&mut self, is_lost: bool) -> bool {
         let sent = std::mem::take(&mut self.sending);
         let is_doubtful = std::mem::take(&mut self.overtaken) || is_lost;
@@ -275,7 +274,7 @@ impl UnitFrame {
     }
 }
 
-/// The frame of fetched bytes, with these where `range` has them in a unit, if nobody else holds it.
+/// Converts fetched bytes into a frame that has them at `range` of the unit; `None` if their frame is shared.
 pub(super) fn frame_of(fetched: Payload, range: &Range<u32>) -> Option<Frame> {
     let start = fetched.start();
     let mut frame = fetched.into_frame()?;

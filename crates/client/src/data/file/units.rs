@@ -19,7 +19,7 @@ pub(super) struct UnitCache {
     units: BTreeMap<u64, UnitFrame>,
     /// Units with a fetch in flight.
     fetching: BTreeSet<u64>,
-    /// Counts invalidations: what was requested before the last one is not cached.
+    /// Number of invalidations: bytes requested before the last one are not cached.
     epoch: u64,
 }
 
@@ -44,17 +44,17 @@ impl UnitCache {
         self.fetching.contains(&index)
     }
 
-    /// Whether nothing of a unit is in memory, and no fetch of it is in flight.
+    /// Returns true if no bytes of the unit are in memory and no fetch of it is in flight.
     pub(super) fn is_absent(&self, index: u64) -> bool {
         !self.contains(index) && !self.is_fetching(index)
     }
 
-    /// Whether no unit is in memory, and no fetch is in flight.
+    /// Returns true if no unit is in memory and no fetch is in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.units.is_empty() && self.fetching.is_empty()
     }
 
-    /// Whether the homes have all bytes in memory.
+    /// Returns true if no unit has bytes that its home lacks.
     pub(super) fn is_clean(&self) -> bool {
         self.units.values().all(UnitFrame::is_clean)
     }
@@ -67,8 +67,7 @@ impl UnitCache {
         self.fetching.remove(&index);
     }
 
-    /// Bytes of the unit that were here are dropped. A fetch of it in flight may have read the home before they came there, so
-    /// that it is not cached.
+    /// Invalidates a fetch of the unit in flight after bytes were dropped: it may have read the home before those bytes arrived there.
     pub(super) fn dropped(&mut self, index: u64) {
         if self.is_fetching(index) {
             self.epoch += 1;
@@ -112,7 +111,7 @@ impl UnitCache {
         });
     }
 
-    /// Drops these bytes of the file.
+    /// Drops the bytes of the file in this range.
     pub(super) fn punch(&mut self, bytes: &Range<u64>) {
         self.epoch += 1;
         let units = bytes.start / UNIT..bytes.end.div_ceil(UNIT);
@@ -130,7 +129,7 @@ impl UnitCache {
         }
     }
 
-    /// Has `copy` put bytes of write number `write` into the unit's frame; `false` when a spare frame is needed first.
+    /// Writes bytes of write number `write` into the unit's frame with `copy`; returns `false` if it first needs a spare frame.
     pub(super) fn put_bytes(
         &mut self,
         (index, range): (u64, &Range<u32>),
@@ -158,7 +157,7 @@ impl UnitCache {
         is_written
     }
 
-    /// Gives the unit a frame that is full of the bytes of write number `write`.
+    /// Gives the unit a frame that write number `write` has filled.
     pub(super) fn put_frame(&mut self, index: u64, write: u64, frame: Frame) {
         let unit = match self.units.entry(index) {
             Entry::Occupied(entry) => {
@@ -171,7 +170,7 @@ impl UnitCache {
         unit.filled(write);
     }
 
-    /// Puts fetched bytes where the unit holds none yet. The unit, if they have brought it into memory.
+    /// Caches fetched bytes that the unit lacks. Returns the unit if they brought it into memory.
     pub(super) fn put_fetched(
         &mut self,
         index: u64,
@@ -188,8 +187,8 @@ impl UnitCache {
             }
             return None;
         }
-        // Others read the frame that the unit has, or it has none: the fetched bytes bring theirs. A wait for one more frame
-        // would never end where there is none.
+        // The unit's frame is shared or missing, so the unit takes over the fetched frame. Waiting for another frame might never end if
+        // none is free.
         let frame = frame_of(fetched, &range)?;
         let Some(unit) = self.units.get_mut(&index) else { return Some(self.insert(index, frame, range)) };
         let is_damaged = unit.replace_frame(frame);
@@ -203,16 +202,16 @@ impl UnitCache {
         None
     }
 
-    /// Units with bytes of write number `last` or an earlier one that are not at their homes.
+    /// Returns the units whose homes lack bytes of write number `last` or an earlier one.
     pub(super) fn held_back(&self, last: u64) -> Vec<u64> {
         let units = self.units.iter().filter(|(_, unit)| unit.holds_back(last));
         units.map(|(&index, _)| index).collect()
     }
 
-    /// A send of the unit has ended. Drops the unit where its memory is `wanted`, or it is in too many pieces.
+    /// Ends a send of the unit. Drops its clean bytes if its memory is `wanted` or it has too many pieces.
     pub(super) fn release_sent(&mut self, index: u64, wanted: bool) {
         let Some(unit) = self.units.get_mut(&index) else { return };
-        // What is in many pieces is not worth its memory.
+        // Tracking many pieces costs more than the cached bytes are worth.
         let is_scattered = unit.valid().count() > PIECES_MAX;
         if is_scattered || (wanted && unit.is_clean()) {
             unit.keep_dirty();
@@ -234,34 +233,33 @@ pub(in crate::data) enum Evicted {
     Dirty,
 }
 
-/// Answer to another node's request for bytes of a unit.
+/// Reply to a peer request.
 pub(in crate::data) enum Served {
-    /// The bytes.
     Bytes(Payload),
-    /// The bytes are not in memory as the home has them in this version.
+    /// This node does not have the bytes in this version as the home has them.
     NotHeld,
-    /// The bytes are in memory, and may not be sent now.
+    /// This node has the bytes but must not send them now.
     Busy,
 }
 
 /// Bytes of one version that are in memory as their home has them.
 pub struct AtRest {
-    /// The unit.
+    /// Unit that contains the bytes.
     pub unit: UnitId,
     /// Version of the file.
     pub generation: Generation,
-    /// The bytes.
+    /// The bytes, with their range in the unit.
     pub bytes: Payload,
 }
 
 impl FileData {
-    /// Number of bytes in memory.
+    /// Returns the number of bytes in memory.
     pub(in crate::data) fn bytes_in_memory(&self) -> u64 {
         let state = self.state.lock();
         state.units.units.values().map(|unit| u64::from(unit.valid().len())).sum()
     }
 
-    /// Drops a unit whose queue entry is `entry`, if it is clean.
+    /// Drops the unit if it is clean and its queue entry is `entry`.
     pub(in crate::data) fn evict(&self, index: u64, entry: &Arc<QueueEntry>) -> Evicted {
         let units = &mut self.state.lock().units;
         match units.get(index).filter(|unit| unit.is_queued_as(entry)) {
@@ -274,7 +272,7 @@ impl FileData {
         }
     }
 
-    /// Bytes of a unit for another node, if they are here in this version as the home has them. `admit` is given the number of
+    /// Returns bytes of a unit to another node, if they are in memory in this version as the home has them. `admit` gets the number of
     /// readers of the frame and the bytes.
     pub(in crate::data) fn serve_peer(
         &self,
@@ -296,7 +294,7 @@ impl FileData {
         }
     }
 
-    /// Drops a unit whose memory has changed by itself, if it is clean.
+    /// Drops a unit whose bytes failed their checksum, if it is clean.
     pub(in crate::data) fn drop_damaged(&self, index: u64) {
         let units = &mut self.state.lock().units;
         if units.get(index).is_some_and(UnitFrame::is_clean) {
@@ -304,7 +302,7 @@ impl FileData {
         }
     }
 
-    /// Adds to `found` all bytes in memory that their homes have, too.
+    /// Adds all bytes of clean units to `found`.
     pub(in crate::data) fn collect_at_rest(&self, found: &mut Vec<AtRest>) {
         let state = self.state.lock();
         let generation = state.content.generation();
@@ -315,42 +313,38 @@ impl FileData {
         }
     }
 
-    /// Blocks of `st_blocks` that wait here to be sent.
+    /// Number of unsent blocks of `st_blocks`.
     pub fn unsent_blocks(&self) -> u64 {
         self.state.lock().units.units.values().map(UnitFrame::unsent_blocks).sum()
     }
 
-    /// Whether the unit is in memory.
     #[cfg(test)]
     pub(in crate::data) fn has_unit(&self, index: u64) -> bool {
         self.state.lock().units.contains(index)
     }
 
-    /// Whether a fetch of the unit is in flight.
     #[cfg(test)]
     pub(in crate::data) fn is_fetching(&self, index: u64) -> bool {
         self.state.lock().units.is_fetching(index)
     }
 
-    /// Number of units in memory.
     #[cfg(test)]
     pub(in crate::data) fn unit_count(&self) -> usize {
         self.state.lock().units.units.len()
     }
 
-    /// Bytes of a unit that is in memory.
     #[cfg(test)]
     pub(in crate::data) fn unit_bytes(&self, index: u64, range: Range<u32>) -> Payload {
         self.state.lock().units.units[&index].payload(range)
     }
 
-    /// Pieces of a unit in memory that its home lacks.
+    /// Number of pieces of a unit that its home lacks.
     #[cfg(test)]
     pub(in crate::data) fn unsent_pieces(&self, index: u64) -> usize {
         self.state.lock().units.units[&index].unsent_pieces()
     }
 
-    /// A program reads these bytes of all units in memory.
+    /// Records a read of these bytes in all units in memory.
     #[cfg(test)]
     pub(in crate::data) fn use_units(&self, range: &Range<u32>) {
         self.state.lock().units.units.values_mut().for_each(|unit| unit.used(range));

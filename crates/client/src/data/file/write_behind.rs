@@ -1,4 +1,4 @@
-//! Write-behind of one file: writes that its homes lack, that are not durable, or that the file's home does not know of.
+//! Write-behind of one file: writes that are not yet sent, not yet durable, or not yet committed to the file's home.
 
 use super::FileData;
 use super::unit::UnitFrame;
@@ -9,14 +9,14 @@ use tameike_core::limits::{PIECES_MAX, UNIT_SIZE};
 use tameike_core::{Attr, Generation, NodeId, Result, Timestamp};
 use tameike_io::{Frame, Payload};
 
-/// Writes that the file's home does not know of.
+/// Writes that are not committed to the file's home.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::data) struct Uncommitted {
-    /// End of all of them.
+    /// Highest end of the writes.
     pub(in crate::data) end: u64,
-    /// Time of the last.
+    /// Time of the last write.
     pub(in crate::data) time: Timestamp,
-    /// Whether any began behind the end of the file.
+    /// True if any began beyond the end of the file.
     pub(in crate::data) holes: bool,
 }
 
@@ -30,19 +30,19 @@ impl Uncommitted {
 /// Writes of this node to one file.
 #[derive(Default)]
 pub(super) struct WriteBehind {
-    /// Counts writes.
+    /// Number of writes.
     count: u64,
     /// Sends in flight.
     in_flight: u32,
     /// Writes since the last flush began.
     uncommitted: Option<Uncommitted>,
-    /// Writes that a flush commits, or that an earlier one could not commit.
+    /// Writes that a flush in progress commits, or that an earlier one could not commit.
     committing: Option<Uncommitted>,
-    /// Whether any of them went to units: what goes to the inode record is committed with it.
+    /// True if any of them went to units: inline writes are committed with the inode record.
     in_units: bool,
-    /// Unit homes that hold writes of this node that are not yet durable.
+    /// Unit homes that hold writes of this node that are not durable.
     unsynced: BTreeSet<NodeId>,
-    /// Attributes as the home has reported them with this node's last write.
+    /// Attributes that the home reported with this node's last write.
     reported: Option<Attr>,
 }
 
@@ -66,17 +66,17 @@ impl WriteBehind {
         self.uncommitted = Some(self.uncommitted.map_or(write, |before| before.and(Some(write))));
     }
 
-    /// All that the file's home does not know of.
+    /// Returns all uncommitted writes.
     pub(super) fn unknown(&self) -> Option<Uncommitted> {
         self.committing.map(|committing| committing.and(self.uncommitted)).or(self.uncommitted)
     }
 
-    /// Gives up what the home does not know of.
+    /// Drops the uncommitted writes.
     pub(super) fn forget(&mut self) {
         (self.uncommitted, self.committing, self.in_units) = (None, None, false);
     }
 
-    /// The file was truncated to this size.
+    /// Records a truncation to this size.
     pub(super) fn truncate(&mut self, size: u64) {
         for unknown in [&mut self.uncommitted, &mut self.committing].into_iter().flatten() {
             unknown.end = unknown.end.min(size);
@@ -89,33 +89,33 @@ impl WriteBehind {
 }
 
 impl FileData {
-    /// How often the home has got to know that all that was written here before is at the homes.
+    /// Number of commits after which the homes had all of this node's earlier writes.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Acquire)
     }
 
-    /// The home knows that no send of this node's writes is in flight.
+    /// Records that the home knows that no send of this node's writes is in flight.
     pub fn count_commit(&self) {
         self.commits.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Size and time of the last write that the home does not know yet.
+    /// Returns the size and the time of the last write, if the home does not know it yet.
     pub fn newer(&self) -> Option<(u64, Timestamp)> {
         let state = self.state.lock();
         state.writes.unknown().map(|unknown| (state.content.size(), unknown.time))
     }
 
-    /// Whether this node has written behind the end, or may have, and the home does not know it.
+    /// Returns true if this node may have written beyond the end and the home does not know it.
     pub fn has_holes(&self) -> bool {
         self.state.lock().writes.unknown().is_some_and(|unknown| unknown.holes)
     }
 
-    /// Whether this node has written to it: its attributes have changed, or will with the next commit.
+    /// Returns true if this node has written to the file: its attributes have changed, or will with the next commit.
     pub fn is_written(&self) -> bool {
         self.state.lock().writes.count > 0
     }
 
-    /// Whether its homes lack nothing that was written.
+    /// Returns true if the homes have all writes of this node.
     pub fn is_flushed(&self) -> bool {
         let state = self.state.lock();
         state.writes.unknown().is_none() && !state.writes.is_sending() && state.units.is_clean()
@@ -126,13 +126,13 @@ impl FileData {
         self.state.lock().writes.count
     }
 
-    /// Takes note of attributes that the home has reported with a write.
+    /// Records attributes that the home reported with a write.
     pub(in crate::data) fn learn_attr(&self, attr: Option<Attr>) {
         self.state.lock().writes.reported = attr;
     }
 
-    /// Attributes as the home has reported them with this node's last write; none if the home does not know all writes, or there is
-    /// a later version.
+    /// Returns the attributes that the home reported with this node's last write; `None` if there are uncommitted writes or a later
+    /// version.
     pub fn reported_attr(&self) -> Option<Attr> {
         let state = self.state.lock();
         let generation = state.content.generation();
@@ -140,8 +140,8 @@ impl FileData {
         (state.writes.unknown().is_none() && !state.writes.is_sending()).then(|| reported.clone())
     }
 
-    /// Has `copy` put bytes of the unit into its frame; `false` when a spare frame is needed first. `enter` gives the unit an entry
-    /// of an eviction queue.
+    /// Writes bytes into the unit's frame with `copy`; returns `false` if it first needs a spare frame. `enter` adds the unit to an
+    /// eviction queue.
     pub(in crate::data) fn put_bytes(
         &self,
         (index, range): (u64, &Range<u32>),
@@ -162,7 +162,7 @@ impl FileData {
         true
     }
 
-    /// Gives the unit a frame that is full of new bytes, as with [`Self::put_bytes`].
+    /// Gives the unit a frame that is full of new bytes, like [`Self::put_bytes`].
     pub(in crate::data) fn put_frame(
         &self,
         index: u64,
@@ -179,17 +179,17 @@ impl FileData {
         }
     }
 
-    /// Whether all bytes of the unit wait to be sent.
+    /// Returns true if all bytes of the unit are dirty.
     pub(in crate::data) fn is_unit_dirty(&self, index: u64) -> bool {
         self.state.lock().units.get(index).is_some_and(UnitFrame::is_all_dirty)
     }
 
-    /// Whether the bytes of the unit that wait to be sent are in many pieces.
+    /// Returns true if the unit's dirty bytes are in too many pieces.
     pub(in crate::data) fn is_unit_scattered(&self, index: u64) -> bool {
         self.state.lock().units.get(index).is_some_and(|unit| unit.dirty_pieces() >= PIECES_MAX)
     }
 
-    /// Begins to send a unit's dirty bytes, unless a send of it is in flight; the bytes, in parts.
+    /// Begins to send a unit's dirty bytes, in pieces, unless a send of it is in flight.
     pub(in crate::data) fn begin_send(&self, index: u64) -> Option<Vec<Payload>> {
         let mut state = self.state.lock();
         let parts = state.units.get_mut(index)?.begin_send()?;
@@ -197,7 +197,7 @@ impl FileData {
         Some(parts)
     }
 
-    /// A send has ended. Its unit is dropped if it is clean and its memory is `wanted`.
+    /// Ends a send. Drops the unit if it is clean and its memory is `wanted`.
     pub(in crate::data) fn end_send(&self, index: u64, sent: Result<()>, wanted: impl FnOnce() -> bool) {
         {
             let mut state = self.state.lock();
@@ -212,7 +212,7 @@ impl FileData {
         self.changed.notify(usize::MAX);
     }
 
-    /// Bytes go to the unit home `home`; the version that they change.
+    /// Records a write to the unit home `home`; returns the version that it changes.
     pub(in crate::data) fn begin_unit_write(&self, home: NodeId) -> Generation {
         let mut state = self.state.lock();
         state.writes.unsynced.insert(home);
@@ -220,7 +220,7 @@ impl FileData {
         state.content.generation()
     }
 
-    /// A flush begins: what was written so far is to be committed, and what an earlier flush could not commit. Number of the last
+    /// Begins a flush: it commits all writes so far, including those that an earlier flush could not commit. Returns the number of the last
     /// write.
     pub(in crate::data) fn begin_commit(&self) -> u64 {
         let writes = &mut self.state.lock().writes;
@@ -229,13 +229,13 @@ impl FileData {
         writes.count
     }
 
-    /// Writes in units that the flush commits.
+    /// Returns the writes in units that the flush commits.
     pub(in crate::data) fn committing(&self) -> Option<Uncommitted> {
         let writes = &self.state.lock().writes;
         writes.committing.filter(|_| writes.in_units)
     }
 
-    /// The home knows of all writes up to number `last`. Until then they stay in sight.
+    /// Records that the home knows all writes up to number `last`. Until then this node shows them as uncommitted.
     pub(in crate::data) fn end_commit(&self, last: u64) {
         let writes = &mut self.state.lock().writes;
         writes.committing = None;
@@ -244,17 +244,17 @@ impl FileData {
         }
     }
 
-    /// Units with bytes of write number `last` or an earlier one that are not at their homes.
+    /// Returns the units whose homes lack bytes of write number `last` or an earlier one.
     pub(in crate::data) fn held_back(&self, last: u64) -> Vec<u64> {
         self.state.lock().units.held_back(last)
     }
 
-    /// Takes the unit homes that hold writes of this node that are not yet durable.
+    /// Takes the unit homes that hold writes of this node that are not durable.
     pub(in crate::data) fn take_unsynced(&self) -> BTreeSet<NodeId> {
         std::mem::take(&mut self.state.lock().writes.unsynced)
     }
 
-    /// Unit homes hold writes of this node that are not yet durable.
+    /// Adds unit homes that hold writes of this node that are not durable.
     pub(in crate::data) fn add_unsynced(&self, homes: impl IntoIterator<Item = NodeId>) {
         self.state.lock().writes.unsynced.extend(homes);
     }

@@ -46,13 +46,13 @@ fn a_unit_in_many_pieces_is_sent_in_bounded_batches() {
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; INLINE_SIZE_MAX + 1]);
     bench.flush(0, &file).expect("flushed");
-    bench.homes.lock().under_way = (0, 0);
+    bench.homes.lock().in_flight = (0, 0);
     for piece in 0..PIECES {
         bench.write(0, &file, 2 * piece as u64, vec![2]);
         assert!(file.unsent_pieces(0) <= 2 * PIECES_MAX + 1);
     }
     bench.flush(0, &file).expect("flushed");
-    assert!(bench.homes.lock().under_way.1 <= 20, "{:?} in flight", bench.homes.lock().under_way);
+    assert!(bench.homes.lock().in_flight.1 <= 20, "{:?} in flight", bench.homes.lock().in_flight);
     let other = bench.open(1);
     let found = bench.read(1, &other, 0, 2 * PIECES as u32);
     let expected =

@@ -275,7 +275,7 @@ fn inline_content_is_granted_at_open_unless_a_read_updates_atime() {
         file.learn_times(Times { access: at(access), change: at(now) });
         let grantable = bench.grantable(0, &file);
         assert!(grantable.key().is_some());
-        grantable.lend_small();
+        grantable.grant_inline();
         let lent: &[_] = if is_lent { &[(0, vec![3; 500])] } else { &[] };
         assert_eq!(bench.lenders[0].lent(), lent);
         assert_eq!(bench.lenders[0].ends().len(), usize::from(is_lent));

@@ -37,7 +37,7 @@ pub(in crate::shared) fn attr(number: u64) -> Attr {
 
 #[test]
 fn a_lease_ends_on_a_change_or_at_its_expiry() {
-    let names = HeldNames::default();
+    let names = NameLeases::default();
     for number in 2..6 {
         names.hold(entry(number), attr(number), names.asking(NOW));
     }
@@ -55,7 +55,7 @@ fn a_lease_ends_on_a_change_or_at_its_expiry() {
 
 #[test]
 fn a_reply_older_than_a_change_is_not_cached() {
-    let names = HeldNames::default();
+    let names = NameLeases::default();
     let asked = names.asking(NOW);
     names.changed(InodeId(9));
     names.hold(entry(9), attr(9), asked);
@@ -69,7 +69,7 @@ fn a_reply_older_than_a_change_is_not_cached() {
 
 #[test]
 fn a_name_with_a_new_inode_drops_the_old_inode() {
-    let names = HeldNames::default();
+    let names = NameLeases::default();
     names.hold(entry(2), attr(2), names.asking(NOW));
     names.hold(entry(2), attr(3), names.asking(NOW));
     names.hold(entry(4), attr(3), names.asking(NOW));
@@ -99,7 +99,7 @@ impl SharedNames for Board {
 
 #[test]
 fn a_name_is_hidden_when_its_lease_ends() {
-    let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+    let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
     names.show_in(Shown::new(board.clone(), InodeId(1)));
     let all: Vec<u64> = (2..10).collect();
     for &number in &all {
@@ -124,7 +124,7 @@ fn a_name_is_hidden_when_its_lease_ends() {
 
 #[test]
 fn only_leased_and_settled_names_are_published() {
-    let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+    let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
     names.hold(entry(2), attr(2), names.asking(NOW));
     names.show(InodeId(2), |_| true);
     names.show_in(Shown::new(board.clone(), InodeId(1)));
@@ -142,7 +142,7 @@ fn only_leased_and_settled_names_are_published() {
 /// Regression: each lookup after a write sent a request to the home.
 #[test]
 fn a_lease_outlives_writes_of_this_node() {
-    let names = HeldNames::default();
+    let names = NameLeases::default();
     let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
     names.wrote(written.clone());
     assert_eq!(names.attr(InodeId(2), NOW), None, "there is no lease");
@@ -165,7 +165,7 @@ fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
     let access = Access { time: at(7), before: at(5) };
     let held = |access_time, change| {
-        let (names, board) = (HeldNames::default(), Arc::new(Board::default()));
+        let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
         names.show_in(Shown::new(board.clone(), InodeId(1)));
         let asked = names.asking(NOW);
         names.hold(
@@ -191,7 +191,7 @@ fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
 
 #[test]
 fn the_oldest_leases_are_evicted() {
-    let names = HeldNames::default();
+    let names = NameLeases::default();
     for number in 0..HELD_NAMES_MAX as u64 + 10 {
         names.hold(entry(number), attr(number), names.asking(NOW));
     }

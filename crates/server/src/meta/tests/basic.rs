@@ -155,7 +155,7 @@ fn an_open_file_outlives_its_names() {
             assert_eq!(errno(client.stat(inode).await), Errno::ESTALE);
         });
         let inode = run_open(&world);
-        (0..world.count()).for_each(|node| world.service(node).peer_dead(NodeId(0)));
+        (0..world.count()).for_each(|node| world.service(node).peer_failed(NodeId(0)));
         run(&world, async |client| assert_eq!(errno(client.stat(inode).await), Errno::ESTALE));
         let inode = run_open(&world);
         (0..world.count()).for_each(|node| world.kill(node));
