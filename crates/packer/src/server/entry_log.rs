@@ -153,7 +153,7 @@ impl EntryLog {
 
     /// Begins a read of a draft, which ends without the log.
     pub fn begin_read(&mut self, draft: &mut Draft, offset: u64, length: usize) -> Result<Reading> {
-        draft.begin_read(&mut self.container, self.writer.as_mut(), offset, length)
+        draft.begin_read(&self.container, self.writer.as_mut(), offset, length)
     }
 
     /// The lane writer; the log has one from the first change on.

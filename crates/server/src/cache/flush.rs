@@ -308,7 +308,7 @@ impl Flusher {
             total.rest = !rest.is_empty();
             // The kernel reports a failed fsync only to descriptors that were open then, on this host to none of a home that opens the
             // file later: no home is believed unless all succeed. Homes that distrust the page cache need no such check.
-            if !distrust && failure.as_ref().is_some_and(|fault| may_be_unsynced(fault)) {
+            if !distrust && failure.as_ref().is_some_and(may_be_unsynced) {
                 return (total, failure);
             }
             if let Err(fault) = self.note_flushed(inode, &digests, flushed, round).await {

@@ -2,9 +2,9 @@
 //!
 //! - Locks are advisory and in memory only: they end with their owner, its node, or this agent. The key is the inode number.
 //! - A blocked request gets its reply with its lock, in the order of arrival ([`file`]). The client's node ends the wait early for a signal
-//! or a deadlock.
+//!   or a deadlock.
 //! - The RPC layer executes a request at most once, with one exception: a cancelled request may still be in flight. The service refuses it
-//! by its ticket if it arrives after the cancellation.
+//!   by its ticket if it arrives after the cancellation.
 
 mod file;
 mod table;

@@ -127,20 +127,7 @@ impl UnitService {
                 UnitReply::Done
             }
             UnitRequest::Truncate { inode, size } => {
-                // A read that waits for bytes behind the new end holds the file's lock.
-                self.flushed_ends.lower(inode, size);
-                // A flush that the coordinator has abandoned must not write truncated bytes after this.
-                let _only = self.flush_locks.hold(inode).await;
-                let _alone = self.file_locks.hold(inode).await;
-                self.flushed.lock().remove(&inode);
-                self.flushed_ends.lower(inode, size);
-                self.parts.extents.truncate(inode, size).await?;
-                if inode.is_cached() {
-                    // Truncated dirty bytes must not reappear after a crash of the agent: the coordinator forgets the truncate after this
-                    // reply.
-                    self.parts.extents.sync(false).await?;
-                }
-                UnitReply::Done
+                self.truncate(inode, size).await.map(|()| UnitReply::Done)?
             }
             UnitRequest::Flush { inode, path, size, generation, patient, distrust, round, ending } => {
                 let order = flush::Order { inode, path, size, generation, patient, distrust, round, ending };
@@ -178,6 +165,23 @@ impl UnitService {
             }
         };
         Ok((reply, Carried::Nothing))
+    }
+
+    async fn truncate(&self, inode: InodeId, size: u64) -> Result<()> {
+        // A read that waits for bytes behind the new end holds the file's lock.
+        self.flushed_ends.lower(inode, size);
+        // A flush that the coordinator has abandoned must not write truncated bytes after this.
+        let _only = self.flush_locks.hold(inode).await;
+        let _alone = self.file_locks.hold(inode).await;
+        self.flushed.lock().remove(&inode);
+        self.flushed_ends.lower(inode, size);
+        self.parts.extents.truncate(inode, size).await?;
+        if inode.is_cached() {
+            // Truncated dirty bytes must not reappear after a crash of the agent: the coordinator forgets the truncate after this
+            // reply.
+            self.parts.extents.sync(false).await?;
+        }
+        Ok(())
     }
 
     async fn change_space(

@@ -3,7 +3,7 @@
 //! A grant covers valid bytes that the client has just returned to a program, until it is revoked:
 //! - of a unit, before its frame changes or is reused ([`super::unit`]);
 //! - of the whole file, before the node's kernel may change it, when it is truncated, and when a read would be its last access, which this
-//! node must count;
+//!   node must count;
 //! - of the whole file, when its last handle closes.
 //!
 //! The end of the file is published when a read has reached it, and withdrawn when the size changes.
