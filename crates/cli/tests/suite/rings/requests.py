@@ -27,7 +27,16 @@ def agents(thing):
 def rings(agent):
     """Threads of an agent that serve rings."""
     threads = [f"/proc/{agent}/task/{thread}/comm" for thread in os.listdir(f"/proc/{agent}/task")]
-    return sum(open(name).read().startswith("tameike-ring-") for name in threads)
+    return sum(name_of(thread).startswith("tameike-ring-") for thread in threads)
+
+
+def name_of(thread):
+    """The name of a thread; empty if the thread has ended since it was listed."""
+    try:
+        with open(thread) as name:
+            return name.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def state(child):
