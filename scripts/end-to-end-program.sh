@@ -4,11 +4,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo test --workspace "$@" --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, sys
+found = None
+# To the end: cargo fails if its output is closed.
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable") and "/crates/cli/tests/" in message["target"]["src_path"]:
-        print(message["executable"])
-        break
-else:
-    sys.exit("end-to-end-program: cargo did not build it; run cargo test --no-run")
+        found = message["executable"]
+print(found or sys.exit("end-to-end-program: cargo did not build it; run cargo test --no-run"))
 '
