@@ -57,7 +57,7 @@ pub async fn open(
 pub enum OnDamage<'a> {
     /// Do not open a damaged store.
     Refuse,
-    /// Open what is readable. The strings describe what is known to be missing.
+    /// Opens the readable parts. The strings describe the parts that are known to be missing.
     Salvage(&'a [String]),
 }
 

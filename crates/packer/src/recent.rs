@@ -156,7 +156,7 @@ mod tests {
         for path in [&b"a/moved"[..], b"a/moved/one", b"a/moved/b/two", b"made"] {
             assert!(named.may_have(path, None, START) && !named.may_have(path, None, START + NAMED_TIME));
         }
-        // What was created is empty.
+        // A created directory is empty.
         assert!(!["made/one", "a", "a/other", ""].iter().any(|path| named.may_have(
             path.as_bytes(),
             None,

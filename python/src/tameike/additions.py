@@ -69,7 +69,7 @@ class AdditionsScan:
 
     def _lane(self, source: Source, start: LaneEnd) -> None:
         scan = LaneScan(source, self._superblock, start)
-        # What was incomplete is scanned again.
+        # Incomplete records are scanned again.
         self._damage = [
             damage for damage in self._damage if damage.lane != start.lane or damage.address < start.address
         ]

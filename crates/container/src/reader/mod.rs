@@ -190,7 +190,7 @@ impl Container {
     fn scan(&mut self, from: LaneEnd) -> Result<()> {
         let file = self.records.subfile(from.lane.subfile)?.file().clone();
         let mut scan = LaneScan::new(file, self.records.superblock(), from)?;
-        // What was incomplete is scanned again.
+        // Incomplete records are scanned again.
         self.damage.retain(|damage| damage.lane != from.lane || damage.address < from.address);
         self.refused.retain(|entry| entry.lane != from.lane || entry.address < from.address);
         let mut current = Incarnation::new(from.incarnation());

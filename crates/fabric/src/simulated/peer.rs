@@ -88,7 +88,7 @@ impl Station {
         self.grants.fail_gets(Some(peer), &Fault::new(errno, format!("the connection with {peer} is lost")));
     }
 
-    /// Marks a peer as failed or unreachable. What is in flight is lost.
+    /// Marks a peer as failed or unreachable. Messages in flight are lost.
     fn lose(&self, peer: NodeId, state: PeerState) {
         let news = self.with(peer, |peer| {
             peer.connection += 1;

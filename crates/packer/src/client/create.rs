@@ -73,7 +73,7 @@ impl PackedTree {
         }
     }
 
-    /// Drops what is cached of a path at which something is created in the shared directory.
+    /// Drops the cached lookups of a path at which the shared directory gets a file.
     pub(crate) fn forget(&self, path: &[u8]) {
         self.absent.forget(path);
         self.missing.forget(path);

@@ -15,7 +15,7 @@ name, rounds = sys.argv[1], int(sys.argv[2])
 
 
 def record(way, number):
-    """The bytes of a record, which depend on the way of writing and its number."""
+    """The bytes of a record, which depend on the write mode and the number of the record."""
     return random.Random(f"{way.__name__} {number}").randbytes(RECORD)
 
 
