@@ -8,7 +8,8 @@ found = None
 # To the end: cargo fails if its output is closed.
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and "/crates/cli/tests/" in message["target"]["src_path"]:
+    target = message.get("target", {})
+    if message.get("executable") and target["kind"] == ["test"] and "/crates/cli/" in target["src_path"]:
         found = message["executable"]
 print(found or sys.exit("end-to-end-program: cargo did not build it; run cargo test --no-run"))
 '
