@@ -26,8 +26,8 @@ build: ## build the program, the libraries for --preload and --aggregate-only, a
 
 run: ## run the example job: a mosaic of 47 Tucanae on four nodes of this machine
 	@scripts/install-deps.sh run
-	cargo build --release $(LOCKED) --package tameike
-	PATH="$(TARGET_DIR)/release:$$PATH" examples/workflow/run.sh
+	cargo build --profile demo $(LOCKED) --package tameike
+	PATH="$(TARGET_DIR)/demo:$$PATH" examples/workflow/run.sh
 
 test: ## run formatting, clippy, house lints and all tests, as CI does
 	@scripts/install-deps.sh test
