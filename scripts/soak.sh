@@ -18,6 +18,7 @@ cd "$(dirname "$0")/.."
 logs=${CARGO_TARGET_DIR:-target}/soak
 locked=()
 ! git ls-files --error-unmatch Cargo.lock >/dev/null 2>&1 || locked=(--locked)
+PATH=${CARGO_TARGET_DIR:-$PWD/target}/tools/bin:$PATH
 mkdir -p "$logs"
 rm -f "$logs"/*.log
 

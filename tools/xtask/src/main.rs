@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -89,9 +89,16 @@ fn ci_steps(locked: &[&str], times: &mut Vec<(&'static str, Duration)>) -> Resul
 fn run(program: &OsStr, arguments: &[&str], remedy: &str) -> Result<(), String> {
     let name = Path::new(program).file_name().unwrap_or(program).display();
     println!("xtask: {name} {}", arguments.join(" "));
+    let root = xtask::repository_root();
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    // scripts/install-deps.sh links the interpreter there.
+    let mut path = target.join("tools/bin").into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
     let status = Command::new(program)
         .args(arguments)
-        .current_dir(xtask::repository_root())
+        .env("PATH", path)
+        .current_dir(root)
         .status()
         .map_err(|error| format!("xtask: cannot start {name}: {error}"))?;
     match status.success() {
