@@ -134,9 +134,6 @@ pub fn detach(command: &mut Command) -> &mut Command {
 }
 
 /// Runs `job` on a new thread, named for debuggers.
-///
-/// # Errors
-/// The user must not create more threads.
 pub fn start_thread<T: Send + 'static>(
     name: &str,
     job: impl FnOnce() -> T + Send + 'static,

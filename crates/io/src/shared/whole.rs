@@ -17,7 +17,7 @@ pub type NamedXattr = (Vec<u8>, Vec<u8>);
 pub struct WholeFile {
     /// The open file.
     pub file: Arc<dyn SharedFile>,
-    /// The attributes, except [`FileStat::birth`].
+    /// The attributes, except [`FileStat::handle_hash`].
     pub stat: FileStat,
     /// All extended attributes; empty if the file system does not support them.
     pub xattrs: Vec<NamedXattr>,

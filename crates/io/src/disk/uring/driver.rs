@@ -27,9 +27,6 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Drives `ring` while the registration exists.
-    ///
-    /// # Errors
-    /// The ring cannot be registered with the reactor.
     pub(super) fn new(ring: Ring, reactor: &Arc<Reactor>) -> std::io::Result<(Arc<Self>, Registration)> {
         let driver =
             Arc::new(Self { ring: Mutex::default(), waiting: Mutex::default(), called: Edge::default() });

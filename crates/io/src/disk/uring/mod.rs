@@ -40,9 +40,6 @@ pub struct Direct {
 }
 
 /// Checks that this user can create an io_uring.
-///
-/// # Errors
-/// The reason that it is not available.
 pub fn available() -> std::result::Result<(), String> {
     ring::build(QUEUE_DEPTH).map(drop)
 }
@@ -56,9 +53,6 @@ pub(super) struct UringDisk {
 
 impl UringDisk {
     /// Opens a disk on `file`.
-    ///
-    /// # Errors
-    /// The reason that it is not possible.
     pub(super) fn open(
         file: &FileDisk,
         direct: &Direct,
