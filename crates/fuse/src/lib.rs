@@ -125,9 +125,6 @@ impl Session {
     }
 
     /// Serves until the unmount, on the calling thread and others.
-    ///
-    /// # Errors
-    /// The device fails.
     pub fn run(self, service: impl Service) -> Result<()> {
         let (service, request_size) = (Arc::new(service), self.request_size);
         // With queues, writes arrive only there.

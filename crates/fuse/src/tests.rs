@@ -61,7 +61,7 @@ fn a_kernel_that_is_too_old_gets_an_error() {
 /// Regression: the kernel rejects a reply with such a number, and the caller waited forever.
 #[test]
 fn error_numbers_are_limited_to_those_that_the_kernel_accepts() {
-    let told = [1, 511, 0, -5, 512, i32::MIN, i32::MAX].map(|number| libc_errno(Errno(number)));
+    let sent = [1, 511, 0, -5, 512, i32::MIN, i32::MAX].map(|number| libc_errno(Errno(number)));
     let eio = -Errno::EIO.0;
-    assert_eq!(told, [-1, -511, eio, eio, eio, eio, eio]);
+    assert_eq!(sent, [-1, -511, eio, eio, eio, eio, eio]);
 }
