@@ -62,7 +62,8 @@ impl TimeLimitedCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::future::{BoxFuture, FutureExt};
+    use crate::Answered;
+    use futures_util::future::FutureExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use tameike_core::wire::Reply;
     use tameike_core::wire::admin::{AdminReply, AdminRequest, Space};
@@ -88,7 +89,7 @@ mod tests {
             _: Request,
             _: Option<tameike_io::slab::Payload>,
             _: Option<Frame>,
-        ) -> BoxFuture<'static, Result<Answer>> {
+        ) -> Answered {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let time = if self.is_stuck.load(Ordering::Relaxed) { 100 * LIMIT } else { LIMIT / 2 };
             let wait = self.runtime.sleep(time);

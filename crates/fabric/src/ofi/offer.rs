@@ -131,9 +131,6 @@ fn why_not(library: &'static Library, provider: &str) -> String {
 }
 
 /// Lists the providers of libfabric on this machine.
-///
-/// # Errors
-/// The reason that libfabric is not available.
 pub fn offers() -> Result<Offers, String> {
     let library = Library::load()?;
     let version = library.version();

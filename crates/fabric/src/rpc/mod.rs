@@ -17,9 +17,8 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{Answer, Answered, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
 use calls::{Call, Calls};
-use futures_util::future::BoxFuture;
 use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
@@ -80,13 +79,7 @@ impl Rpc for RpcNode {
         self.0.fabric.device_of(node)
     }
 
-    fn call(
-        &self,
-        to: NodeId,
-        request: Request,
-        payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> BoxFuture<'static, Result<Answer>> {
+    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Answered {
         let inner = self.0.clone();
         if to != self.local() {
             return Box::pin(inner.call(to, request, payload, into));

@@ -1,5 +1,6 @@
 use super::*;
 use crate::conformance::{Network, TESTS};
+use futures_util::future::BoxFuture;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tameike_io::os::runtime::Executor;

@@ -60,8 +60,7 @@ print('received', len(c.recv(4096)), flush=True)";
     let Some(mut child) = as_other_user(script, &name) else { return };
     let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(said.next().expect("a line").expect("text"), "ready");
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"over TCP");
     assert_eq!(said.next().expect("a line").expect("text"), "received 0");
     assert!(!fabric(&network, A).inner.is_neighbour(B));
     child.wait().expect("the child exits");
@@ -146,8 +145,7 @@ fn a_relay_of_the_same_user_is_refused() {
         from.read(&mut [0; 64]).unwrap_or(0)
     })
     .expect("a thread");
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"over TCP");
     assert_eq!(relay.join().expect("the relay ends"), 0, "nothing is proven to a relay");
     assert!(!fabric(&network, A).inner.is_neighbour(B));
 }
@@ -210,8 +208,7 @@ fn connection_floods_on_the_network_do_not_affect_the_host() {
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let admission: Vec<_> =
         (0..UNAUTHENTICATED_MAX).map(|_| fabric(&network, A).inner.admission[1].enter()).collect();
-    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None))
-        .expect("a is reachable");
+    b.send(&network, A, b"here");
     assert!(fabric(&network, B).inner.is_neighbour(A));
     drop(admission);
 }
@@ -235,7 +232,6 @@ fn silent_connection_floods_keep_no_agent_out() {
     newest.set_nonblocking(true).expect("a socket");
     let heard = newest.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "its time limit has not expired");
-    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"by TCP".to_vec(), None))
-        .expect("a is reachable");
+    b.send(&network, A, b"by TCP");
     drop(others);
 }

@@ -370,8 +370,7 @@ fn damage_ends_only_its_connection() {
         assert!(a.messages.try_recv().is_err(), "byte {damaged}");
     }
     let _b = Agent::start(&network, B);
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"alive".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"alive");
 }
 
 #[test]
@@ -426,8 +425,7 @@ fn a_peer_that_hangs_is_unreachable_and_may_return() {
     drop((listener, socket));
     let b = Agent::start(&network, B);
     a.expect_event(PeerEvent::Up);
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"again".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"again");
     assert_eq!(b.next().body, b"again");
 }
 

@@ -51,13 +51,7 @@ impl Placing {
 struct PlacingService(Arc<Placing>);
 
 impl Service for PlacingService {
-    fn serve(
-        &self,
-        _from: NodeId,
-        _request: Request,
-        _payload: Option<Payload>,
-        target: Target,
-    ) -> BoxFuture<'static, (Reply, Carried)> {
+    fn serve(&self, _from: NodeId, _request: Request, _payload: Option<Payload>, target: Target) -> Served {
         let placing = &self.0;
         let is_allowed = matches!(target, Target::AnyOrLocation);
         placing.asked.lock().push(is_allowed);

@@ -1,5 +1,7 @@
 //! Many agents with few connections, over real sockets.
 
+mod calls;
+
 use super::*;
 use crate::conformance::{patterned, wait};
 use crate::ofi::{FRAMES, OfiConfig, Provider};
@@ -73,6 +75,48 @@ type Way = (bool, Option<Provider>);
 const WAYS: [Way; 4] =
     [(false, None), (true, None), (false, Some(Provider::Tcp)), (false, Some(Provider::Shm))];
 
+/// Frames of the slab for the tests.
+const OWN_FRAMES: u32 = 64;
+
+/// Starts fabrics that do not know each other's address yet.
+fn listen(
+    count: u32,
+    connections: usize,
+    (one_host, provider): Way,
+) -> (System, Arc<Slab>, Vec<Arc<SocketFabric>>) {
+    let system = System::start(2).expect("threads");
+    let slab = Slab::new(count * (8 + FRAMES) + OWN_FRAMES).expect("memory");
+    let listen = |node| {
+        let config = SocketConfig {
+            node: NodeId(node),
+            job: JobId::new(if one_host { "few-here" } else { "few" }).expect("a valid name"),
+            secret: [7; 32],
+            listen: "127.0.0.1:0".into(),
+            inline_max: UNIT_SIZE,
+            peer_limit: Duration::from_secs(10),
+            request_frames: slab.pool(4),
+            reply_frames: slab.pool(4),
+            slab: one_host.then(|| slab.clone()),
+            ofi: provider.map(|provider| OfiConfig {
+                provider: Some(provider),
+                slab: slab.clone(),
+                frames: slab.pool(FRAMES),
+            }),
+            device: None,
+            connections,
+        };
+        Arc::new(SocketFabric::listen(config, &system).expect("a free port"))
+    };
+    let fabrics = (0..count).map(listen).collect();
+    (system, slab, fabrics)
+}
+
+fn introduce(fabrics: &[Arc<SocketFabric>]) {
+    let addresses = fabrics.iter().map(|fabric| fabric.local_addr().to_string());
+    let addresses: Vec<_> = (0..).map(NodeId).zip(addresses).collect();
+    fabrics.iter().for_each(|fabric| fabric.set_peers(addresses.clone()));
+}
+
 /// Agents with a low bound on connections.
 struct Many {
     system: System,
@@ -87,40 +131,16 @@ impl Drop for Many {
 }
 
 impl Many {
-    fn start(count: u32, connections: usize, (one_host, provider): Way) -> Self {
-        let system = System::start(2).expect("threads");
-        let slab = Slab::new(count * (8 + FRAMES) + 64).expect("memory");
-        let own = slab.pool(64);
-        let start = |node| {
-            let config = SocketConfig {
-                node: NodeId(node),
-                job: JobId::new(if one_host { "few-here" } else { "few" }).expect("a valid name"),
-                secret: [7; 32],
-                listen: "127.0.0.1:0".into(),
-                inline_max: UNIT_SIZE,
-                peer_limit: Duration::from_secs(10),
-                request_frames: slab.pool(4),
-                reply_frames: slab.pool(4),
-                slab: one_host.then(|| slab.clone()),
-                ofi: provider.map(|provider| OfiConfig {
-                    provider: Some(provider),
-                    slab: slab.clone(),
-                    frames: slab.pool(FRAMES),
-                }),
-                device: None,
-                connections,
-            };
-            let fabric = Arc::new(SocketFabric::listen(config, &system).expect("a free port"));
-            let tally = Arc::new(Tally::default());
+    fn start(count: u32, connections: usize, way: Way) -> Self {
+        let (system, slab, fabrics) = listen(count, connections, way);
+        let node = |fabric: &Arc<SocketFabric>| {
+            let (fabric, tally) = (fabric.clone(), Arc::new(Tally::default()));
             fabric.attach(tally.clone());
             Node { fabric, tally }
         };
-        let nodes: Vec<_> = (0..count).map(start).collect();
-        let addresses: Vec<_> = (0..).map(NodeId).zip(&nodes).collect();
-        let addresses: Vec<_> =
-            addresses.iter().map(|(id, node)| (*id, node.fabric.local_addr().to_string())).collect();
-        nodes.iter().for_each(|node| node.fabric.set_peers(addresses.clone()));
-        Self { system, nodes, own }
+        let nodes = fabrics.iter().map(node).collect();
+        introduce(&fabrics);
+        Self { system, nodes, own: slab.pool(OWN_FRAMES) }
     }
 
     fn until(&self, what: &str, is_so: impl Fn() -> bool) {
