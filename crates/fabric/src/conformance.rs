@@ -49,10 +49,15 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn start(network: &dyn Network, node: NodeId) -> Self {
+        Self::with(|inbox| network.start(node, inbox))
+    }
+
+    /// The agent of a fabric to which `start` attaches the receiver.
+    pub(super) fn with(start: impl FnOnce(Arc<dyn Receiver>) -> Arc<dyn Fabric>) -> Self {
         let (message_sender, messages) = channel();
         let (event_sender, events) = channel();
         let inbox = Inbox { messages: message_sender, events: event_sender };
-        Self { fabric: network.start(node, Arc::new(inbox)), messages, events }
+        Self { fabric: start(Arc::new(inbox)), messages, events }
     }
 
     /// Sends a request without a payload.

@@ -39,10 +39,6 @@ fn one_host() -> SocketNetwork {
     network
 }
 
-fn fabric(network: &SocketNetwork, node: NodeId) -> Arc<SocketFabric> {
-    network.fabrics.lock()[node.0 as usize].clone().expect("started")
-}
-
 /// Another user listens on the name of an agent of this host. It receives nothing, and the agents use TCP.
 #[test]
 fn another_users_listener_receives_nothing() {
@@ -62,7 +58,7 @@ print('received', len(c.recv(4096)), flush=True)";
     assert_eq!(said.next().expect("a line").expect("text"), "ready");
     a.send(&network, B, b"over TCP");
     assert_eq!(said.next().expect("a line").expect("text"), "received 0");
-    assert!(!fabric(&network, A).inner.is_neighbour(B));
+    assert!(!network.fabric(A).inner.is_neighbour(B));
     child.wait().expect("the child exits");
 }
 
@@ -71,7 +67,7 @@ print('received', len(c.recv(4096)), flush=True)";
 fn another_users_connection_is_closed_before_a_hello() {
     let network = one_host();
     let _a = Agent::start(&network, A);
-    let name = meeting_name(&network.config(A).secret, A, fabric(&network, A).local_addr().port());
+    let name = meeting_name(&network.config(A).secret, A, network.fabric(A).local_addr().port());
     let shown = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list");
     assert!(shown.contains(&name) && !shown.contains(&format!("tameike-{}", network.config(A).job)));
     let script = "
@@ -147,7 +143,7 @@ fn a_relay_of_the_same_user_is_refused() {
     .expect("a thread");
     a.send(&network, B, b"over TCP");
     assert_eq!(relay.join().expect("the relay ends"), 0, "nothing is proven to a relay");
-    assert!(!fabric(&network, A).inner.is_neighbour(B));
+    assert!(!network.fabric(A).inner.is_neighbour(B));
 }
 
 /// A relay passes the handshake through, and then sends other messages. None arrives, and the connection ends.
@@ -155,7 +151,7 @@ fn a_relay_of_the_same_user_is_refused() {
 fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
-    let fabric = fabric(&network, A);
+    let fabric = network.fabric(A);
     type Attack = fn(&mut Stream) -> Vec<Vec<u8>>;
     let attacks: [(&str, Attack); 6] = [
         ("without tags", |stream| {
@@ -207,9 +203,9 @@ fn connection_floods_on_the_network_do_not_affect_the_host() {
     let network = one_host();
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let admission: Vec<_> =
-        (0..UNAUTHENTICATED_MAX).map(|_| fabric(&network, A).inner.admission[1].enter()).collect();
+        (0..UNAUTHENTICATED_MAX).map(|_| network.fabric(A).inner.admission[1].enter()).collect();
     b.send(&network, A, b"here");
-    assert!(fabric(&network, B).inner.is_neighbour(A));
+    assert!(network.fabric(B).inner.is_neighbour(A));
     drop(admission);
 }
 
@@ -218,7 +214,7 @@ fn connection_floods_on_the_network_do_not_affect_the_host() {
 fn silent_connection_floods_keep_no_agent_out() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
-    let a = fabric(&network, A);
+    let a = network.fabric(A);
     let admission = &a.inner.admission[1];
     let mut oldest = TcpStream::connect(a.local_addr()).expect("a listens");
     let end = process::monotonic() + dial::ATTEMPT_LIMIT;
