@@ -1,4 +1,4 @@
-mod placed;
+mod locations;
 
 use super::*;
 use crate::conformance::{A, Agent, B, Network, patterned, wait};

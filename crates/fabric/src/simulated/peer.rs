@@ -30,8 +30,8 @@ pub(super) struct Peer {
 }
 
 impl Station {
-    fn with<T>(&self, peer: NodeId, look: impl FnOnce(&mut Peer) -> T) -> T {
-        look(self.peers.lock().entry(peer).or_default())
+    fn with<T>(&self, peer: NodeId, act: impl FnOnce(&mut Peer) -> T) -> T {
+        act(self.peers.lock().entry(peer).or_default())
     }
 
     /// The number of the current connection with a peer.

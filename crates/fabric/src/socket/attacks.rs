@@ -54,10 +54,10 @@ print('ready', flush=True)
 c = s.accept()[0]; c.settimeout(10)
 print('received', len(c.recv(4096)), flush=True)";
     let Some(mut child) = as_other_user(script, &name) else { return };
-    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
-    assert_eq!(said.next().expect("a line").expect("text"), "ready");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
     a.send(&network, B, b"over TCP");
-    assert_eq!(said.next().expect("a line").expect("text"), "received 0");
+    assert_eq!(lines.next().expect("a line").expect("text"), "received 0");
     assert!(!network.fabric(A).inner.is_neighbour(B));
     child.wait().expect("the child exits");
 }

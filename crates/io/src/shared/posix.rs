@@ -13,7 +13,7 @@ use super::{
 };
 use crate::os::owned;
 use rustix::fs::{
-    Access as Rights, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid,
+    Access as Permissions, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid,
 };
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -315,7 +315,7 @@ impl SharedFs for PosixTree {
         match self.context.ids {
             None => Ok(()),
             Some(_) => self.at("change names in", dir, |at, name| {
-                rustix::fs::accessat(at, name, Rights::WRITE_OK | Rights::EXEC_OK, AtFlags::empty())
+                rustix::fs::accessat(at, name, Permissions::WRITE_OK | Permissions::EXEC_OK, AtFlags::empty())
             }),
         }
     }

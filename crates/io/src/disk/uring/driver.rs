@@ -61,7 +61,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn ask(&self, request: Request) {
+    pub(super) fn enqueue(&self, request: Request) {
         self.waiting.lock().push_back(request);
         self.called.set();
     }

@@ -92,7 +92,7 @@ impl Disk for UringDisk {
             return self.file.fetch(offset, frame, range);
         }
         let (resolver, ended) = promise();
-        self.driver.ask(Request::Read { offset, frame, range: range.clone(), resolver });
+        self.driver.enqueue(Request::Read { offset, frame, range: range.clone(), resolver });
         let file = self.file.clone();
         async move {
             let (frame, outcome) = ended.await;
@@ -111,7 +111,7 @@ impl Disk for UringDisk {
             return self.file.store(offset, payload);
         }
         let (resolver, ended) = promise();
-        self.driver.ask(Request::Write { offset, payload: payload.clone(), resolver });
+        self.driver.enqueue(Request::Write { offset, payload: payload.clone(), resolver });
         let file = self.file.clone();
         async move {
             let size = payload.len() as u32;
