@@ -99,7 +99,7 @@ impl SharedFile for Memory {
         Ok(FileStat {
             device: 0,
             inode: 1,
-            birth: 0,
+            handle_hash: 0,
             kind: FileKind::File,
             mode: 0o600,
             nlink: 1,

@@ -35,7 +35,7 @@ impl ContainerTree {
         FileStat {
             device: 0,
             inode: number_of(path),
-            birth: 0,
+            handle_hash: 0,
             kind: FileKind::Directory,
             mode: 0o755,
             nlink: 2,
@@ -74,7 +74,7 @@ fn stat_of(path: &[u8], node: &Node) -> FileStat {
     FileStat {
         device: 0,
         inode: number_of(path),
-        birth: 0,
+        handle_hash: 0,
         kind: node.kind,
         mode: node.mode,
         nlink: if node.kind == FileKind::Directory { 2 } else { 1 },

@@ -45,10 +45,7 @@ pub struct FileReceipt {
 impl FileReceipt {
     /// Returns true if the whole file is on the shared file system.
     pub fn is_complete(&self) -> bool {
-        match self.outcome {
-            FileOutcome::Synced | FileOutcome::Verified => true,
-            FileOutcome::Missing(_) | FileOutcome::CutOff(_) => false,
-        }
+        matches!(self.outcome, FileOutcome::Synced | FileOutcome::Verified)
     }
 
     /// Returns true if the file cannot be flushed because the shared directory no longer has it.

@@ -49,10 +49,21 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn start(network: &dyn Network, node: NodeId) -> Self {
+        Self::with(|inbox| network.start(node, inbox))
+    }
+
+    /// The agent of a fabric to which `start` attaches the receiver.
+    pub(super) fn with(start: impl FnOnce(Arc<dyn Receiver>) -> Arc<dyn Fabric>) -> Self {
         let (message_sender, messages) = channel();
         let (event_sender, events) = channel();
         let inbox = Inbox { messages: message_sender, events: event_sender };
-        Self { fabric: network.start(node, Arc::new(inbox)), messages, events }
+        Self { fabric: start(Arc::new(inbox)), messages, events }
+    }
+
+    /// Sends a request without a payload.
+    pub(super) fn send(&self, network: &dyn Network, to: NodeId, body: &[u8]) {
+        let send = self.fabric.send(to, Lane::Request, body.to_vec(), None);
+        wait(&network.runtime(), send).expect("the peer is reachable");
     }
 
     pub(super) fn next(&self) -> Incoming {
@@ -140,8 +151,7 @@ fn too_large_messages_are_refused(network: &dyn Network) {
     if a.fabric.inline_max() < UNIT_SIZE {
         refused(Vec::new(), Some(patterned(&network.frames(), 0)));
     }
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"small".to_vec(), None))
-        .expect("b is reachable");
+    a.send(network, B, b"small");
     assert_eq!(b.next().body, b"small");
 }
 
@@ -217,7 +227,7 @@ fn a_revoked_frame_is_never_written(network: &dyn Network) {
             assert!(frame.iter().all(|&byte| byte == 0x55), "round {round}");
         }
     }
-    wait(&runtime, b.fabric.send(A, Lane::Request, b"end".to_vec(), None)).expect("a is reachable");
+    b.send(network, A, b"end");
     while a.next().body != b"end" {}
 }
 
@@ -259,7 +269,7 @@ fn many_threads_send_at_once(network: &dyn Network) {
 fn a_peer_fails_and_restarts(network: &dyn Network) {
     let runtime = network.runtime();
     let (a, b) = (Agent::start(network, A), Agent::start(network, B));
-    wait(&runtime, a.fabric.send(B, Lane::Request, b"one".to_vec(), None)).expect("b is reachable");
+    a.send(network, B, b"one");
     assert_eq!(b.next().body, b"one");
     a.expect_event(PeerEvent::Up);
     network.kill(B);

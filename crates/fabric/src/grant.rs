@@ -113,15 +113,13 @@ impl Grants {
 
     /// Fails the gets from a peer that lost a connection; `None` means all peers.
     pub(crate) fn fail_gets(&self, from: Option<NodeId>, fault: &Fault) {
-        let failed: Vec<_> = {
+        let failed: BTreeMap<_, _> = {
             let mut gets = self.gets.lock();
-            let hit = |get: &PendingGet| from.is_none_or(|from| from == get.from);
-            let numbers: Vec<_> =
-                gets.iter().filter(|(_, get)| hit(get)).map(|(number, _)| *number).collect();
-            numbers.iter().filter_map(|number| gets.remove(number)).collect()
+            let is_from = |get: &PendingGet| from.is_none_or(|from| from == get.from);
+            let (failed, kept) = std::mem::take(&mut *gets).into_iter().partition(|(_, get)| is_from(get));
+            *gets = kept;
+            failed
         };
-        for get in failed {
-            get.resolver.resolve((get.frame, Err(fault.clone())));
-        }
+        failed.into_values().for_each(|get| get.resolver.resolve((get.frame, Err(fault.clone()))));
     }
 }

@@ -1,9 +1,8 @@
 //! Wrappers of a fabric that change some calls and forward the others.
 
-use crate::{Fabric, GrantId, Lane, Receiver};
-use futures_util::future::BoxFuture;
+use crate::{Fabric, Got, GrantId, Lane, Receiver, Sent};
 use std::sync::Arc;
-use tameike_core::{NodeId, Result};
+use tameike_core::NodeId;
 use tameike_io::disk::HostDevice;
 use tameike_io::slab::{Frame, Payload};
 
@@ -14,33 +13,15 @@ pub trait FabricLayer: Send + Sync {
     /// The fabric below.
     fn inner(&self) -> &dyn Fabric;
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         self.inner().send(to, lane, body, payload)
     }
 
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
         self.inner().put(to, grant, source, body)
     }
 
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
         self.inner().get(from, grant, frame, length)
     }
 
@@ -58,13 +39,7 @@ impl<L: FabricLayer> Fabric for L {
         self.inner().inline_max()
     }
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         FabricLayer::send(self, to, lane, body, payload)
     }
 
@@ -80,23 +55,11 @@ impl<L: FabricLayer> Fabric for L {
         self.inner().revoke(grant)
     }
 
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
         FabricLayer::put(self, to, grant, source, body)
     }
 
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
         FabricLayer::get(self, from, grant, frame, length)
     }
 

@@ -34,6 +34,14 @@ use tameike_io::slab::{Frame, Payload};
 /// Age of the oldest pending request to a peer when [`Fabric::probe`] is first called.
 pub const PROBE_AFTER: Duration = Duration::from_secs(2);
 
+/// Time that senders wait for a peer known to be unreachable. Their wait starts a connection attempt at once, which completes in
+/// this time if the peer is reachable again.
+const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
+/// Longest pause between attempts to reconnect.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Probes further apart than this belong to separate silences.
+const PROBE_GAP: Duration = Duration::from_secs(3);
+
 /// The silence that counts as passed at the first probe, so that callers wait for the peer time limit in all. At most half of the
 /// limit, for the short limits of tests.
 fn waited(peer_limit: Duration) -> Duration {
@@ -89,6 +97,11 @@ pub trait Receiver: Send + Sync {
     }
 }
 
+/// The result of a send. The fabric no longer needs the bytes, which does not imply delivery.
+pub type Sent = BoxFuture<'static, Result<()>>;
+/// The frame of a get, and the result.
+pub type Got = BoxFuture<'static, (Frame, Result<()>)>;
+
 /// The network between agents. The receiving fabric verifies payloads and frames against the digest of the sender's checksums
 /// ([`Payload::sums`]), drops mismatches, and keeps the checksums with the data.
 pub trait Fabric: Send + Sync {
@@ -103,13 +116,7 @@ pub trait Fabric: Send + Sync {
     /// - `ECONNRESET`, `ETIMEDOUT`: the connection broke; the message may have arrived.
     /// - `EHOSTDOWN`: the peer failed or is unreachable.
     /// - `EINVAL`: the message is too large.
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>>;
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent;
     /// Lets peers put into `frame` until the grant is revoked.
     fn grant_write(&self, frame: Frame) -> GrantId;
     /// Lets peers get from `payload` until the grant is revoked.
@@ -119,21 +126,9 @@ pub trait Fabric: Send + Sync {
     fn revoke(&self, grant: GrantId) -> Option<Frame>;
     /// Writes `source` to the start of a frame granted by `to`, then delivers `body` there on the reply lane. If the grant is not
     /// active, the peer drops `body` too.
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>>;
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent;
     /// Reads `length` bytes granted by `from` into the start of `frame`.
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)>;
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got;
     /// Sets the receiver. Called once, before the first message.
     fn attach(&self, receiver: Arc<dyn Receiver>);
     /// Checks that `peer` still answers. Called once a second while a request to `peer` is pending, from [`PROBE_AFTER`] on. A
@@ -148,13 +143,16 @@ pub trait Fabric: Send + Sync {
     }
 }
 
-/// The result of a call.
+/// A successful call.
 pub struct Answer {
     /// The reply. A [`Reply::Fault`] has become an error before.
     pub reply: Reply,
     /// The payload of the reply.
     pub payload: Option<Payload>,
 }
+
+/// The result of a call.
+pub type Answered = BoxFuture<'static, Result<Answer>>;
 
 /// Calls other agents. Calls to the local node run directly, without encoding or copies.
 pub trait Rpc: Send + Sync {
@@ -165,13 +163,7 @@ pub trait Rpc: Send + Sync {
     ///
     /// # Errors
     /// The fault that the peer returned, or `EHOSTDOWN` if the peer has failed or was unreachable for the peer time limit.
-    fn call(
-        &self,
-        to: NodeId,
-        request: Request,
-        payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> BoxFuture<'static, Result<Answer>>;
+    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Answered;
     /// See [`Fabric::device_of`].
     fn device_of(&self, node: NodeId) -> Option<Arc<HostDevice>> {
         let _ = node;
@@ -224,16 +216,13 @@ impl Carried {
     }
 }
 
+/// The reply to a request, and its payload.
+pub type Served = BoxFuture<'static, (Reply, Carried)>;
+
 /// Serves requests.
 pub trait Service: Send + Sync {
     /// Serves one request of `from`. Runs synchronously up to the first wait.
-    fn serve(
-        &self,
-        from: NodeId,
-        request: Request,
-        payload: Option<Payload>,
-        target: Target,
-    ) -> BoxFuture<'static, (Reply, Carried)>;
+    fn serve(&self, from: NodeId, request: Request, payload: Option<Payload>, target: Target) -> Served;
     /// Handles a change of a peer's state.
     fn peer(&self, peer: NodeId, event: PeerEvent);
 }

@@ -62,7 +62,8 @@ impl TimeLimitedCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::future::{BoxFuture, FutureExt};
+    use crate::Answered;
+    use futures_util::future::FutureExt;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use tameike_core::wire::Reply;
     use tameike_core::wire::admin::{AdminReply, AdminRequest, Space};
@@ -74,7 +75,7 @@ mod tests {
     struct OneNode {
         runtime: Runtime,
         is_stuck: AtomicBool,
-        asked: AtomicU32,
+        attempts: AtomicU32,
     }
 
     impl Rpc for OneNode {
@@ -88,8 +89,8 @@ mod tests {
             _: Request,
             _: Option<tameike_io::slab::Payload>,
             _: Option<Frame>,
-        ) -> BoxFuture<'static, Result<Answer>> {
-            self.asked.fetch_add(1, Ordering::Relaxed);
+        ) -> Answered {
+            self.attempts.fetch_add(1, Ordering::Relaxed);
             let time = if self.is_stuck.load(Ordering::Relaxed) { 100 * LIMIT } else { LIMIT / 2 };
             let wait = self.runtime.sleep(time);
             async move {
@@ -104,25 +105,25 @@ mod tests {
     fn a_silent_node_is_skipped_and_then_tested_by_one_caller() {
         let simulation = Simulation::new(5);
         let runtime = simulation.runtime();
-        let (is_stuck, asked) = Default::default();
-        let rpc = OneNode { runtime: runtime.clone(), is_stuck, asked };
-        let patience = TimeLimitedCalls::new(runtime.clone(), LIMIT);
-        let ask = || patience.call(&rpc, NODE, Request::Admin(AdminRequest::Status), None);
+        let (is_stuck, attempts) = Default::default();
+        let rpc = OneNode { runtime: runtime.clone(), is_stuck, attempts };
+        let calls = TimeLimitedCalls::new(runtime.clone(), LIMIT);
+        let call = || calls.call(&rpc, NODE, Request::Admin(AdminRequest::Status), None);
         simulation.run(async {
-            assert!(ask().await.is_ok() && !patience.is_silent(NODE));
+            assert!(call().await.is_ok() && !calls.is_silent(NODE));
             rpc.is_stuck.store(true, Ordering::Relaxed);
             let before = runtime.clock.monotonic();
-            assert_eq!(ask().await.err().map(|fault| fault.errno), Some(Errno::ETIMEDOUT));
+            assert_eq!(call().await.err().map(|fault| fault.errno), Some(Errno::ETIMEDOUT));
             assert_eq!(runtime.clock.monotonic() - before, LIMIT);
-            assert!(patience.is_silent(NODE) && !patience.is_silent(NodeId(2)));
+            assert!(calls.is_silent(NODE) && !calls.is_silent(NodeId(2)));
             runtime.sleep(SILENCE).await;
-            assert!(!patience.is_silent(NODE), "the time is over");
+            assert!(!calls.is_silent(NODE), "the time is over");
             rpc.is_stuck.store(false, Ordering::Relaxed);
-            let mut again = std::pin::pin!(ask());
+            let mut again = std::pin::pin!(call());
             assert!(again.as_mut().now_or_never().is_none());
-            assert!(patience.is_silent(NODE), "a caller is testing the node");
-            assert!(again.await.is_ok() && !patience.is_silent(NODE));
-            assert_eq!(rpc.asked.load(Ordering::Relaxed), 3);
+            assert!(calls.is_silent(NODE), "a caller is testing the node");
+            assert!(again.await.is_ok() && !calls.is_silent(NODE));
+            assert_eq!(rpc.attempts.load(Ordering::Relaxed), 3);
         });
     }
 }

@@ -133,9 +133,7 @@ impl Device {
 
 impl Notifier {
     /// Invalidates a file's attributes and `length` bytes of its pages; all pages from `offset` on if `length` is 0.
-    ///
-    /// # Errors
-    /// The kernel refuses. An unknown node is not an error.
+    /// An unknown node is not an error.
     pub fn invalidate(&self, node: u64, offset: i64, length: i64) -> io::Result<()> {
         let body = abi::Body::default().u64(node).u64(offset as u64).u64(length as u64);
         let header = abi::out_header(OUT_HEADER_SIZE + body.len(), INVALIDATE_INODE, 0);

@@ -18,7 +18,7 @@ pub use abi::WriteFlags;
 pub use device::Notifier;
 pub use reply::Reply;
 
-use abi::{Agreed, Header, Init, InitRequest, Operation, Request};
+use abi::{Header, Init, InitRequest, Negotiated, Operation, Request};
 use device::Device;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -67,7 +67,7 @@ pub struct Settings {
 pub struct Session {
     device: Device,
     rings: Option<Rings>,
-    agreed: Agreed,
+    negotiated: Negotiated,
     request_size: u32,
     threads: usize,
 }
@@ -108,15 +108,15 @@ impl Session {
                     .inspect_err(|error| log::info!("requests arrive through {}: {error}", device::PATH))
                     .ok()
             });
-            let agreed = offer.agree(init, rings.is_some());
-            device.answer(header.unique, 0, &agreed.encode());
-            return Ok(Self { device, rings, agreed, request_size, threads });
+            let negotiated = offer.negotiate(init, rings.is_some());
+            device.answer(header.unique, 0, &negotiated.encode());
+            return Ok(Self { device, rings, negotiated, request_size, threads });
         }
     }
 
     /// True if the kernel can map files that are open with direct I/O.
     pub fn maps_direct(&self) -> bool {
-        self.agreed.maps_direct()
+        self.negotiated.maps_direct()
     }
 
     /// The sender of notifications to the kernel.
@@ -125,9 +125,6 @@ impl Session {
     }
 
     /// Serves until the unmount, on the calling thread and others.
-    ///
-    /// # Errors
-    /// The device fails.
     pub fn run(self, service: impl Service) -> Result<()> {
         let (service, request_size) = (Arc::new(service), self.request_size);
         // With queues, writes arrive only there.

@@ -19,7 +19,7 @@ fn offer(minor: u32, more: u32) -> Vec<u8> {
 }
 
 /// The negotiated session, and the reply to the kernel.
-fn agree(offer: &[u8], rings: Option<Pool>) -> (Result<Session>, Vec<u8>) {
+fn negotiate(offer: &[u8], rings: Option<Pool>) -> (Result<Session>, Vec<u8>) {
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (kernel, device) = pair.expect("sockets");
     rustix::io::write(&kernel, offer).expect("a write");
@@ -40,12 +40,12 @@ fn second_word(answer: &[u8]) -> u32 {
 fn rings_are_negotiated_only_if_all_of_them_exist() {
     let few = || Some(Slab::new(1).expect("memory").pool(1));
     for (offered, frames) in [(RINGS, few()), (RINGS, None), (0, few())] {
-        let (session, answer) = agree(&offer(45, offered), frames);
+        let (session, answer) = negotiate(&offer(45, offered), frames);
         assert!(session.expect("a session").rings.is_none());
         assert_eq!(second_word(&answer) & RINGS, 0);
     }
     let slab = Slab::new(8192).expect("memory");
-    let (session, answer) = agree(&offer(45, RINGS), Some(slab.pool(8192)));
+    let (session, answer) = negotiate(&offer(45, RINGS), Some(slab.pool(8192)));
     // A kernel without io_uring, or one that forbids it, has no rings.
     let has_rings = session.expect("a session").rings.is_some();
     assert_eq!(second_word(&answer) & RINGS != 0, has_rings);
@@ -53,7 +53,7 @@ fn rings_are_negotiated_only_if_all_of_them_exist() {
 
 #[test]
 fn a_kernel_that_is_too_old_gets_an_error() {
-    let (session, answer) = agree(&offer(abi::FIRST_MINOR - 1, 0), None);
+    let (session, answer) = negotiate(&offer(abi::FIRST_MINOR - 1, 0), None);
     assert_eq!(session.err().map(|fault| fault.errno), Some(Errno::EPROTO));
     assert_eq!(answer[4..8], (-Errno::EPROTO.0).to_ne_bytes());
 }
@@ -61,7 +61,7 @@ fn a_kernel_that_is_too_old_gets_an_error() {
 /// Regression: the kernel rejects a reply with such a number, and the caller waited forever.
 #[test]
 fn error_numbers_are_limited_to_those_that_the_kernel_accepts() {
-    let told = [1, 511, 0, -5, 512, i32::MIN, i32::MAX].map(|number| libc_errno(Errno(number)));
+    let sent = [1, 511, 0, -5, 512, i32::MIN, i32::MAX].map(|number| libc_errno(Errno(number)));
     let eio = -Errno::EIO.0;
-    assert_eq!(told, [-1, -511, eio, eio, eio, eio, eio]);
+    assert_eq!(sent, [-1, -511, eio, eio, eio, eio, eio]);
 }

@@ -9,13 +9,13 @@ use tameike_io::shared::FileStat;
 pub(crate) struct Identity {
     /// Inode number, unique among files that exist at the same time.
     pub inode: InodeId,
-    /// As [`FileStat::birth`].
+    /// As [`FileStat::handle_hash`].
     pub birth: u64,
 }
 
 impl Identity {
     pub(crate) fn of(stat: &FileStat) -> Self {
-        Self { inode: stat.inode_id(), birth: stat.birth }
+        Self { inode: stat.inode_id(), birth: stat.handle_hash }
     }
 
     /// Returns true if both are one file, as far as the file system can distinguish successive files.

@@ -100,10 +100,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Encodes the request.
-    ///
-    /// # Errors
-    /// `None` if it exceeds [`REQUEST_SIZE_MAX`].
+    /// Encodes the request; `None` if it exceeds [`REQUEST_SIZE_MAX`].
     pub fn encode(&self) -> Option<Vec<u8>> {
         postcard::to_stdvec(self).ok().filter(|bytes| bytes.len() <= REQUEST_SIZE_MAX)
     }

@@ -52,9 +52,6 @@ pub struct Order {
 
 impl Order {
     /// Validates all values.
-    ///
-    /// # Errors
-    /// A message for people.
     pub fn check(&self) -> Result<(), String> {
         let within = |what: &str, value: u32, max: u32| match value {
             0 => Err(format!("{what} 0 is too small: 1 to {max}")),

@@ -130,7 +130,7 @@ impl Endpoint {
             cq,
             _domain: domain_object,
             fabric: fabric_object,
-            contexts: vec![fi_context2 { internal: [null_mut(); 8] }; operations].into(),
+            contexts: (0..operations).map(|_| fi_context2 { internal: [null_mut(); 8] }).collect(),
             descriptor,
             memory: MemoryKey { key, address },
             address: name,
@@ -334,7 +334,7 @@ impl Endpoint {
     /// Makes progress, and returns some completions.
     pub(super) fn completions(&mut self, found: &mut Vec<Completion>) -> Result<(), String> {
         let cq = self.cq.0.cast::<fid_cq>();
-        let mut entries = [fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 }; BATCH];
+        let mut entries = [const { fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 } }; BATCH];
         // SAFETY: an open queue of this format, whose table lives as long; the array has that many entries.
         let count = unsafe { (*(*cq).ops).read.map(|read| read(cq, entries.as_mut_ptr().cast(), BATCH)) };
         match count {

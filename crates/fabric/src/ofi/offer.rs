@@ -66,15 +66,15 @@ impl Info {
     pub(super) fn find(library: &'static Library, provider: &str, source: &str) -> Result<Self, String> {
         let wanted = Self::wanted(library, Some(provider))?;
         let source = CString::new(source).map_err(|error| error.to_string())?;
-        let from_source = wanted.ask(Some(&source));
-        from_source.or_else(|_| wanted.ask(None)).map_err(|code| match code {
-            FI_ENODATA => why_not(library, provider),
+        let from_source = wanted.query(Some(&source));
+        from_source.or_else(|_| wanted.query(None)).map_err(|code| match code {
+            FI_ENODATA => explain_absence(library, provider),
             code => library.explain(i64::from(code)),
         })
     }
 
     /// The matches of these requirements, or the error code.
-    fn ask(&self, source: Option<&CStr>) -> Result<Self, i32> {
+    fn query(&self, source: Option<&CStr>) -> Result<Self, i32> {
         let (name, flags) = source.map_or((null(), 0), |name| (name.as_ptr(), FI_SOURCE));
         let mut first = null_mut();
         let _signals = SavedSignals::save();
@@ -116,13 +116,13 @@ impl Drop for Info {
 }
 
 /// The reason why a provider is not available.
-fn why_not(library: &'static Library, provider: &str) -> String {
+fn explain_absence(library: &'static Library, provider: &str) -> String {
     let any = Info::wanted(library, Some(provider)).and_then(|wanted| {
         // SAFETY: as in `wanted`: it is not shared.
         unsafe {
             ((*wanted.first).caps, (*(*wanted.first).ep_attr).type_) = (0, 0);
         }
-        wanted.ask(None).map_err(|code| library.explain(i64::from(code)))
+        wanted.query(None).map_err(|code| library.explain(i64::from(code)))
     });
     match any {
         Ok(_) => "it has no reliable datagrams with remote reads here".to_owned(),
@@ -131,16 +131,13 @@ fn why_not(library: &'static Library, provider: &str) -> String {
 }
 
 /// Lists the providers of libfabric on this machine.
-///
-/// # Errors
-/// The reason that libfabric is not available.
 pub fn offers() -> Result<Offers, String> {
     let library = Library::load()?;
     let version = library.version();
-    let found = Info::wanted(library, None)?.ask(None).map(|info| info.providers()).unwrap_or_default();
+    let found = Info::wanted(library, None)?.query(None).map(|info| info.providers()).unwrap_or_default();
     let state = |provider: Provider| {
         let is_there = found.iter().any(|name| provider.is_called(name));
-        let state = if is_there { Ok(()) } else { Err(why_not(library, provider.name())) };
+        let state = if is_there { Ok(()) } else { Err(explain_absence(library, provider.name())) };
         (provider, state)
     };
     let providers = Provider::ALL.into_iter().map(state).collect();

@@ -166,7 +166,7 @@ impl Operations {
     fn post(
         &mut self,
         id: RouteId,
-        job: Job,
+        mut job: Job,
         now: Duration,
         events: &mut Events,
     ) -> Result<Option<Job>, String> {
@@ -174,54 +174,37 @@ impl Operations {
             events.take(job, &ended());
             return Ok(None);
         };
-        match job {
-            Job::Send { packet, done } => {
-                let Some(operation) = self.idle_sends.pop() else {
-                    return Ok(Some(Job::Send { packet, done }));
-                };
-                let slot = operation;
-                self.buffers.write(slot, &packet);
-                let buffer = (self.buffers.start(slot), packet.len());
+        let idle = match job {
+            Job::Send { .. } => &mut self.idle_sends,
+            Job::Read { .. } => &mut self.idle_reads,
+        };
+        let Some(operation) = idle.pop() else { return Ok(Some(job)) };
+        let posted = match &mut job {
+            Job::Send { packet, .. } => {
+                self.buffers.write(operation, packet);
+                let buffer = (self.buffers.start(operation), packet.len());
                 // SAFETY: the slot lies in the slab, and is not used otherwise until the operation has ended.
-                match unsafe { endpoint.send(operation, buffer, route.number) } {
-                    Ok(Posted::Taken) => {
-                        self.operations[operation] = Operation::Send { route: id, done, since: now };
-                        Ok(None)
-                    }
-                    Ok(Posted::Later) => {
-                        self.idle_sends.push(operation);
-                        Ok(Some(Job::Send { packet, done }))
-                    }
-                    Err(why) => {
-                        self.idle_sends.push(operation);
-                        events.take(Job::Send { packet, done }, &broken(&why));
-                        Err(why)
-                    }
-                }
+                unsafe { endpoint.send(operation, buffer, route.number) }
             }
-            Job::Read { mut frame, length, from, filled } => {
-                let Some(operation) = self.idle_reads.pop() else {
-                    return Ok(Some(Job::Read { frame, length, from, filled }));
-                };
-                let buffer = (NonNull::from(&mut frame[..]).cast::<u8>(), length as usize);
-                // SAFETY: a frame of the slab, long enough, and kept here unused until the operation has ended.
-                match unsafe { endpoint.read(operation, buffer, route.number, from) } {
-                    Ok(Posted::Taken) => {
-                        self.operations[operation] = Operation::Read { route: id, frame, filled, since: now };
-                        Ok(None)
-                    }
-                    Ok(Posted::Later) => {
-                        self.idle_reads.push(operation);
-                        Ok(Some(Job::Read { frame, length, from, filled }))
-                    }
-                    Err(why) => {
-                        self.idle_reads.push(operation);
-                        events.take(Job::Read { frame, length, from, filled }, &broken(&why));
-                        Err(why)
-                    }
-                }
+            Job::Read { frame, length, from, .. } => {
+                let buffer = (NonNull::from(&mut frame[..]).cast::<u8>(), *length as usize);
+                // SAFETY: a frame of the slab, long enough, and kept unused until the operation has ended.
+                unsafe { endpoint.read(operation, buffer, route.number, *from) }
             }
+        };
+        if let Ok(Posted::Taken) = posted {
+            self.operations[operation] = match job {
+                Job::Send { done, .. } => Operation::Send { route: id, done, since: now },
+                Job::Read { frame, filled, .. } => Operation::Read { route: id, frame, filled, since: now },
+            };
+            return Ok(None);
         }
+        idle.push(operation);
+        if let Err(why) = posted {
+            events.take(job, &broken(&why));
+            return Err(why);
+        }
+        Ok(Some(job))
     }
 
     fn receive(&mut self) -> Result<(), String> {

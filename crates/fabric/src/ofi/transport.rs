@@ -64,9 +64,6 @@ pub(crate) struct Transport {
 
 impl Transport {
     /// Opens an endpoint that peers reach at `host`. Within a host, `name` identifies it.
-    ///
-    /// # Errors
-    /// The reason that libfabric is not available.
     pub(crate) fn open(
         config: &OfiConfig,
         (host, name): (&str, &str),
@@ -146,9 +143,6 @@ impl Transport {
     }
 
     /// Creates a route to the endpoint at an address that its agent announced.
-    ///
-    /// # Errors
-    /// The provider refuses the address.
     pub(crate) fn connect(&self, address: &[u8]) -> std::result::Result<RouteId, String> {
         self.operations.lock().connect(address)
     }

@@ -1,6 +1,6 @@
 //! Client side of remote procedure calls: calls that wait for their reply.
 
-use super::{Ended, Question, TICK};
+use super::{Attempt, Outcome, TICK};
 use crate::{GrantId, PROBE_AFTER};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ pub(super) struct Call {
     payload: Option<Payload>,
     pub source: Option<(GrantId, u32)>,
     pub target: Option<GrantId>,
-    places: bool,
-    pub resolver: Resolver<Result<Ended>>,
+    accepts_location: bool,
+    pub resolver: Resolver<Result<Outcome>>,
     /// False while the message is being sent.
     sent: bool,
     age_ticks: u32,
@@ -34,17 +34,17 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(
-        Question { request, payload, places }: Question,
+        Attempt { request, payload, accepts_location }: Attempt,
         source: Option<(GrantId, u32)>,
         target: Option<GrantId>,
-        resolver: Resolver<Result<Ended>>,
+        resolver: Resolver<Result<Outcome>>,
     ) -> Self {
         Self {
             request,
             payload,
             source,
             target,
-            places,
+            accepts_location,
             resolver,
             sent: false,
             age_ticks: 0,
@@ -152,7 +152,7 @@ impl Calls {
             (
                 call.request.clone(),
                 call.payload.clone(),
-                RequestHeader { id, source, target, places: call.places },
+                RequestHeader { id, source, target, places: call.accepts_location },
             )
         };
         Some((encode(&(header, &*request)), payload))
@@ -235,7 +235,7 @@ mod tests {
 
     fn call() -> Call {
         let request = Arc::new(Request::Admin(AdminRequest::Status));
-        Call::new(Question { request, payload: None, places: false }, None, None, promise().0)
+        Call::new(Attempt { request, payload: None, accepts_location: false }, None, None, promise().0)
     }
 
     #[test]

@@ -17,9 +17,8 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
-use super::{Answer, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
+use super::{Answer, Answered, Fabric, Incoming, Lane, PeerEvent, Receiver, Rpc, Service};
 use calls::{Call, Calls};
-use futures_util::future::BoxFuture;
 use serving::Serving;
 use sessions::{Begin, Sessions};
 use std::sync::{Arc, OnceLock, Weak};
@@ -80,13 +79,7 @@ impl Rpc for RpcNode {
         self.0.fabric.device_of(node)
     }
 
-    fn call(
-        &self,
-        to: NodeId,
-        request: Request,
-        payload: Option<Payload>,
-        into: Option<Frame>,
-    ) -> BoxFuture<'static, Result<Answer>> {
+    fn call(&self, to: NodeId, request: Request, payload: Option<Payload>, into: Option<Frame>) -> Answered {
         let inner = self.0.clone();
         if to != self.local() {
             return Box::pin(inner.call(to, request, payload, into));
@@ -107,22 +100,22 @@ fn unless_fault(reply: Reply) -> Result<Reply> {
 }
 
 #[derive(Clone)]
-struct Question {
+struct Attempt {
     request: Arc<Request>,
     payload: Option<Payload>,
-    /// The caller can read the peer's device.
-    places: bool,
+    /// The reply may carry a location, since the caller can read the peer's device.
+    accepts_location: bool,
 }
 
-struct Ended {
+struct Outcome {
     reply: Reply,
-    bytes: Bytes,
+    payload: ReplyPayload,
 }
 
-enum Bytes {
-    Here(Option<Payload>),
+enum ReplyPayload {
+    Received(Option<Payload>),
     /// On the peer's device; the frame will receive them.
-    There(ExtentLocation, Frame),
+    OnDevice(ExtentLocation, Frame),
 }
 
 /// Ends the call and revokes its grants when the caller drops its future.
@@ -187,12 +180,12 @@ impl Inner {
     ) -> Result<Answer> {
         let reads = into.is_some() && request.expects_payload();
         let mut device = if reads { self.fabric.device_of(to) } else { None };
-        let mut question = Question { request: Arc::new(request), payload, places: device.is_some() };
+        let mut attempt = Attempt { request: Arc::new(request), payload, accepts_location: device.is_some() };
         loop {
-            let Ended { reply, bytes } = self.clone().ask(to, question.clone(), into.take()).await?;
-            let (place, frame) = match bytes {
-                Bytes::Here(payload) => return Ok(Answer { reply, payload }),
-                Bytes::There(place, frame) => (place, frame),
+            let Outcome { reply, payload } = self.clone().attempt(to, attempt.clone(), into.take()).await?;
+            let (place, frame) = match payload {
+                ReplyPayload::Received(payload) => return Ok(Answer { reply, payload }),
+                ReplyPayload::OnDevice(place, frame) => (place, frame),
             };
             let Some(device) = device.take() else {
                 return Err(Fault::new(
@@ -204,13 +197,13 @@ impl Inner {
                 Ok(payload) => return Ok(Answer { reply, payload: Some(payload) }),
                 Err(frame) => into = Some(frame),
             }
-            question.places = false;
+            attempt.accepts_location = false;
         }
     }
 
     /// Performs one call, including its resends.
-    async fn ask(self: Arc<Self>, to: NodeId, question: Question, into: Option<Frame>) -> Result<Ended> {
-        let Question { request, payload, places } = question;
+    async fn attempt(self: Arc<Self>, to: NodeId, attempt: Attempt, into: Option<Frame>) -> Result<Outcome> {
+        let Attempt { request, payload, accepts_location } = attempt;
         let inline_max = self.fabric.inline_max();
         let into = match into {
             // The peer can send a large payload only into a frame.
@@ -224,7 +217,7 @@ impl Inner {
         let source = large.map(|payload| (self.fabric.grant_read(payload.clone()), payload.len() as u32));
         let payload = payload.filter(|_| source.is_none());
         let (resolver, promise) = promise();
-        let call = Call::new(Question { request, payload, places }, source, target, resolver);
+        let call = Call::new(Attempt { request, payload, accepts_location }, source, target, resolver);
         let id = self.calls.insert(to, call).map_err(|call| {
             self.revoke(&call);
             Fault::new(Errno::EAGAIN, format!("too many calls to {to} are pending"))
@@ -280,17 +273,17 @@ impl Inner {
         let Some(call) = self.calls.remove(to, id) else { return };
         let frame = self.revoke(&call);
         let result = result.and_then(|(reply, carriage, payload)| {
-            let bytes = match (carriage, frame) {
-                (Carriage::Beside, _) => Bytes::Here(payload),
+            let payload = match (carriage, frame) {
+                (Carriage::Beside, _) => ReplyPayload::Received(payload),
                 (Carriage::Put(length), Some(frame)) if length as usize <= frame.len() => {
-                    Bytes::Here(Some(Payload::new(Arc::new(frame), 0..length)))
+                    ReplyPayload::Received(Some(Payload::new(Arc::new(frame), 0..length)))
                 }
-                (Carriage::Placed(place), Some(frame)) => Bytes::There(place, frame),
+                (Carriage::Placed(place), Some(frame)) => ReplyPayload::OnDevice(place, frame),
                 (Carriage::Put(_) | Carriage::Placed(_), _) => {
                     return Err(Fault::io(format!("the reply of {to} lacks its payload")));
                 }
             };
-            Ok(Ended { reply: unless_fault(reply)?, bytes })
+            Ok(Outcome { reply: unless_fault(reply)?, payload })
         });
         call.resolver.resolve(result);
     }

@@ -1,9 +1,9 @@
-mod placed;
+mod locations;
 
 use super::*;
 use crate::conformance::{A, Agent, B, Network, patterned, wait};
 use crate::socket::tests::SocketNetwork;
-use crate::{Carried, FabricLayer, Service, Target};
+use crate::{Carried, FabricLayer, Sent, Served, Service, Target};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -60,13 +60,7 @@ impl Memory {
 struct MemoryService(Arc<Memory>);
 
 impl Service for MemoryService {
-    fn serve(
-        &self,
-        from: NodeId,
-        request: Request,
-        payload: Option<Payload>,
-        _target: Target,
-    ) -> BoxFuture<'static, (Reply, Carried)> {
+    fn serve(&self, from: NodeId, request: Request, payload: Option<Payload>, _target: Target) -> Served {
         let memory = self.0.clone();
         Box::pin(async move {
             match request {
@@ -258,13 +252,7 @@ impl FabricLayer for Unreliable {
         &*self.fabric
     }
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         if lane == Lane::Reply {
             let times = *self.lost.lock().entry(body.clone()).and_modify(|times| *times += 1).or_default();
             if times == 0 {

@@ -15,10 +15,10 @@ mod peer;
 mod tests;
 
 use super::grant::{Grants, PendingGet};
-use super::{Fabric, GrantId, Lane, Receiver};
+use super::{Fabric, Got, GrantId, Lane, Receiver, Sent};
 use async_lock::Semaphore;
 use delivery::{Bytes, Parcel};
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::FutureExt;
 use parking_lot::Mutex;
 use peer::Peer;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tameike_core::limits::{MESSAGE_SIZE_MAX, UNIT_SIZE};
-use tameike_core::{Errno, Fault, NodeId, Result};
+use tameike_core::{Errno, Fault, NodeId};
 use tameike_io::os::runtime::{Clock, Runtime, promise};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::slab::{Frame, Payload, Pool};
@@ -225,7 +225,7 @@ pub struct SimulatedFabric {
 
 impl SimulatedFabric {
     /// Sends a parcel once there is a connection.
-    fn ship(&self, to: NodeId, parcel: Parcel) -> BoxFuture<'static, Result<()>> {
+    fn ship(&self, to: NodeId, parcel: Parcel) -> Sent {
         let (network, station) = (self.network.clone(), self.station.clone());
         async move {
             network.reach(&station, to).await?;
@@ -248,13 +248,7 @@ impl Fabric for SimulatedFabric {
         self.station.config.inline_max
     }
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         let (beside, limit) = (payload.as_ref().map_or(0, |payload| payload.len()), self.inline_max());
         if body.len() > MESSAGE_SIZE_MAX {
             let fault = too_large("a message", body.len(), MESSAGE_SIZE_MAX);
@@ -280,23 +274,11 @@ impl Fabric for SimulatedFabric {
         self.station.grants.revoke(grant)
     }
 
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
         self.ship(to, Parcel::Put { grant: grant.0, source: Bytes::new(source), body })
     }
 
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
         if length as usize > UNIT_SIZE {
             let fault = too_large("a get", length as usize, UNIT_SIZE);
             return async move { (frame, Err(fault)) }.boxed();

@@ -2,17 +2,10 @@
 
 use super::delivery::Parcel;
 use super::{RETRY_PAUSE, SimulatedNetwork, Station};
-use crate::{PeerEvent, waited};
+use crate::{PROBE_GAP, PeerEvent, RECONNECT_PAUSE_MAX, UNREACHABLE_WAIT, waited};
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_core::{Errno, Fault, NodeId, Result};
-
-/// Time that senders wait for a peer known to be unreachable.
-const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
-/// Longest pause between attempts to reconnect.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Probes further apart than this belong to separate silences.
-const PROBE_GAP: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum PeerState {
@@ -37,8 +30,8 @@ pub(super) struct Peer {
 }
 
 impl Station {
-    fn with<T>(&self, peer: NodeId, look: impl FnOnce(&mut Peer) -> T) -> T {
-        look(self.peers.lock().entry(peer).or_default())
+    fn with<T>(&self, peer: NodeId, act: impl FnOnce(&mut Peer) -> T) -> T {
+        act(self.peers.lock().entry(peer).or_default())
     }
 
     /// The number of the current connection with a peer.
@@ -180,7 +173,7 @@ impl SimulatedNetwork {
                 if station.is_closed() || network.connect(&station, peer).is_some() {
                     return;
                 }
-                pause = (pause * 2).min(PAUSE_MAX);
+                pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
             }
         });
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::conformance::{Network, TESTS};
+use futures_util::future::BoxFuture;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use tameike_io::os::runtime::Executor;
@@ -21,7 +22,7 @@ impl Executor for Handing {
     fn sleep(&self, time: Duration) -> Task {
         // Called on a thread of the test while simulated time advances: the sleep starts at its first poll.
         let simulation = self.simulation.clone();
-        async move { Executor::sleep(&simulation, time).await }.boxed()
+        async move { simulation.sleep(time).await }.boxed()
     }
 
     fn block(&self, job: Box<dyn FnOnce() + Send>) {

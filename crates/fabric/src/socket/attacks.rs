@@ -39,10 +39,6 @@ fn one_host() -> SocketNetwork {
     network
 }
 
-fn fabric(network: &SocketNetwork, node: NodeId) -> Arc<SocketFabric> {
-    network.fabrics.lock()[node.0 as usize].clone().expect("started")
-}
-
 /// Another user listens on the name of an agent of this host. It receives nothing, and the agents use TCP.
 #[test]
 fn another_users_listener_receives_nothing() {
@@ -58,12 +54,11 @@ print('ready', flush=True)
 c = s.accept()[0]; c.settimeout(10)
 print('received', len(c.recv(4096)), flush=True)";
     let Some(mut child) = as_other_user(script, &name) else { return };
-    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
-    assert_eq!(said.next().expect("a line").expect("text"), "ready");
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
-        .expect("b is reachable");
-    assert_eq!(said.next().expect("a line").expect("text"), "received 0");
-    assert!(!fabric(&network, A).inner.is_neighbour(B));
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    a.send(&network, B, b"over TCP");
+    assert_eq!(lines.next().expect("a line").expect("text"), "received 0");
+    assert!(!network.fabric(A).inner.is_neighbour(B));
     child.wait().expect("the child exits");
 }
 
@@ -72,7 +67,7 @@ print('received', len(c.recv(4096)), flush=True)";
 fn another_users_connection_is_closed_before_a_hello() {
     let network = one_host();
     let _a = Agent::start(&network, A);
-    let name = meeting_name(&network.config(A).secret, A, fabric(&network, A).local_addr().port());
+    let name = meeting_name(&network.config(A).secret, A, network.fabric(A).local_addr().port());
     let shown = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list");
     assert!(shown.contains(&name) && !shown.contains(&format!("tameike-{}", network.config(A).job)));
     let script = "
@@ -146,10 +141,9 @@ fn a_relay_of_the_same_user_is_refused() {
         from.read(&mut [0; 64]).unwrap_or(0)
     })
     .expect("a thread");
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over TCP".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"over TCP");
     assert_eq!(relay.join().expect("the relay ends"), 0, "nothing is proven to a relay");
-    assert!(!fabric(&network, A).inner.is_neighbour(B));
+    assert!(!network.fabric(A).inner.is_neighbour(B));
 }
 
 /// A relay passes the handshake through, and then sends other messages. None arrives, and the connection ends.
@@ -157,7 +151,7 @@ fn a_relay_of_the_same_user_is_refused() {
 fn a_message_that_is_forged_repeated_dropped_or_reordered_ends_the_connection() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
-    let fabric = fabric(&network, A);
+    let fabric = network.fabric(A);
     type Attack = fn(&mut Stream) -> Vec<Vec<u8>>;
     let attacks: [(&str, Attack); 6] = [
         ("without tags", |stream| {
@@ -209,10 +203,9 @@ fn connection_floods_on_the_network_do_not_affect_the_host() {
     let network = one_host();
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
     let admission: Vec<_> =
-        (0..UNAUTHENTICATED_MAX).map(|_| fabric(&network, A).inner.admission[1].enter()).collect();
-    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"here".to_vec(), None))
-        .expect("a is reachable");
-    assert!(fabric(&network, B).inner.is_neighbour(A));
+        (0..UNAUTHENTICATED_MAX).map(|_| network.fabric(A).inner.admission[1].enter()).collect();
+    b.send(&network, A, b"here");
+    assert!(network.fabric(B).inner.is_neighbour(A));
     drop(admission);
 }
 
@@ -221,7 +214,7 @@ fn connection_floods_on_the_network_do_not_affect_the_host() {
 fn silent_connection_floods_keep_no_agent_out() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let (_a, b) = (Agent::start(&network, A), Agent::start(&network, B));
-    let a = fabric(&network, A);
+    let a = network.fabric(A);
     let admission = &a.inner.admission[1];
     let mut oldest = TcpStream::connect(a.local_addr()).expect("a listens");
     let end = process::monotonic() + dial::ATTEMPT_LIMIT;
@@ -235,7 +228,6 @@ fn silent_connection_floods_keep_no_agent_out() {
     newest.set_nonblocking(true).expect("a socket");
     let heard = newest.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock), "its time limit has not expired");
-    wait(&network.runtime(), b.fabric.send(A, Lane::Request, b"by TCP".to_vec(), None))
-        .expect("a is reachable");
+    b.send(&network, A, b"by TCP");
     drop(others);
 }

@@ -122,8 +122,7 @@ impl Header {
         bytes
     }
 
-    /// # Errors
-    /// A description of the damage.
+    /// Decodes a header; the error describes the damage.
     pub(super) fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Self, String> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;

@@ -68,10 +68,8 @@ pub(super) fn listen_at(
     Watched::new(reactor, socket)
 }
 
-/// Connects to the agent of `node` if it is on this host; `None` if nothing listens there.
-///
-/// # Errors
-/// The socket fails, or belongs to another user.
+/// Connects to the agent of `node` if it is on this host; `None` if nothing listens there. Fails if the socket
+/// belongs to another user.
 pub(super) fn connect_to(
     config: &SocketConfig,
     reactor: &Arc<Reactor>,
@@ -204,18 +202,15 @@ impl Exports {
 
     /// Fails all exports to a peer that lost a connection; `None` means all peers.
     pub(super) fn fail(&self, to: Option<NodeId>, fault: &Fault) {
-        let ended: Vec<_> = {
+        let ended: BTreeMap<_, _> = {
             let mut exports = self.exports.lock();
-            let hit = |export: &Export| to.is_none_or(|to| to == export.to);
-            let numbers: Vec<_> =
-                exports.iter().filter(|(_, export)| hit(export)).map(|(number, _)| *number).collect();
-            numbers.iter().filter_map(|number| exports.remove(number)).collect()
+            let is_to = |export: &Export| to.is_none_or(|to| to == export.to);
+            let (ended, kept) = std::mem::take(&mut *exports).into_iter().partition(|(_, one)| is_to(one));
+            *exports = kept;
+            ended
         };
-        for export in ended {
-            if let Some(done) = export.done {
-                done.resolve(Err(fault.clone()));
-            }
-        }
+        let waiting = ended.into_values().filter_map(|export| export.done);
+        waiting.for_each(|done| done.resolve(Err(fault.clone())));
     }
 }
 

@@ -41,10 +41,9 @@ pub use idle::connections_max;
 
 use super::grant::{Grants, PendingGet};
 use super::ofi::OfiConfig;
-use super::{Fabric, GrantId, Lane, Receiver};
+use super::{Fabric, Got, GrantId, Lane, Receiver, Sent};
 use admission::Admission;
 use connection::Unsent;
-use futures_util::future::BoxFuture;
 use header::Kind;
 use host::Exports;
 use idle::Occupancy;
@@ -312,13 +311,7 @@ impl Fabric for SocketFabric {
         self.inner.config.inline_max
     }
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         let inline_max = self.inline_max();
         if let Some(size) = payload.as_ref().map(|payload| payload.len()).filter(|&size| size > inline_max) {
             let why = format!("a payload of {size} bytes is too large for a message");
@@ -339,23 +332,11 @@ impl Fabric for SocketFabric {
         self.inner.grants.revoke(grant)
     }
 
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
         Box::pin(self.inner.clone().transmit(to, (Kind::Put, Lane::Reply, grant.0), body, Some(source)))
     }
 
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
         Box::pin(self.inner.clone().get(from, grant, frame, length))
     }
 

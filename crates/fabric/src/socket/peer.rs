@@ -5,7 +5,7 @@ use super::dial::{ATTEMPT_LIMIT, DialError, NewConnection};
 use super::header::Kind;
 use super::outgoing::Outgoing;
 use super::{Inner, reader};
-use crate::{Lane, PeerEvent, waited};
+use crate::{Lane, PROBE_GAP, PeerEvent, RECONNECT_PAUSE_MAX, UNREACHABLE_WAIT, waited};
 use rustix::net::{Shutdown, shutdown};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +15,6 @@ use tameike_io::disk::HostDevice;
 use tameike_io::os::runtime::{Resolver, promise};
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Time that senders wait for a peer known to be unreachable. Their wait starts a connection attempt at once, which completes in
-/// this time if the peer is reachable again.
-const UNREACHABLE_WAIT: Duration = Duration::from_millis(500);
-/// Probes further apart than this belong to separate silences.
-const PROBE_GAP: Duration = Duration::from_secs(3);
 
 /// What the fabric knows about a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,7 +190,7 @@ impl Inner {
                 peer.retry_now = Some(resolver);
             }
             self.runtime.timeout(pause, promise).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
         }
     }
 
@@ -307,10 +301,7 @@ impl Inner {
         }
     }
 
-    /// Reads a connection until its orderly end.
-    ///
-    /// # Errors
-    /// The reason for any other end.
+    /// Reads a connection until its orderly end; any other end is an error.
     async fn read(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<()> {
         reader::read_all(self, connection).await?;
         self.answer_bye(connection);

@@ -24,10 +24,7 @@ const PIECE_SIZE: usize = 128 << 10;
 /// Interval of checks for messages that libfabric still carries.
 const PACKETS_PAUSE: Duration = Duration::from_millis(1);
 
-/// Reads until the peer closes the connection in an orderly way.
-///
-/// # Errors
-/// The reason for any other end.
+/// Reads until the peer closes the connection in an orderly way; any other end is an error.
 pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) -> Result<()> {
     let mut reader = Reader { fabric, connection, input: Input::new(connection) };
     while reader.read_message().await? != Kind::Bye {
@@ -36,10 +33,7 @@ pub(super) async fn read_all(fabric: &Arc<Inner>, connection: &Arc<Connection>) 
     Ok(())
 }
 
-/// Waits until the peer ends its side of the stream, after its last message.
-///
-/// # Errors
-/// The connection breaks first, or more data arrives.
+/// Waits until the peer ends its side of the stream, after its last message. More data is an error.
 pub(super) async fn read_end(connection: &Connection) -> Result<()> {
     match connection.socket.read(&mut [0], &mut []).await {
         Ok(0) => Ok(()),

@@ -96,6 +96,10 @@ impl SocketNetwork {
         fabric
     }
 
+    pub(super) fn fabric(&self, node: NodeId) -> Arc<SocketFabric> {
+        self.fabrics.lock()[node.0 as usize].clone().expect("started")
+    }
+
     /// Waits until both lanes to the peer use libfabric in both directions.
     fn wait_for_links(&self, fabric: &SocketFabric, peer: NodeId) {
         let (inner, runtime) = (fabric.inner.clone(), self.runtime());
@@ -177,7 +181,7 @@ fn agents_continue_over_sockets_after_libfabric_ends() {
     let mut network = SocketNetwork::new(UNIT_SIZE, 4);
     network.ofi = Some(Provider::Tcp);
     let (a, b) = (Agent::start(&network, A), Agent::start(&network, B));
-    let fabric = network.fabrics.lock()[1].clone().expect("started");
+    let fabric = network.fabric(B);
     fabric.inner.close_links();
     let payload = patterned(&network.frames(), 1);
     for (from, to, number) in [(&a, &b, 0), (&b, &a, 1), (&a, &b, 2)] {
@@ -250,7 +254,7 @@ fn agents_of_one_host_export_large_payloads_and_regain_the_frames() {
     let found = b.next();
     assert_eq!(found.body, b"exported");
     assert!(found.payload.as_deref() == Some(&patterned(&pool, 1)[..]));
-    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let fabric = network.fabric(A);
     assert!(fabric.inner.is_neighbour(B));
     drop(a);
 }
@@ -282,22 +286,17 @@ fn exports_to_a_failed_peer_end() {
 fn an_agent_without_exports_is_reached_by_tcp() {
     let network = neighbours(2);
     let a = Agent::start(&network, A);
-    let b = network.begin(SocketConfig { slab: None, ..network.config(B) });
-    let (sender, messages) = std::sync::mpsc::channel();
-    struct Take(std::sync::mpsc::Sender<Incoming>);
-    impl Receiver for Take {
-        fn message(&self, incoming: Incoming) {
-            let _ = self.0.send(incoming);
-        }
-        fn peer(&self, _: NodeId, _: PeerEvent) {}
-    }
-    b.attach(Arc::new(Take(sender)));
+    let b = Agent::with(|inbox| {
+        let fabric = network.begin(SocketConfig { slab: None, ..network.config(B) });
+        fabric.attach(inbox);
+        fabric
+    });
     let payload = patterned(&network.frames(), 3);
     wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"over".to_vec(), Some(payload.clone())))
         .expect("b is reachable");
-    let found = messages.recv_timeout(Duration::from_secs(10)).expect("the message arrives");
+    let found = b.next();
     assert!(found.payload.as_deref() == Some(&payload[..]));
-    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let fabric = network.fabric(A);
     assert!(!fabric.inner.is_neighbour(B));
 }
 
@@ -356,7 +355,7 @@ pub(super) fn sealed(stream: &mut Stream, body: &[u8], payload: &[u8]) -> Vec<u8
 fn damage_ends_only_its_connection() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
-    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let fabric = network.fabric(A);
     let size = sealed(&mut Stream::new([0; 32]), b"body", b"payload").len();
     for damaged in 0..size {
         let (mut stream, mut seals) = impostor(&network, &fabric);
@@ -370,15 +369,14 @@ fn damage_ends_only_its_connection() {
         assert!(a.messages.try_recv().is_err(), "byte {damaged}");
     }
     let _b = Agent::start(&network, B);
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"alive".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"alive");
 }
 
 #[test]
 fn unauthenticated_connections_get_nothing_and_are_closed() {
     let network = SocketNetwork::new(UNIT_SIZE, 2);
     let a = Agent::start(&network, A);
-    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let fabric = network.fabric(A);
     let clock = network.runtime().clock;
     let begun = clock.monotonic();
     let mut silent = TcpStream::connect(fabric.local_addr()).expect("a listens");
@@ -400,7 +398,7 @@ fn a_peer_that_hangs_is_unreachable_and_may_return() {
     // Accepts, authenticates, and then stays silent.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let fabric = network.fabrics.lock()[0].clone().expect("started");
+    let fabric = network.fabric(A);
     fabric.set_peers(vec![(B, address)]);
     let send = a.fabric.send(B, Lane::Request, b"hello".to_vec(), None);
     network.runtime().spawn(async move { drop(send.await) });
@@ -426,8 +424,7 @@ fn a_peer_that_hangs_is_unreachable_and_may_return() {
     drop((listener, socket));
     let b = Agent::start(&network, B);
     a.expect_event(PeerEvent::Up);
-    wait(&network.runtime(), a.fabric.send(B, Lane::Request, b"again".to_vec(), None))
-        .expect("b is reachable");
+    a.send(&network, B, b"again");
     assert_eq!(b.next().body, b"again");
 }
 

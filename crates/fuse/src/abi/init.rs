@@ -46,7 +46,7 @@ pub(crate) struct InitRequest {
 
 /// The negotiated features.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct Negotiated {
     request_size: u32,
     flags: u64,
 }
@@ -66,7 +66,7 @@ impl InitRequest {
     }
 
     /// The requested features that the kernel offers.
-    pub(crate) fn agree(&self, wanted: Init, rings: bool) -> Agreed {
+    pub(crate) fn negotiate(&self, wanted: Init, rings: bool) -> Negotiated {
         let mut flags = flag::ASYNC_READ | flag::BIG_WRITES | flag::PARALLEL_DIROPS | flag::MAX_PAGES;
         flags |= flag::INIT_EXT | flag::DIRECT_IO_ALLOW_MMAP;
         if wanted.keeps_locks {
@@ -75,11 +75,11 @@ impl InitRequest {
         if rings {
             flags |= flag::OVER_IO_URING;
         }
-        Agreed { request_size: wanted.request_size, flags: flags & self.flags }
+        Negotiated { request_size: wanted.request_size, flags: flags & self.flags }
     }
 }
 
-impl Agreed {
+impl Negotiated {
     /// True if the kernel can map files that are open with direct I/O.
     pub(crate) fn maps_direct(&self) -> bool {
         self.flags & flag::DIRECT_IO_ALLOW_MMAP != 0

@@ -14,7 +14,7 @@ mod tests;
 
 pub use fields::{Forgets, LockRequest, Malformed};
 pub use init::Init;
-pub(super) use init::{Agreed, FIRST_MINOR, InitRequest, MAJOR};
+pub(super) use init::{FIRST_MINOR, InitRequest, MAJOR, Negotiated};
 pub use reply::{Body, Directory, Lifetimes, LockState, Space, open_flag};
 pub(super) use reply::{OUT_HEADER_SIZE, out_header};
 pub(super) use request::{HEADER_SIZE, opcode};

@@ -211,9 +211,6 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Decodes a request as read from the device.
-    ///
-    /// # Errors
-    /// The bytes are malformed.
     pub fn decode(bytes: &'a [u8]) -> Decoded<Self> {
         let (header, rest) = Header::decode(bytes)?;
         let (fixed, variable) = rest.split_at_checked(fixed_size(header.opcode)).ok_or(Malformed)?;
@@ -221,9 +218,6 @@ impl<'a> Request<'a> {
     }
 
     /// Decodes a request from its header, its fixed-size arguments, and names or bytes after them.
-    ///
-    /// # Errors
-    /// The bytes are malformed.
     pub fn from_parts(header: Header, fixed: &[u8], variable: &'a [u8]) -> Decoded<Self> {
         let operation = operation(header.opcode, Fields(fixed), Rest(variable))?;
         Ok(Self { header, operation })

@@ -67,16 +67,16 @@ fn only_offered_features_are_requested() {
     let offer = InitRequest::decode(&offer).expect("an offer");
     assert!(offer.offers_rings());
     let init = Init { request_size: 1 << 20, keeps_locks: false };
-    let answer = offer.agree(init, false).encode();
+    let answer = offer.negotiate(init, false).encode();
     assert_eq!(answer.len(), 64);
     // The kernel limits the readahead on its own.
     assert_eq!(answer[8..16], words(&[1 << 20, 1 | 1 << 22 | 1 << 30])[..]);
     assert_eq!(answer[20..28], words(&[1 << 20, 1])[..]);
     let pages = ((1 << 20) / rustix::param::page_size()) as u16;
     assert_eq!(answer[28..36], [&pages.to_ne_bytes()[..], &[0; 6]].concat()[..], "no rings");
-    assert!(!offer.agree(init, true).maps_direct());
-    assert_eq!(offer.agree(init, true).encode()[32..36], (1_u32 << 9).to_ne_bytes());
-    let locks = offer.agree(Init { keeps_locks: true, ..init }, false).encode();
+    assert!(!offer.negotiate(init, true).maps_direct());
+    assert_eq!(offer.negotiate(init, true).encode()[32..36], (1_u32 << 9).to_ne_bytes());
+    let locks = offer.negotiate(Init { keeps_locks: true, ..init }, false).encode();
     assert_eq!(locks[12..16], words(&[1 | 1 << 1 | 1 << 22 | 1 << 30])[..]);
 }
 

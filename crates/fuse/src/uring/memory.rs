@@ -4,11 +4,11 @@
 //! under load have anonymous mappings, which take memory as they are used.
 
 use crate::abi::{HEADER_SIZE, OUT_HEADER_SIZE};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, madvise};
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
 use std::io;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
+use tameike_io::os::mapping::Mapping;
 use tameike_io::slab::Frame;
 
 /// Size of the header of a request (`struct fuse_uring_req_header`).
@@ -25,8 +25,8 @@ pub(super) struct Memory {
     payload_size: usize,
     /// The addresses of both for the kernel.
     vectors: [libc::iovec; 2],
-    /// The frame of the payload; `None` for an anonymous mapping.
-    frame: Option<Frame>,
+    /// Keeps the memory of the payload.
+    _owner: Box<dyn Send + Sync>,
 }
 
 // SAFETY: the memory is bound to no thread; each access states who may use it.
@@ -47,29 +47,25 @@ impl Memory {
     pub(super) fn in_frame(mut frame: Frame, payload_size: usize) -> Self {
         assert!(payload_size <= frame.len(), "a payload fits in a frame");
         // From now on only this pointer accesses the bytes.
-        let payload = NonNull::from(&mut *frame).cast();
-        Self::new(payload, payload_size, Some(frame))
+        let start = NonNull::from(&mut *frame).cast();
+        Self::new(start, payload_size, Box::new(frame))
     }
 
     /// Memory with a mapped payload of `payload_size` bytes, whole pages.
     pub(super) fn mapped(payload_size: usize) -> io::Result<Self> {
-        let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { mmap_anonymous(null_mut(), payload_size, protection, flags)? };
-        let payload = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
-        let memory = Self::new(payload, payload_size, None);
+        let mapping = Mapping::private(payload_size)?;
+        let start = mapping.start();
         // Avoids allocating 2 MiB for mostly small payloads. A kernel without huge pages refuses the advice.
         // SAFETY: the advice is about pages of the new mapping, and changes no bytes.
-        let _ = unsafe { madvise(start, payload_size, Advice::LinuxNoHugepage) };
-        Ok(memory)
+        let _ = unsafe { madvise(start.as_ptr().cast(), payload_size, Advice::LinuxNoHugepage) };
+        Ok(Self::new(start, payload_size, Box::new(mapping)))
     }
 
-    fn new(payload: NonNull<u8>, payload_size: usize, frame: Option<Frame>) -> Self {
+    fn new(payload: NonNull<u8>, payload_size: usize, owner: Box<dyn Send + Sync>) -> Self {
         let header = Box::new(UnsafeCell::new([0; RING_HEADER_SIZE]));
         let vector = |base: *mut u8, iov_len| libc::iovec { iov_base: base.cast(), iov_len };
         let vectors = [vector(header.get().cast(), RING_HEADER_SIZE), vector(payload.as_ptr(), payload_size)];
-        Self { header, payload, payload_size, vectors, frame }
+        Self { header, payload, payload_size, vectors, _owner: owner }
     }
 
     pub(super) fn payload_size(&self) -> usize {
@@ -124,15 +120,5 @@ impl Memory {
         let bytes = unsafe { &mut *self.header.get() };
         bytes[..OUT_HEADER_SIZE].copy_from_slice(header);
         bytes[SIZE_START..SIZE_START + 4].copy_from_slice(&(size as u32).to_ne_bytes());
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.frame.is_none() {
-            // SAFETY: the mapping is owned here, and no slice of it outlives `self`.
-            let unmapped = unsafe { munmap(self.payload.as_ptr().cast::<c_void>(), self.payload_size) };
-            debug_assert!(unmapped.is_ok());
-        }
     }
 }

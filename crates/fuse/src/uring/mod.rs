@@ -54,10 +54,8 @@ struct QueueThread<W> {
 }
 
 impl Rings {
-    /// Creates a queue for each core, with frames of `frames`.
-    ///
-    /// # Errors
-    /// io_uring is forbidden or too old; memory or a thread is refused; there are too few frames for the cores.
+    /// Creates a queue for each core, with frames of `frames`. Fails if io_uring is forbidden or too old, if memory or
+    /// a thread is refused, or if there are too few frames for the cores.
     pub(super) fn new(device: &Device, request_size: u32, frames: &Pool) -> io::Result<Self> {
         let payload_size = (request_size as usize).next_multiple_of(page_size()).max(PAYLOAD_SIZE_MIN);
         let queues = process::cores_possible()?;

@@ -22,13 +22,13 @@ fn frames(count: u32) -> Pool {
     Slab::new(count).expect("memory").pool(count)
 }
 
-/// Reports its drop, and so the end of its thread.
-struct End(mpsc::Sender<u16>, u16);
+/// Reports its drop, with the number of its queue and the thread that drops it.
+struct End(mpsc::Sender<(u16, ThreadId)>, u16);
 
 impl Drop for End {
     fn drop(&mut self) {
         // The receiver may be dropped already.
-        let _ = self.0.send(self.1);
+        let _ = self.0.send((self.1, std::thread::current().id()));
     }
 }
 
@@ -36,9 +36,9 @@ impl Drop for End {
 /// programs in their calls.
 #[test]
 fn one_queue_that_fails_ends_the_others_before_they_serve() {
-    let (tell, told) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let rings = Rings::prepare(3, |number| {
-        let end = End(tell.clone(), number);
+        let end = End(report.clone(), number);
         Ok(move || {
             if end.1 == 2 {
                 return Err(io::Error::other("no more"));
@@ -47,25 +47,26 @@ fn one_queue_that_fails_ends_the_others_before_they_serve() {
         })
     });
     assert_eq!(rings.err().map(|error| error.to_string()).as_deref(), Some("no more"));
-    drop(tell);
-    let mut ended: Vec<_> = told.iter().collect();
+    drop(report);
+    let mut ended: Vec<_> = reports.iter().map(|(number, _)| number).collect();
     ended.sort_unstable();
     assert_eq!(ended, [0, 1, 2]);
 }
 
 #[test]
 fn a_thread_that_cannot_start_ends_the_others() {
-    let (tell, told) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let rings = Rings::prepare(2, |number| {
-        let end = End(tell.clone(), number);
+        let end = End(report.clone(), number);
         if number == 1 {
             return Err(Errno::AGAIN.into());
         }
         Ok(move || Ok(move |_: &dyn Service| drop(end)))
     });
     assert_eq!(rings.err().and_then(|error| error.raw_os_error()), Some(Errno::AGAIN.raw_os_error()));
-    drop(tell);
-    assert_eq!(told.iter().collect::<Vec<_>>(), [1, 0]);
+    drop(report);
+    let ended: Vec<_> = reports.iter().map(|(number, _)| number).collect();
+    assert_eq!(ended, [1, 0]);
 }
 
 /// A service without requests.
@@ -81,30 +82,21 @@ impl Service for Idle {
     }
 }
 
-/// Reports the thread that drops it.
-struct Used(mpsc::Sender<ThreadId>);
-
-impl Drop for Used {
-    fn drop(&mut self) {
-        // The receiver may be dropped already.
-        let _ = self.0.send(std::thread::current().id());
-    }
-}
-
 /// Regression: the kernel may write a request into the memory of a queue until the queue's thread has ended, but it was freed
 /// before.
 #[test]
 fn memory_of_a_queue_outlives_its_thread() {
-    let (tell, told) = mpsc::channel();
-    let rings = Rings::prepare(2, |_| {
-        let used = Used(tell.clone());
+    let (report, reports) = mpsc::channel();
+    let rings = Rings::prepare(2, |number| {
+        let used = End(report.clone(), number);
         Ok(move || Ok(move |_: &dyn Service| used))
     });
     let rings = rings.expect("threads");
     rings.start(&Arc::new(Idle));
     rings.join();
-    drop(tell);
-    assert_eq!(told.iter().collect::<Vec<_>>(), [std::thread::current().id(); 2]);
+    drop(report);
+    let threads: Vec<_> = reports.iter().map(|(_, thread)| thread).collect();
+    assert_eq!(threads, [std::thread::current().id(); 2]);
 }
 
 /// Regression: if the system always uses huge pages, each blocked lock request took 2 MiB.

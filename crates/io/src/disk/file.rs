@@ -11,7 +11,7 @@ use crate::os::owned;
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
-use rustix::io::Errno as Os;
+use rustix::io::{Errno as Os, retry_on_intr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -82,19 +82,18 @@ impl OpenFile {
 
     fn read(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
-            match rustix::io::pread(&self.fd, &mut *bytes, offset) {
-                Ok(0) => {
+            let read = retry_on_intr(|| rustix::io::pread(&self.fd, &mut *bytes, offset));
+            match read.map_err(|error| self.fault("read", error))? {
+                0 => {
                     return Err(Fault::io(format!(
                         "read {}: it ends at byte {offset}; another process truncated it",
                         self.path.display()
                     )));
                 }
-                Ok(count) => {
+                count => {
                     bytes = &mut bytes[count..];
                     offset += count as u64;
                 }
-                Err(Os::INTR) => {}
-                Err(error) => return Err(self.fault("read", error)),
             }
         }
         Ok(())
@@ -102,14 +101,13 @@ impl OpenFile {
 
     fn write(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
-            match rustix::io::pwrite(&self.fd, bytes, offset) {
-                Ok(0) => return Err(self.fault("write", Os::IO)),
-                Ok(count) => {
+            let written = retry_on_intr(|| rustix::io::pwrite(&self.fd, bytes, offset));
+            match written.map_err(|error| self.fault("write", error))? {
+                0 => return Err(self.fault("write", Os::IO)),
+                count => {
                     bytes = &bytes[count..];
                     offset += count as u64;
                 }
-                Err(Os::INTR) => {}
-                Err(error) => return Err(self.fault("write", error)),
             }
         }
         Ok(())
@@ -200,9 +198,6 @@ pub struct FileDisk {
 
 impl FileDisk {
     /// Opens or creates the file. A file larger than `size` bytes keeps its size.
-    ///
-    /// # Errors
-    /// The error of the system, with the path.
     pub fn open(path: &Path, size: u64, runtime: Runtime) -> Result<Self> {
         let backing = Backing::open(path, runtime)?;
         let found = backing.file.size()?;
@@ -221,9 +216,6 @@ impl FileDisk {
     }
 
     /// Makes all calls, also those of clones, bypass the page cache.
-    ///
-    /// # Errors
-    /// The reason that they cannot.
     pub(super) fn pass_page_cache(&self) -> std::result::Result<(), String> {
         self.backing.file.pass_page_cache()
     }
@@ -305,9 +297,6 @@ pub struct FileLog {
 
 impl FileLog {
     /// Opens or creates the file. From the first truncation on, `room` bytes are preallocated; in memory none are.
-    ///
-    /// # Errors
-    /// The error of the system, with the path.
     pub fn open(path: &Path, runtime: Runtime, room: u64) -> Result<Self> {
         let backing = Backing::open(path, runtime)?;
         let size = Arc::new(AtomicU64::new(backing.file.size()?));
@@ -353,9 +342,6 @@ impl AppendFile for FileLog {
 }
 
 /// Preallocates space for all of a file and `spare` bytes of growth, if the file system can.
-///
-/// # Errors
-/// The file cannot be opened.
 pub fn preallocate(path: &Path, spare: u64) -> Result<()> {
     let file = OpenFile::open(path)?;
     file.preallocate(file.size()?.saturating_add(spare));
@@ -363,9 +349,6 @@ pub fn preallocate(path: &Path, spare: u64) -> Result<()> {
 }
 
 /// True if the directory is on tmpfs.
-///
-/// # Errors
-/// The error of the system, with the path.
 pub fn in_memory(directory: &Path) -> Result<bool> {
     let status = rustix::fs::statfs(directory)
         .map_err(|error| fault(format_args!("statfs of {}", directory.display()), error))?;
@@ -373,9 +356,6 @@ pub fn in_memory(directory: &Path) -> Result<bool> {
 }
 
 /// Makes the names in a directory durable.
-///
-/// # Errors
-/// The error of the system, with the path.
 pub fn sync_directory(directory: &Path) -> Result<()> {
     let open =
         rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -385,9 +365,6 @@ pub fn sync_directory(directory: &Path) -> Result<()> {
 
 /// Truncates a file to free its space, also if other processes have it open. A missing file is ignored; a symbolic link is not
 /// followed.
-///
-/// # Errors
-/// The error of the system, with the path.
 pub fn cut(path: &Path) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()).and_then(|file| rustix::fs::ftruncate(file, 0)) {

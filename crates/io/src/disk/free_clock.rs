@@ -10,7 +10,7 @@
 
 use super::DiskMemory;
 use crate::os::arena::Notice;
-use rustix::io::{Errno, pread};
+use rustix::io::{pread, retry_on_intr};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -47,9 +47,6 @@ impl FreeClock {
     }
 
     /// A read-only descriptor for other processes.
-    ///
-    /// # Errors
-    /// `EMFILE` and similar.
     pub fn memory(&self) -> std::io::Result<OwnedFd> {
         self.0.memory().try_clone()
     }
@@ -73,7 +70,8 @@ pub fn is_as_of(clock: impl AsFd, mut runs: impl Iterator<Item = Run>, time: u64
             let mut words = [0; WORDS_AT_ONCE * WORD_SIZE];
             let count = (regions.end - regions.start).min(WORDS_AT_ONCE as u64);
             let words = &mut words[..count as usize * WORD_SIZE];
-            if read(&clock, words, place(regions.start) as u64) != Ok(words.len()) {
+            let at = place(regions.start) as u64;
+            if retry_on_intr(|| pread(&clock, &mut *words, at)) != Ok(words.len()) {
                 return false;
             }
             let mut times = words.chunks_exact(WORD_SIZE).flat_map(|word| word.first_chunk());
@@ -84,15 +82,6 @@ pub fn is_as_of(clock: impl AsFd, mut runs: impl Iterator<Item = Run>, time: u64
         }
         true
     })
-}
-
-fn read(clock: impl AsFd, into: &mut [u8], at: u64) -> rustix::io::Result<usize> {
-    loop {
-        match pread(&clock, &mut *into, at) {
-            Err(Errno::INTR) => {}
-            read => return read,
-        }
-    }
 }
 
 fn place(region: u64) -> usize {

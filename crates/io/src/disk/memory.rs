@@ -3,14 +3,13 @@
 //! A call takes effect at the second poll of its future, so that calls in flight overlap as on a real disk.
 
 use super::{AppendFile, Disk, assert_whole_blocks};
+use crate::os::runtime::yield_now;
 use crate::slab::{Frame, Payload};
 use futures_util::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::pin::Pin;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tameike_core::{Fault, Result};
 
 /// A countdown of calls, shared by disks that fail together, as those of one node do.
@@ -56,21 +55,6 @@ impl Faults {
 
 fn injected() -> Fault {
     Fault::io("injected failure")
-}
-
-#[derive(Default)]
-struct Later(bool);
-
-impl Future for Later {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.0 {
-            return Poll::Ready(());
-        }
-        self.0 = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    }
 }
 
 /// Granularity of a power loss in bytes: a write can be torn between pieces.
@@ -175,45 +159,90 @@ impl Media {
     }
 }
 
-/// A disk in memory.
+/// Media whose calls fail by a countdown.
 #[derive(Clone)]
-pub struct MemoryDisk {
+struct Storage {
     media: Arc<Mutex<Media>>,
     faults: Faults,
 }
 
-impl MemoryDisk {
-    /// A disk of `size` bytes, all zero.
-    pub fn new(size: usize, faults: Faults) -> Self {
+impl Storage {
+    fn new(size: usize, faults: Faults) -> Self {
         let mut media = Media::default();
         media.now.resize(size);
         media.durable.resize(size);
         Self { media: Arc::new(Mutex::new(media)), faults }
     }
 
+    /// Runs `act`, or fails without effect.
+    fn call(&self, act: impl FnOnce(&mut Media) + Send + 'static) -> BoxFuture<'static, Result<()>> {
+        let storage = self.clone();
+        async move {
+            yield_now().await;
+            if storage.faults.next() != FaultOutcome::Whole {
+                return Err(injected());
+            }
+            act(&mut storage.media.lock());
+            Ok(())
+        }
+        .boxed()
+    }
+
+    /// Writes at `offset`, or at the end without one.
+    fn write(
+        &self,
+        offset: Option<usize>,
+        bytes: impl Deref<Target = [u8]> + Send + 'static,
+    ) -> BoxFuture<'static, Result<()>> {
+        let storage = self.clone();
+        async move {
+            yield_now().await;
+            let size = match storage.faults.next() {
+                FaultOutcome::Whole => bytes.len(),
+                FaultOutcome::Torn => bytes.len() / 2,
+                FaultOutcome::Dead => 0,
+            };
+            let media = &mut *storage.media.lock();
+            media.write(offset.unwrap_or(media.now.size), &bytes[..size]);
+            if size == bytes.len() { Ok(()) } else { Err(injected()) }
+        }
+        .boxed()
+    }
+}
+
+/// A disk in memory.
+#[derive(Clone)]
+pub struct MemoryDisk(Storage);
+
+impl MemoryDisk {
+    /// A disk of `size` bytes, all zero.
+    pub fn new(size: usize, faults: Faults) -> Self {
+        Self(Storage::new(size, faults))
+    }
+
     /// Loses the writes since the last sync for which `survives` is false.
     pub fn lose_power(&self, survives: impl FnMut() -> bool) {
-        self.media.lock().lose_power(survives);
+        self.0.media.lock().lose_power(survives);
     }
 
     /// Writes the first half of `payload`, as a failing device does.
     pub fn write_half(&self, offset: u64, payload: Payload) -> BoxFuture<'static, ()> {
-        let disk = self.clone();
+        let media = self.0.media.clone();
         async move {
-            Later::default().await;
-            disk.media.lock().write(offset as usize, &payload[..payload.len() / 2]);
+            yield_now().await;
+            media.lock().write(offset as usize, &payload[..payload.len() / 2]);
         }
         .boxed()
     }
 
     /// Copies the current bytes at `offset`, without faults.
     pub fn look(&self, offset: u64, bytes: &mut [u8]) {
-        self.media.lock().now.get(offset as usize, bytes);
+        self.0.media.lock().now.get(offset as usize, bytes);
     }
 
     /// Flips one bit.
     pub fn damage(&self, offset: usize) {
-        let media = &mut *self.media.lock();
+        let media = &mut *self.0.media.lock();
         for bytes in [&mut media.now, &mut media.durable] {
             let mut byte = [0];
             bytes.get(offset, &mut byte);
@@ -224,12 +253,12 @@ impl MemoryDisk {
 
 impl Disk for MemoryDisk {
     fn size(&self) -> u64 {
-        self.media.lock().now.size as u64
+        self.0.media.lock().now.size as u64
     }
 
     /// True until the first write.
     fn is_new(&self) -> bool {
-        self.media.lock().now.pieces.is_empty()
+        self.0.media.lock().now.pieces.is_empty()
     }
 
     fn read(
@@ -239,14 +268,14 @@ impl Disk for MemoryDisk {
         range: Range<u32>,
     ) -> BoxFuture<'static, (Frame, Result<()>)> {
         assert_whole_blocks(offset, &range);
-        let disk = self.clone();
+        let Storage { media, faults } = self.0.clone();
         async move {
-            Later::default().await;
-            if disk.faults.next() != FaultOutcome::Whole {
+            yield_now().await;
+            if faults.next() != FaultOutcome::Whole {
                 return (frame, Err(injected()));
             }
-            let offset = offset as usize;
-            disk.media.lock().now.get(offset, &mut frame[range.start as usize..range.end as usize]);
+            let bytes = &mut frame[range.start as usize..range.end as usize];
+            media.lock().now.get(offset as usize, bytes);
             (frame, Ok(()))
         }
         .boxed()
@@ -254,87 +283,50 @@ impl Disk for MemoryDisk {
 
     fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
         assert_whole_blocks(offset, &payload.range());
-        let disk = self.clone();
-        async move {
-            Later::default().await;
-            let size = match disk.faults.next() {
-                FaultOutcome::Whole => payload.len(),
-                FaultOutcome::Torn => payload.len() / 2,
-                FaultOutcome::Dead => 0,
-            };
-            let media = &mut *disk.media.lock();
-            assert!(offset as usize + payload.len() <= media.now.size, "a write lies on the disk");
-            media.write(offset as usize, &payload[..size]);
-            if size == payload.len() { Ok(()) } else { Err(injected()) }
-        }
-        .boxed()
+        assert!(offset + payload.len() as u64 <= self.size(), "a write lies on the disk");
+        self.0.write(Some(offset as usize), payload)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        let disk = self.clone();
-        async move {
-            Later::default().await;
-            if disk.faults.next() != FaultOutcome::Whole {
-                return Err(injected());
-            }
-            disk.media.lock().sync();
-            Ok(())
-        }
-        .boxed()
+        self.0.call(Media::sync)
     }
 
     fn allocate(&self, _: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        let disk = self.clone();
-        async move {
-            Later::default().await;
-            if disk.faults.next() == FaultOutcome::Whole { Ok(()) } else { Err(injected()) }
-        }
-        .boxed()
+        self.0.call(|_| {})
     }
 
     fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        let disk = self.clone();
-        async move {
-            Later::default().await;
-            if disk.faults.next() != FaultOutcome::Whole {
-                return Err(injected());
-            }
-            let media = &mut *disk.media.lock();
-            let range = range.start as usize..range.end as usize;
+        let range = range.start as usize..range.end as usize;
+        self.0.call(move |media| {
             media.now.discard(range.clone());
             media.durable.discard(range);
-            Ok(())
-        }
-        .boxed()
+        })
     }
 }
 
 /// A log in memory.
 #[derive(Clone)]
-pub struct MemoryLog {
-    media: Arc<Mutex<Media>>,
-    faults: Faults,
-}
+pub struct MemoryLog(Storage);
 
 impl MemoryLog {
     /// An empty log.
     pub fn new(faults: Faults) -> Self {
-        Self { media: Arc::default(), faults }
+        Self(Storage::new(0, faults))
     }
 
     /// Loses the appends since the last sync for which `survives` is false. They become zeros if later ones survive.
     pub fn lose_power(&self, survives: impl FnMut() -> bool) {
-        self.media.lock().lose_power(survives);
+        self.0.media.lock().lose_power(survives);
     }
 
     /// The current content, without faults.
     pub fn content(&self) -> Vec<u8> {
-        self.media.lock().now.to_vec()
+        self.0.media.lock().now.to_vec()
     }
 
     /// Changes the content, as a failing device or another program would.
     pub fn edit(&self, change: impl FnOnce(&mut Vec<u8>)) {
-        let media = &mut *self.media.lock();
+        let media = &mut *self.0.media.lock();
         let mut bytes = media.now.to_vec();
         change(&mut bytes);
         media.now = Sparse::default();
@@ -345,32 +337,11 @@ impl MemoryLog {
 
 impl AppendFile for MemoryLog {
     fn append(&self, bytes: Vec<u8>) -> BoxFuture<'static, Result<()>> {
-        let log = self.clone();
-        async move {
-            Later::default().await;
-            let size = match log.faults.next() {
-                FaultOutcome::Whole => bytes.len(),
-                FaultOutcome::Torn => bytes.len() / 2,
-                FaultOutcome::Dead => 0,
-            };
-            let media = &mut *log.media.lock();
-            media.write(media.now.size, &bytes[..size]);
-            if size == bytes.len() { Ok(()) } else { Err(injected()) }
-        }
-        .boxed()
+        self.0.write(None, bytes)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        let log = self.clone();
-        async move {
-            Later::default().await;
-            if log.faults.next() != FaultOutcome::Whole {
-                return Err(injected());
-            }
-            log.media.lock().sync();
-            Ok(())
-        }
-        .boxed()
+        self.0.call(Media::sync)
     }
 
     fn read_all(&self) -> BoxFuture<'static, Result<Vec<u8>>> {
@@ -379,17 +350,9 @@ impl AppendFile for MemoryLog {
     }
 
     fn truncate(&self, size: u64) -> BoxFuture<'static, Result<()>> {
-        let log = self.clone();
-        async move {
-            Later::default().await;
-            if log.faults.next() != FaultOutcome::Whole {
-                return Err(injected());
-            }
-            let media = &mut *log.media.lock();
+        self.0.call(move |media| {
             media.now.resize(size as usize);
             media.settle();
-            Ok(())
-        }
-        .boxed()
+        })
     }
 }

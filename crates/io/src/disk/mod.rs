@@ -76,9 +76,6 @@ fn assert_whole_blocks(offset: u64, range: &Range<u32>) {
 
 /// Opens or creates a disk of at least `size` bytes on the file `path`. With `direct`, and if the machine supports it, its calls
 /// bypass the page cache. A disk in memory needs no bypass.
-///
-/// # Errors
-/// The error of the system, with the path.
 pub fn open(path: &Path, size: u64, runtime: &Runtime, direct: Option<&Direct>) -> Result<Arc<dyn Disk>> {
     let file = FileDisk::open(path, size, runtime.clone())?;
     let Some(direct) = direct.filter(|_| !file.is_in_memory()) else { return Ok(Arc::new(file)) };

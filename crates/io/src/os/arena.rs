@@ -4,14 +4,13 @@
 //! bytes are copied in or out; data is copied before it is checked. To prevent SIGBUS, an arena is mapped only if it is sealed
 //! against shrinking and consists of ordinary pages.
 
+use super::mapping::Mapping;
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use std::ffi::c_void;
+use rustix::mm::{Advice, ProtFlags, madvise};
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `fstatfs` type of memory in ordinary pages. Huge pages can run out at the first access.
@@ -20,73 +19,6 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 /// Unit of `st_blocks`.
 const BLOCK_SIZE: i64 = 512;
-
-struct Mapping {
-    start: NonNull<c_void>,
-    size: usize,
-}
-
-// SAFETY: the memory is bound to no thread, and is accessed by atomics and copies only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(memory: impl AsFd, size: usize, protection: ProtFlags) -> std::io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { mmap(null_mut(), size, protection, MapFlags::SHARED, memory, 0)? };
-        let start = NonNull::new(start).ok_or_else(|| Error::other("mapping at address 0"))?;
-        Ok(Self { start, size })
-    }
-
-    /// The address of `size` bytes at `offset`.
-    fn address(&self, offset: usize, size: usize) -> *mut u8 {
-        let end = offset.checked_add(size);
-        assert!(end.is_some_and(|end| end <= self.size), "{size} bytes at {offset} lie in the arena");
-        // SAFETY: the offset lies in the mapping, as just checked.
-        unsafe { self.start.as_ptr().cast::<u8>().add(offset) }
-    }
-
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        let address = self.address(offset, 4).cast::<u32>();
-        assert!(address.is_aligned(), "a word at {offset} is aligned");
-        // SAFETY: mapped, aligned and initialised (zeros at first) as long as the mapping lives; all access to the word is
-        // atomic.
-        unsafe { AtomicU32::from_ptr(address) }
-    }
-
-    fn long(&self, offset: usize) -> &AtomicU64 {
-        let address = self.address(offset, 8).cast::<u64>();
-        assert!(address.is_aligned(), "a long word at {offset} is aligned");
-        // SAFETY: as for words; users of the memory access each location in one size.
-        unsafe { AtomicU64::from_ptr(address) }
-    }
-
-    fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        let from = self.address(offset, into.len());
-        // SAFETY: the source is mapped and initialised, and cannot overlap private memory. No reference to it exists; concurrent
-        // writes of the other process make the bytes arbitrary, which `u8` allows.
-        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
-    }
-
-    fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
-        let address = self.address(offset, size);
-        // SAFETY: the range is mapped here, and the advice changes no byte of it.
-        match unsafe { madvise(address.cast(), size, Advice::LinuxPopulateWrite) } {
-            // Linux before 5.14 allocates pages at the first access.
-            Err(rustix::io::Errno::INVAL) => Ok(()),
-            populated => Ok(populated?),
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned here, and no reference into it outlives it.
-        let unmapped = unsafe { munmap(self.start.as_ptr(), self.size) };
-        debug_assert!(unmapped.is_ok());
-    }
-}
 
 fn sealed(name: &str, size: usize) -> std::io::Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -128,7 +60,7 @@ impl Arena {
     pub fn create(name: &str, size: usize) -> std::io::Result<(Self, OwnedFd)> {
         let memory = sealed(name, size)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let mapping = Mapping::new(&memory, size, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::shared(&memory, size, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok((Self(mapping), memory))
     }
 
@@ -138,7 +70,7 @@ impl Arena {
     /// Its size differs, or it is not sealed.
     pub fn map(memory: impl AsFd, size: usize) -> std::io::Result<Self> {
         check(&memory, size)?;
-        Mapping::new(memory, size, ProtFlags::READ | ProtFlags::WRITE).map(Self)
+        Mapping::shared(memory, size, ProtFlags::READ | ProtFlags::WRITE).map(Self)
     }
 
     /// The 32 bits at `offset`, which must be aligned; usable as a futex.
@@ -165,9 +97,6 @@ impl Arena {
 
     /// Allocates the pages of these bytes, which must start at a page. So a lack of memory is an error here instead of a signal
     /// at the first access.
-    ///
-    /// # Errors
-    /// `ENOMEM` and similar.
     pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
         self.0.populate(offset, size)
     }
@@ -175,7 +104,7 @@ impl Arena {
 
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Arena({} bytes)", self.0.size)
+        write!(f, "Arena({} bytes)", self.0.size())
     }
 }
 
@@ -192,16 +121,13 @@ impl Notice {
     /// The errors of the system. Requires Linux 5.1.
     pub fn create(name: &str, size: usize) -> std::io::Result<Self> {
         let memory = sealed(name, size)?;
-        let mapping = Mapping::new(&memory, size, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::shared(&memory, size, ProtFlags::READ | ProtFlags::WRITE)?;
         let others = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&memory, others)?;
         Ok(Self { mapping, memory })
     }
 
     /// As [`Arena::populate`].
-    ///
-    /// # Errors
-    /// `ENOMEM` and similar.
     pub fn populate(&self, offset: usize, size: usize) -> std::io::Result<()> {
         self.mapping.populate(offset, size)
     }
@@ -232,7 +158,7 @@ impl Sight {
     /// Its size differs, or it is not sealed.
     pub fn map(memory: impl AsFd, size: usize) -> std::io::Result<Self> {
         check(&memory, size)?;
-        Mapping::new(memory, size, ProtFlags::READ).map(Self)
+        Mapping::shared(memory, size, ProtFlags::READ).map(Self)
     }
 
     /// Maps a slab of at least `size` bytes.
@@ -249,10 +175,10 @@ impl Sight {
         } else {
             check(&memory, found)?;
         }
-        let mapping = Mapping::new(memory, found, ProtFlags::READ)?;
+        let mapping = Mapping::shared(memory, found, ProtFlags::READ)?;
         // Excludes the cached data of the node from core dumps of programs.
         // SAFETY: the range is mapped here, and the advice changes no byte of it.
-        unsafe { madvise(mapping.start.as_ptr(), found, Advice::LinuxDontDump)? };
+        unsafe { madvise(mapping.start().as_ptr().cast(), found, Advice::LinuxDontDump)? };
         Ok(Self(mapping))
     }
 
@@ -274,7 +200,7 @@ impl Sight {
 
 impl std::fmt::Debug for Sight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sight({} bytes)", self.0.size)
+        write!(f, "Sight({} bytes)", self.0.size())
     }
 }
 

@@ -64,8 +64,8 @@ pub(super) fn first_poll<T>(poll: impl FnOnce() -> T) -> T {
 /// Spawns tasks on threads of which a bounded number may block.
 pub struct InlineSpawner {
     runtime: Runtime,
-    lent: AtomicUsize,
-    lent_max: usize,
+    blocked: AtomicUsize,
+    blocked_max: usize,
 }
 
 /// Counts a thread that may block.
@@ -78,15 +78,15 @@ impl Drop for Blocked<'_> {
 }
 
 impl InlineSpawner {
-    /// At most `lent_max` threads block at a time.
-    pub fn new(runtime: Runtime, lent_max: usize) -> Self {
-        Self { runtime, lent: AtomicUsize::new(0), lent_max }
+    /// At most `blocked_max` threads block at a time.
+    pub fn new(runtime: Runtime, blocked_max: usize) -> Self {
+        Self { runtime, blocked: AtomicUsize::new(0), blocked_max }
     }
 
     /// Runs `task`. Polls it at once on this thread, which it may block if fewer than the maximum of threads are blocked.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let blocked = Blocked(&self.lent);
-        let is_beyond_max = self.lent.fetch_add(1, Ordering::AcqRel) >= self.lent_max;
+        let blocked = Blocked(&self.blocked);
+        let is_beyond_max = self.blocked.fetch_add(1, Ordering::AcqRel) >= self.blocked_max;
         let permission =
             if is_beyond_max || NEVER_BLOCKS.get() { Permission::None } else { Permission::Offered };
         let guard = PermissionGuard::begin(permission);
@@ -118,9 +118,9 @@ mod tests {
     fn the_first_blocking_calls_of_a_task_run_on_the_spawning_thread() {
         let system = System::start(2).expect("a system");
         let runtime = system.runtime().clone();
-        let lender = InlineSpawner::new(runtime.clone(), 1);
+        let spawner = InlineSpawner::new(runtime.clone(), 1);
         let (sender, receiver) = mpsc::channel();
-        lender.spawn(async move {
+        spawner.spawn(async move {
             let (inner, nested) = (runtime.clone(), sender.clone());
             runtime.spawn(async move {
                 nested.send(("nested", inner.block(here).await)).expect("the receiver exists");
@@ -132,20 +132,20 @@ mod tests {
         });
         let mut threads: Vec<_> = receiver.iter().collect();
         threads.sort_unstable_by_key(|(call, _)| *call);
-        let lent: Vec<_> = threads.iter().map(|&(call, thread)| (call, thread == here())).collect();
-        assert_eq!(lent, [("first", true), ("later", false), ("nested", false), ("second", true)]);
+        let calls: Vec<_> = threads.iter().map(|&(call, thread)| (call, thread == here())).collect();
+        assert_eq!(calls, [("first", true), ("later", false), ("nested", false), ("second", true)]);
         assert!(!is_taken());
-        assert_eq!(lender.lent.load(Ordering::Acquire), 0);
+        assert_eq!(spawner.blocked.load(Ordering::Acquire), 0);
     }
 
     #[test]
     fn beyond_the_maximum_of_blocked_threads_calls_go_to_the_pool() {
         let system = System::start(2).expect("a system");
         let runtime = system.runtime().clone();
-        let lender = std::sync::Arc::new(InlineSpawner::new(runtime.clone(), 1));
+        let spawner = std::sync::Arc::new(InlineSpawner::new(runtime.clone(), 1));
         let (begun, begins) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
-        let (first, first_runtime) = (lender.clone(), runtime.clone());
+        let (first, first_runtime) = (spawner.clone(), runtime.clone());
         let block_thread = move || {
             first.spawn(async move {
                 let wait = move || {
@@ -159,14 +159,14 @@ mod tests {
         assert_eq!(begins.recv(), Ok(blocked.thread().id()));
         let (sender, receiver) = mpsc::channel();
         let other = runtime.clone();
-        lender.spawn(async move { sender.send(other.block(here).await).expect("the receiver exists") });
+        spawner.spawn(async move { sender.send(other.block(here).await).expect("the receiver exists") });
         assert_ne!(receiver.recv(), Ok(here()));
         end.send(()).expect("the receiver exists");
         blocked.join().expect("the thread succeeds");
         // A thread that waits anyway makes the calls itself.
         let (sender, receiver) = mpsc::channel();
-        lender.wait(|| runtime.spawn(async move { sender.send(is_taken()).expect("the receiver exists") }));
+        spawner.wait(|| runtime.spawn(async move { sender.send(is_taken()).expect("the receiver exists") }));
         assert_eq!(receiver.recv(), Ok(false), "a task spawned meanwhile uses the pool");
-        assert!(lender.wait(is_taken) && !is_taken());
+        assert!(spawner.wait(is_taken) && !is_taken());
     }
 }

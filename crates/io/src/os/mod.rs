@@ -5,12 +5,12 @@
 //! for tests and the simulated cluster.
 
 pub mod arena;
-mod clock;
 pub mod descriptor;
 pub mod forked;
 pub mod inline_blocking;
 pub mod lease;
 pub mod log_limit;
+pub mod mapping;
 pub mod mount;
 pub mod namespace;
 pub mod owned;

@@ -99,9 +99,6 @@ impl UnmountWatch {
     }
 
     /// Blocks until then. Only mounts in this process's namespace count, not copies in namespaces created meanwhile.
-    ///
-    /// # Errors
-    /// The errors of reading the mount table.
     pub fn wait(self) -> Result<()> {
         let failed = |error: std::io::Error| Fault::from_os(format_args!("watching {MOUNT_TABLE}"), &error);
         while is_mounted(&mount_table()?, self.device.as_bytes()) {
@@ -122,9 +119,6 @@ fn is_mounted(table: &[u8], device: &[u8]) -> bool {
 
 /// Mounts a tmpfs named `source` at `path`, for at most `capacity` bytes in whole pages, and as many files and directories as it
 /// has pages. It belongs to the calling user, and is freed with its last mount.
-///
-/// # Errors
-/// The kernel refuses the mount.
 pub fn mount_memory(source: &str, path: &Path, capacity: u64) -> Result<()> {
     let pages = capacity.div_ceil(PAGE_SIZE).max(1);
     let options = format!("size={},nr_inodes={},mode=0755", pages * PAGE_SIZE, pages + 1);
@@ -145,29 +139,15 @@ pub fn mount_memory(source: &str, path: &Path, capacity: u64) -> Result<()> {
 /// # Errors
 /// `fusermount3` is missing or refuses; the fault carries what it printed.
 pub fn mount_fuse_by_helper(source: &str, path: &Path, is_read_only: bool) -> Result<OwnedFd> {
-    let failed = |error: std::io::Error| {
-        Fault::from_os(format_args!("mounting {} with {FUSE_HELPER}", path.display()), &error)
-    };
-    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let output = Command::new(FUSE_HELPER)
-        .arg("-o")
-        .arg(format!(
-            "fsname={source},subtype=tameike,max_read={UNIT_SIZE},default_permissions,nosuid,nodev,{}",
-            if is_read_only { "ro" } else { "rw" }
-        ))
-        .arg("--")
-        .arg(path)
-        .env("_FUSE_COMMFD", "0")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .output()
-        .map_err(failed)?;
-    if !output.status.success() {
-        let output_text = String::from_utf8_lossy(&output.stderr);
-        return Err(Fault::new(
-            Errno::EPERM,
-            format!("mounting {} with {FUSE_HELPER}: {}", path.display(), output_text.trim()),
-        ));
-    }
+    let doing = format!("mounting {} with {FUSE_HELPER}", path.display());
+    let (ours, theirs) = UnixStream::pair().map_err(|error| Fault::from_os(&doing, &error))?;
+    let mut command = Command::new(FUSE_HELPER);
+    command.arg("-o").arg(format!(
+        "fsname={source},subtype=tameike,max_read={UNIT_SIZE},default_permissions,nosuid,nodev,{}",
+        if is_read_only { "ro" } else { "rw" }
+    ));
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs)));
+    run_helper(command.arg("--").arg(path), &doing)?;
     let (_, mut files) = socket::receive_with_files(&ours)?;
     files
         .pop()
@@ -188,18 +168,18 @@ pub fn unmount(path: &Path) -> Result<()> {
 /// # Errors
 /// It is not a mount of this user, or `fusermount3` is missing; the fault carries what it printed.
 pub fn unmount_by_helper(path: &Path) -> Result<()> {
-    let doing = || format!("unmounting {} with {FUSE_HELPER}", path.display());
-    let output = Command::new(FUSE_HELPER)
-        .args(["-u", "-z", "--"])
-        .arg(path)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Fault::from_os(doing(), &error))?;
+    let mut command = Command::new(FUSE_HELPER);
+    command.args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null());
+    run_helper(&mut command, &format!("unmounting {} with {FUSE_HELPER}", path.display()))
+}
+
+fn run_helper(command: &mut Command, doing: &str) -> Result<()> {
+    let output = command.output().map_err(|error| Fault::from_os(doing, &error))?;
     if output.status.success() {
         return Ok(());
     }
     let output_text = String::from_utf8_lossy(&output.stderr);
-    Err(Fault::new(Errno::EPERM, format!("{}: {}", doing(), output_text.trim())))
+    Err(Fault::new(Errno::EPERM, format!("{doing}: {}", output_text.trim())))
 }
 
 /// The mount points of Tameike in the process's namespace, the innermost last.

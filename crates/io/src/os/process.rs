@@ -134,9 +134,6 @@ pub fn detach(command: &mut Command) -> &mut Command {
 }
 
 /// Runs `job` on a new thread, named for debuggers.
-///
-/// # Errors
-/// The user must not create more threads.
 pub fn start_thread<T: Send + 'static>(
     name: &str,
     job: impl FnOnce() -> T + Send + 'static,
@@ -303,7 +300,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::process::ExitStatusExt;
-    use std::process::Stdio;
+    use std::process::{Child, Stdio};
 
     #[test]
     fn a_process_is_identified_by_number_and_start() {
@@ -325,21 +322,29 @@ mod tests {
         assert!(!process.is_alive());
     }
 
-    #[test]
-    fn processes_are_found_by_their_environment() {
+    /// Starts `cat` with these variables. Waits for its exec, since the environment is visible only then.
+    fn cat(variables: &[(&str, &str)], user: u32) -> Child {
         let mut command = Command::new("cat");
-        command.env("FOUND", "here").env("BY", "us").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.envs(variables.iter().copied()).uid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("cat");
-        // The environment is visible only after the exec.
-        let (mut input, mut output) =
-            (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        input.write_all(b"x").expect("cat reads");
-        output.read_exact(&mut [0]).expect("cat writes");
-        let found = with_variables(&[("BY", "us".as_ref()), ("FOUND", "here".as_ref())]);
-        let part = with_variables(&[("BY", "us".as_ref()), ("FOUND", "her".as_ref())]);
+        child.stdin.as_mut().expect("piped").write_all(b"x").expect("cat reads");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("cat writes");
+        child
+    }
+
+    /// Ends a child and returns its number.
+    fn end(mut child: Child) -> u32 {
         child.kill().expect("a child of this process");
         child.wait().expect("a child of this process");
-        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [child.id()]);
+        child.id()
+    }
+
+    #[test]
+    fn processes_are_found_by_their_environment() {
+        let child = cat(&[("FOUND", "here"), ("BY", "us")], user());
+        let found = with_variables(&[("BY", "us".as_ref()), ("FOUND", "here".as_ref())]);
+        let part = with_variables(&[("BY", "us".as_ref()), ("FOUND", "her".as_ref())]);
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [end(child)]);
         assert_eq!(part, []);
     }
 
@@ -348,21 +353,10 @@ mod tests {
         if user() != 0 {
             return;
         }
-        let start = |user| {
-            let mut command = Command::new("cat");
-            command.env("FOUND", "of others").uid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = command.spawn().expect("cat");
-            child.stdin.as_mut().expect("piped").write_all(b"x").expect("cat reads");
-            child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("cat writes");
-            child
-        };
-        let mut children = [start(65_533), start(0)];
+        let children = [65_533, 0].map(|user| cat(&[("FOUND", "of others")], user));
         let found = with_variables(&[("FOUND", "of others".as_ref())]);
-        for child in &mut children {
-            child.kill().expect("a child of this process");
-            child.wait().expect("a child of this process");
-        }
-        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [children[1].id()]);
+        let [_, own] = children.map(end);
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [own]);
     }
 
     #[test]

@@ -22,9 +22,6 @@ pub fn try_lock_range(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<
 }
 
 /// True if another open file has locked a part of the range for writing. Files open only for reading cannot.
-///
-/// # Errors
-/// As [`try_lock_range`].
 pub fn is_range_locked(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<bool> {
     // Only write locks conflict with a read lock.
     let mut lock = lock_of(libc::F_RDLCK, offset, length)?;

@@ -24,9 +24,6 @@ pub struct Arrived {
 
 /// Calls `take`, on a new thread, for each later signal of [`ENDING`], instead of the default action. A hang-up that was ignored
 /// at start (`nohup`) stays ignored.
-///
-/// # Errors
-/// The thread cannot be started.
 pub fn watch_ending(mut take: impl FnMut(Arrived) + Send + 'static) -> Result<()> {
     let ignored = ignored_signals();
     let watched = ENDING.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);

@@ -129,6 +129,12 @@ impl Simulation {
         }
     }
 
+    /// Completes after `time`.
+    pub fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
+        let until = self.0.lock().now + time;
+        Box::pin(Sleep { simulation: self.clone(), until, place: None })
+    }
+
     /// Advances the time, and runs everything that happens meanwhile.
     pub fn rest(&self, time: Duration) {
         self.run(self.sleep(time));
@@ -235,28 +241,6 @@ impl Simulation {
         drop(state);
         drop(future);
     }
-
-    fn spawn_on(&self, node: usize, future: BoxFuture<'static, ()>) {
-        let id = {
-            let mut state = self.0.lock();
-            let id = state.next_task;
-            state.next_task += 1;
-            state.tasks.insert(id, Task { node, future: Some(future) });
-            id
-        };
-        self.poll(id);
-    }
-
-    fn block_on(&self, node: usize, job: Job) {
-        {
-            let mut state = self.0.lock();
-            if state.shuffled {
-                state.ready.push_back(Ready::Job(node, job));
-                return;
-            }
-        }
-        job();
-    }
 }
 
 struct TaskWaker {
@@ -306,21 +290,6 @@ impl Random for Simulation {
     }
 }
 
-impl Executor for Simulation {
-    fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.spawn_on(0, task);
-    }
-
-    fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
-        let until = self.0.lock().now + time;
-        Box::pin(Sleep { simulation: self.clone(), until, place: None })
-    }
-
-    fn block(&self, job: Job) {
-        self.block_on(0, job);
-    }
-}
-
 struct Node {
     simulation: Simulation,
     node: usize,
@@ -328,7 +297,14 @@ struct Node {
 
 impl Executor for Node {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.simulation.spawn_on(self.node, task);
+        let id = {
+            let mut state = self.simulation.0.lock();
+            let id = state.next_task;
+            state.next_task += 1;
+            state.tasks.insert(id, Task { node: self.node, future: Some(task) });
+            id
+        };
+        self.simulation.poll(id);
     }
 
     fn sleep(&self, time: Duration) -> BoxFuture<'static, ()> {
@@ -336,7 +312,14 @@ impl Executor for Node {
     }
 
     fn block(&self, job: Job) {
-        self.simulation.block_on(self.node, job);
+        {
+            let mut state = self.simulation.0.lock();
+            if state.shuffled {
+                state.ready.push_back(Ready::Job(self.node, job));
+                return;
+            }
+        }
+        job();
     }
 }
 

@@ -98,9 +98,6 @@ pub fn send_with_files(mut socket: &UnixStream, bytes: &[u8], files: &[BorrowedF
 }
 
 /// Receives bytes (none if the other end is closed) and attached files.
-///
-/// # Errors
-/// The socket failed.
 pub fn receive_with_files(socket: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; PIECE_SIZE];
     let (received, files) = receive(socket.as_fd(), &mut bytes)

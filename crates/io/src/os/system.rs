@@ -1,16 +1,37 @@
 //! The real runtime: the system's clocks and randomness, one reactor thread, and a pool for blocking calls.
 
-use super::clock::{SystemClock, SystemRandom};
 use super::inline_blocking;
 use super::pool::{self, BlockingPool};
+use super::process;
 use super::reactor::task::Task;
 use super::reactor::{Reactor, Sleep};
-use super::runtime::{Executor, Runtime};
+use super::runtime::{Clock, Executor, Random, Runtime};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tameike_core::Timestamp;
+
+/// The kernel's clocks and its source of random bytes.
+struct Kernel;
+
+impl Clock for Kernel {
+    fn monotonic(&self) -> Duration {
+        process::monotonic()
+    }
+
+    fn wall(&self) -> Timestamp {
+        process::wall()
+    }
+}
+
+impl Random for Kernel {
+    #[expect(clippy::disallowed_methods, reason = "this is the parameter's real side")]
+    fn fill(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the kernel returns random bytes after boot");
+    }
+}
 
 struct SystemExecutor {
     reactor: Arc<Reactor>,
@@ -40,18 +61,12 @@ pub struct System {
 
 impl System {
     /// Starts the reactor's thread. Blocking calls start up to `blocking_threads_max` more.
-    ///
-    /// # Errors
-    /// The system refuses descriptors or the thread.
     pub fn start(blocking_threads_max: usize) -> std::io::Result<Self> {
         let reactor = Reactor::new()?;
         let pool = BlockingPool::new(blocking_threads_max);
         let executor = Arc::new(SystemExecutor { reactor: reactor.clone(), pool });
-        let runtime = Runtime {
-            clock: Arc::new(SystemClock),
-            random: Arc::new(SystemRandom),
-            executor: executor.clone(),
-        };
+        let runtime =
+            Runtime { clock: Arc::new(Kernel), random: Arc::new(Kernel), executor: executor.clone() };
         let thread =
             std::thread::Builder::new().name("tameike-reactor".into()).spawn(move || reactor.run())?;
         Ok(Self { executor, runtime, thread: Mutex::new(Some(thread)) })

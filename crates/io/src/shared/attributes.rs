@@ -69,20 +69,20 @@ impl StatContext {
 pub(super) fn at(context: StatContext, dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<FileStat> {
     // The handle is read first: if another file takes the name meanwhile, it matches no file, and callers repeat their operation.
     // For a missing name a cluster file system is asked only once.
-    let birth = birth(dir, name, AtFlags::empty())?;
+    let handle_hash = handle_hash(dir, name, AtFlags::empty())?;
     let plain = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = rustix::fs::statx(dir, name, plain, StatxFlags::BASIC_STATS)?;
-    Ok(context.show(translate::stat(context.root_device, &stat, birth), dir, name))
+    Ok(context.show(translate::stat(context.root_device, &stat, handle_hash), dir, name))
 }
 
 /// The attributes of an open file.
 pub(super) fn open(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
-    let stat = open_but_birth(context, &file)?;
-    Ok(FileStat { birth: birth(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0), ..stat })
+    let stat = open_without_hash(context, &file)?;
+    Ok(FileStat { handle_hash: handle_hash(file.as_fd(), b"", AtFlags::EMPTY_PATH).unwrap_or(0), ..stat })
 }
 
-/// As [`open`], without [`FileStat::birth`].
-pub(super) fn open_but_birth(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
+/// As [`open`], without [`FileStat::handle_hash`].
+pub(super) fn open_without_hash(context: StatContext, file: impl AsFd) -> rustix::io::Result<FileStat> {
     let stat = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
     let stat = translate::stat(context.root_device, &stat, 0);
     match context.ids {
@@ -96,8 +96,8 @@ pub(super) fn name_of(file: impl AsFd) -> Vec<u8> {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into_bytes()
 }
 
-/// See [`FileStat::birth`]: 0 if the file system has no handles. The handles of some file systems are specific to this node.
-fn birth(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> rustix::io::Result<u64> {
+/// See [`FileStat::handle_hash`]: 0 if the file system has no handles. The handles of some file systems are specific to this node.
+fn handle_hash(dir: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> rustix::io::Result<u64> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let mut handle = FileHandle { size: HANDLE_SIZE_MAX as u32, kind: 0, bytes: [0; HANDLE_SIZE_MAX] };
     let mut mount = 0;

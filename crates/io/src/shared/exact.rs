@@ -34,10 +34,7 @@ pub(super) fn set_of_name(
 }
 
 /// Changes the owner of an entry of this kind, not a regular file, that this process has just created. Also sets the permissions,
-/// because a change of owner clears some.
-///
-/// # Errors
-/// `EPERM` if the entry was replaced; the replacement is left unchanged.
+/// because a change of owner clears some. Fails with `EPERM` if the entry was replaced, and leaves the replacement unchanged.
 pub(super) fn change_owner(
     dir: BorrowedFd<'_>,
     name: &[u8],

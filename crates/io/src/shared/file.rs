@@ -4,7 +4,7 @@ use super::attributes::StatContext;
 use super::{Allocate, FileStat, Seek, SharedFile, attributes, translate};
 use crate::os::range_lock::{is_range_locked, try_lock_range};
 use rustix::fs::{Advice, AtFlags, CWD, Gid, SeekFrom, StatxFlags, Uid, XattrFlags};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{ReadWriteFlags, retry_on_intr};
 use std::io::IoSlice;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,11 +27,9 @@ impl PosixFile {
     fn write_all(&self, bytes: &[u8], write: impl Fn(u64) -> rustix::io::Result<usize>) -> Result<()> {
         let mut written = 0;
         while written < bytes.len() {
-            match write(written as u64) {
-                Ok(0) => return self.done("write", Err(rustix::io::Errno::IO)),
-                Ok(count) => written += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return self.done("write", Err(error)),
+            match self.done("write", retry_on_intr(|| write(written as u64)))? {
+                0 => return self.done("write", Err(rustix::io::Errno::IO)),
+                count => written += count,
             }
         }
         Ok(())
@@ -56,12 +54,7 @@ impl SharedFile for PosixFile {
     }
 
     fn read_some(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        loop {
-            match rustix::io::pread(&self.descriptor, &mut *buffer, offset) {
-                Err(rustix::io::Errno::INTR) => {}
-                read => return self.done("read", read),
-            }
-        }
+        self.done("read", retry_on_intr(|| rustix::io::pread(&self.descriptor, &mut *buffer, offset)))
     }
 
     fn advise_exact(&self, is_exact: bool) {

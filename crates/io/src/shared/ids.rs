@@ -90,29 +90,15 @@ fn has_one(map: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tameike_core::{FileKind, Timestamp};
+    use crate::shared::{PosixTree, SharedFs};
+    use std::path::Path;
 
     const IDS: Ids = Ids { own: (1000, 100), overflow: (65_534, 65_534), has_one_group: true };
     const NOBODY: (u32, u32) = (65_534, 65_534);
 
     fn shown(owner: (u32, u32), mode: u16, permissions: u16) -> ((u32, u32), u16) {
-        let time = Timestamp { seconds: 0, nanoseconds: 0 };
-        let mut stat = FileStat {
-            device: 0,
-            inode: 1,
-            birth: 0,
-            kind: FileKind::Directory,
-            mode,
-            nlink: 2,
-            uid: owner.0,
-            gid: owner.1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        };
+        let root = PosixTree::open(Path::new("/")).and_then(|tree| tree.stat(b"")).expect("the root");
+        let mut stat = FileStat { mode, uid: owner.0, gid: owner.1, ..root };
         let has = |(bit, _): &(u16, Access)| permissions & bit != 0;
         IDS.show(&mut stat, |asked| {
             PERMISSIONS.iter().filter(|one| has(one)).any(|(_, access)| *access == asked)

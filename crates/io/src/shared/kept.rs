@@ -84,14 +84,18 @@ impl OpenFileCache {
         let _: VecDeque<_> = gone;
     }
 
-    /// Runs `go`, which removes the name of the file that `look` returns. The file is invalidated before, and again after, so
+    /// Runs `remove`, which removes the name of the file that `stat` returns. The file is invalidated before, and again after, so
     /// that a concurrent open is not kept.
-    pub fn invalidate_around<T>(&self, look: impl FnOnce() -> Result<FileStat>, go: impl FnOnce() -> T) -> T {
-        let inode = look().ok().map(|stat| stat.inode_id());
+    pub fn invalidate_around<T>(
+        &self,
+        stat: impl FnOnce() -> Result<FileStat>,
+        remove: impl FnOnce() -> T,
+    ) -> T {
+        let inode = stat().ok().map(|stat| stat.inode_id());
         inode.iter().for_each(|&inode| self.forget(inode));
-        let gone = go();
+        let removed = remove();
         inode.iter().for_each(|&inode| self.forget(inode));
-        gone
+        removed
     }
 
     /// Closes files that were not read since `time`. True if others remain.

@@ -37,8 +37,9 @@ pub struct FileStat {
     pub device: u64,
     /// Inode number on the device.
     pub inode: u64,
-    /// Distinguishes successive files of the same inode number; 0 if the file system cannot. Comparable only within one process.
-    pub birth: u64,
+    /// Hash of the file handle, which distinguishes successive files of one inode number; 0 if the file system has no handles.
+    /// Comparable only within one process.
+    pub handle_hash: u64,
     /// Kind of file.
     pub kind: FileKind,
     /// Permission bits with set-user-id, set-group-id and sticky.
@@ -292,7 +293,7 @@ pub trait SharedFs: Send + Sync {
     /// Opens a regular file. The owner's permission bits are ignored, since a program may have made a file read-only after it
     /// opened it for writing.
     fn open(&self, path: &[u8], access: Access) -> Result<Arc<dyn SharedFile>>;
-    /// Opens a regular file for reading, as [`SharedFs::open`], with all attributes except [`FileStat::birth`].
+    /// Opens a regular file for reading, as [`SharedFs::open`], with all attributes except [`FileStat::handle_hash`].
     fn open_whole(&self, path: &[u8]) -> Result<WholeFile> {
         let file = self.open(path, Access::Read)?;
         Ok(WholeFile { stat: file.stat()?, xattrs: xattrs_of(self, path)?, file })
@@ -397,9 +398,6 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// Runs `act`. If the file is missing, the cached names on the path may be stale: revalidates them and retries once.
-///
-/// # Errors
-/// The errors of `act`.
 pub fn retry_revalidated<T>(fs: &dyn SharedFs, path: &[u8], act: impl Fn() -> Result<T>) -> Result<T> {
     match act() {
         Err(fault) if fault.kind() == FaultKind::Missing => {

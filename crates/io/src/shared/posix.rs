@@ -13,7 +13,7 @@ use super::{
 };
 use crate::os::owned;
 use rustix::fs::{
-    Access as Rights, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid,
+    Access as Permissions, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid,
 };
 use rustix::io::Errno as Os;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -41,9 +41,6 @@ pub struct PosixTree {
 
 impl PosixTree {
     /// Opens the tree below `root`, which must be a directory.
-    ///
-    /// # Errors
-    /// The directory cannot be opened.
     pub fn open(root: &Path) -> Result<Self> {
         Self::open_with(root, OFlags::empty())
     }
@@ -141,7 +138,7 @@ impl PosixTree {
         opened
     }
 
-    /// Opens a regular file, and returns its attributes without [`FileStat::birth`].
+    /// Opens a regular file, and returns its attributes without [`FileStat::handle_hash`].
     fn open_file(&self, path: &[u8], access: Access) -> Result<(OwnedFd, FileStat)> {
         let flags = match access {
             Access::Read => OFlags::RDONLY,
@@ -152,7 +149,7 @@ impl PosixTree {
                 Err(Os::ACCESS) => self.open_forbidden(path, flags),
                 other => other,
             }?;
-            let stat = attributes::open_but_birth(self.context, &opened)?;
+            let stat = attributes::open_without_hash(self.context, &opened)?;
             Ok((opened, stat))
         };
         let (descriptor, stat) = open().map_err(|error| self.fault("open", path, error))?;
@@ -318,7 +315,7 @@ impl SharedFs for PosixTree {
         match self.context.ids {
             None => Ok(()),
             Some(_) => self.at("change names in", dir, |at, name| {
-                rustix::fs::accessat(at, name, Rights::WRITE_OK | Rights::EXEC_OK, AtFlags::empty())
+                rustix::fs::accessat(at, name, Permissions::WRITE_OK | Permissions::EXEC_OK, AtFlags::empty())
             }),
         }
     }

@@ -93,9 +93,9 @@ fn a_directory_is_read_in_parts_repeatedly_and_from_any_cursor() {
     tree.create(b"new", 0o600).expect("create");
     let mut rest = names(&*open, first.last().expect("some").next);
     rest.retain(|name| name != b"new");
-    let told: std::collections::BTreeSet<_> =
+    let listed: std::collections::BTreeSet<_> =
         rest.iter().chain(first.iter().map(|named| &named.name)).cloned().collect();
-    assert_eq!((told.len(), rest.len() + first.len()), (3002, 3002));
+    assert_eq!((listed.len(), rest.len() + first.len()), (3002, 3002));
     assert!(open.read(0).expect("read").iter().any(|named| named.name == b"new"), "a new listing");
     let again = names(&*open, 0);
     assert_eq!(again.len(), rest.len() + 3);
@@ -179,7 +179,7 @@ fn a_subtree_stays_with_its_directory() {
     tree.set_xattr(b"sub/file", name, value, XattrMode::Any).expect("set");
     let below = tree.below(b"sub").expect("a tree");
     let WholeFile { file, stat, xattrs } = below.open_whole(b"file").expect("open");
-    assert_eq!(stat, FileStat { birth: 0, ..tree.stat(b"sub/file").expect("stat") });
+    assert_eq!(stat, FileStat { handle_hash: 0, ..tree.stat(b"sub/file").expect("stat") });
     assert_eq!((&xattrs, &xattrs_of(&tree, b"sub/file").expect("attributes")), (&attributes, &attributes));
     assert_eq!(file.read_some(&mut [0; 9], 1), Ok(4));
     symlink("..", dir.path().join("sub/way")).expect("symlink");

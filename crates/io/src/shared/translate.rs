@@ -44,13 +44,13 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-pub(super) fn stat(root_device: u64, stat: &Statx, birth: u64) -> FileStat {
+pub(super) fn stat(root_device: u64, stat: &Statx, handle_hash: u64) -> FileStat {
     let time = |time: &StatxTimestamp| Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec };
     let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     FileStat {
         device: if device == root_device { 0 } else { device },
         inode: stat.stx_ino,
-        birth,
+        handle_hash,
         kind: kind(FileType::from_raw_mode(stat.stx_mode.into())).unwrap_or(FileKind::File),
         mode: stat.stx_mode & 0o7777,
         nlink: stat.stx_nlink,

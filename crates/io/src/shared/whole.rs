@@ -17,7 +17,7 @@ pub type NamedXattr = (Vec<u8>, Vec<u8>);
 pub struct WholeFile {
     /// The open file.
     pub file: Arc<dyn SharedFile>,
-    /// The attributes, except [`FileStat::birth`].
+    /// The attributes, except [`FileStat::handle_hash`].
     pub stat: FileStat,
     /// All extended attributes; empty if the file system does not support them.
     pub xattrs: Vec<NamedXattr>,
@@ -54,17 +54,17 @@ pub(super) fn names(list: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
 }
 
-/// Calls `ask` with a buffer that is large enough for its result.
+/// Calls `read` with a buffer that is large enough for its result.
 pub(super) fn read_buffer(
-    ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Vec<u8>> {
     let mut small = [0; SMALL_SIZE];
-    match ask(&mut small) {
+    match read(&mut small) {
         Err(Os::RANGE) => {}
         size => return size.map(|size| small[..size].to_vec()),
     }
     let mut large = vec![0; XATTR_SIZE_MAX];
-    let size = ask(&mut large)?;
+    let size = read(&mut large)?;
     large.truncate(size);
     Ok(large)
 }

@@ -29,9 +29,6 @@ pub struct Slab {
 
 impl Slab {
     /// Maps `count` frames of [`UNIT_SIZE`] bytes. The system allocates their memory on first use, except reserved huge pages.
-    ///
-    /// # Errors
-    /// The system refuses the mapping.
     pub fn new(count: u32) -> std::io::Result<Arc<Self>> {
         let map = Map::new(count as usize * UNIT_SIZE)?;
         Ok(Arc::new(Self { map, free: Mutex::new((0..count).rev().collect()), count }))

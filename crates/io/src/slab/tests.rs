@@ -256,7 +256,7 @@ proptest! {
 fn checksums_stay_with_whole_blocks_wherever_they_go() {
     let slab = Slab::new(2).expect("a small slab");
     let pool = slab.pool(2);
-    let is_told = |frame: Frame, place: u32| {
+    let is_detected = |frame: Frame, place: u32| {
         // SAFETY: no other reference to the frame is in use.
         let bytes = unsafe { slab.map.frame_mut(frame.number()) };
         bytes[place as usize] ^= 4;
@@ -268,16 +268,19 @@ fn checksums_stay_with_whole_blocks_wherever_they_go() {
         payload.into_frame().expect("the only reference")
     };
     let block = BLOCK_SIZE as u32;
-    assert!(is_told(summed(2 * block + 5), 2 * block + 4) && !is_told(summed(2 * block + 5), 2 * block + 5));
+    assert!(
+        is_detected(summed(2 * block + 5), 2 * block + 4)
+            && !is_detected(summed(2 * block + 5), 2 * block + 5)
+    );
     let mut moved = summed(2 * block + 5);
     moved.move_within(0..2 * block + 5, 3 * block);
-    assert!(is_told(moved, 5 * block + 4));
+    assert!(is_detected(moved, 5 * block + 4));
     let mut merged = summed(block);
     merged.copy_from(4 * block, &Payload::new(Arc::new(summed(block)), 0..block));
     merged.change(7 * block..8 * block);
     let merged = Payload::new(Arc::new(merged), 0..1).into_frame().expect("the only reference");
-    assert!(is_told(merged, 4 * block));
+    assert!(is_detected(merged, 4 * block));
     let mut changed = summed(4 * block);
     changed.change(block + 1..block + 2);
-    assert!(!is_told(changed, block));
+    assert!(!is_detected(changed, block));
 }

@@ -16,7 +16,7 @@ pub(crate) fn stat_of(plain: &dyn SharedFs, packed: &PackedStat) -> FileStat {
     FileStat {
         device: DEVICE,
         inode: packed.number,
-        birth: 0,
+        handle_hash: 0,
         kind: FileKind::File,
         mode: packed.mode,
         nlink: packed.nlink,

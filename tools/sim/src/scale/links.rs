@@ -3,12 +3,11 @@
 //! The first message between two agents connects them, at both ends. If an agent exceeds its limit of peers, it closes the
 //! connection that was idle for longest, except those to neighbours and those on which a message is expected.
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tameike_core::{Cluster, NodeId, Result};
-use tameike_fabric::{Fabric, FabricLayer, GrantId, Lane, Receiver};
+use tameike_core::{Cluster, NodeId};
+use tameike_fabric::{Fabric, FabricLayer, Got, GrantId, Lane, Receiver, Sent};
 use tameike_io::{Frame, Payload};
 
 /// The connections of one agent.
@@ -123,35 +122,17 @@ impl FabricLayer for LinkedFabric {
         &*self.inner
     }
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         self.record(to);
         self.inner.send(to, lane, body, payload)
     }
 
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
         self.record(to);
         self.inner.put(to, grant, source, body)
     }
 
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
         self.record(from);
         self.inner.get(from, grant, frame, length)
     }

@@ -126,7 +126,7 @@ impl State {
         Ok(FileStat {
             device: 0,
             inode: number,
-            birth: inode.birth,
+            handle_hash: inode.birth,
             kind: inode.kind,
             mode: inode.mode,
             nlink: inode.nlink,

@@ -1,7 +1,7 @@
 //! A node's fabric in which a countdown counts or fails each message, put and get.
 
 use crate::countdown::{Countdown, FaultKind, Medium};
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::FutureExt;
 use std::fmt::Debug;
 use std::sync::Arc;
 use tameike_core::wire::call::{ReplyHeader, RequestHeader};
@@ -9,7 +9,7 @@ use tameike_core::wire::codec::{decode, decode_first};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, NodeId, Result};
 use tameike_fabric::simulated::SimulatedNetwork;
-use tameike_fabric::{Fabric, FabricLayer, GrantId, Lane};
+use tameike_fabric::{Fabric, FabricLayer, Got, GrantId, Lane, Sent};
 use tameike_io::{Frame, Payload};
 
 const FAULTS: &[FaultKind] = &[FaultKind::Lost, FaultKind::Broken];
@@ -57,13 +57,7 @@ impl FabricLayer for CountedFabric {
         &*self.inner
     }
 
-    fn send(
-        &self,
-        to: NodeId,
-        lane: Lane,
-        body: Vec<u8>,
-        payload: Option<Payload>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn send(&self, to: NodeId, lane: Lane, body: Vec<u8>, payload: Option<Payload>) -> Sent {
         let call = || match lane {
             Lane::Request => format!("request {}", request_kind(&body)),
             Lane::Reply => format!("reply {}", reply_kind(&body)),
@@ -74,26 +68,14 @@ impl FabricLayer for CountedFabric {
         }
     }
 
-    fn put(
-        &self,
-        to: NodeId,
-        grant: GrantId,
-        source: Payload,
-        body: Vec<u8>,
-    ) -> BoxFuture<'static, Result<()>> {
+    fn put(&self, to: NodeId, grant: GrantId, source: Payload, body: Vec<u8>) -> Sent {
         match self.loses(to, || format!("put with {}", reply_kind(&body))) {
             Some(result) => async move { result }.boxed(),
             None => self.inner.put(to, grant, source, body),
         }
     }
 
-    fn get(
-        &self,
-        from: NodeId,
-        grant: GrantId,
-        frame: Frame,
-        length: u32,
-    ) -> BoxFuture<'static, (Frame, Result<()>)> {
+    fn get(&self, from: NodeId, grant: GrantId, frame: Frame, length: u32) -> Got {
         let hit =
             self.countdown.register(Medium::Network(self.local()), &[FaultKind::Broken], || "get".to_owned());
         if hit.is_some() {

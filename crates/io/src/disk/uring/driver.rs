@@ -27,9 +27,6 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Drives `ring` while the registration exists.
-    ///
-    /// # Errors
-    /// The ring cannot be registered with the reactor.
     pub(super) fn new(ring: Ring, reactor: &Arc<Reactor>) -> std::io::Result<(Arc<Self>, Registration)> {
         let driver =
             Arc::new(Self { ring: Mutex::default(), waiting: Mutex::default(), called: Edge::default() });
@@ -64,7 +61,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn ask(&self, request: Request) {
+    pub(super) fn enqueue(&self, request: Request) {
         self.waiting.lock().push_back(request);
         self.called.set();
     }

@@ -40,9 +40,6 @@ pub struct Direct {
 }
 
 /// Checks that this user can create an io_uring.
-///
-/// # Errors
-/// The reason that it is not available.
 pub fn available() -> std::result::Result<(), String> {
     ring::build(QUEUE_DEPTH).map(drop)
 }
@@ -56,9 +53,6 @@ pub(super) struct UringDisk {
 
 impl UringDisk {
     /// Opens a disk on `file`.
-    ///
-    /// # Errors
-    /// The reason that it is not possible.
     pub(super) fn open(
         file: &FileDisk,
         direct: &Direct,
@@ -98,7 +92,7 @@ impl Disk for UringDisk {
             return self.file.fetch(offset, frame, range);
         }
         let (resolver, ended) = promise();
-        self.driver.ask(Request::Read { offset, frame, range: range.clone(), resolver });
+        self.driver.enqueue(Request::Read { offset, frame, range: range.clone(), resolver });
         let file = self.file.clone();
         async move {
             let (frame, outcome) = ended.await;
@@ -117,7 +111,7 @@ impl Disk for UringDisk {
             return self.file.store(offset, payload);
         }
         let (resolver, ended) = promise();
-        self.driver.ask(Request::Write { offset, payload: payload.clone(), resolver });
+        self.driver.enqueue(Request::Write { offset, payload: payload.clone(), resolver });
         let file = self.file.clone();
         async move {
             let size = payload.len() as u32;

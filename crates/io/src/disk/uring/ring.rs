@@ -96,9 +96,6 @@ pub(super) struct Ring {
 
 impl Ring {
     /// A ring for `file` with at most `depth` concurrent requests, a power of two.
-    ///
-    /// # Errors
-    /// The reason that it cannot be created.
     pub(super) fn new(file: BorrowedFd<'_>, depth: u32) -> Result<Self, String> {
         let ring = build(depth)?;
         ring.submitter()
@@ -108,10 +105,8 @@ impl Ring {
         Ok(Self { ring, requests, free: (0..depth as usize).rev().collect(), registered: None })
     }
 
-    /// Registers all frames with the kernel, once for all requests.
-    ///
-    /// # Errors
-    /// The user may not lock that much memory. Requests then work more slowly.
+    /// Registers all frames with the kernel, once for all requests. Fails if the user may not lock that much memory:
+    /// then requests are slower.
     pub(super) fn register(&mut self, slab: &Arc<Slab>) -> std::io::Result<()> {
         let pieces = slab.pieces(BUFFER_SIZE);
         let buffers: Vec<libc::iovec> = pieces
@@ -139,10 +134,7 @@ impl Ring {
         pushed.expect("there are as many entries as requests");
     }
 
-    /// Submits the pushed requests to the kernel.
-    ///
-    /// # Errors
-    /// The kernel does not accept them now. They stay pushed.
+    /// Submits the pushed requests to the kernel. After an error they stay pushed.
     pub(super) fn submit(&mut self) -> std::io::Result<()> {
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {

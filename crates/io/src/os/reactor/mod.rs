@@ -94,9 +94,6 @@ impl Reactor {
 
     /// Calls `source` for every change of readiness of `descriptor`, until the registration is dropped. The first call reports
     /// the initial readiness.
-    ///
-    /// # Errors
-    /// The errors of the system, for example that the descriptor does not support `epoll`.
     pub fn register(
         self: &Arc<Self>,
         descriptor: impl AsFd,
@@ -158,7 +155,7 @@ impl Reactor {
             Some(Duration::ZERO)
         } else {
             let next = self.timers.lock().next();
-            next.map(|deadline| deadline.saturating_sub(super::clock::monotonic()))
+            next.map(|deadline| deadline.saturating_sub(super::process::monotonic()))
         };
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs().min(1 << 20) as i64,
@@ -172,7 +169,7 @@ impl Reactor {
     }
 
     fn fire_timers(&self) {
-        let due = self.timers.lock().due(super::clock::monotonic);
+        let due = self.timers.lock().due(super::process::monotonic);
         due.into_iter().for_each(std::task::Waker::wake);
     }
 

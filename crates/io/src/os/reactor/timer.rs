@@ -1,7 +1,7 @@
 //! Timers of the event loop.
 
 use super::Reactor;
-use crate::os::clock::monotonic;
+use crate::os::process::monotonic;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;

@@ -38,9 +38,6 @@ pub struct Watched<D> {
 
 impl<D: AsFd> Watched<D> {
     /// Registers `descriptor`, which must be nonblocking.
-    ///
-    /// # Errors
-    /// The system cannot watch it.
     pub fn new(reactor: &Arc<Reactor>, descriptor: D) -> std::io::Result<Self> {
         let edges = Arc::new(Edges::default());
         let registration = reactor.register(&descriptor, edges.clone())?;
@@ -53,9 +50,6 @@ impl<D: AsFd> Watched<D> {
     }
 
     /// Calls `attempt` each time the descriptor may be readable, until the result is not `WouldBlock`.
-    ///
-    /// # Errors
-    /// Any other error of `attempt`.
     pub async fn read_with<T>(
         &self,
         mut attempt: impl FnMut(&D) -> std::io::Result<T>,

@@ -11,16 +11,16 @@ use tameike_io::slab::BlockSums;
 const BLOCK: u32 = BLOCK_SIZE as u32;
 
 /// Serves two runs of a device, swapped, as a location if the caller allows it.
-struct Placing {
+struct DeviceServer {
     device: Arc<File>,
     runs: Vec<Run>,
     digest: u32,
     time: u64,
     pool: Pool,
     /// Whether each request allowed a location.
-    asked: Mutex<Vec<bool>>,
+    allowed: Mutex<Vec<bool>>,
     /// Returns a location even if the caller does not allow it.
-    is_stubborn: bool,
+    ignores_permission: bool,
 }
 
 const RUNS: [Run; 2] = [
@@ -29,13 +29,20 @@ const RUNS: [Run; 2] = [
 ];
 const LENGTH: u32 = 43 * BLOCK;
 
-impl Placing {
+impl DeviceServer {
     fn new(network: &SocketNetwork, device: Arc<File>) -> Self {
-        let (pool, asked) = (network.pool(network.frames), Mutex::default());
-        let mut placing =
-            Self { device, runs: RUNS.to_vec(), digest: 0, time: 0, pool, asked, is_stubborn: false };
-        placing.digest = BlockSums::of(&placing.content()).digest();
-        placing
+        let (pool, allowed) = (network.pool(network.frames), Mutex::default());
+        let mut server = Self {
+            device,
+            runs: RUNS.to_vec(),
+            digest: 0,
+            time: 0,
+            pool,
+            allowed,
+            ignores_permission: false,
+        };
+        server.digest = BlockSums::of(&server.content()).digest();
+        server
     }
 
     fn content(&self) -> Vec<u8> {
@@ -48,28 +55,22 @@ impl Placing {
     }
 }
 
-struct PlacingService(Arc<Placing>);
+struct DeviceService(Arc<DeviceServer>);
 
-impl Service for PlacingService {
-    fn serve(
-        &self,
-        _from: NodeId,
-        _request: Request,
-        _payload: Option<Payload>,
-        target: Target,
-    ) -> BoxFuture<'static, (Reply, Carried)> {
-        let placing = &self.0;
+impl Service for DeviceService {
+    fn serve(&self, _from: NodeId, _request: Request, _payload: Option<Payload>, target: Target) -> Served {
+        let server = &self.0;
         let is_allowed = matches!(target, Target::AnyOrLocation);
-        placing.asked.lock().push(is_allowed);
-        let carried = if is_allowed || placing.is_stubborn {
+        server.allowed.lock().push(is_allowed);
+        let carried = if is_allowed || server.ignores_permission {
             Carried::Location(ExtentLocation {
-                runs: placing.runs.clone(),
-                digest: placing.digest,
-                time: placing.time,
+                runs: server.runs.clone(),
+                digest: server.digest,
+                time: server.time,
             })
         } else {
-            let mut frame = placing.pool.try_take().expect("a frame");
-            let content = placing.content();
+            let mut frame = server.pool.try_take().expect("a frame");
+            let content = server.content();
             frame[..content.len()].copy_from_slice(&content);
             Carried::Payload(Payload::new(Arc::new(frame), 0..LENGTH))
         };
@@ -88,36 +89,36 @@ fn device() -> Arc<File> {
 
 struct Bed {
     network: SocketNetwork,
-    asker: Node,
-    _answerer: RpcNode,
-    placing: Arc<Placing>,
+    caller: Node,
+    _rpc: RpcNode,
+    server: Arc<DeviceServer>,
     clock: FreeClock,
 }
 
-fn bed(mut network: SocketNetwork, change: impl Fn(&mut Placing)) -> Bed {
+fn bed(mut network: SocketNetwork, change: impl Fn(&mut DeviceServer)) -> Bed {
     let device = device();
     let clock = FreeClock::create(1 << 20).expect("memory");
     let bytes = device.try_clone().expect("a descriptor").into();
     let memory = DiskMemory { bytes, clock: clock.memory().expect("a descriptor") };
     network.device = Some(Arc::new(HostDevice::new(memory)));
-    let asker = node(&network, A, |fabric| fabric);
+    let caller = node(&network, A, |fabric| fabric);
     let fabric = network.begin(network.config(B));
-    let answerer = RpcNode::new(fabric, network.systems[1].runtime().clone(), network.pool(2));
-    let mut placing = Placing::new(&network, device);
-    change(&mut placing);
-    let placing = Arc::new(placing);
-    answerer.attach(Arc::new(PlacingService(placing.clone())));
+    let rpc = RpcNode::new(fabric, network.systems[1].runtime().clone(), network.pool(2));
+    let mut server = DeviceServer::new(&network, device);
+    change(&mut server);
+    let server = Arc::new(server);
+    rpc.attach(Arc::new(DeviceService(server.clone())));
     // The first call exchanges the device descriptors.
-    drop(wait(&network.runtime(), asker.rpc.call(B, read(0, LENGTH), None, None)));
-    placing.asked.lock().clear();
-    Bed { network, asker, _answerer: answerer, placing, clock }
+    drop(wait(&network.runtime(), caller.rpc.call(B, read(0, LENGTH), None, None)));
+    server.allowed.lock().clear();
+    Bed { network, caller, _rpc: rpc, server, clock }
 }
 
 impl Bed {
-    fn ask(&self) -> Result<Payload> {
+    fn read(&self) -> Result<Payload> {
         let into = self.network.frames().try_take();
         assert!(into.is_some());
-        let answer = wait(&self.network.runtime(), self.asker.rpc.call(B, read(0, LENGTH), None, into))?;
+        let answer = wait(&self.network.runtime(), self.caller.rpc.call(B, read(0, LENGTH), None, into))?;
         Ok(answer.payload.expect("bytes"))
     }
 }
@@ -127,14 +128,14 @@ fn a_payload_is_read_from_the_device_on_the_same_host_only() {
     for network in SocketNetwork::both(UNIT_SIZE, 2) {
         let one_host = network.one_host;
         let bed = bed(network, |_| {});
-        let found = bed.ask().expect("the bytes are readable");
-        assert!(found[..] == bed.placing.content()[..]);
-        assert_eq!(found.sums().digest(), bed.placing.digest);
-        assert_eq!(*bed.placing.asked.lock(), [one_host]);
+        let found = bed.read().expect("the bytes are readable");
+        assert!(found[..] == bed.server.content()[..]);
+        assert_eq!(found.sums().digest(), bed.server.digest);
+        assert_eq!(*bed.server.allowed.lock(), [one_host]);
         // Without a frame of the caller, the server sends the bytes.
-        let sent = bed.asker.rpc.call(B, read(0, LENGTH), None, None);
+        let sent = bed.caller.rpc.call(B, read(0, LENGTH), None, None);
         wait(&bed.network.runtime(), sent).expect("the bytes are readable");
-        assert_eq!(*bed.placing.asked.lock(), [one_host, false]);
+        assert_eq!(*bed.server.allowed.lock(), [one_host, false]);
     }
 }
 
@@ -142,10 +143,10 @@ fn a_payload_is_read_from_the_device_on_the_same_host_only() {
 fn a_stale_location_repeats_the_call() {
     let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
     let bed = bed(network, |_| {});
-    bed.placing.device.write_all_at(b"other bytes", RUNS[1].at + 5000).expect("memory");
-    let found = bed.ask().expect("the server reads its device");
-    assert!(found[..] == bed.placing.content()[..]);
-    assert_eq!(*bed.placing.asked.lock(), [true, false]);
+    bed.server.device.write_all_at(b"other bytes", RUNS[1].at + 5000).expect("memory");
+    let found = bed.read().expect("the server reads its device");
+    assert!(found[..] == bed.server.content()[..]);
+    assert_eq!(*bed.server.allowed.lock(), [true, false]);
 }
 
 #[test]
@@ -153,19 +154,19 @@ fn a_possibly_stale_location_repeats_the_call() {
     let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
     let bed = bed(network, |_| {});
     bed.clock.freed(&(0..4096));
-    let found = bed.ask().expect("the server reads its device");
-    assert!(found[..] == bed.placing.content()[..]);
-    assert_eq!(*bed.placing.asked.lock(), [true, false]);
+    let found = bed.read().expect("the server reads its device");
+    assert!(found[..] == bed.server.content()[..]);
+    assert_eq!(*bed.server.allowed.lock(), [true, false]);
 }
 
 #[test]
 fn an_unrequested_or_invalid_location_is_refused() {
     for run in [RUNS[0], Run { at: u64::MAX - 4095, length: BLOCK }, Run { at: 0, length: u32::MAX }] {
         let [_, network] = SocketNetwork::both(UNIT_SIZE, 2);
-        let bed = bed(network, |placing| (placing.runs, placing.is_stubborn) = (vec![run], true));
-        let fault = bed.ask().err().expect("no bytes");
+        let bed = bed(network, |server| (server.runs, server.ignores_permission) = (vec![run], true));
+        let fault = bed.read().err().expect("no bytes");
         assert_eq!(fault.errno, Errno::EPROTO);
-        assert_eq!(*bed.placing.asked.lock(), [true, false]);
+        assert_eq!(*bed.server.allowed.lock(), [true, false]);
         assert_eq!(frames_left(&bed.network), bed.network.frames().share(), "no frame leaks");
     }
 }

@@ -1,28 +1,19 @@
-//! Agents with at most one connected peer each: every request gets a reply and is executed once.
-#![forbid(unsafe_code)]
+//! Calls between agents with at most one connected peer each: every request gets a reply and is executed once.
 
-use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use super::*;
+use crate::rpc::RpcNode;
+use crate::{Carried, Rpc, Served, Service, Target};
+use std::sync::OnceLock;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tameike_core::limits::UNIT_SIZE;
+use tameike_core::InodeId;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Errno, InodeId, JobId, NodeId};
-use tameike_fabric::rpc::RpcNode;
-use tameike_fabric::socket::{SocketConfig, SocketFabric};
-use tameike_fabric::{Carried, PeerEvent, Rpc, Service, Target};
-use tameike_io::os::system::System;
-use tameike_io::{Payload, Runtime, Slab};
+use tameike_io::Runtime;
 
 const NODES: u32 = 6;
 const CALLS: u64 = 200;
 /// The lowest bits of a request's number select how many further nodes it visits.
 const STOPS: u64 = 8;
-/// A time limit beyond any expected delay.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Serves requests, some after a pause, and some after a request to another node.
 struct Answerer {
@@ -39,16 +30,10 @@ fn request(number: u64) -> Request {
     Request::Client(ClientRequest::Kept { inode: InodeId(number) })
 }
 
-struct Served(Arc<Answerer>);
+struct AnswerService(Arc<Answerer>);
 
-impl Service for Served {
-    fn serve(
-        &self,
-        from: NodeId,
-        request: Request,
-        _: Option<Payload>,
-        _: Target,
-    ) -> BoxFuture<'static, (Reply, Carried)> {
+impl Service for AnswerService {
+    fn serve(&self, from: NodeId, request: Request, _: Option<Payload>, _: Target) -> Served {
         let Request::Client(ClientRequest::Kept { inode: InodeId(number) }) = request else {
             return Box::pin(async { (Reply::Fault(Errno::EPROTO.into()), Carried::Nothing) });
         };
@@ -75,46 +60,25 @@ impl Service for Served {
     }
 }
 
-fn start(system: &System, slab: &Arc<Slab>, node: u32, one_host: bool) -> (Arc<SocketFabric>, Arc<Answerer>) {
-    let config = SocketConfig {
-        node: NodeId(node),
-        job: JobId::new(if one_host { "one-each-here" } else { "one-each" }).expect("a valid name"),
-        secret: [3; 32],
-        listen: "127.0.0.1:0".into(),
-        inline_max: UNIT_SIZE,
-        peer_limit: Duration::from_secs(10),
-        request_frames: slab.pool(4),
-        reply_frames: slab.pool(4),
-        slab: one_host.then(|| slab.clone()),
-        ofi: None,
-        device: None,
-        connections: 1,
-    };
-    let fabric = Arc::new(SocketFabric::listen(config, system).expect("a free port"));
-    let rpc = Arc::new(RpcNode::new(fabric.clone(), system.runtime().clone(), slab.pool(4)));
-    let answerer = Arc::new(Answerer {
-        node,
-        runtime: system.runtime().clone(),
-        rpc: OnceLock::new(),
-        executed: Mutex::default(),
-        events: Mutex::default(),
-    });
-    rpc.attach(Arc::new(Served(answerer.clone())));
+fn start(system: &System, slab: &Arc<Slab>, node: u32, fabric: Arc<SocketFabric>) -> Arc<Answerer> {
+    let runtime = system.runtime().clone();
+    let rpc = Arc::new(RpcNode::new(fabric, runtime.clone(), slab.pool(4)));
+    let (executed, events) = Default::default();
+    let answerer = Arc::new(Answerer { node, runtime, rpc: OnceLock::new(), executed, events });
+    rpc.attach(Arc::new(AnswerService(answerer.clone())));
     assert!(answerer.rpc.set(rpc).is_ok());
-    (fabric, answerer)
+    answerer
 }
 
 #[test]
 fn each_request_is_executed_once_while_connections_come_and_go() {
     for one_host in [false, true] {
-        let system = System::start(2).expect("threads");
-        let slab = Slab::new(NODES * 12).expect("memory");
-        let nodes: Vec<_> = (0..NODES).map(|node| start(&system, &slab, node, one_host)).collect();
-        let addresses: Vec<_> =
-            (0..).map(NodeId).zip(nodes.iter().map(|(fabric, _)| fabric.local_addr().to_string())).collect();
-        nodes.iter().for_each(|(fabric, _)| fabric.set_peers(addresses.clone()));
+        let (system, slab, fabrics) = listen(NODES, 1, (one_host, None));
+        let start = |(node, fabric): (u32, &Arc<SocketFabric>)| start(&system, &slab, node, fabric.clone());
+        let answerers: Vec<_> = (0..).zip(&fabrics).map(start).collect();
+        introduce(&fabrics);
         let (sender, answers) = channel();
-        for (_, answerer) in &nodes {
+        for answerer in &answerers {
             for call in 0..CALLS {
                 let number = (u64::from(answerer.node) * CALLS + call) * STOPS + call % STOPS;
                 let to = NodeId((answerer.node + 1 + (call % u64::from(NODES - 1)) as u32) % NODES);
@@ -130,11 +94,11 @@ fn each_request_is_executed_once_while_connections_come_and_go() {
             let answer = answers.recv_timeout(TIME_LIMIT).expect("every call returns");
             assert!(matches!(answer, Ok(Reply::Client(ClientReply::Done))), "{answer:?}");
         }
-        for (_, answerer) in &nodes {
+        for answerer in &answerers {
             assert!(answerer.executed.lock().values().all(|count| *count == 1), "each once");
             let lost = |event: &&(NodeId, PeerEvent)| event.1 != PeerEvent::Up;
             assert_eq!(answerer.events.lock().iter().find(lost), None, "no peer was reported as failed");
         }
-        nodes.iter().for_each(|(fabric, _)| fabric.close());
+        fabrics.iter().for_each(|fabric| fabric.close());
     }
 }
