@@ -42,9 +42,6 @@ const SETGID: u16 = 0o2000;
 /// Serves requests for packed files; blocks.
 pub trait PackHandler: Send + Sync {
     /// Serves one request.
-    ///
-    /// # Errors
-    /// The errors of the file system, and of the system calls of the same names.
     fn serve(&self, request: PackRequest) -> Result<PackReply>;
 }
 

@@ -182,10 +182,8 @@ impl Spool {
         ]
     }
 
-    /// Ends the spool after the program: packs everything in the tree, and makes it durable.
-    ///
-    /// # Errors
-    /// Errors of the container's file system; errors of single files are in [`Packed::faults`].
+    /// Ends the spool after the program: packs everything in the tree, and makes it durable. Errors of single files are in
+    /// [`Packed::faults`].
     pub fn finish(self) -> Result<Packed> {
         let Self { shared, membership, worker } = self;
         end_processes(&shared.dir);

@@ -103,10 +103,8 @@ pub struct ExternalContent {
 }
 
 impl ExternalContent {
-    /// Opens the file, and updates `node` with its size and times.
-    ///
-    /// # Errors
-    /// `ENOENT` if the content was promoted to the file's own path, `EIO` if it is lost, and errors of the file system.
+    /// Opens the file, and updates `node` with its size and times. Fails with `ENOENT` if the content was promoted to the file's own path,
+    /// and with `EIO` if it is lost.
     pub fn open(fs: &dyn SharedFs, identity: &Identity, node: &mut Node) -> Result<Self> {
         let name = name(identity.number);
         let file = fs.open(&name, Access::Read).map_err(|fault| match identity.place {
@@ -126,10 +124,7 @@ impl ExternalContent {
         Ok(Self { file, size })
     }
 
-    /// Passes a range of the content to `show`.
-    ///
-    /// # Errors
-    /// `EIO` if the file became shorter, and errors of the file system and of `show`.
+    /// Passes a range of the content to `show`. Fails with `EIO` if the file became shorter.
     pub fn visit(&self, range: Range<u64>, show: Show<'_>) -> Result<()> {
         let end = range.end.min(self.size);
         let mut buffer = vec![0; SHOWN_SIZE.min(end.saturating_sub(range.start) as usize)];

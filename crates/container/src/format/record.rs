@@ -334,10 +334,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     Found::Record(Box::new(head))
 }
 
-/// Checks the checksum of a chunk.
-///
-/// # Errors
-/// `EIO` if it is wrong.
+/// Checks the checksum of a chunk. Fails with `EIO` if it is wrong.
 pub fn check_chunk(head: &Head, chunk: usize, kept: &[u8]) -> Result<()> {
     let Chunk { kept: size, sum } = head.chunks[chunk];
     if kept.len() != size as usize || crc32c(kept) != sum {

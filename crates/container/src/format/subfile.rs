@@ -61,18 +61,13 @@ pub enum Claim {
 
 impl Subfile {
     /// Opens a subfile.
-    ///
-    /// # Errors
-    /// `ENOENT` if it does not exist, and errors of the file system.
     pub fn open(fs: &dyn SharedFs, superblock: Superblock, number: u32, access: Access) -> Result<Self> {
         let file = fs.open(&name(number), access)?;
         Ok(Self { file, superblock, number })
     }
 
-    /// Creates a subfile whose lanes writers on host `owner` claim; without an owner, a formula assigns the lanes.
-    ///
-    /// # Errors
-    /// `EEXIST` if it exists, and errors of the file system.
+    /// Creates a subfile whose lanes writers on host `owner` claim; without an owner, a formula assigns the lanes. Fails with `EEXIST` if
+    /// it exists.
     pub fn create(fs: &dyn SharedFs, superblock: Superblock, number: u32, owner: &str) -> Result<Self> {
         let file = create_like(fs, &name(number))?;
         let owner = owner.as_bytes();
@@ -121,9 +116,7 @@ impl Subfile {
     }
 
     /// Claims a lane that no other process holds. If several writers claim it, the file system's lock decides, where it supports locks.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if the file system has no locks and `needs_lock`, and errors of the file system.
+    /// Fails with `EOPNOTSUPP` if the file system has no locks and `needs_lock`.
     pub fn claim(&self, lane: u32, needs_lock: bool) -> Result<Claim> {
         match self.file.try_lock(LOCKS_AT + u64::from(lane), 1) {
             Ok(true) => {}

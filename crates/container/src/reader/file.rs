@@ -49,9 +49,6 @@ impl Opener {
     }
 
     /// As [`Self::open`], for callers that read attributes and no content.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub(crate) fn open_unread(&self, entry: &IndexEntry) -> Result<FileReader> {
         let mut reader = self.open_record(entry)?;
         if let Some(identity) = Identity::decode_external(&reader.node) {
@@ -105,9 +102,6 @@ impl FileReader {
     }
 
     /// Reads at `offset` until `buffer` is full; zeros in holes and beyond the end.
-    ///
-    /// # Errors
-    /// As [`Self::read_at`].
     pub fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let range = offset..offset + buffer.len() as u64;
         let mut filled = Filled { buffer, offset, done: 0 };
@@ -117,9 +111,6 @@ impl FileReader {
     }
 
     /// Passes the data in a range of the file to `show`, by ascending offset; skipped bytes are zeros.
-    ///
-    /// # Errors
-    /// As [`Self::read_at`], and errors of `show`.
     pub fn visit(&mut self, range: Range<u64>, show: Show<'_>) -> Result<()> {
         self.give(range, &mut Shown(show))
     }
@@ -167,9 +158,6 @@ impl FileReader {
     }
 
     /// The damage: the first one of each extent.
-    ///
-    /// # Errors
-    /// Errors of the file system, other than damage.
     pub(crate) fn damage(&mut self) -> Result<Vec<Fault>> {
         let mut damage = Vec::new();
         if self.node.kind != FileKind::File {

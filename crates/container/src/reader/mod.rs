@@ -47,7 +47,8 @@ pub struct Damage {
     pub why: String,
 }
 
-/// A container that is open for reading. It shows the state at the time of the open, or of the last [`Container::refresh`].
+/// A container that is open for reading. It shows the state at the time of the open, or of the last [`Container::refresh`]. Lookups and
+/// walks fail with `EIO` where the index is damaged, and reads of an entry where its record is.
 pub struct Container {
     records: Arc<Records>,
     /// Ignores the index.
@@ -78,18 +79,12 @@ impl Container {
     }
 
     /// As [`Self::open`], if the superblock was read already.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn open_as(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Result<Self> {
         let index = Index::of_container(&*fs, superblock.container)?;
         Self::with_index(fs, superblock, index, false)
     }
 
     /// Opens it by a scan of all lanes, without the index.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn open_by_records(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
         Self::with_index(fs, superblock, None, true)
@@ -293,9 +288,6 @@ impl Container {
     }
 
     /// The entry of a path.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let added = self.added.get(&PathKey::of(path)).cloned();
         let indexed = match &self.index {
@@ -307,9 +299,6 @@ impl Container {
     }
 
     /// The highest version of a path, also of one removed since the index was written; 0 if there is none.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn version(&self, path: &[u8]) -> Result<u64> {
         let added = self.added.get(&PathKey::of(path)).map_or(0, |entry| entry.version);
         let indexed = match &self.index {
@@ -330,17 +319,11 @@ impl Container {
     }
 
     /// The attributes of an entry, including those of external content.
-    ///
-    /// # Errors
-    /// As [`Opener::open`].
     pub fn describe(&self, entry: &IndexEntry) -> Result<Node> {
         self.opener().open_unread(entry).map(|file| file.node().clone())
     }
 
     /// As [`Self::file`], by an entry.
-    ///
-    /// # Errors
-    /// As [`Opener::open`].
     pub fn open_entry(&self, entry: &IndexEntry) -> Result<FileReader> {
         self.opener().open(entry)
     }
@@ -351,9 +334,6 @@ impl Container {
     }
 
     /// The node of an entry's record.
-    ///
-    /// # Errors
-    /// `EIO` if its record is damaged.
     pub fn node(&self, entry: &IndexEntry) -> Result<Node> {
         self.records.read_entry(entry, 0).map(|(_, node, _)| node)
     }

@@ -160,9 +160,6 @@ impl Records {
     }
 
     /// A subfile, opened if necessary.
-    ///
-    /// # Errors
-    /// `ENOENT` if it is missing, and errors of the file system.
     pub fn subfile(&self, number: u32) -> Result<Subfile> {
         if let Some(opened) = self.opened.lock().get(&number) {
             return Ok(opened.shared.clone());
@@ -211,9 +208,6 @@ impl Records {
     }
 
     /// The lane states of subfiles, in the order of `numbers`. Several threads open the subfiles, as each waits for the file system.
-    ///
-    /// # Errors
-    /// As [`Self::subfile`], and errors of the file system.
     pub fn lanes(&self, numbers: &[u32]) -> Result<Vec<(u32, Vec<LaneState>)>> {
         let look = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
         let unopened = {
@@ -248,9 +242,6 @@ impl Records {
     }
 
     /// Borrows a descriptor of a subfile for a reader of much data.
-    ///
-    /// # Errors
-    /// As [`Self::subfile`].
     pub fn borrow(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<PooledFile> {
         let shared = self.subfile(number)?.file().clone();
         let shared_one =
@@ -293,10 +284,8 @@ impl Records {
         }
     }
 
-    /// Reads the record of an entry: its head, its node, and the bytes read, which contain up to `ahead` bytes of data.
-    ///
-    /// # Errors
-    /// `EIO` if it is missing or damaged.
+    /// Reads the record of an entry: its head, its node, and the bytes read, which contain up to `ahead` bytes of data. Fails with `EIO` if
+    /// it is missing or damaged.
     pub fn read_entry(self: &Arc<Self>, entry: &IndexEntry, ahead: usize) -> Result<(Head, Node, Vec<u8>)> {
         let size = (entry.record_size as usize).min(HEAD_SIZE + ahead);
         let (head, bytes) = self.read(entry.lane, entry.address, size)?;
@@ -311,10 +300,8 @@ impl Records {
         }
     }
 
-    /// Reads a record; returns its head, and the `size` bytes that were read (more if the head is larger).
-    ///
-    /// # Errors
-    /// `EIO` if it is missing or damaged.
+    /// Reads a record; returns its head, and the `size` bytes that were read (more if the head is larger). Fails with `EIO` if it is
+    /// missing or damaged.
     pub fn read(self: &Arc<Self>, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
         let opened = match size > LARGE_READ {
             true => self
@@ -328,9 +315,6 @@ impl Records {
     }
 
     /// As [`Self::read`], with an open descriptor of its subfile.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     pub fn read_by(
         &self,
         file: &dyn SharedFile,

@@ -8,9 +8,6 @@ use tameike_io::shared::SharedFs;
 
 impl Session {
     /// As [`Self::open`], by the [state](Self::known) of another process that opens the container at the same time.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn join(fs: Arc<dyn SharedFs>, options: SessionOptions, known: &Known) -> Result<Self> {
         match Container::open_known(fs.clone(), known) {
             Some(container) => Self::of(container, fs, options),
@@ -25,9 +22,6 @@ impl Session {
     }
 
     /// As [`Self::finish`], and returns a report for a process that finishes later ([`Self::take_report`]); `None` if it is too large.
-    ///
-    /// # Errors
-    /// As [`Self::finish`].
     pub fn finish_reporting(self) -> Result<Option<Report>> {
         let (container, ends) = self.end()?;
         Ok(if ends.is_empty() { None } else { container.report(&ends) })

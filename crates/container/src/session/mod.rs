@@ -190,9 +190,6 @@ impl Session {
     }
 
     /// Passes all data of a file to `show`, by ascending offset; skipped bytes are zeros.
-    ///
-    /// # Errors
-    /// As [`Self::read_at`], and errors of `show`.
     pub fn visit(&self, file: &OpenFile, show: Show<'_>) -> Result<()> {
         if let OpenFile::Reader(reader) = file {
             let ReaderFile { content, brief, .. } = &mut *reader.lock();
@@ -262,9 +259,6 @@ impl Session {
     }
 
     /// Closes a file. Its content is then in the container, and durable after the next sync.
-    ///
-    /// # Errors
-    /// Errors of the file system for content that could not be written.
     pub fn close(&self, file: OpenFile) -> Result<()> {
         let OpenFile::Writer(WriterFile { draft: shared, .. }) = file else { return Ok(()) };
         let mut state = self.state.lock();
@@ -314,10 +308,8 @@ impl Session {
         state.sync(&*self.fs)
     }
 
-    /// Ends the session and makes everything durable. The last process that ends writes the index.
-    ///
-    /// # Errors
-    /// Errors of the file system, also of the index: the container is complete without it, but slower to open.
+    /// Ends the session and makes everything durable. The last process that ends writes the index. If the index cannot be written, the
+    /// container is complete, but slower to open.
     pub fn finish(self) -> Result<()> {
         self.end().map(drop)
     }

@@ -8,10 +8,8 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
 
 impl Session {
-    /// Attributes of a path, without following a link. The size of a symbolic link is that of its target.
-    ///
-    /// # Errors
-    /// `ENOENT` if the path does not exist.
+    /// Attributes of a path, without following a link. The size of a symbolic link is that of its target. Fails with `ENOENT` if the path
+    /// does not exist.
     pub fn stat(&self, path: &[u8]) -> Result<Brief> {
         if path.is_empty() {
             return Ok(self.root());
@@ -53,10 +51,7 @@ impl Session {
         Ok(names.into_iter().collect())
     }
 
-    /// Creates a directory, and missing parents.
-    ///
-    /// # Errors
-    /// `EEXIST` if the path exists.
+    /// Creates a directory, and missing parents. Fails with `EEXIST` if the path exists.
     pub fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
         if !path.is_empty() {
             check_path(path)?;

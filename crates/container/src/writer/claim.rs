@@ -41,10 +41,7 @@ pub enum WriterId {
 
 impl LaneWriter {
     /// Claims a free lane. A rank has a fixed lane, in subfiles that all ranks share. Processes of a host take the next free lane in subfiles
-    /// of their host, or create one.
-    ///
-    /// # Errors
-    /// `EBUSY` if another process is the same rank, `EINVAL` if the rank is invalid; errors of the file system.
+    /// of their host, or create one. Fails with `EBUSY` if another process is the same rank, and with `EINVAL` if the rank is invalid.
     pub fn begin(fs: &dyn SharedFs, superblock: Superblock, writer: &WriterId) -> Result<Self> {
         match writer {
             WriterId::Rank { rank, size } => begin_rank(fs, superblock, *rank, *size),

@@ -23,9 +23,6 @@ pub enum PackerClient {
 
 impl PackerClient {
     /// Sends a request and returns the reply.
-    ///
-    /// # Errors
-    /// The packer's error, or the fabric's when its agent cannot be reached.
     pub fn ask(&self, request: PackRequest) -> Result<PackReply> {
         match self {
             Self::Local(packer) => packer.serve(request),

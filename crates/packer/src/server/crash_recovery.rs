@@ -21,10 +21,7 @@ pub struct Interrupted {
 }
 
 /// Syncs the subfiles of incarnations that did not finish, and drops their pages. After a failed fsync the page cache has data that the
-/// disk lacks, and an index of such data would hide what the disk has.
-///
-/// # Errors
-/// The errors of the file system, except those of a sync: data that this loses is not read.
+/// disk lacks, and an index of such data would hide what the disk has. A failed sync is only logged: data that it loses is not read.
 pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     let superblock = Superblock::read(fs)?;
     let mut found = Interrupted::default();

@@ -22,10 +22,7 @@ pub struct DirectoryRenamer<'a> {
 }
 
 impl DirectoryRenamer<'_> {
-    /// Renames a directory.
-    ///
-    /// # Errors
-    /// As `renameat2`; `EINVAL` for an exchange of directories with packed files.
+    /// Renames a directory. Fails with `EINVAL` for an exchange of directories with packed files.
     pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         // A packed file may be there since the caller's lookup.
         if mode != RenameMode::Exchange && self.store.stat(to).is_ok() {
@@ -103,10 +100,8 @@ impl DirectoryRenamer<'_> {
         })
     }
 
-    /// Makes sure that no packed file is below a path before a directory is created there.
-    ///
-    /// # Errors
-    /// `EEXIST`, and the errors of the file system.
+    /// Makes sure that no packed file is below a path before a directory is created there. Fails with `EEXIST` if the shared directory has
+    /// anything at the path.
     pub fn clear_for_dir(&mut self, path: &[u8]) -> Result<()> {
         if !self.store.has_below(path)? {
             return Ok(());

@@ -91,9 +91,6 @@ impl EntryLog {
     }
 
     /// Fails when the log takes no more changes.
-    ///
-    /// # Errors
-    /// Why it takes none.
     pub fn check(&self) -> Result<()> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -103,18 +100,12 @@ impl EntryLog {
         self.failure = Some(fault);
     }
 
-    /// The entry of the file at a path.
-    ///
-    /// # Errors
-    /// `ENOENT` when there is none.
+    /// The entry of the file at a path. Fails with `ENOENT` if there is none.
     pub fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
         entries::file_at(&self.container, path)
     }
 
     /// The attributes of the file at a path, as its entry has them.
-    ///
-    /// # Errors
-    /// `ENOENT` when there is none, `EIO` when its entry is damaged.
     pub fn stat(&mut self, path: &[u8]) -> Result<PackedStat> {
         if let Some(stat) = self.attributes.get(path) {
             return Ok(stat.clone());
@@ -130,9 +121,6 @@ impl EntryLog {
     }
 
     /// The node of an entry, with its content as extents that another entry can name.
-    ///
-    /// # Errors
-    /// The errors of the file system, and `EIO` when the entry is damaged.
     pub fn node_of(&mut self, entry: &IndexEntry) -> Result<Node> {
         self.make_readable(entry)?;
         self.written_node(entry)
@@ -156,18 +144,12 @@ impl EntryLog {
         draft.begin_read(&self.container, self.writer.as_mut(), offset, length)
     }
 
-    /// The lane writer; the log has one from the first change on.
-    ///
-    /// # Errors
-    /// `EBADF` before that.
+    /// The lane writer; the log has one from the first change on. Fails with `EBADF` before that.
     pub fn writer(&mut self) -> Result<&mut LaneWriter> {
         self.writer.as_mut().ok_or_else(|| Errno::EBADF.into())
     }
 
     /// Begins a change: opens the lane where that was not done yet.
-    ///
-    /// # Errors
-    /// Why the log takes no more changes, and the errors of the file system.
     pub fn begin(&mut self) -> Result<()> {
         self.check()?;
         if self.writer.is_none() {
@@ -291,9 +273,6 @@ impl EntryLog {
     }
 
     /// Writes the entry at an address, with all entries before it. Those behind it wait until their own callers write them.
-    ///
-    /// # Errors
-    /// As [`Self::write_pending`].
     pub fn write_entry(&mut self, address: u64) -> Result<()> {
         if self.has_written(address) { Ok(()) } else { self.write_pending() }
     }
@@ -309,9 +288,6 @@ impl EntryLog {
 
     /// Writes entries that were put. Where the file system refuses them, puts again what was there before: lookups see that at once,
     /// and the next write that the file system takes covers it.
-    ///
-    /// # Errors
-    /// As [`Self::write_pending`].
     pub fn commit(&mut self, put: &[Replaced]) -> Result<()> {
         let Err(fault) = self.write_pending() else { return Ok(()) };
         self.undo(put);
@@ -361,9 +337,6 @@ impl EntryLog {
     }
 
     /// Begins a sync of all changes. None where nothing was ever changed.
-    ///
-    /// # Errors
-    /// Why the log takes no more changes, and the errors of the file system.
     pub fn begin_sync(&mut self) -> Result<Option<LogSync>> {
         self.check()?;
         self.write_pending()?;

@@ -10,10 +10,7 @@ use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::shared::{SharedFile, SharedFs};
 
 /// Makes the content of an open file external if it is to become larger than `size_max`, before it does. Returns whether the content is
-/// external.
-///
-/// # Errors
-/// The errors of the file system. Where the content cannot be moved, it stays in the container.
+/// external. If the content cannot be moved, it stays in the container.
 pub fn make_external(
     store: &mut Store,
     plain: &dyn SharedFs,

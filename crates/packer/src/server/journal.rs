@@ -129,10 +129,7 @@ impl Journal {
         self.pending.extend_from_slice(&body);
     }
 
-    /// Writes all added entries: they survive this process.
-    ///
-    /// # Errors
-    /// The errors of the device; the next call tries again.
+    /// Writes all added entries: they survive this process. If that fails, the next call retries.
     pub fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());

@@ -64,10 +64,8 @@ impl OpenFile {
         log.begin_read(&mut self.draft, offset, length)
     }
 
-    /// Writes, at the end of the file without an offset. `buffered` is what all open files buffer.
-    ///
-    /// # Errors
-    /// `EFBIG` beyond the largest size, and the errors of the file system.
+    /// Writes, at the end of the file without an offset. `buffered` is what all open files buffer. Fails with `EFBIG` beyond the largest
+    /// size.
     pub fn write(
         &mut self,
         log: &mut EntryLog,
@@ -142,10 +140,7 @@ pub struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// An open file.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open.
+    /// An open file. Fails with `ESTALE` if it is not open.
     pub fn get(&mut self, number: u64) -> Result<&mut OpenFile> {
         let unknown =
             || Fault::new(Errno::ESTALE, "the packer knows of no such open file, as it was started again");

@@ -19,9 +19,6 @@ const LOCK: &[u8] = b"lock";
 const LOCK_MODE: u16 = 0o600;
 
 /// Reads the superblock of the container, and creates it where there is none and `may_make`.
-///
-/// # Errors
-/// The errors of the file system, and as [`Superblock::read`].
 pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Superblock> {
     match Superblock::read(fs) {
         Err(fault) if fault.errno == Errno::EINVAL && may_make => {}

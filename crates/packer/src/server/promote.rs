@@ -30,11 +30,8 @@ pub struct Promoter<'a> {
 }
 
 impl Promoter<'_> {
-    /// Promotes the external files of this job, makes their names durable, and removes their entries from the container.
-    ///
-    /// # Errors
-    /// The error of the first file that cannot be promoted. It stays as it is, and the `recover` of this job, or the next packer, tries
-    /// again.
+    /// Promotes the external files of this job, makes their names durable, and removes their entries from the container. A file that cannot
+    /// be promoted stays as it is, and the `recover` of this job, or the next packer, retries. Returns the first such error.
     pub fn promote_all(&self, store: &mut Store) -> Result<()> {
         if store.promotions().next().is_none() {
             return Ok(());
@@ -56,10 +53,7 @@ impl Promoter<'_> {
     }
 
     /// Finishes promotions that other incarnations have begun, and removes the entries of promoted files. Pending promotions of this job
-    /// are left to it.
-    ///
-    /// # Errors
-    /// The errors of the file system, except those that keep a file from its path.
+    /// are left to it. A file that cannot be promoted is only logged.
     pub fn finish_interrupted(&self, store: &mut Store) -> Result<()> {
         let Self { plain, container, .. } = *self;
         if Listing::of(container)?.outside.is_empty() && !store.was_interrupted() {

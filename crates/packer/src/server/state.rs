@@ -23,10 +23,7 @@ impl State {
         self.store.as_mut()
     }
 
-    /// The store, which `open` opens where that was not done yet.
-    ///
-    /// # Errors
-    /// The errors of `open`; `ESTALE` when the job has ended.
+    /// The store, which `open` opens where that was not done yet. Fails with `ESTALE` if the job has ended.
     pub fn store_or_open(&mut self, open: impl FnOnce() -> Result<Store>) -> Result<&mut Store> {
         let store = match self.store.take() {
             Some(store) => store,
@@ -69,10 +66,7 @@ impl SharedState {
         self.syncing.lock()
     }
 
-    /// Calls `act` with the store.
-    ///
-    /// # Errors
-    /// The errors of `act`; `ESTALE` where no store is open.
+    /// Calls `act` with the store. Fails with `ESTALE` if no store is open.
     pub fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
         match self.state.lock().store() {
             Some(store) => act(store),
@@ -81,10 +75,7 @@ impl SharedState {
     }
 
     /// Makes all changes durable, those of an open file included except for its external content. Serves other requests meanwhile;
-    /// those that ask for a sync during this one share the next.
-    ///
-    /// # Errors
-    /// As [`Store::sync`]; `ESTALE` when the job has ended.
+    /// those that ask for a sync during this one share the next. Fails with `ESTALE` if the job has ended.
     pub fn sync(&self, file: Option<u64>) -> Result<PackReply> {
         let (asked, external) = self.with_store(|store| {
             let asked = store.put_all(file)?;

@@ -1,4 +1,4 @@
-//! Creates, opens, reads and writes packed files.
+//! Creates, opens, reads and writes packed files. Calls with the number of a file that is not open fail with `ESTALE`.
 
 use super::Store;
 use crate::server::attribute_cache::identity_of;
@@ -38,10 +38,8 @@ impl Created {
 }
 
 impl Store {
-    /// Creates a file that must not exist, and opens it. [`Self::end_create`] ends that, once the entry was written.
-    ///
-    /// # Errors
-    /// `EEXIST`, and the errors of the file system.
+    /// Creates a file that must not exist, and opens it. [`Self::end_create`] ends that, once the entry was written. Fails with `EEXIST` if
+    /// it exists.
     pub fn begin_create(&mut self, file: &NewFile<'_>) -> Result<Created> {
         let NewFile { path, mode, uid, gid } = *file;
         check_path(path)?;
@@ -71,10 +69,8 @@ impl Store {
         Ok(Created { stat, entry })
     }
 
-    /// Ends a creation, whose entry must be with the file system.
-    ///
-    /// # Errors
-    /// The errors of the file system. The file does not exist then, unless another request has changed it meanwhile.
+    /// Ends a creation, whose entry must be with the file system. If that fails, the file does not exist, unless another request has
+    /// changed it meanwhile.
     pub fn end_create(&mut self, created: &Created) -> Result<()> {
         let Created { stat, entry } = created;
         self.log.end_creation();
@@ -103,9 +99,6 @@ impl Store {
     }
 
     /// Opens a file.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO` when its entry is damaged.
     pub fn open_file(&mut self, path: &[u8]) -> Result<PackedStat> {
         if let Some(stat) = self.files.reopen(path) {
             return Ok(stat);
@@ -119,10 +112,7 @@ impl Store {
         Ok(self.files.insert(OpenFile::new(draft, identity, None)))
     }
 
-    /// Ends one open of a file.
-    ///
-    /// # Errors
-    /// The errors of the file system for the last writes; the file stays open then.
+    /// Ends one open of a file. If the last writes fail, the file stays open.
     pub fn close_file(&mut self, number: u64) -> Result<()> {
         if self.files.get(number)?.is_last_open() {
             self.publish(number)?;
@@ -147,43 +137,28 @@ impl Store {
     }
 
     /// Attributes of an open file.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open.
     pub fn stat_open(&mut self, number: u64) -> Result<PackedStat> {
         Ok(self.files.get(number)?.stat())
     }
 
     /// The path of an open file, unless it was removed.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open.
     pub fn path_of(&mut self, number: u64) -> Result<Option<Vec<u8>>> {
         Ok(self.files.get(number)?.path().map(<[u8]>::to_vec))
     }
 
     /// Begins a read of the present content of an open file, which ends without the store.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open, and the errors of the file system.
     pub fn read(&mut self, number: u64, offset: u64, length: usize) -> Result<Reading> {
         self.files.get(number)?.begin_read(&mut self.log, offset, length)
     }
 
     /// Writes to an open file, at its end without an offset. The file system has the bytes once the file was published.
-    ///
-    /// # Errors
-    /// `EFBIG` beyond the largest size, and the errors of the file system.
     pub fn write(&mut self, number: u64, bytes: &[u8], offset: Option<u64>) -> Result<()> {
         self.begin()?;
         let buffered = self.files.buffered();
         self.files.get(number)?.write(&mut self.log, bytes, offset, buffered)
     }
 
-    /// Sets the size of an open file.
-    ///
-    /// # Errors
-    /// The errors of the file system; nothing has changed then.
+    /// Sets the size of an open file. If that fails, nothing has changed.
     pub fn truncate(&mut self, number: u64, size: u64) -> Result<()> {
         if size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());

@@ -17,10 +17,8 @@ pub struct ExternalFiles {
 }
 
 impl Store {
-    /// Moves the content of an open file to an external file, which is empty.
-    ///
-    /// # Errors
-    /// The errors of the file system. Where the copy fails, the external file is removed, and the content stays in the container.
+    /// Moves the content of an open file to an external file, which is empty. If the copy fails, the external file is removed, and the
+    /// content stays in the container.
     pub fn move_to_external(&mut self, number: u64, content: &dyn SharedFile) -> Result<()> {
         let PackedStat { size, atime, mtime, .. } = self.stat_open(number)?;
         let read = |offset| self.read(number, offset, PACKED_BYTES_MAX)?.bytes();
@@ -56,18 +54,12 @@ impl Store {
     }
 
     /// Where the content of a file is.
-    ///
-    /// # Errors
-    /// `EIO` when its entry is damaged.
     pub fn place_of(&self, path: &[u8]) -> Result<ContentLocation> {
         let entry = self.log.entry(path)?;
         Ok(identity_of(&entry, &self.log.container().node(&entry)?).place)
     }
 
     /// The files whose content is external.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged.
     pub fn external_files(&mut self) -> Result<ExternalFiles> {
         let mut found =
             ExternalFiles { files: Vec::new(), are_all: self.log.container().damage().is_empty() };

@@ -46,10 +46,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the container in a directory, and creates it where there is none. Puts again what an earlier incarnation of this packer has
-    /// journaled on its `device` and the container lacks.
-    ///
-    /// # Errors
-    /// `EBUSY` when another job has it, and the errors of the file system and the device.
+    /// journaled on its `device` and the container lacks. Fails with `EBUSY` if another job writes it.
     pub fn open(dir: ContainerDir, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
         let ContainerDir { fs, why_not_own } = dir;
         let is_own = why_not_own.is_none();
@@ -142,17 +139,11 @@ impl Store {
     }
 
     /// Fails when the store takes no changes.
-    ///
-    /// # Errors
-    /// Why it takes none.
     pub fn check(&self) -> Result<()> {
         self.log.check()
     }
 
     /// The attributes of the file at a path.
-    ///
-    /// # Errors
-    /// `ENOENT` when there is none, `EIO` when its entry is damaged.
     pub fn stat(&mut self, path: &[u8]) -> Result<PackedStat> {
         match self.files.at(path) {
             Some(file) => Ok(file.stat()),
@@ -161,9 +152,6 @@ impl Store {
     }
 
     /// A page of the names in a directory after one, with the numbers of their files.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged there.
     pub fn names(&mut self, dir: &[u8], after: &[u8]) -> Result<Vec<(Vec<u8>, u64)>> {
         let found = entries::files_after(self.log.container(), dir, after)?;
         let numbered =
@@ -172,17 +160,11 @@ impl Store {
     }
 
     /// The paths of all files below a directory.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged there.
     pub fn below(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
         entries::files_below(self.log.container(), dir)
     }
 
     /// Whether the container has anything below a directory.
-    ///
-    /// # Errors
-    /// As [`Self::below`].
     pub fn has_below(&self, dir: &[u8]) -> Result<bool> {
         entries::has_below(self.log.container(), dir)
     }
@@ -208,9 +190,6 @@ impl Store {
     }
 
     /// Makes all changes of programs durable, and ends the journal: later changes of the packer itself lose nothing of those.
-    ///
-    /// # Errors
-    /// The errors of the file system and the device.
     pub fn end_journal(&mut self) -> Result<()> {
         self.files.numbers().into_iter().try_for_each(|number| self.publish(number))?;
         self.sync()?;
@@ -218,10 +197,8 @@ impl Store {
         self.not_recovered.take().map_or(Ok(()), Err)
     }
 
-    /// Makes all changes durable, and writes the index.
-    ///
-    /// # Errors
-    /// The errors of the file system. Where only the index could not be written, the container is complete, and takes longer to open.
+    /// Makes all changes durable, and writes the index. If only the index cannot be written, the container is complete, and takes longer to
+    /// open.
     pub fn finish(mut self) -> Result<()> {
         self.sync()?;
         self.drop_nameless();

@@ -11,9 +11,6 @@ pub type SecondName = (Vec<u8>, Vec<u8>);
 
 impl Store {
     /// Removes a file. Its open files stay open until they are closed.
-    ///
-    /// # Errors
-    /// `ENOENT`, and the errors of the file system.
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
         let removed = self.stat(path)?;
         self.remove_name(path)?;
@@ -22,9 +19,6 @@ impl Store {
     }
 
     /// Removes a name of a file.
-    ///
-    /// # Errors
-    /// `ENOENT`, and the errors of the file system.
     pub fn remove_name(&mut self, path: &[u8]) -> Result<()> {
         let before = self.log.entry(path)?;
         self.begin()?;
@@ -42,9 +36,6 @@ impl Store {
     }
 
     /// Renames a file, and replaces the packed file that has the new name.
-    ///
-    /// # Errors
-    /// `ENOENT`, and the errors of the file system.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         check_path(to)?;
         self.log.entry(from)?;
@@ -145,9 +136,6 @@ impl Store {
     }
 
     /// The note at a path.
-    ///
-    /// # Errors
-    /// `EIO` when it is damaged.
     pub fn note(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let container = self.log.container();
         let entry = container.find(path)?;

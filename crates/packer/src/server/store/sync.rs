@@ -22,10 +22,7 @@ impl StoreSync {
 }
 
 impl Store {
-    /// Makes all changes durable.
-    ///
-    /// # Errors
-    /// The errors of the file system. After a failed fsync the store takes no more changes.
+    /// Makes all changes durable. After a failed fsync the store takes no more changes.
     pub fn sync(&mut self) -> Result<()> {
         let asked = self.put_all(None)?;
         let Some(sync) = self.begin_sync(asked)? else { return Ok(()) };
@@ -56,9 +53,6 @@ impl Store {
     }
 
     /// Ends a sync with its result.
-    ///
-    /// # Errors
-    /// The failure of the sync.
     pub fn end_sync(&mut self, sync: &StoreSync, result: Result<()>) -> Result<()> {
         if let Err(fault) = result {
             let why = format!(
