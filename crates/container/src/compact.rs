@@ -8,8 +8,7 @@
 
 use crate::Tally;
 use crate::format::listing::Listing;
-use crate::format::subfile;
-use crate::format::subfile::Subfile;
+use crate::format::subfile::{self, Subfile};
 use crate::writer::indexed::IndexedWriter;
 use crate::{Codec, Container, FIRST_OF_HOSTS, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Superblock};
 use parking_lot::Mutex;

@@ -1,12 +1,11 @@
 //! Copies files and trees to other files, or into a container.
 
-use crate::Tally;
 use crate::pack::read_node;
 use crate::session::{OpenFlags, Session};
 use crate::tree::content::FileInput;
-use crate::tree::create::{Files, Keeps, copy_pieces};
+use crate::tree::create::{Files, Preserve, copy_pieces};
 use crate::tree::walk::{Item, Walk, Within, by_directory};
-use crate::{Node, split_path};
+use crate::{Node, Tally, split_path};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{SharedFs, join};
@@ -18,7 +17,7 @@ pub enum Destination<'a> {
         /// The file system.
         tree: &'a dyn SharedFs,
         /// Attributes that the copies keep.
-        keeps: Keeps,
+        preserve: Preserve,
     },
     /// A container.
     Container(&'a Session),
@@ -91,7 +90,7 @@ impl Work<'_> {
     fn make_dir(&self, item: &Item) -> Result<()> {
         let to = self.target(item);
         match *self.into {
-            Destination::Files { tree, keeps } => Files { into: tree, keeps }.make_dir(&to),
+            Destination::Files { tree, preserve } => Files { into: tree, preserve }.make_dir(&to),
             Destination::Container(session) => match session.make_dir(&to, 0o700) {
                 Err(fault) if fault.errno == Errno::EEXIST => match session.stat(&to)?.kind {
                     FileKind::Directory => Ok(()),
@@ -106,7 +105,7 @@ impl Work<'_> {
         let to = self.target(item);
         let (node, _) = read_node(&Within::new(self.source, b""), item)?;
         match *self.into {
-            Destination::Files { tree, keeps } => Files { into: tree, keeps }.finish(&to, &node),
+            Destination::Files { tree, preserve } => Files { into: tree, preserve }.finish(&to, &node),
             Destination::Container(session) => {
                 session.set_attributes(&to, &attributes(&node))?;
                 if node.xattrs.is_empty() { Ok(()) } else { session.set_xattrs(&to, node.xattrs) }
@@ -118,8 +117,8 @@ impl Work<'_> {
     fn put_all(&self, dir: &[u8], items: &[Item]) {
         let from = Within::new(self.source, dir);
         match *self.into {
-            Destination::Files { tree, keeps } => {
-                let files = Files { into: tree, keeps };
+            Destination::Files { tree, preserve } => {
+                let files = Files { into: tree, preserve };
                 let target = items.first().map(|item| self.target(item)).unwrap_or_default();
                 let to = files.within(split_path(&target).0);
                 items.iter().for_each(|item| self.count(item, self.put_file(&from, (&files, &to), item)));

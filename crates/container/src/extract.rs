@@ -1,27 +1,26 @@
 //! Extracts files from a container.
 
-use crate::Tally;
-use crate::tree::create::{Files, Keeps};
+use crate::tree::create::{Files, Preserve};
 use crate::tree::walk::{Within, by_directory};
-use crate::{Container, IndexEntry};
+use crate::{Container, IndexEntry, Tally};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::SharedFs;
 
-/// Extracts `entries` into `into` on `threads` threads. Missing directories are created; existing files are never replaced. `keeps` selects
+/// Extracts `entries` into `into` on `threads` threads. Missing directories are created; existing files are never replaced. `preserve` selects
 /// the attributes; failures are noted in `tally`.
 pub fn extract(
     container: &Container,
     entries: Vec<IndexEntry>,
     into: &dyn SharedFs,
     threads: usize,
-    keeps: Keeps,
+    preserve: Preserve,
     tally: &Tally,
 ) {
     let is_dir = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Directory);
     let (mut dirs, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_dir);
     // Parents first.
     dirs.sort_by(|one, other| one.path.cmp(&other.path));
-    let work = Work { container, files: Files { into, keeps } };
+    let work = Work { container, files: Files { into, preserve } };
     dirs.iter().for_each(|dir| work.count(&dir.path, work.files.make_dir(&dir.path), tally));
     by_directory(
         &files,

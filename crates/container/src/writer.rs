@@ -13,8 +13,7 @@ use crate::display::shown;
 use crate::format::codec::{Codec, Packer};
 use crate::format::entry::{Content, Entry, Extent, Node, check_path};
 use crate::format::geometry::LaneId;
-use crate::format::record;
-use crate::format::record::{ALIGNMENT, Kind, Payload, Place, first_sequence, head_size};
+use crate::format::record::{self, ALIGNMENT, Kind, Payload, Position, first_sequence, head_size};
 use crate::format::subfile::{Claim, Subfile};
 use crate::format::superblock::Superblock;
 use content_lanes::Streams;
@@ -299,9 +298,9 @@ impl LaneWriter {
 
     fn encode(&mut self, kind: Kind, entry: &[u8], payload: &Payload<'_>) {
         let (address, sequence) = (self.end(), self.sequence);
-        let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
+        let position = Position { container: self.superblock.container, lane: self.lane, address, sequence };
         let unsynced_size = u32::try_from(address - self.durable_end).unwrap_or(u32::MAX);
-        record::encode(&mut self.pending, kind, &place, unsynced_size, entry, payload);
+        record::encode(&mut self.pending, kind, &position, unsynced_size, entry, payload);
         self.sequence += 1;
     }
 

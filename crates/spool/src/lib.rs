@@ -13,7 +13,6 @@ mod batch;
 mod clean;
 mod intent;
 mod listing;
-mod lookup;
 mod members;
 mod packer;
 mod page;
@@ -36,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tameike_container::session::{Permissions, Refresh, Session, SessionOptions};
-use tameike_container::{Codec, Superblock};
+use tameike_container::{Brief, Codec, Superblock};
 use tameike_core::spool::protocol::{
     CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
 };
@@ -295,6 +294,14 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         look_again: Refresh::OnRequest,
     };
     Session::open(container.clone(), options)
+}
+
+/// The attributes of a path in the container, if it exists.
+fn find(session: &Session, path: &[u8]) -> Result<Option<Brief>> {
+    match session.stat(path) {
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Creates a directory that only this user can access, or checks an existing one.

@@ -1,10 +1,9 @@
 //! Requests of programs to the packer.
 
-use super::batch::{Pass, Seen, is_recent};
+use super::batch::{DirStates, Pass, is_recent};
 use super::intent::Intent;
-use super::lookup::find;
-use super::tree::{Found, change_at, spool_fault};
-use super::{Names, Packer};
+use super::tree::{Found, attributes, change_at, spool_fault};
+use super::{Names, Packer, find};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD};
 use rustix::net::{
@@ -18,9 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tameike_container::session::OpenFlags;
-use tameike_container::split_path;
-use tameike_core::attr::{AttrChange, SetTime};
+use tameike_container::{Brief, split_path};
+use tameike_core::attr::AttrChange;
 use tameike_core::spool::protocol::{REQUEST_SIZE_MAX, Request, SOCKET};
+use tameike_core::spool::stub::Stub;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::start_thread;
 
@@ -154,15 +154,9 @@ impl Packer {
         self.wait_for_space();
         let (file, staged) = self.shared.tree.stage()?;
         let filled = if is_emptied { Ok(()) } else { self.unpack(path, &file) };
-        let attributes = AttrChange {
-            mode: Some(stub.mode),
-            uid: Some(stub.uid),
-            gid: Some(stub.gid),
-            mtime: (!is_emptied).then_some(SetTime::To(stub.mtime)),
-            ..AttrChange::default()
-        };
-        let filled =
-            filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| spool_fault(&error)));
+        let mut attributes = attributes(&stub);
+        attributes.mtime.take_if(|_| is_emptied);
+        let filled = filled.and_then(|()| change_at(&staged, &attributes).map_err(spool_fault));
         // Closed before the watch, which reports closes as changes.
         drop(file);
         let mut names = self.names.lock();
@@ -186,14 +180,12 @@ impl Packer {
 
     fn unpack(&self, path: &[u8], into: &std::fs::File) -> Result<()> {
         let open = self.session.open_file(path, OpenFlags::default(), 0)?;
-        into.set_len(self.session.status(&open).size).map_err(|error| spool_fault(&error))?;
-        self.session.visit(&open, &mut |at, bytes| {
-            into.write_all_at(bytes, at).map_err(|error| spool_fault(&error))
-        })?;
+        into.set_len(self.session.status(&open).size).map_err(spool_fault)?;
+        self.session.visit(&open, &mut |at, bytes| into.write_all_at(bytes, at).map_err(spool_fault))?;
         for xattr in self.session.file_xattrs(&open) {
             // Fails if the spool's file system has no extended attributes: packing the file again would lose them.
             rustix::fs::fsetxattr(into, xattr.name, &xattr.value, rustix::fs::XattrFlags::empty())
-                .map_err(|error| spool_fault(&error.into()))?;
+                .map_err(spool_fault)?;
         }
         self.session.close(open)
     }
@@ -203,7 +195,7 @@ impl Packer {
         if self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
             return Err(Errno::EISDIR.into());
         }
-        std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        std::fs::remove_file(self.shared.tree.real(path)).map_err(spool_fault)?;
         names.clean.remove(path);
         if find(&self.session, path)?.is_some() {
             self.session.unlink(path)?;
@@ -213,7 +205,7 @@ impl Packer {
 
     fn remove_dir(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, path)?;
-        std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        std::fs::remove_dir(self.shared.tree.real(path)).map_err(spool_fault)?;
         names.listed.forget([path, path]);
         if find(&self.session, path)?.is_some() {
             self.session.remove_dir(path)?;
@@ -273,13 +265,11 @@ impl Packer {
             }
         };
         self.list(&mut names, split_path(to).0)?;
-        let (source, target) = (tree.real(from), tree.real(to));
-        let found = std::fs::symlink_metadata(&source).map_err(|error| spool_fault(&error))?;
+        let found = tree.metadata(from)?;
         if found.nlink() == 1 {
             tree.keep_number(found.ino(), tameike_core::spool::number(from))?;
         }
-        rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty())
-            .map_err(|error| spool_fault(&error.into()))
+        rustix::fs::linkat(CWD, tree.real(from), CWD, tree.real(to), AtFlags::empty()).map_err(spool_fault)
     }
 
     fn change(&self, names: &mut Names, path: &[u8], change: &AttrChange) -> Result<()> {
@@ -288,14 +278,8 @@ impl Packer {
             Found::Packed(stub) => {
                 self.session.set_attributes(path, change)?;
                 self.session.write_out()?;
-                let after = self.session.stat(path)?;
-                let stub = tameike_core::spool::stub::Stub {
-                    size: stub.size,
-                    mode: after.mode,
-                    uid: after.uid,
-                    gid: after.gid,
-                    mtime: after.mtime,
-                };
+                let Brief { mode, uid, gid, mtime, .. } = self.session.stat(path)?;
+                let stub = Stub { size: stub.size, mode, uid, gid, mtime };
                 let tree = &self.shared.tree;
                 tree.keeping_time(split_path(path).0, || tree.put_stub(path, &stub))
             }
@@ -311,9 +295,12 @@ impl Packer {
     fn sync(&self, path: Option<&[u8]>) -> Result<()> {
         match path {
             Some(path) => self.pack_now(path)?,
-            None => {
-                self.round(&mut Seen::default(), Pass::All).faults.into_iter().next().map_or(Ok(()), Err)?
-            }
+            None => self
+                .round(&mut DirStates::default(), Pass::All)
+                .faults
+                .into_iter()
+                .next()
+                .map_or(Ok(()), Err)?,
         }
         self.session.sync()
     }

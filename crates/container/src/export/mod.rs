@@ -8,8 +8,7 @@ mod zip;
 
 use self::tar::Tar;
 use self::zip::Zip;
-use crate::Tally;
-use crate::{Container, FileReader, IndexEntry, Node, shown};
+use crate::{Container, FileReader, IndexEntry, Node, Tally, shown};
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};

@@ -62,7 +62,7 @@ pub enum Kind {
 
 /// Position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// Number of the container.
     pub container: u64,
     /// Lane.
@@ -73,7 +73,7 @@ pub struct Place {
     pub sequence: u64,
 }
 
-impl Place {
+impl Position {
     /// Incarnation of the lane.
     pub fn incarnation(&self) -> u32 {
         (self.sequence >> 32) as u32
@@ -102,7 +102,7 @@ pub struct Head {
     /// Compression of those chunks that are compressed.
     pub codec: Codec,
     /// Position.
-    pub place: Place,
+    pub position: Position,
     /// The entry, of records of kind [`Kind::Entry`].
     pub entry: Option<Entry>,
     /// Size of the data, uncompressed.
@@ -122,7 +122,7 @@ impl Head {
     pub fn durable_end(&self) -> u64 {
         match self.unsynced_size {
             u32::MAX => 0,
-            size => self.place.address.saturating_sub(size.into()),
+            size => self.position.address.saturating_sub(size.into()),
         }
     }
 
@@ -187,7 +187,7 @@ impl<'a> Payload<'a> {
 pub fn encode(
     into: &mut Vec<u8>,
     kind: Kind,
-    place: &Place,
+    position: &Position,
     unsynced_size: u32,
     entry: &[u8],
     payload: &Payload<'_>,
@@ -196,11 +196,11 @@ pub fn encode(
     into.extend(MAGIC);
     into.extend(FORMAT.to_le_bytes());
     into.extend([kind as u8, payload.codec as u8]);
-    into.extend(place.container.to_le_bytes());
-    into.extend(place.lane.subfile.to_le_bytes());
-    into.extend(place.lane.lane.to_le_bytes());
-    into.extend(place.address.to_le_bytes());
-    into.extend(place.sequence.to_le_bytes());
+    into.extend(position.container.to_le_bytes());
+    into.extend(position.lane.subfile.to_le_bytes());
+    into.extend(position.lane.lane.to_le_bytes());
+    into.extend(position.address.to_le_bytes());
+    into.extend(position.sequence.to_le_bytes());
     for size in [entry.len(), payload.chunks.len(), payload.size, payload.kept.len()] {
         into.extend((size as u32).to_le_bytes());
     }
@@ -217,15 +217,15 @@ pub fn encode(
     into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
 }
 
-/// Overwrites position and checksum of a record, so that it is valid at `place`.
+/// Overwrites position and checksum of a record, so that it is valid at `position`.
 #[cfg(feature = "fuzz")]
-pub(crate) fn sign(bytes: &mut [u8], place: &Place) {
+pub(crate) fn sign(bytes: &mut [u8], position: &Position) {
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..6].copy_from_slice(&FORMAT.to_le_bytes());
-    bytes[8..16].copy_from_slice(&place.container.to_le_bytes());
-    bytes[16..20].copy_from_slice(&place.lane.subfile.to_le_bytes());
-    bytes[20..24].copy_from_slice(&place.lane.lane.to_le_bytes());
-    bytes[24..32].copy_from_slice(&place.address.to_le_bytes());
+    bytes[8..16].copy_from_slice(&position.container.to_le_bytes());
+    bytes[16..20].copy_from_slice(&position.lane.subfile.to_le_bytes());
+    bytes[20..24].copy_from_slice(&position.lane.lane.to_le_bytes());
+    bytes[24..32].copy_from_slice(&position.address.to_le_bytes());
     let size = FIXED_SIZE as u64 + u64::from(u32_at(bytes, 40)) + u64::from(u32_at(bytes, 44)) * 8;
     let size = size.min(bytes.len() as u64) as usize;
     let sum = head_sum(&bytes[..size]);
@@ -260,8 +260,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// Decodes a record at `place` from at least [`FIXED_SIZE`] bytes. The sequence number is not checked.
-pub fn decode(bytes: &[u8], place: &Place) -> Found {
+/// Decodes a record at `position` from at least [`FIXED_SIZE`] bytes. The sequence number is not checked.
+pub fn decode(bytes: &[u8], position: &Position) -> Found {
     if bytes[..FIXED_SIZE].iter().all(|&byte| byte == 0) {
         return Found::Blank;
     }
@@ -295,9 +295,13 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         return Found::Damaged("its checksum is wrong");
     }
     let lane = LaneId { subfile: u32_at(bytes, 16), lane: u32_at(bytes, 20) };
-    let found =
-        Place { container: u64_at(bytes, 8), lane, address: u64_at(bytes, 24), sequence: u64_at(bytes, 32) };
-    if (Place { sequence: place.sequence, ..found }) != *place {
+    let found = Position {
+        container: u64_at(bytes, 8),
+        lane,
+        address: u64_at(bytes, 24),
+        sequence: u64_at(bytes, 32),
+    };
+    if (Position { sequence: position.sequence, ..found }) != *position {
         return Found::Damaged("it was written for another position");
     }
     let entry_end = FIXED_SIZE + entry_size as usize;
@@ -315,7 +319,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     let head = Head {
         kind,
         codec,
-        place: found,
+        position: found,
         entry,
         data_size,
         kept_size,
@@ -338,7 +342,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
 pub fn check_chunk(head: &Head, chunk: usize, kept: &[u8]) -> Result<()> {
     let Chunk { kept: size, sum } = head.chunks[chunk];
     if kept.len() != size as usize || crc32c(kept) != sum {
-        let Place { lane, address, .. } = head.place;
+        let Position { lane, address, .. } = head.position;
         let message =
             format!("chunk {chunk} of the record at {address} in {lane} is damaged: its checksum is wrong");
         return Err(Fault::new(Errno::EIO, message));

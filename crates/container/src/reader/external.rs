@@ -1,8 +1,8 @@
 //! Entries with external content.
 
-use super::super::index::{Brief, IndexEntry};
 use super::Container;
 use crate::format::external::{Identity, name};
+use crate::index::{Brief, IndexEntry};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::FileStat;
 

@@ -7,8 +7,7 @@ use crate::format::codec::unpack;
 use crate::format::entry::{Content, Extent, Node};
 use crate::format::external::{ExternalContent, Identity, Show};
 use crate::format::geometry::LaneId;
-use crate::format::record;
-use crate::format::record::{CHUNK_SIZE, Head};
+use crate::format::record::{self, CHUNK_SIZE, Head};
 use crate::index::IndexEntry;
 use sink::{Filled, Shown, Sink};
 use std::ops::Range;
@@ -246,20 +245,30 @@ impl Piece {
     }
 
     fn is_at(&self, extent: &Extent) -> bool {
-        (self.head.place.lane, self.head.place.address) == (extent.lane, extent.address)
+        (self.head.position.lane, self.head.position.address) == (extent.lane, extent.address)
     }
 
-    /// Passes a range of the record's data to `sink`; `place` is the range's offset in the file.
-    fn give(&mut self, source: &mut Source, data: Range<u64>, place: u64, sink: &mut dyn Sink) -> Result<()> {
+    /// Passes a range of the record's data to `sink`; `offset` is that of the range in the file.
+    fn give(
+        &mut self,
+        source: &mut Source,
+        data: Range<u64>,
+        offset: u64,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
         if data.end > u64::from(self.head.data_size) {
-            let place = self.head.place;
-            return Err(not_there(place.lane, place.address, "its data is shorter than the entry says"));
+            let position = self.head.position;
+            return Err(not_there(
+                position.lane,
+                position.address,
+                "its data is shorter than the entry says",
+            ));
         }
         let mut at = data.start;
         while at < data.end {
             let chunk = (at / u64::from(CHUNK_SIZE)) as usize;
             let whole = self.head.chunk_range(chunk);
-            let to = place + (at - data.start);
+            let to = offset + (at - data.start);
             let run = self.plain_run(chunk, &(at..data.end));
             let buffer = match run.is_empty() {
                 true => None,
@@ -317,9 +326,9 @@ impl Piece {
         into: &mut [u8],
         is_exact: bool,
     ) -> Result<()> {
-        let (start, place) = (self.kept_range(chunks).start, self.head.place);
-        if source.read_at(place.lane, place.address + start as u64, into, is_exact)? < into.len() {
-            return Err(not_there(place.lane, place.address, "the subfile ends within its data"));
+        let (start, position) = (self.kept_range(chunks).start, self.head.position);
+        if source.read_at(position.lane, position.address + start as u64, into, is_exact)? < into.len() {
+            return Err(not_there(position.lane, position.address, "the subfile ends within its data"));
         }
         Ok(())
     }

@@ -3,18 +3,19 @@
 mod external;
 pub mod file;
 mod follow;
-mod known;
+
 pub mod links;
 mod path_key;
 mod proof;
 pub mod records;
 mod report;
 pub mod scan;
+mod snapshot;
 mod walk;
 mod writing;
 
-pub use known::Known;
 pub use report::Report;
+pub use snapshot::Snapshot;
 pub use walk::Walk;
 
 use super::index::{Brief, Index, IndexEntry, LaneEnd};
@@ -193,8 +194,8 @@ impl Container {
             let before = scan.known_end();
             match scan.next()? {
                 Some(Step::Record(head)) => {
-                    if head.place.incarnation() != current.number {
-                        let next = Incarnation::new(head.place.incarnation());
+                    if head.position.incarnation() != current.number {
+                        let next = Incarnation::new(head.position.incarnation());
                         self.add_valid(std::mem::replace(&mut current, next))?;
                     }
                     current.durable_end = current.durable_end.max(head.durable_end());
@@ -367,8 +368,8 @@ fn index_entry(head: &Head) -> Option<IndexEntry> {
     Some(IndexEntry {
         path: entry.path.clone(),
         version: entry.version,
-        lane: head.place.lane,
-        address: head.place.address,
+        lane: head.position.lane,
+        address: head.position.address,
         record_size: head.size + head.kept_size,
         node: entry.node.as_ref().map(Brief::of),
     })

@@ -1,11 +1,11 @@
 //! Integrity checks of entries and contents.
 
-use super::super::index::IndexEntry;
 use super::Container;
 use crate::format::entry::{Entry, Extent, Node};
 use crate::format::external::ExternalContent;
 use crate::format::geometry::LaneId;
 use crate::format::record::Head;
+use crate::index::IndexEntry;
 use tameike_core::{Errno, Fault, Result};
 
 impl Container {

@@ -2,8 +2,7 @@
 
 use crate::format::entry::{Entry, Node};
 use crate::format::geometry::{ADDRESS_MAX, LaneId};
-use crate::format::record;
-use crate::format::record::{Found, Head, Place};
+use crate::format::record::{self, Found, Head, Position};
 use crate::format::subfile::{LaneState, Subfile};
 use crate::format::superblock::Superblock;
 use crate::index::IndexEntry;
@@ -332,7 +331,7 @@ impl Records {
         let block_rest = (geometry.block_end(address) - address) as usize;
         let offset = geometry.offset(lane.lane, address);
         let mut wanted = size.clamp(record::FIXED_SIZE, block_rest);
-        let place = Place { container: self.superblock.container, lane, address, sequence: 0 };
+        let position = Position { container: self.superblock.container, lane, address, sequence: 0 };
         loop {
             let mut bytes = vec![0; wanted];
             let count = file.read_at(&mut bytes, offset)?;
@@ -340,7 +339,7 @@ impl Records {
             if count < record::FIXED_SIZE {
                 return Err(not_there(lane, address, "the subfile ends before it"));
             }
-            match record::decode(&bytes, &place) {
+            match record::decode(&bytes, &position) {
                 Found::Record(head) => return Ok((*head, bytes)),
                 Found::Part(size) if size > wanted && size <= block_rest => wanted = size,
                 Found::Part(_) => return Err(not_there(lane, address, "the subfile ends within it")),

@@ -1,9 +1,9 @@
 //! Iteration over the paths of a container: index and added entries, merged.
 
-use super::super::index::{IndexEntry, Merge};
 use super::Container;
 use super::path_key::PathKey;
 use crate::format::entry::split_path;
+use crate::index::{IndexEntry, Merge};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tameike_core::{FileKind, Result};

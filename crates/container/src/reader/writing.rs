@@ -1,12 +1,11 @@
 //! Writers of a container that the same process reads.
 
-use super::super::index::{IndexBuilder, LaneEnd};
-use super::super::writer::LaneWriter;
 use super::Container;
 use crate::format::codec::Codec;
 use crate::format::listing::Listing;
-use crate::writer::claim;
-use crate::writer::claim::WriterId;
+use crate::index::{IndexBuilder, LaneEnd};
+use crate::writer::LaneWriter;
+use crate::writer::claim::{self, WriterId};
 use crate::writer::content_lanes::Streams;
 use tameike_core::Result;
 

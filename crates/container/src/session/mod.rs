@@ -15,11 +15,11 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use crate::{Brief, Codec, Known, Report, Xattr};
+pub use crate::{Brief, Codec, Report, Snapshot, Xattr};
 
 pub use options::{Permissions, Rank, Refresh, SUBFILES_MAX, SessionOptions, block_size_of};
 
-use crate::{Container, Content, FileReader, LaneEnd, Node, Show, check_path};
+use crate::{Container, FileReader, LaneEnd, LaneWriter, Node, Show, check_path};
 use draft::Draft;
 use links::Resolved;
 use parking_lot::Mutex;
@@ -288,10 +288,7 @@ impl Session {
 
     /// Makes closed files visible to other processes that refresh. They are not durable.
     pub fn write_out(&self) -> Result<()> {
-        match &mut self.state.lock().writer {
-            Some(writer) => writer.write_pending(),
-            None => Ok(()),
-        }
+        self.state.lock().writer.as_mut().map_or(Ok(()), LaneWriter::write_pending)
     }
 
     /// Starts writeback of what was written, so that a later sync is shorter.
@@ -349,19 +346,7 @@ impl Session {
     }
 
     fn new_node(&self, kind: FileKind, mode: u16) -> Node {
-        let now = wall();
-        Node {
-            kind,
-            mode: mode & 0o7777 & !self.options.umask,
-            uid: self.options.uid,
-            gid: self.options.gid,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: Vec::new(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        }
+        let SessionOptions { umask, uid, gid, .. } = self.options;
+        Node::new(kind, mode & 0o7777 & !umask, (uid, gid), wall())
     }
 }

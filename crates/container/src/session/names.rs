@@ -53,15 +53,10 @@ impl Session {
 
     /// Creates a directory, and missing parents. Fails with `EEXIST` if the path exists.
     pub fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        if !path.is_empty() {
-            check_path(path)?;
+        if path.is_empty() {
+            return Err(Errno::EEXIST.into());
         }
-        let mut state = self.state.lock();
-        state.check_missing(path)?;
-        self.begin(&mut state)?;
-        self.make_parents(&mut state, path)?;
-        let node = self.new_node(FileKind::Directory, mode);
-        state.put(path, Some(node), &[]).map(drop)
+        self.make(path, self.new_node(FileKind::Directory, mode))
     }
 
     /// Creates a file without content with all its attributes (a link, a FIFO, a device, a directory), and missing parent directories.

@@ -1,6 +1,7 @@
 //! Removes and renames names in a tree that merges the shared directory with packed files.
 
-use crate::{ATTRIBUTE, PackedTree, PackerClient, unless_missing};
+use crate::{ATTRIBUTE, PackedTree, PackerClient, is_dir, unless_missing};
+use tameike_container::split_path;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -23,7 +24,7 @@ impl PackedTree {
 
     /// The packer checks the container's permissions only: this checks those of the shared directory.
     pub(crate) fn check_names_beside(&self, path: &[u8]) -> Result<()> {
-        self.plain.check_names(split(path).map_or(b"", |(dir, _)| dir))
+        self.plain.check_names(split_path(path).0)
     }
 
     pub(crate) fn rename_either(
@@ -43,7 +44,7 @@ impl PackedTree {
                 }
                 self.done_there(packer, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
             }
-            Some(_) if mode == RenameMode::Exchange && self.is_dir(to)? => {
+            Some(_) if mode == RenameMode::Exchange && is_dir(&*self.plain, to)? => {
                 self.done_there(packer, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
             }
             Some(_) => self.rename_plain(packer, from, to, mode),
@@ -118,11 +119,6 @@ impl PackedTree {
                 found.and(Err(Errno::EEXIST.into()))
             }
         }
-    }
-
-    fn is_dir(&self, path: &[u8]) -> Result<bool> {
-        let found = unless_missing(self.plain.stat(path))?;
-        Ok(found.is_some_and(|stat| stat.kind == FileKind::Directory))
     }
 
     /// The value of the attribute that says whether a directory packs new files.

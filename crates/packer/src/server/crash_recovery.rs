@@ -51,7 +51,7 @@ pub struct LostNames {
 
 impl LostNames {
     fn add(&mut self, path: &[u8], node: Option<&Node>) {
-        self.numbers.extend(node.map(|node| Identity::told(node).map(|identity| identity.number)));
+        self.numbers.extend(node.map(|node| Identity::decode(node).map(|identity| identity.number)));
         self.paths.push(path.to_vec());
     }
 

@@ -2,9 +2,10 @@
 //!
 //! The packer puts a note of the rename in the container first. A later incarnation that finds the note finishes the rename.
 
+use super::APART;
 use super::marks::rebased;
 use super::store::{SecondName, Store};
-use super::{APART, is_dir};
+use crate::{is_dir, unless_missing};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
 use tameike_io::os::process::random_bytes;
@@ -106,10 +107,9 @@ impl DirectoryRenamer<'_> {
         if !self.store.has_below(path)? {
             return Ok(());
         }
-        match self.plain.stat(path) {
-            Ok(_) => Err(Errno::EEXIST.into()),
-            Err(fault) if fault.errno == Errno::ENOENT => self.set_apart(path),
-            Err(fault) => Err(fault),
+        match unless_missing(self.plain.stat(path))? {
+            Some(_) => Err(Errno::EEXIST.into()),
+            None => self.set_apart(path),
         }
     }
 }

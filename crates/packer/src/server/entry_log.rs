@@ -1,8 +1,8 @@
 //! Appends entries of packed files to the container, journals them on the device, and takes back those that the file system refuses.
 
-use super::attribute_cache::AttributeCache;
-use super::entries;
+use super::entries::{identity_of, is_file, packed_stat};
 use super::journal::{Journal, JournalEntry, pieces_of};
+use std::collections::BTreeMap;
 use tameike_container::session::Brief;
 use tameike_container::session::draft::{Draft, Reading};
 use tameike_container::{
@@ -17,22 +17,18 @@ use tameike_io::os::process::{host_name, wall};
 const CHANGE_SIZE: usize = 64 << 10;
 /// Bytes reserved for undoing one creation.
 const UNDO_SIZE_MAX: usize = 8 << 10;
+/// Files with cached attributes, at most. A full cache is cleared.
+const CACHED_MAX: usize = 64 << 10;
 
 /// An entry that was put, and the entry that the path had before.
 pub type Replaced = (IndexEntry, Option<IndexEntry>);
 
 /// A sync of the container in flight.
 pub struct LogSync {
-    part: UnsyncedRecords,
+    /// The records to sync.
+    pub records: UnsyncedRecords,
     /// The count of changes that are durable after it.
     changes: u64,
-}
-
-impl LogSync {
-    /// Syncs the container; blocks.
-    pub fn sync(&self) -> Result<()> {
-        self.part.sync()
-    }
 }
 
 /// The entries of a container.
@@ -44,7 +40,8 @@ pub struct EntryLog {
     journal: Option<Journal>,
     /// Entries before this address are in the journal.
     noted_end: u64,
-    attributes: AttributeCache,
+    /// Cached attributes of files, by path.
+    attributes: BTreeMap<Vec<u8>, PackedStat>,
     /// The latest version that was put.
     version: u64,
     /// Changes so far, and how many of them are durable.
@@ -68,7 +65,7 @@ impl EntryLog {
             writer: None,
             journal,
             noted_end: 0,
-            attributes: AttributeCache::default(),
+            attributes: BTreeMap::new(),
             version: 0,
             changes: 0,
             durable_changes: 0,
@@ -102,7 +99,7 @@ impl EntryLog {
 
     /// The entry of the file at a path. Fails with `ENOENT` if there is none.
     pub fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
-        entries::file_at(&self.container, path)
+        self.container.find(path)?.filter(is_file).ok_or_else(|| Errno::ENOENT.into())
     }
 
     /// The attributes of the file at a path, as its entry has them.
@@ -112,7 +109,16 @@ impl EntryLog {
         }
         let entry = self.entry(path)?;
         let node = self.container.node(&entry)?;
-        Ok(self.attributes.insert(&entry, &node))
+        Ok(self.cache_attributes(&entry, &node))
+    }
+
+    fn cache_attributes(&mut self, entry: &IndexEntry, node: &Node) -> PackedStat {
+        let stat = packed_stat(&identity_of(entry, node), node, node.size, 1);
+        if self.attributes.len() >= CACHED_MAX {
+            self.attributes.clear();
+        }
+        self.attributes.insert(entry.path.clone(), stat.clone());
+        stat
     }
 
     /// Drops the cached attributes of a path.
@@ -200,8 +206,8 @@ impl EntryLog {
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
         self.container.add(entry.clone());
         match &node {
-            Some(node) => drop(self.attributes.insert(&entry, node)),
-            None => self.attributes.remove(&entry.path),
+            Some(node) => drop(self.cache_attributes(&entry, node)),
+            None => self.forget_attributes(&entry.path),
         }
         self.changes += 1;
         Ok(entry)
@@ -219,7 +225,7 @@ impl EntryLog {
         let own = entry.own_extent(brief.size).filter(|_| is_here);
         draft.published(own);
         if let Some(node) = &put.node {
-            self.attributes.insert(&entry, node);
+            self.cache_attributes(&entry, node);
         }
         if let (Some(node), true) = (&mut put.node, is_here) {
             // The journal has no content.
@@ -342,15 +348,15 @@ impl EntryLog {
         self.write_pending()?;
         let changes = self.changes;
         let Some(writer) = &mut self.writer else { return Ok(None) };
-        let part = writer.begin_sync()?;
+        let records = writer.begin_sync()?;
         self.journal.iter_mut().for_each(Journal::begin_sync);
-        Ok(Some(LogSync { part, changes }))
+        Ok(Some(LogSync { records, changes }))
     }
 
     /// Counts what a successful sync covered as durable.
     pub fn end_sync(&mut self, synced: &LogSync) {
         if let Some(writer) = &mut self.writer {
-            writer.end_sync(&synced.part);
+            writer.end_sync(&synced.records);
         }
         self.journal.iter_mut().for_each(Journal::end_sync);
         self.durable_changes = self.durable_changes.max(synced.changes);

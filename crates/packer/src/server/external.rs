@@ -25,11 +25,11 @@ pub fn make_external(
     if !is_external && now.max(size) <= size_max {
         return Ok(false);
     }
-    store.add_promotion(file)?;
+    store.external.add_promotion(file)?;
     if is_external {
         store.cancel_promotion(file)?;
     } else {
-        let content = create_external((plain, &**store.dir()), &path, file)?;
+        let content = create_external((plain, &*store.external.dir), &path, file)?;
         store.move_to_external(file, &*content)?;
     }
     Ok(true)

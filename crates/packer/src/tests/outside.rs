@@ -265,8 +265,8 @@ fn interrupted_promotions_are_finished() {
     outside(&bed, "unfinished");
     for name in ["large", "twice", "unfinished"] {
         let leaving = |store: &mut Store| {
-            store.end_promotions()?;
-            store.set_place_of(name.as_bytes(), ContentLocation::Promotable)
+            store.external.end_promotions()?;
+            store.set_location_of(name.as_bytes(), ContentLocation::Promotable)
         };
         bed.packer.with_store(leaving).expect("set");
     }

@@ -1,7 +1,7 @@
 //! Creates, opens, reads and writes packed files. Calls with the number of a file that is not open fail with `ESTALE`.
 
 use super::Store;
-use crate::server::attribute_cache::identity_of;
+use crate::server::entries::identity_of;
 use crate::server::open_files::OpenFile;
 use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::session::draft::{Draft, Reading};
@@ -21,20 +21,9 @@ pub struct NewFile<'a> {
 
 /// A file that was created. It is acknowledged once its entry is with the file system.
 pub struct Created {
-    stat: PackedStat,
-    entry: IndexEntry,
-}
-
-impl Created {
-    /// The address of its entry.
-    pub fn address(&self) -> u64 {
-        self.entry.address
-    }
-
-    /// Its attributes.
-    pub fn into_stat(self) -> PackedStat {
-        self.stat
-    }
+    pub stat: PackedStat,
+    /// Its first entry.
+    pub entry: IndexEntry,
 }
 
 impl Store {
@@ -48,20 +37,9 @@ impl Store {
         }
         self.begin()?;
         let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
-        let identity = Identity { number, ctime: now, place: ContentLocation::Internal };
-        let node = Node {
-            kind: FileKind::File,
-            mode: mode & 0o7777,
-            uid,
-            gid,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: identity.encode(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        };
+        let identity = Identity { number, ctime: now, location: ContentLocation::Internal };
+        let node = Node::new(FileKind::File, mode & 0o7777, (uid, gid), now);
+        let node = Node { target: identity.encode(), ..node };
         let entry = self.log.put(path, Some(node.clone()))?;
         let draft = Draft::of(path.to_vec(), node, Vec::new(), 0);
         let stat = self.files.insert(OpenFile::new(draft, identity, Some(entry.address)));
@@ -133,7 +111,7 @@ impl Store {
     /// Whether any file is open.
     #[cfg(test)]
     pub fn has_open_files(&self) -> bool {
-        !self.files.is_empty()
+        !self.files.numbers().is_empty()
     }
 
     /// Attributes of an open file.
@@ -176,7 +154,7 @@ impl Store {
             return Err(Errno::EINVAL.into());
         }
         let AttrChange { mode, uid, gid, .. } = change;
-        let is_external = self.files.get(number)?.place() != ContentLocation::Internal;
+        let is_external = self.files.get(number)?.location() != ContentLocation::Internal;
         if is_external && mode.is_none() && uid.is_none() && gid.is_none() {
             // The external file has the times.
             return self.check().map(|()| None);

@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::server::entry_log::Replaced;
-use tameike_container::{Content, IndexEntry, Node, check_path};
+use tameike_container::{IndexEntry, Node, check_path};
 use tameike_core::{FileKind, Result};
 use tameike_io::os::process::wall;
 
@@ -117,20 +117,8 @@ impl Store {
     pub fn put_note(&mut self, path: &[u8], note: Option<&[u8]>) -> Result<()> {
         self.begin()?;
         let before = self.log.container().find(path)?;
-        let now = wall();
-        let node = note.map(|note| Node {
-            kind: FileKind::Symlink,
-            mode: 0o777,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: note.to_vec(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        });
+        let node = Node::new(FileKind::Symlink, 0o777, (0, 0), wall());
+        let node = note.map(|note| Node { target: note.to_vec(), ..node });
         let entry = self.log.put(path, node)?;
         self.log.commit(&[(entry, before)])
     }

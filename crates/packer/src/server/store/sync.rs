@@ -17,7 +17,7 @@ impl StoreSync {
     /// Syncs; blocks.
     pub fn sync(&self) -> Result<()> {
         self.external.sync()?;
-        self.log.sync()
+        self.log.records.sync()
     }
 }
 
