@@ -52,7 +52,7 @@ pub fn copy(
     let work = Work { source, into, from, to, tally };
     // The root of a tree has no name: only its contents are copied.
     let dirs: Vec<_> = dirs.into_iter().filter(|dir| !dir.path.is_empty()).collect();
-    dirs.iter().for_each(|dir| work.count(dir, work.make_dir(dir)));
+    dirs.iter().for_each(|dir| tally.count(&dir.path, work.make_dir(dir)));
     by_directory(&files, |file| &file.path, threads, |dir, files| work.put_all(dir, files));
     // Attributes of directories last: new files change a directory's mtime, and a read-only directory admits none.
     for dir in dirs.iter().rev() {
@@ -71,13 +71,6 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn count(&self, item: &Item, done: Result<()>) {
-        match done {
-            Ok(()) => self.tally.add_file(),
-            Err(fault) => self.tally.note(&item.path, &fault),
-        }
-    }
-
     /// The target path of an item.
     fn target(&self, item: &Item) -> Vec<u8> {
         let below = &item.path[self.from.len()..];
@@ -121,10 +114,12 @@ impl Work<'_> {
                 let files = Files { into: tree, preserve };
                 let target = items.first().map(|item| self.target(item)).unwrap_or_default();
                 let to = files.within(split_path(&target).0);
-                items.iter().for_each(|item| self.count(item, self.put_file(&from, (&files, &to), item)));
+                for item in items {
+                    self.tally.count(&item.path, self.put_file(&from, (&files, &to), item));
+                }
             }
             Destination::Container(session) => {
-                items.iter().for_each(|item| self.count(item, self.put(&from, session, item)));
+                items.iter().for_each(|item| self.tally.count(&item.path, self.put(&from, session, item)));
             }
         }
     }

@@ -21,14 +21,14 @@ pub fn extract(
     // Parents first.
     dirs.sort_by(|one, other| one.path.cmp(&other.path));
     let work = Work { container, files: Files { into, preserve } };
-    dirs.iter().for_each(|dir| work.count(&dir.path, work.files.make_dir(&dir.path), tally));
+    dirs.iter().for_each(|dir| tally.count(&dir.path, work.files.make_dir(&dir.path)));
     by_directory(
         &files,
         |file| &file.path,
         threads,
         |dir, files| {
             let within = work.files.within(dir);
-            files.iter().for_each(|file| work.count(&file.path, work.make_file(&within, file, tally), tally));
+            files.iter().for_each(|file| tally.count(&file.path, work.make_file(&within, file, tally)));
         },
     );
     // Attributes of directories last: new files change a directory's mtime, and a read-only directory admits none.
@@ -45,13 +45,6 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn count(&self, path: &[u8], done: Result<()>, tally: &Tally) {
-        match done {
-            Ok(()) => tally.add_file(),
-            Err(fault) => tally.note(path, &fault),
-        }
-    }
-
     fn make_file(&self, within: &Within<'_>, entry: &IndexEntry, tally: &Tally) -> Result<()> {
         let mut reader = self.container.open_entry(entry)?;
         let node = reader.node().clone();

@@ -100,10 +100,8 @@ impl Packer<'_> {
         loop {
             let item = items.lock().as_mut().and_then(Iterator::next);
             let Some((within, item)) = item else { break };
-            match self.put(&within, &item)? {
-                Ok(()) => self.tally.add_file(),
-                Err(fault) => self.tally.note(&item.path, &fault),
-            }
+            let put = self.put(&within, &item)?;
+            self.tally.count(&item.path, put);
         }
         self.writer.finish()
     }

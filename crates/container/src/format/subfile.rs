@@ -31,11 +31,17 @@ const FINISHED: u32 = 1 << 31;
 /// State of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneState {
-    /// Incarnation: how often the lane was claimed.
-    /// How often it was begun.
+    /// How often the lane was claimed.
     pub incarnation: u32,
     /// True if the writer of this incarnation has finished.
     pub is_finished: bool,
+}
+
+impl LaneState {
+    /// Returns true if the lane was claimed and its writer has not finished.
+    pub fn is_open(self) -> bool {
+        self.incarnation != 0 && !self.is_finished
+    }
 }
 
 /// An open subfile.
@@ -148,7 +154,7 @@ impl Subfile {
         let lanes = u64::from(self.superblock.geometry.lanes);
         match self.file.try_lock(LOCKS_AT, lanes) {
             Err(fault) if fault.errno == Errno::EOPNOTSUPP => {
-                Ok(self.lanes()?.iter().all(|lane| lane.incarnation == 0 || lane.is_finished))
+                Ok(self.lanes()?.iter().all(|lane| !lane.is_open()))
             }
             is_ours => is_ours,
         }
@@ -174,7 +180,7 @@ impl Subfile {
 
     /// Returns true if a lane may grow: its writer has neither finished nor is known to have failed.
     pub fn may_grow(&self, lane: u32, state: LaneState) -> Result<bool> {
-        if state.incarnation == 0 || state.is_finished {
+        if !state.is_open() {
             return Ok(false);
         }
         // A read-only process can take read locks only, and these do not show that a writer is alive.

@@ -84,13 +84,9 @@ impl IndexBuilder {
         for number in subfiles {
             self.fs.open(&subfile::name(number), Access::Write)?.sync()?;
         }
-        let runs: Result<Vec<_>> =
-            self.runs.iter().map(|name| Index::open(&*self.fs, name, self.container)).collect();
-        let runs = runs?;
-        let mut sources: Vec<Sorted<'_>> = Vec::new();
-        for run in &runs {
-            sources.push(Box::new(run.iter()));
-        }
+        let open = |name: &Vec<u8>| Index::open(&*self.fs, name, self.container);
+        let runs = self.runs.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut sources: Vec<_> = runs.iter().map(|run| -> Sorted<'_> { Box::new(run.iter()) }).collect();
         sources.push(Box::new(self.take_sorted().into_iter().map(Ok)));
         let name = format!("{NEW_PREFIX}{:016x}", self.token).into_bytes();
         // A complete index needs no removals.

@@ -290,23 +290,19 @@ impl Container {
 
     /// The entry of a path.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
+        Ok(self.newest(path)?.filter(|entry| entry.node.is_some()))
+    }
+
+    /// The newest entry of a path, which may be a removal.
+    fn newest(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let added = self.added.get(&PathKey::of(path)).cloned();
-        let indexed = match &self.index {
-            Some(index) => index.find(path)?,
-            None => None,
-        };
-        let newest = added.into_iter().chain(indexed).min_by(IndexEntry::newest_first);
-        Ok(newest.filter(|entry| entry.node.is_some()))
+        let indexed = self.index.as_ref().map(|index| index.find(path)).transpose()?.flatten();
+        Ok(added.into_iter().chain(indexed).min_by(IndexEntry::newest_first))
     }
 
     /// The highest version of a path, also of one removed since the index was written; 0 if there is none.
     pub fn version(&self, path: &[u8]) -> Result<u64> {
-        let added = self.added.get(&PathKey::of(path)).map_or(0, |entry| entry.version);
-        let indexed = match &self.index {
-            Some(index) => index.find(path)?.map_or(0, |entry| entry.version),
-            None => 0,
-        };
-        Ok(added.max(indexed))
+        Ok(self.newest(path)?.map_or(0, |entry| entry.version))
     }
 
     /// Opens the file at a path.

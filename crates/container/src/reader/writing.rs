@@ -47,7 +47,7 @@ impl Container {
         }
         for number in Listing::of(&**self.records.fs())?.numbers {
             let lanes = self.records.subfile(number)?.lanes()?;
-            if lanes.iter().any(|lane| lane.incarnation > 0 && !lane.is_finished) {
+            if lanes.iter().any(|lane| lane.is_open()) {
                 // A process with read permission only cannot test the writer's lock.
                 return Ok(!self.may_grow().unwrap_or(false));
             }

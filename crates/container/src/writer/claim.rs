@@ -148,7 +148,7 @@ pub(crate) fn may_grow(records: &Records) -> Result<bool> {
     let (fs, superblock) = (&**records.fs(), records.superblock());
     for number in Listing::of(fs)?.numbers {
         let lanes = records.subfile(number)?.lanes()?;
-        if lanes.iter().all(|lane| lane.incarnation == 0 || lane.is_finished) {
+        if lanes.iter().all(|lane| !lane.is_open()) {
             continue;
         }
         // Locks can be tested on files open for writing only.

@@ -27,7 +27,7 @@ pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     let mut found = Interrupted::default();
     for number in Listing::of(fs)?.numbers {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
-        if subfile.lanes()?.iter().any(|lane| lane.incarnation != 0 && !lane.is_finished) {
+        if subfile.lanes()?.iter().any(|lane| lane.is_open()) {
             found.was_interrupted = true;
             if let Err(fault) = subfile.file().sync() {
                 found.is_doubtful = true;

@@ -135,10 +135,8 @@ fn a_container_without_an_index_after_a_failure_gets_one() {
     assert!(!as_left(&bed).is_indexed());
     bed.packer.finish(true).expect("finished");
     assert!(as_left(&bed).is_indexed());
-    assert_eq!(
-        read(&Bed::over(left_by(bed).0, tempfile::tempdir().expect("a directory")), b"file"),
-        Ok(CONTENT.to_vec())
-    );
+    let bed = Bed::over(left_by(bed).0, tempfile::tempdir().expect("a directory"));
+    assert_eq!(read(&bed, b"file"), Ok(CONTENT.to_vec()));
 }
 
 /// Another job, with a device of its own.
