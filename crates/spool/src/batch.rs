@@ -263,7 +263,7 @@ impl<'a> Batch<'a> {
         // From here on, renames of the file also rename the entry in the container.
         let open = {
             let _names = self.packer.names.lock();
-            if shared.tree.look(path)? != Some(Found::File(*mark)) {
+            if shared.tree.lookup(path)? != Some(Found::File(*mark)) {
                 return Ok(false);
             }
             match find(session, path)? {
@@ -289,7 +289,7 @@ impl<'a> Batch<'a> {
     fn put_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, mark: &Mark) -> Result<bool> {
         let Packer { shared, session, names, .. } = self.packer;
         let _names = names.lock();
-        let has_name = matches!(shared.tree.look(path)?, Some(Found::File(now)) if now.inode == mark.inode);
+        let has_name = matches!(shared.tree.lookup(path)?, Some(Found::File(now)) if now.inode == mark.inode);
         if has_name && session.xattrs(path)? != xattrs {
             session.set_xattrs(path, xattrs)?;
         }
@@ -321,7 +321,7 @@ impl<'a> Batch<'a> {
         self.flush();
         let tree = &self.packer.shared.tree;
         for (path, mark) in std::mem::take(&mut self.staying) {
-            if !self.faults.is_empty() && tree.look(&path) == Ok(Some(Found::File(mark))) {
+            if !self.faults.is_empty() && tree.lookup(&path) == Ok(Some(Found::File(mark))) {
                 self.put_stub(&path, &mark);
             }
         }
@@ -345,7 +345,7 @@ impl<'a> Batch<'a> {
         let Ok(found) = file.metadata() else { return };
         let is_as_it_was = lease::is_held(file.as_fd())
             && Mark::of(&found) == *mark
-            && tree.look(path) == Ok(Some(Found::File(*mark)));
+            && tree.lookup(path) == Ok(Some(Found::File(*mark)));
         if !is_as_it_was {
             return;
         }

@@ -38,8 +38,8 @@ impl Intent {
         };
         let mut names = text.split(|byte| *byte == 0);
         if let (Some(from), Some(to)) = (names.next(), names.next())
-            && tree.look(from)?.is_none()
-            && tree.look(to)?.is_some()
+            && tree.lookup(from)?.is_none()
+            && tree.lookup(to)?.is_some()
             && find(session, from)?.is_some()
         {
             session.rename(from, to)?;

@@ -227,7 +227,7 @@ impl Shared {
                 self.is_ready.store(true, Ordering::Release);
             }
             // The packer packs the files of this run. If it fails, this run becomes the packer.
-            if self.has_ended.load(Ordering::Acquire) && requests::ask_to_sync(&socket).is_ok() {
+            if self.has_ended.load(Ordering::Acquire) && requests::request_sync(&socket).is_ok() {
                 return Ok(Packed::default());
             }
             self.sleep(LOOK_STEP);

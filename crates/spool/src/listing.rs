@@ -33,7 +33,7 @@ impl Packer {
         }
         // If the tree has no directory there, the container's one was removed or replaced.
         let tree = &self.shared.tree;
-        if tree.look(dir)? != Some(Found::Dir) {
+        if tree.lookup(dir)? != Some(Found::Dir) {
             return Ok(());
         }
         let known = find(&self.session, dir)?.filter(|known| known.kind == FileKind::Directory);
@@ -54,7 +54,7 @@ impl Packer {
         let Brief { kind, mode, uid, gid, mtime, size } = known;
         let stub = Stub { size, mode, uid, gid, mtime };
         let attributes = attributes(&stub);
-        match (tree.look(path)?, kind) {
+        match (tree.lookup(path)?, kind) {
             (None, FileKind::Directory) => tree.make_dir(path, &attributes, &self.session.xattrs(path)?),
             (None, FileKind::Symlink) => tree.make_link(path, &self.session.read_link(path)?, &attributes),
             (None, FileKind::File) => tree.put_stub(path, &stub),

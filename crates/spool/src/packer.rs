@@ -133,7 +133,7 @@ fn drop_stubs_without_record(tree: &Tree, session: &Session) -> Result<()> {
             match kind {
                 FileKind::Directory => dirs.push(path),
                 FileKind::Symlink => {
-                    let is_stub = matches!(tree.look(&path)?, Some(Found::Packed(_)));
+                    let is_stub = matches!(tree.lookup(&path)?, Some(Found::Packed(_)));
                     if is_stub && find(session, &path)?.is_none() {
                         std::fs::remove_file(tree.real(&path)).map_err(spool_fault)?;
                     }

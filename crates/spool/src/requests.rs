@@ -93,8 +93,8 @@ impl RequestSocket {
     }
 }
 
-/// Asks the packer to pack everything and to sync.
-pub fn ask_to_sync(path: &Path) -> Result<()> {
+/// Requests that the packer packs everything and syncs.
+pub fn request_sync(path: &Path) -> Result<()> {
     let socket = socket()?;
     connect(&socket, &address(path)?).map_err(failed("sending a request to the packer"))?;
     let request = Request::Sync { path: None }.encode().unwrap_or_default();
@@ -150,7 +150,7 @@ impl Packer {
 
     /// Unpacks a file: replaces its stub by a file of the tree.
     fn fill(&self, path: &[u8], is_emptied: bool) -> Result<()> {
-        let Some(Found::Packed(stub)) = self.shared.tree.look(path)? else { return Ok(()) };
+        let Some(Found::Packed(stub)) = self.shared.tree.lookup(path)? else { return Ok(()) };
         self.wait_for_space();
         let (file, staged) = self.shared.tree.stage()?;
         let filled = if is_emptied { Ok(()) } else { self.unpack(path, &file) };
@@ -161,14 +161,14 @@ impl Packer {
         drop(file);
         let mut names = self.names.lock();
         let tree = &self.shared.tree;
-        let is_unchanged = tree.look(path)? == Some(Found::Packed(stub));
+        let is_unchanged = tree.lookup(path)? == Some(Found::Packed(stub));
         if filled.is_err() || !is_unchanged {
             let _ = std::fs::remove_file(&staged);
             return filled;
         }
         let watched = names.clean.watch(&staged);
         tree.keeping_time(split_path(path).0, || tree.put(&staged, path))?;
-        if let Some(Found::File(mark)) = tree.look(path)?
+        if let Some(Found::File(mark)) = tree.lookup(path)?
             && !is_emptied
             // A recent mtime could not be distinguished from that of a later change.
             && !is_recent(stub.mtime)
@@ -192,7 +192,7 @@ impl Packer {
 
     fn unlink(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, split_path(path).0)?;
-        if self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
+        if self.shared.tree.lookup(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
             return Err(Errno::EISDIR.into());
         }
         std::fs::remove_file(self.shared.tree.real(path)).map_err(spool_fault)?;
@@ -217,7 +217,7 @@ impl Packer {
         let tree = &self.shared.tree;
         self.list(names, split_path(from).0)?;
         self.list(names, split_path(to).0)?;
-        let is_dir = tree.look(from)? == Some(Found::Dir);
+        let is_dir = tree.lookup(from)? == Some(Found::Dir);
         if is_dir {
             // The replaced directory must be empty in the container, too.
             self.list(names, to)?;
@@ -260,7 +260,7 @@ impl Packer {
             self.fill(from, false)?;
             let names = self.names.lock();
             // It may have been packed again.
-            if !matches!(tree.look(from)?, Some(Found::Packed(_))) {
+            if !matches!(tree.lookup(from)?, Some(Found::Packed(_))) {
                 break names;
             }
         };
@@ -274,7 +274,7 @@ impl Packer {
 
     fn change(&self, names: &mut Names, path: &[u8], change: &AttrChange) -> Result<()> {
         self.list(names, split_path(path).0)?;
-        match self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? {
+        match self.shared.tree.lookup(path)?.ok_or(Errno::ENOENT)? {
             Found::Packed(stub) => {
                 self.session.set_attributes(path, change)?;
                 self.session.write_out()?;

@@ -138,7 +138,7 @@ impl Tree {
     }
 
     /// The type of a path; `None` if it does not exist.
-    pub fn look(&self, path: &[u8]) -> Result<Option<Found>> {
+    pub fn lookup(&self, path: &[u8]) -> Result<Option<Found>> {
         let real = self.real(path);
         let metadata = match std::fs::symlink_metadata(&real) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {

@@ -208,16 +208,16 @@ impl Records {
 
     /// The lane states of subfiles, in the order of `numbers`. Several threads open the subfiles, as each waits for the file system.
     pub fn lanes(&self, numbers: &[u32]) -> Result<Vec<(u32, Vec<LaneState>)>> {
-        let look = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
+        let lanes = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
         let unopened = {
             let opened = self.opened.lock();
             numbers.iter().filter(|number| !opened.contains_key(number)).count()
         };
         let threads = THREADS_MAX.min(unopened / 2);
         if threads <= 1 {
-            return numbers.iter().map(look).collect();
+            return numbers.iter().map(lanes).collect();
         }
-        let lanes_of = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
+        let lanes_of = |part: &[u32]| part.iter().map(lanes).collect::<Result<Vec<_>>>();
         let parts = numbers.chunks(numbers.len().div_ceil(threads));
         let found: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
             let running: Vec<_> = parts

@@ -46,7 +46,7 @@ impl MergedDir {
         let mut names = Vec::new();
         loop {
             let after = names.last().map_or_else(Vec::new, |(name, _): &(Vec<u8>, u64)| name.clone());
-            match self.packer.ask(PackRequest::List { dir: self.path.clone(), after })? {
+            match self.packer.call(PackRequest::List { dir: self.path.clone(), after })? {
                 PackReply::Names(more) if more.is_empty() => break,
                 PackReply::Names(more) => {
                     names.extend(more.into_iter().map(|(name, file)| (name.into_vec(), file)));

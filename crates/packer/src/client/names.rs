@@ -127,7 +127,7 @@ impl PackedTree {
         if self.plain.stat(path)?.kind != FileKind::Directory {
             return Err(Errno::ENODATA.into());
         }
-        match packer.ask(PackRequest::Packs { dir: path.to_vec() })? {
+        match packer.call(PackRequest::Packs { dir: path.to_vec() })? {
             PackReply::Packs(packs) => Ok(if packs { b"on" } else { b"off" as &[u8] }.to_vec()),
             other => Err(super::packer_client::unexpected_reply(&other)),
         }

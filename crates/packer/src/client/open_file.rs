@@ -86,7 +86,7 @@ impl PackedFile {
 
     /// Whether the caller must repeat the request on the external file; otherwise the packer has served it.
     fn is_external(&self, request: PackRequest) -> Result<bool> {
-        match self.packer.ask(request)? {
+        match self.packer.call(request)? {
             PackReply::Done => Ok(false),
             PackReply::External { .. } => Ok(true),
             other => Err(unexpected_reply(&other)),
@@ -127,7 +127,7 @@ impl SharedFile for PackedFile {
             let length = (buffer.len() - filled).min(self.packer.bytes_max());
             let request =
                 PackRequest::Read { file: self.file, offset: offset + filled as u64, length: length as u32 };
-            let bytes = match self.packer.ask(request)? {
+            let bytes = match self.packer.call(request)? {
                 PackReply::Bytes(bytes) if bytes.len() <= length => bytes,
                 PackReply::External { .. } => {
                     self.content()?;

@@ -118,7 +118,7 @@ impl DirectorySnapshots {
 
     /// Looks up a name in the snapshot of its directory, which is listed again if the snapshot is too old by the monotonic `clock`. Does
     /// not wait for another request that lists the directory.
-    pub fn look(
+    pub fn lookup(
         &self,
         fs: &dyn SharedFs,
         dir: &[u8],
@@ -222,7 +222,7 @@ mod tests {
         fs::create_dir(dir.path().join("d")).expect("made");
         write(&dir.path().join("d/there"));
         let listed = DirectorySnapshots::default();
-        let look = |name: &str, now| listed.look(&tree, b"d", name.as_bytes(), || now);
+        let look = |name: &str, now| listed.lookup(&tree, b"d", name.as_bytes(), || now);
         assert_eq!(look("new", START), CachedLookup::Unknown, "one lookup does not list");
         look_up_many(&listed, b"d", START);
         assert_eq!([look("new", START), look("there", START)], [CachedLookup::Absent, CachedLookup::Unknown]);
@@ -242,13 +242,13 @@ mod tests {
         let listed = DirectorySnapshots::default();
         let look = |dir: &str, now| {
             look_up_many(&listed, dir.as_bytes(), now);
-            listed.look(&tree, dir.as_bytes(), b"new", || now)
+            listed.lookup(&tree, dir.as_bytes(), b"new", || now)
         };
         assert_eq!(look("nowhere", START), CachedLookup::Unavailable);
         look_up_many(&listed, b"", START);
         let time = Cell::new(START);
         let slow = || time.replace(time.get() + SNAPSHOT_LIFETIME);
-        assert_eq!(listed.look(&tree, b"", b"new", slow), CachedLookup::Unavailable);
+        assert_eq!(listed.lookup(&tree, b"", b"new", slow), CachedLookup::Unavailable);
         // There is no other attempt for some time.
         assert_eq!(look("", START + REST - SNAPSHOT_LIFETIME), CachedLookup::Unavailable);
         assert_eq!(look("", START + REST), CachedLookup::Absent);
@@ -261,7 +261,7 @@ mod tests {
         let (dir, tree) = bed();
         fs::create_dir_all(dir.path().join("a/d")).expect("made");
         let listed = DirectorySnapshots::default();
-        let look = |name: &str, now| listed.look(&tree, b"a/d", name.as_bytes(), || now);
+        let look = |name: &str, now| listed.lookup(&tree, b"a/d", name.as_bytes(), || now);
         for forget in [
             |listed: &DirectorySnapshots| listed.moved(b"a"),
             |listed: &DirectorySnapshots| listed.removed(b"a/d"),
@@ -295,7 +295,7 @@ mod tests {
             }
             later
         };
-        assert_eq!(listed.look(&tree, b"d", b"new", clock), CachedLookup::Unknown);
+        assert_eq!(listed.lookup(&tree, b"d", b"new", clock), CachedLookup::Unknown);
         assert_eq!(times.get(), 2);
     }
 

@@ -173,7 +173,7 @@ impl Packer {
     /// Looks up a path that the shared directory lacked a moment ago, and at which no agent has created anything since.
     fn find(&self, path: &[u8]) -> Result<PackReply> {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
-        match self.snapshots.look(self.plain(), dir, name, monotonic) {
+        match self.snapshots.lookup(self.plain(), dir, name, monotonic) {
             CachedLookup::Absent => {}
             CachedLookup::Unknown => return Ok(PackReply::LookupFirst(monotonic())),
             CachedLookup::Unavailable => return Ok(PackReply::Declined),

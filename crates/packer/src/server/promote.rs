@@ -268,8 +268,8 @@ fn give_attributes(
 
 /// Checks that a promoted file is at its path. A user who may rename files there, or directories above, may have put another one in its
 /// place.
-fn check_came(plain: &dyn SharedFs, place: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
-    if is_at(plain, place, file)? {
+fn check_came(plain: &dyn SharedFs, path: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
+    if is_at(plain, path, file)? {
         return Ok(());
     }
     let content = String::from_utf8_lossy(content);

@@ -62,16 +62,16 @@ impl SharedState {
     }
 
     /// Makes all changes durable, those of an open file included except for its external content. Serves other requests meanwhile;
-    /// those that ask for a sync during this one share the next. Fails with `ESTALE` if the job has ended.
+    /// syncs that are requested during this one share the next. Fails with `ESTALE` if the job has ended.
     pub fn sync(&self, file: Option<u64>) -> Result<PackReply> {
-        let (asked, external) = self.with_store(|store| {
-            let asked = store.put_all(file)?;
+        let (changes, external) = self.with_store(|store| {
+            let changes = store.put_all(file)?;
             let external =
                 file.map(|file| store.stat_open(file)).transpose()?.filter(|stat| stat.is_external);
-            Ok((asked, external.map(|stat| stat.number)))
+            Ok((changes, external.map(|stat| stat.number)))
         })?;
         let _one = self.lock_syncs();
-        if let Some(sync) = self.with_store(|store| store.begin_sync(asked))? {
+        if let Some(sync) = self.with_store(|store| store.begin_sync(changes))? {
             let synced = sync.sync();
             self.with_store(|store| store.end_sync(&sync, synced))?;
         }

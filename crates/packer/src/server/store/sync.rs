@@ -24,8 +24,8 @@ impl StoreSync {
 impl Store {
     /// Makes all changes durable. After a failed fsync the store takes no more changes.
     pub fn sync(&mut self) -> Result<()> {
-        let asked = self.put_all(None)?;
-        let Some(sync) = self.begin_sync(asked)? else { return Ok(()) };
+        let changes = self.put_all(None)?;
+        let Some(sync) = self.begin_sync(changes)? else { return Ok(()) };
         let synced = sync.sync();
         self.end_sync(&sync, synced)
     }
@@ -43,9 +43,9 @@ impl Store {
         Ok(self.log.changes())
     }
 
-    /// Begins a sync, unless as many changes as asked are durable.
-    pub fn begin_sync(&mut self, asked: u64) -> Result<Option<StoreSync>> {
-        if self.log.durable_changes() >= asked {
+    /// Begins a sync, unless this count of changes is durable.
+    pub fn begin_sync(&mut self, changes: u64) -> Result<Option<StoreSync>> {
+        if self.log.durable_changes() >= changes {
             return Ok(None);
         }
         let log = self.log.begin_sync()?;
