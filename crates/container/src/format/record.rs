@@ -60,6 +60,13 @@ pub enum Kind {
     End,
 }
 
+impl Kind {
+    /// Decodes the kind byte of a record.
+    fn of_byte(byte: u8) -> Option<Self> {
+        [Self::Entry, Self::Data, Self::Rest, Self::End].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
 /// Position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -271,12 +278,8 @@ pub fn decode(bytes: &[u8], position: &Position) -> Found {
     if bytes[4..6] != FORMAT.to_le_bytes() {
         return Found::Damaged("its format is unknown to this version");
     }
-    let kind = match bytes[6] {
-        0 => Kind::Entry,
-        1 => Kind::Data,
-        2 => Kind::Rest,
-        3 => Kind::End,
-        _ => return Found::Damaged("its kind is unknown"),
+    let Some(kind) = Kind::of_byte(bytes[6]) else {
+        return Found::Damaged("its kind is unknown");
     };
     let Some(codec) = Codec::of_byte(bytes[7]) else {
         return Found::Damaged("its codec is unknown to this version");
@@ -295,12 +298,8 @@ pub fn decode(bytes: &[u8], position: &Position) -> Found {
         return Found::Damaged("its checksum is wrong");
     }
     let lane = LaneId { subfile: u32_at(bytes, 16), lane: u32_at(bytes, 20) };
-    let found = Position {
-        container: u64_at(bytes, 8),
-        lane,
-        address: u64_at(bytes, 24),
-        sequence: u64_at(bytes, 32),
-    };
+    let [container, address, sequence] = [8, 24, 32].map(|at| u64_at(bytes, at));
+    let found = Position { container, lane, address, sequence };
     if (Position { sequence: position.sequence, ..found }) != *position {
         return Found::Damaged("it was written for another position");
     }
