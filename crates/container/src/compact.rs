@@ -8,8 +8,7 @@
 
 use crate::Tally;
 use crate::format::listing::Listing;
-use crate::format::subfile;
-use crate::format::subfile::Subfile;
+use crate::format::subfile::{self, Subfile};
 use crate::writer::indexed::IndexedWriter;
 use crate::{Codec, Container, FIRST_OF_HOSTS, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Superblock};
 use parking_lot::Mutex;
@@ -61,9 +60,8 @@ pub(crate) fn rewrite(
 ) -> Result<Rewritten> {
     let superblock = Superblock::read(&**fs)?;
     let numbers = Listing::of(&**fs)?.numbers;
-    let old: Result<Vec<_>> =
-        numbers.iter().map(|number| Subfile::open(&**fs, superblock, *number, Access::Write)).collect();
-    let old = old?;
+    let open = |number: u32, access| Subfile::open(&**fs, superblock, number, access);
+    let old = numbers.iter().map(|number| open(*number, Access::Write)).collect::<Result<Vec<_>>>()?;
     for subfile in &old {
         if !subfile.try_close()? {
             return Err(Fault::new(
@@ -88,10 +86,8 @@ pub(crate) fn rewrite(
         fresh.remove(&numbers);
     }
     copied?;
-    let new: Result<Vec<_>> = (fresh.first..fresh.tombs())
-        .map(|number| Subfile::open(&**fs, superblock, number, Access::Read))
-        .collect();
-    let space = Compacted { before, after: space(&new?)? };
+    let new = (fresh.first..fresh.tombs()).map(|number| open(number, Access::Read));
+    let space = Compacted { before, after: space(&new.collect::<Result<Vec<_>>>()?)? };
     Ok(Rewritten { old: numbers, tombs: fresh.tombs(), space, _closed: old })
 }
 

@@ -1,12 +1,11 @@
 //! Copies files and trees to other files, or into a container.
 
-use crate::Tally;
 use crate::pack::read_node;
 use crate::session::{OpenFlags, Session};
 use crate::tree::content::FileInput;
-use crate::tree::create::{Files, Keeps, copy_pieces};
+use crate::tree::create::{Files, Preserve, copy_pieces};
 use crate::tree::walk::{Item, Walk, Within, by_directory};
-use crate::{Node, split_path};
+use crate::{Node, Tally, split_path};
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::shared::{SharedFs, join};
@@ -18,7 +17,7 @@ pub enum Destination<'a> {
         /// The file system.
         tree: &'a dyn SharedFs,
         /// Attributes that the copies keep.
-        keeps: Keeps,
+        preserve: Preserve,
     },
     /// A container.
     Container(&'a Session),
@@ -53,7 +52,7 @@ pub fn copy(
     let work = Work { source, into, from, to, tally };
     // The root of a tree has no name: only its contents are copied.
     let dirs: Vec<_> = dirs.into_iter().filter(|dir| !dir.path.is_empty()).collect();
-    dirs.iter().for_each(|dir| work.count(dir, work.make_dir(dir)));
+    dirs.iter().for_each(|dir| tally.count(&dir.path, work.make_dir(dir)));
     by_directory(&files, |file| &file.path, threads, |dir, files| work.put_all(dir, files));
     // Attributes of directories last: new files change a directory's mtime, and a read-only directory admits none.
     for dir in dirs.iter().rev() {
@@ -72,13 +71,6 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn count(&self, item: &Item, done: Result<()>) {
-        match done {
-            Ok(()) => self.tally.add_file(),
-            Err(fault) => self.tally.note(&item.path, &fault),
-        }
-    }
-
     /// The target path of an item.
     fn target(&self, item: &Item) -> Vec<u8> {
         let below = &item.path[self.from.len()..];
@@ -91,7 +83,7 @@ impl Work<'_> {
     fn make_dir(&self, item: &Item) -> Result<()> {
         let to = self.target(item);
         match *self.into {
-            Destination::Files { tree, keeps } => Files { into: tree, keeps }.make_dir(&to),
+            Destination::Files { tree, preserve } => Files { into: tree, preserve }.make_dir(&to),
             Destination::Container(session) => match session.make_dir(&to, 0o700) {
                 Err(fault) if fault.errno == Errno::EEXIST => match session.stat(&to)?.kind {
                     FileKind::Directory => Ok(()),
@@ -106,7 +98,7 @@ impl Work<'_> {
         let to = self.target(item);
         let (node, _) = read_node(&Within::new(self.source, b""), item)?;
         match *self.into {
-            Destination::Files { tree, keeps } => Files { into: tree, keeps }.finish(&to, &node),
+            Destination::Files { tree, preserve } => Files { into: tree, preserve }.finish(&to, &node),
             Destination::Container(session) => {
                 session.set_attributes(&to, &attributes(&node))?;
                 if node.xattrs.is_empty() { Ok(()) } else { session.set_xattrs(&to, node.xattrs) }
@@ -118,14 +110,16 @@ impl Work<'_> {
     fn put_all(&self, dir: &[u8], items: &[Item]) {
         let from = Within::new(self.source, dir);
         match *self.into {
-            Destination::Files { tree, keeps } => {
-                let files = Files { into: tree, keeps };
+            Destination::Files { tree, preserve } => {
+                let files = Files { into: tree, preserve };
                 let target = items.first().map(|item| self.target(item)).unwrap_or_default();
                 let to = files.within(split_path(&target).0);
-                items.iter().for_each(|item| self.count(item, self.put_file(&from, (&files, &to), item)));
+                for item in items {
+                    self.tally.count(&item.path, self.put_file(&from, (&files, &to), item));
+                }
             }
             Destination::Container(session) => {
-                items.iter().for_each(|item| self.count(item, self.put(&from, session, item)));
+                items.iter().for_each(|item| self.tally.count(&item.path, self.put(&from, session, item)));
             }
         }
     }

@@ -1,35 +1,34 @@
 //! Extracts files from a container.
 
-use crate::Tally;
-use crate::tree::create::{Files, Keeps};
+use crate::tree::create::{Files, Preserve};
 use crate::tree::walk::{Within, by_directory};
-use crate::{Container, IndexEntry};
+use crate::{Container, IndexEntry, Tally};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::SharedFs;
 
-/// Extracts `entries` into `into` on `threads` threads. Missing directories are created; existing files are never replaced. `keeps` selects
+/// Extracts `entries` into `into` on `threads` threads. Missing directories are created; existing files are never replaced. `preserve` selects
 /// the attributes; failures are noted in `tally`.
 pub fn extract(
     container: &Container,
     entries: Vec<IndexEntry>,
     into: &dyn SharedFs,
     threads: usize,
-    keeps: Keeps,
+    preserve: Preserve,
     tally: &Tally,
 ) {
     let is_dir = |entry: &IndexEntry| entry.node.is_some_and(|node| node.kind == FileKind::Directory);
     let (mut dirs, files): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_dir);
     // Parents first.
     dirs.sort_by(|one, other| one.path.cmp(&other.path));
-    let work = Work { container, files: Files { into, keeps } };
-    dirs.iter().for_each(|dir| work.count(&dir.path, work.files.make_dir(&dir.path), tally));
+    let work = Work { container, files: Files { into, preserve } };
+    dirs.iter().for_each(|dir| tally.count(&dir.path, work.files.make_dir(&dir.path)));
     by_directory(
         &files,
         |file| &file.path,
         threads,
         |dir, files| {
             let within = work.files.within(dir);
-            files.iter().for_each(|file| work.count(&file.path, work.make_file(&within, file, tally), tally));
+            files.iter().for_each(|file| tally.count(&file.path, work.make_file(&within, file, tally)));
         },
     );
     // Attributes of directories last: new files change a directory's mtime, and a read-only directory admits none.
@@ -46,13 +45,6 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn count(&self, path: &[u8], done: Result<()>, tally: &Tally) {
-        match done {
-            Ok(()) => tally.add_file(),
-            Err(fault) => tally.note(path, &fault),
-        }
-    }
-
     fn make_file(&self, within: &Within<'_>, entry: &IndexEntry, tally: &Tally) -> Result<()> {
         let mut reader = self.container.open_entry(entry)?;
         let node = reader.node().clone();

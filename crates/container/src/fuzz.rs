@@ -2,13 +2,12 @@
 
 use super::index::{IndexEntry, LaneEnd, entries_of};
 use crate::format::codec::unpack;
-use crate::format::entry::Entry;
+use crate::format::entry::{Entry, Node};
 use crate::format::geometry::{Geometry, LaneId};
-use crate::format::record;
-use crate::format::record::{FIXED_SIZE, Found, Place};
-use crate::format::superblock;
-use crate::format::superblock::Superblock;
+use crate::format::record::{self, FIXED_SIZE, Found, Position};
+use crate::format::superblock::{self, Superblock};
 use crate::reader::scan::{LaneScan, Step};
+use crate::shared_fs::stat_of;
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, FileKind, Result, Timestamp};
@@ -39,12 +38,12 @@ pub fn record(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().max(FIXED_SIZE), 0);
     let lane = LaneId { subfile: 0, lane: 0 };
-    let place = Place { container: CONTAINER, lane, address: 0, sequence: 0 };
+    let position = Position { container: CONTAINER, lane, address: 0, sequence: 0 };
     for is_right in [false, true] {
         if is_right {
-            record::sign(&mut bytes, &place);
+            record::sign(&mut bytes, &position);
         }
-        let Found::Record(head) = record::decode(&bytes, &place) else { continue };
+        let Found::Record(head) = record::decode(&bytes, &position) else { continue };
         assert!(head.size as usize <= bytes.len());
         for chunk in 0..head.chunks.len() {
             let kept = head.kept_range(chunk);
@@ -74,7 +73,7 @@ pub fn lane(bytes: &[u8]) {
     let mut last = 0;
     while let Some(step) = scan.next().expect("memory does not fail") {
         let address = match step {
-            Step::Record(head) => head.place.address,
+            Step::Record(head) => head.position.address,
             Step::Damage { address, .. } => address,
         };
         assert!(address >= last && address < bytes.len() as u64);
@@ -95,23 +94,9 @@ struct Memory(Vec<u8>);
 
 impl SharedFile for Memory {
     fn stat(&self) -> Result<FileStat> {
-        let never = Timestamp { seconds: 0, nanoseconds: 0 };
-        Ok(FileStat {
-            device: 0,
-            inode: 1,
-            handle_hash: 0,
-            kind: FileKind::File,
-            mode: 0o600,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: self.0.len() as u64,
-            blocks: 0,
-            atime: never,
-            mtime: never,
-            ctime: never,
-        })
+        let size = self.0.len() as u64;
+        let node = Node::new(FileKind::File, 0o600, (0, 0), Timestamp::default());
+        Ok(stat_of(b"", &Node { size, ..node }))
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let rest = self.0.get(offset as usize..).unwrap_or_default();

@@ -1,10 +1,9 @@
 //! Packs a tree of files into a new container.
 
-use crate::Tally;
 use crate::tree::content::FileInput;
 use crate::tree::walk::{Item, Walk, Within};
 use crate::writer::indexed::IndexedWriter;
-use crate::{Codec, Content, Geometry, IndexBuilder, LaneEnd, LaneWriter, Node, Superblock, WriterId, Xattr};
+use crate::{Codec, Geometry, IndexBuilder, LaneEnd, LaneWriter, Node, Superblock, Tally, WriterId, Xattr};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -101,10 +100,8 @@ impl Packer<'_> {
         loop {
             let item = items.lock().as_mut().and_then(Iterator::next);
             let Some((within, item)) = item else { break };
-            match self.put(&within, &item)? {
-                Ok(()) => self.tally.add_file(),
-                Err(fault) => self.tally.note(&item.path, &fault),
-            }
+            let put = self.put(&within, &item)?;
+            self.tally.count(&item.path, put);
         }
         self.writer.finish()
     }
@@ -141,29 +138,16 @@ pub fn read_node(within: &Within<'_>, item: &Item) -> Result<(Node, Option<FileI
         let node = Node { size: stat.size, ..node_of(&stat, xattrs) };
         return Ok((node, Some(FileInput::new(file, &stat))));
     };
-    let xattrs = match stat.kind {
-        FileKind::Directory => xattrs_of(fs, path)?,
-        _ => Vec::new(),
-    };
-    let target = match stat.kind {
-        FileKind::Symlink => fs.read_link(path)?,
-        _ => Vec::new(),
+    let (xattrs, target) = match stat.kind {
+        FileKind::Directory => (xattrs_of(fs, path)?, Vec::new()),
+        FileKind::Symlink => (Vec::new(), fs.read_link(path)?),
+        _ => Default::default(),
     };
     Ok((Node { target, ..node_of(&stat, xattrs) }, None))
 }
 
 fn node_of(stat: &FileStat, xattrs: Vec<NamedXattr>) -> Node {
-    Node {
-        kind: stat.kind,
-        mode: stat.mode,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: stat.rdev,
-        atime: stat.atime,
-        mtime: stat.mtime,
-        target: Vec::new(),
-        xattrs: xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect(),
-        size: 0,
-        content: Content::Here,
-    }
+    let FileStat { kind, mode, uid, gid, rdev, atime, mtime, .. } = *stat;
+    let xattrs = xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect();
+    Node { rdev, atime, xattrs, ..Node::new(kind, mode, (uid, gid), mtime) }
 }

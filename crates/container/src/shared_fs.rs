@@ -31,23 +31,7 @@ impl ContainerTree {
     }
 
     fn directory(&self, path: &[u8]) -> FileStat {
-        let never = Timestamp { seconds: 0, nanoseconds: 0 };
-        FileStat {
-            device: 0,
-            inode: number_of(path),
-            handle_hash: 0,
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: self.owner.0,
-            gid: self.owner.1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: never,
-            mtime: never,
-            ctime: never,
-        }
+        stat_of(path, &Node::new(FileKind::Directory, 0o755, self.owner, Timestamp::default()))
     }
 
     fn node(&self, path: &[u8]) -> Result<Node> {
@@ -69,7 +53,8 @@ fn number_of(path: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn stat_of(path: &[u8], node: &Node) -> FileStat {
+/// The attributes of a path with this node.
+pub(crate) fn stat_of(path: &[u8], node: &Node) -> FileStat {
     let size = if node.kind == FileKind::Symlink { node.target.len() as u64 } else { node.size };
     FileStat {
         device: 0,
@@ -124,7 +109,7 @@ impl SharedFs for ContainerTree {
             return Err(Errno::ENOTDIR.into());
         }
         let (container, path) = (self.container.clone(), path.to_vec());
-        Ok(Arc::new(OpenDirectory { container, path, stat, place: Mutex::default() }))
+        Ok(Arc::new(OpenDirectory { container, path, stat, position: Mutex::default() }))
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
@@ -269,12 +254,12 @@ struct OpenDirectory {
     container: Arc<Container>,
     path: Vec<u8>,
     stat: FileStat,
-    place: Mutex<Place>,
+    position: Mutex<Position>,
 }
 
 /// Read position in a directory.
 #[derive(Default)]
-struct Place {
+struct Position {
     given: u64,
     next: Next,
 }
@@ -331,18 +316,18 @@ impl SharedDir for OpenDirectory {
     }
 
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
-        let mut place = self.place.lock();
-        if place.given != after {
-            *place = Place::default();
+        let mut position = self.position.lock();
+        if position.given != after {
+            *position = Position::default();
         }
         let mut names = Vec::new();
-        while names.is_empty() && !matches!(place.next, Next::Nothing) {
-            for (name, kind) in self.next(&mut place.next)? {
-                place.given += 1;
+        while names.is_empty() && !matches!(position.next, Next::Nothing) {
+            for (name, kind) in self.next(&mut position.next)? {
+                position.given += 1;
                 let inode =
                     FileStat { inode: number_of(&join(&self.path, &name)), ..self.stat.clone() }.inode_id();
-                if place.given > after {
-                    names.push(NamedFile { name, inode, kind, next: place.given });
+                if position.given > after {
+                    names.push(NamedFile { name, inode, kind, next: position.given });
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::display::shown;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::Fault;
+use tameike_core::{Fault, Result};
 
 /// Counters of done and failed work, shared by all threads.
 #[derive(Default)]
@@ -46,6 +46,14 @@ impl Tally {
 
     pub(crate) fn add_file(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a processed path, or notes its failure.
+    pub(crate) fn count(&self, path: &[u8], done: Result<()>) {
+        match done {
+            Ok(()) => self.add_file(),
+            Err(fault) => self.note(path, &fault),
+        }
     }
 
     pub(crate) fn note(&self, path: &[u8], fault: &Fault) {

@@ -1,9 +1,9 @@
 mod indexes;
-mod known;
 mod large_reads;
 mod many_readers;
 mod many_subfiles;
 mod placement;
+mod snapshot;
 
 use super::*;
 use crate::format::subfile;
@@ -66,20 +66,7 @@ impl Bed {
 }
 
 fn node(kind: FileKind) -> Node {
-    let time = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
-    Node {
-        kind,
-        mode: 0o640,
-        uid: 1000,
-        gid: 100,
-        rdev: 0,
-        atime: time,
-        mtime: time,
-        target: Vec::new(),
-        xattrs: Vec::new(),
-        size: 0,
-        content: Content::Here,
-    }
+    Node::new(kind, 0o640, (1000, 100), Timestamp { seconds: 1_700_000_000, nanoseconds: 5 })
 }
 
 /// Bytes derived from a seed; those of odd seeds are compressible.

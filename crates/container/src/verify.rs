@@ -1,7 +1,6 @@
 //! Verifies a container: every record of every lane, and every byte of every file.
 
-use crate::Tally;
-use crate::{Container, IndexBuilder, IndexEntry, Superblock};
+use crate::{Container, IndexBuilder, IndexEntry, Superblock, Tally};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

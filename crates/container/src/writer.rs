@@ -13,8 +13,7 @@ use crate::display::shown;
 use crate::format::codec::{Codec, Packer};
 use crate::format::entry::{Content, Entry, Extent, Node, check_path};
 use crate::format::geometry::LaneId;
-use crate::format::record;
-use crate::format::record::{ALIGNMENT, Kind, Payload, Place, first_sequence, head_size};
+use crate::format::record::{self, ALIGNMENT, Kind, Payload, Position, first_sequence, head_size};
 use crate::format::subfile::{Claim, Subfile};
 use crate::format::superblock::Superblock;
 use content_lanes::Streams;
@@ -71,10 +70,8 @@ pub struct Put {
 }
 
 impl LaneWriter {
-    /// Claims a lane of a subfile that only this writer has open. Returns `None` if another process holds the lane.
-    ///
-    /// # Errors
-    /// `EINVAL` if there is no such lane, and as [`Subfile::claim`].
+    /// Claims a lane of a subfile that only this writer has open. Returns `None` if another process holds the lane. Fails with `EINVAL` if
+    /// there is no such lane.
     pub fn claim(
         subfile: Subfile,
         superblock: Superblock,
@@ -105,9 +102,6 @@ impl LaneWriter {
     }
 
     /// Starts a write-behind thread: it writes one block while the next one is filled.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn write_behind(&mut self) -> Result<()> {
         self.behind = Some(Behind::new(self.subfile.file().clone())?);
         Ok(())
@@ -119,18 +113,13 @@ impl LaneWriter {
     }
 
     /// Compresses data with a codec, where that pays.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
     pub fn set_codec(&mut self, codec: Codec) -> Result<()> {
         self.packer = Packer::new(codec)?;
         Ok(())
     }
 
-    /// Puts a file with all of its content. Returns the entry and its location.
-    ///
-    /// # Errors
-    /// `EINVAL` if the path is invalid, `EFBIG` if the file has too many extents, and errors of the file system.
+    /// Puts a file with all of its content. Returns the entry and its location. Fails with `EINVAL` if the path is invalid, and with
+    /// `EFBIG` if the file has too many extents.
     pub fn put(&mut self, path: &[u8], version: u64, mut node: Node, data: &[u8]) -> Result<(Entry, Put)> {
         node.size = data.len() as u64;
         node.content = Content::Here;
@@ -144,9 +133,6 @@ impl LaneWriter {
     }
 
     /// Puts an entry; `data` is its content if that is [`Content::Here`].
-    ///
-    /// # Errors
-    /// As [`Self::put`].
     pub fn put_entry(
         &mut self,
         path: &[u8],
@@ -312,9 +298,9 @@ impl LaneWriter {
 
     fn encode(&mut self, kind: Kind, entry: &[u8], payload: &Payload<'_>) {
         let (address, sequence) = (self.end(), self.sequence);
-        let place = Place { container: self.superblock.container, lane: self.lane, address, sequence };
+        let position = Position { container: self.superblock.container, lane: self.lane, address, sequence };
         let unsynced_size = u32::try_from(address - self.durable_end).unwrap_or(u32::MAX);
-        record::encode(&mut self.pending, kind, &place, unsynced_size, entry, payload);
+        record::encode(&mut self.pending, kind, &position, unsynced_size, entry, payload);
         self.sequence += 1;
     }
 
@@ -337,10 +323,7 @@ impl LaneWriter {
     }
 
     /// Reserves `size` bytes in the block, so that putting records of that size cannot fail by an error of the file system. A smaller block
-    /// is only made empty.
-    ///
-    /// # Errors
-    /// Errors of the file system; nothing was put then.
+    /// is only made empty. If that fails, nothing was put.
     pub fn reserve(&mut self, size: usize) -> Result<()> {
         if self.is_due() || self.pending.len() + size > self.portion() {
             self.give_pending()?;

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tameike_container::format::external;
-use tameike_container::format::external::{ContentLocation, Identity};
+use tameike_container::format::external::{self, ContentLocation, Identity};
 use tameike_container::{
     Brief, Codec, Container, Content, Geometry, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node,
     Superblock, WriterId, Xattr,
@@ -20,19 +19,9 @@ fn tree(dir: &Path) -> Arc<dyn SharedFs> {
 }
 
 fn node(kind: FileKind) -> Node {
-    Node {
-        kind,
-        mode: 0o640,
-        uid: 1000,
-        gid: 100,
-        rdev: 0,
-        atime: Timestamp { seconds: 1_700_000_000, nanoseconds: 1 },
-        mtime: Timestamp { seconds: 1_700_000_001, nanoseconds: 999_999_999 },
-        target: Vec::new(),
-        xattrs: Vec::new(),
-        size: 0,
-        content: Content::Here,
-    }
+    let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
+    let node = Node::new(kind, 0o640, (1000, 100), time(1_700_000_000, 1));
+    Node { mtime: time(1_700_000_001, 999_999_999), ..node }
 }
 
 fn bytes(size: usize) -> Vec<u8> {
@@ -129,10 +118,10 @@ fn write_packed(dir: &Path) {
     superblock.create(&*tree(dir)).expect("a container");
     let rank = WriterId::Rank { rank: 0, size: 1 };
     let mut writer = LaneWriter::begin(&*tree(dir), superblock, &rank).expect("a lane");
-    for (path, number, place) in PACKED {
+    for (path, number, location) in PACKED {
         let ctime = Timestamp { seconds: 1_700_000_002, nanoseconds: 7 };
-        let target = Identity { number, ctime, place }.encode();
-        let content = if place == ContentLocation::Internal { bytes(300) } else { Vec::new() };
+        let target = Identity { number, ctime, location }.encode();
+        let content = if location == ContentLocation::Internal { bytes(300) } else { Vec::new() };
         writer.put(path, 1, Node { target, ..node(FileKind::File) }, &content).expect("put");
     }
     writer.finish().expect("finished");

@@ -40,10 +40,7 @@ impl ExternalDir {
         Self { open, may_share, opened: OnceLock::new() }
     }
 
-    /// Opens the directory, if that was not done yet.
-    ///
-    /// # Errors
-    /// `EPERM` when other users control the directory, and the errors of the file system.
+    /// Opens the directory, if that was not done yet. Fails with `EPERM` if other users control the directory.
     pub(crate) fn get(&self, plain: &dyn SharedFs) -> Result<&dyn SharedFs> {
         if let Some(opened) = self.opened.get() {
             return Ok(&**opened);

@@ -25,8 +25,8 @@ pub use server::{Packer, PackerParts, count_journaled, count_pending_promotions}
 
 use std::time::Duration;
 use tameike_core::wire::pack::{PackReply, PackRequest};
-use tameike_core::{Errno, Result};
-use tameike_io::shared::FileStat;
+use tameike_core::{Errno, FileKind, Result};
+use tameike_io::shared::{FileStat, SharedFs};
 
 /// The container's directory, in the shared directory. The views hide it.
 pub const CONTAINER: &[u8] = b".tameike-packed";
@@ -42,9 +42,6 @@ const SETGID: u16 = 0o2000;
 /// Serves requests for packed files; blocks.
 pub trait PackHandler: Send + Sync {
     /// Serves one request.
-    ///
-    /// # Errors
-    /// The errors of the file system, and of the system calls of the same names.
     fn serve(&self, request: PackRequest) -> Result<PackReply>;
 }
 
@@ -60,4 +57,9 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
         Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
         Err(fault) => Err(fault),
     }
+}
+
+/// Whether a path of the shared directory is a directory.
+fn is_dir(plain: &dyn SharedFs, path: &[u8]) -> Result<bool> {
+    Ok(unless_missing(plain.stat(path))?.is_some_and(|stat| stat.kind == FileKind::Directory))
 }

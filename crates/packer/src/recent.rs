@@ -11,20 +11,20 @@ const PATHS_MAX: usize = 16 << 10;
 /// Paths with the times of their lookups, by the monotonic clock. In a full table some paths are missing.
 pub struct Recent {
     paths: Mutex<HashMap<Vec<u8>, Duration>>,
-    lasts: Duration,
+    lifetime: Duration,
 }
 
 impl Recent {
     /// An empty table, whose entries are valid for this time.
-    pub fn new(lasts: Duration) -> Self {
-        Self { paths: Mutex::default(), lasts }
+    pub fn new(lifetime: Duration) -> Self {
+        Self { paths: Mutex::default(), lifetime }
     }
 
     /// Records a lookup at this time.
     pub fn note(&self, path: &[u8], now: Duration) {
         let mut paths = self.paths.lock();
         if paths.len() >= PATHS_MAX {
-            paths.retain(|_, seen| *seen + self.lasts > now);
+            paths.retain(|_, seen| *seen + self.lifetime > now);
         }
         if paths.len() < PATHS_MAX {
             paths.insert(path.to_vec(), now);
@@ -38,7 +38,7 @@ impl Recent {
 
     /// The time of the last lookup, if that is still valid.
     pub fn seen(&self, path: &[u8], now: Duration) -> Option<Duration> {
-        self.paths.lock().get(path).copied().filter(|seen| *seen + self.lasts > now)
+        self.paths.lock().get(path).copied().filter(|seen| *seen + self.lifetime > now)
     }
 }
 
@@ -50,14 +50,14 @@ pub struct NameChanges {
     /// Paths to which directories were renamed, with all that is below them.
     moved: Paths,
     /// Paths of directories that were removed or renamed.
-    gone: Paths,
+    removed: Paths,
 }
 
 #[derive(Default)]
 struct Paths {
     paths: HashMap<Vec<u8>, Duration>,
     /// When a full table was cleared.
-    forgotten: Option<Duration>,
+    cleared: Option<Duration>,
 }
 
 /// How long changes are kept: longer than a message is in flight.
@@ -70,7 +70,7 @@ impl Paths {
         }
         if self.paths.len() >= PATHS_MAX {
             self.paths.clear();
-            self.forgotten = Some(now);
+            self.cleared = Some(now);
         }
         self.paths.insert(path.to_vec(), now);
     }
@@ -78,7 +78,7 @@ impl Paths {
     /// Whether the path may have been recorded since this time, or recently.
     fn may_have(&self, path: &[u8], since: Option<Duration>, now: Duration) -> bool {
         let counts = |noted: Duration| since.map_or(noted + NAMED_TIME > now, |since| noted >= since);
-        self.forgotten.is_some_and(counts) || self.paths.get(path).copied().is_some_and(counts)
+        self.cleared.is_some_and(counts) || self.paths.get(path).copied().is_some_and(counts)
     }
 }
 
@@ -94,8 +94,8 @@ impl NameChanges {
     }
 
     /// Records a directory that was removed or renamed from a path.
-    pub fn note_gone(&mut self, path: &[u8], now: Duration) {
-        self.gone.note(path, now);
+    pub fn note_removed(&mut self, path: &[u8], now: Duration) {
+        self.removed.note(path, now);
     }
 
     /// Whether something may have been created at a path since a lookup in flight; or since the lookup at `since`.
@@ -106,7 +106,7 @@ impl NameChanges {
 
     /// Whether a directory above a path may have been removed since a lookup in flight.
     pub fn may_lack_dir_of(&self, path: &[u8], now: Duration) -> bool {
-        self_and_ancestors(path).skip(1).any(|above| self.gone.may_have(above, None, now))
+        self_and_ancestors(path).skip(1).any(|above| self.removed.may_have(above, None, now))
     }
 }
 
@@ -118,19 +118,19 @@ mod tests {
 
     #[test]
     fn entries_expire_and_are_bounded() {
-        let lasts = Duration::from_secs(1);
-        let recent = Recent::new(lasts);
+        let lifetime = Duration::from_secs(1);
+        let recent = Recent::new(lifetime);
         recent.note(b"one", START);
-        assert_eq!(recent.seen(b"one", START + lasts / 2), Some(START));
-        assert!(recent.seen(b"other", START).is_none() && recent.seen(b"one", START + lasts).is_none());
+        assert_eq!(recent.seen(b"one", START + lifetime / 2), Some(START));
+        assert!(recent.seen(b"other", START).is_none() && recent.seen(b"one", START + lifetime).is_none());
         recent.forget(b"one");
         assert!(recent.seen(b"one", START).is_none());
         for number in 0..2 * PATHS_MAX {
             recent.note(number.to_string().as_bytes(), START);
         }
         assert_eq!(recent.paths.lock().len(), PATHS_MAX);
-        recent.note(b"later", START + lasts);
-        assert_eq!(recent.seen(b"later", START + lasts), Some(START + lasts));
+        recent.note(b"later", START + lifetime);
+        assert_eq!(recent.seen(b"later", START + lifetime), Some(START + lifetime));
         assert_eq!(recent.paths.lock().len(), 1);
     }
 
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn creation_below_a_removed_directory_needs_a_lookup() {
         let mut named = NameChanges::default();
-        named.note_gone(b"a/gone", START);
+        named.note_removed(b"a/gone", START);
         for path in ["a/gone/one", "a/gone/b/two"] {
             assert!(named.may_lack_dir_of(path.as_bytes(), START));
             assert!(!named.may_lack_dir_of(path.as_bytes(), START + NAMED_TIME));

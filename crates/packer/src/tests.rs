@@ -288,9 +288,9 @@ fn no_directory_is_created_at_the_path_of_a_packed_file() {
     // By a node whose lookup is older.
     let make = PackRequest::MakeDir { path: b"new".to_vec(), mode: 0o755 };
     assert_eq!(errno(bed.packer.serve(make)), Some(Errno::EEXIST));
-    for (mode, told) in [(RenameMode::NoReplace, Errno::EEXIST), (RenameMode::Replace, Errno::ENOTDIR)] {
+    for (mode, reply) in [(RenameMode::NoReplace, Errno::EEXIST), (RenameMode::Replace, Errno::ENOTDIR)] {
         let rename = PackRequest::MoveDir { from: b"dir".to_vec(), to: b"new".to_vec(), mode };
-        assert_eq!(errno(bed.packer.serve(rename)), Some(told));
+        assert_eq!(errno(bed.packer.serve(rename)), Some(reply));
     }
     assert!(!bed.is_plain("new") && bed.is_plain("dir"));
     bed.other.stat(b"new").expect("the file");
@@ -302,12 +302,12 @@ fn a_repeated_lookup_does_not_allow_to_replace_a_newer_file() {
     bed.make_plain(b"new").expect("made");
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
     let Ok(PackReply::LookupFirst(since)) = bed.packer.serve(made(b"new", None)) else {
-        panic!("not told to look")
+        panic!("the client need not look up")
     };
     // It looks up again, and finds nothing. Another node creates something.
     bed.make_plain(b"new").expect("made");
-    let told = bed.packer.serve(made(b"new", Some(since)));
-    assert!(matches!(told, Ok(PackReply::LookupFirst(again)) if again > since), "{told:?}");
+    let reply = bed.packer.serve(made(b"new", Some(since)));
+    assert!(matches!(reply, Ok(PackReply::LookupFirst(again)) if again > since), "{reply:?}");
     assert_eq!(errno(bed.one.create(b"new", 0o644)), Some(Errno::EEXIST));
     fs::remove_file(bed.dir.path().join("new")).expect("removed");
     drop(bed.one.create(b"new", 0o644).expect("made"));

@@ -1,8 +1,7 @@
 //! Packing of files from the tree into the container, in batches.
 
-use super::lookup::find;
 use super::tree::{Found, Mark, spool_fault};
-use super::{Names, Packer};
+use super::{Names, Packer, find};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -31,16 +30,16 @@ const PIECE_SIZE: usize = 1 << 20;
 
 /// State of the tree's directories in the last round.
 #[derive(Default)]
-pub struct Seen(HashMap<Vec<u8>, SeenDir>);
+pub struct DirStates(HashMap<Vec<u8>, DirState>);
 
-impl Seen {
+impl DirStates {
     /// Makes the next round read a directory.
     pub fn forget(&mut self, dir: &[u8]) {
         self.0.remove(dir);
     }
 }
 
-struct SeenDir {
+struct DirState {
     /// ctime in the last round, after the packer's own changes.
     ctime: Timestamp,
     /// It has files that are not packed yet.
@@ -115,10 +114,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Packs the files of a directory. Returns its subdirectories.
-    pub fn pack_dir(&mut self, seen: &mut Seen, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let real = self.packer.shared.tree.real(dir);
-        let found = std::fs::symlink_metadata(&real).map_err(|error| spool_fault(&error))?;
-        let ctime = Mark::of(&found).ctime;
+    pub fn pack_dir(&mut self, seen: &mut DirStates, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let ctime = Mark::of(&self.packer.shared.tree.metadata(dir)?).ctime;
         if let Some(known) = seen.0.get(dir)
             && self.pass == Pass::Idle
             && !self.is_full
@@ -149,7 +146,7 @@ impl<'a> Batch<'a> {
                 self.note(&path, fault);
             }
         }
-        seen.0.insert(dir.to_vec(), SeenDir { ctime, is_pending, dirs: dirs.clone() });
+        seen.0.insert(dir.to_vec(), DirState { ctime, is_pending, dirs: dirs.clone() });
         Ok(dirs)
     }
 
@@ -160,9 +157,7 @@ impl<'a> Batch<'a> {
         if known.is_some_and(|known| known.kind == FileKind::Directory) && self.pass == Pass::Idle {
             return Ok(());
         }
-        let found = std::fs::symlink_metadata(self.packer.shared.tree.real(path))
-            .map_err(|error| spool_fault(&error))?;
-        let mark = Mark::of(&found);
+        let mark = Mark::of(&self.packer.shared.tree.metadata(path)?);
         match known {
             Some(Brief { kind: FileKind::Directory, mode, uid, gid, mtime, .. }) => {
                 if (mode, uid, gid, mtime) == (mark.mode, mark.uid, mark.gid, mark.mtime) {
@@ -197,7 +192,7 @@ impl<'a> Batch<'a> {
         if Stub::parse(&target).is_some() {
             return Ok(());
         }
-        let found = std::fs::symlink_metadata(shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        let found = shared.tree.metadata(path)?;
         if !found.is_symlink() {
             return Ok(());
         }
@@ -233,14 +228,13 @@ impl<'a> Batch<'a> {
 
     fn pack(&mut self, path: &[u8]) -> Result<bool> {
         let packer = self.packer;
-        let found =
-            std::fs::symlink_metadata(packer.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        let found = packer.shared.tree.metadata(path)?;
         // Before the open, which may change the mode for a moment, and with it the ctime.
         if self.pass == Pass::Idle && !self.is_full && is_recent(Mark::of(&found).ctime) {
             return Ok(false);
         }
-        let (file, xattrs) = packer.shared.tree.open(path).map_err(|error| spool_fault(&error))?;
-        let mark = Mark::of(&file.metadata().map_err(|error| spool_fault(&error))?);
+        let (file, xattrs) = packer.shared.tree.open(path).map_err(spool_fault)?;
+        let mark = Mark::of(&file.metadata().map_err(spool_fault)?);
         let has_lease = matches!(lease::take(file.as_fd()), Ok(Lease::Taken));
         if !has_lease && self.pass == Pass::Idle {
             return Ok(false);
@@ -269,7 +263,7 @@ impl<'a> Batch<'a> {
         // From here on, renames of the file also rename the entry in the container.
         let open = {
             let _names = self.packer.names.lock();
-            if shared.tree.look(path)? != Some(Found::File(*mark)) {
+            if shared.tree.lookup(path)? != Some(Found::File(*mark)) {
                 return Ok(false);
             }
             match find(session, path)? {
@@ -285,7 +279,7 @@ impl<'a> Batch<'a> {
         session.set_file_attributes(&open, &AttrChange { atime, ..mark.attributes() })?;
         let has_name = xattrs
             .map_or_else(|| super::tree::xattrs(file), Ok)
-            .map_err(|error| spool_fault(&error))
+            .map_err(spool_fault)
             .and_then(|xattrs| self.put_xattrs(path, xattrs, mark));
         session.close(open)?;
         has_name
@@ -295,7 +289,7 @@ impl<'a> Batch<'a> {
     fn put_xattrs(&self, path: &[u8], xattrs: Vec<Xattr>, mark: &Mark) -> Result<bool> {
         let Packer { shared, session, names, .. } = self.packer;
         let _names = names.lock();
-        let has_name = matches!(shared.tree.look(path)?, Some(Found::File(now)) if now.inode == mark.inode);
+        let has_name = matches!(shared.tree.lookup(path)?, Some(Found::File(now)) if now.inode == mark.inode);
         if has_name && session.xattrs(path)? != xattrs {
             session.set_xattrs(path, xattrs)?;
         }
@@ -327,7 +321,7 @@ impl<'a> Batch<'a> {
         self.flush();
         let tree = &self.packer.shared.tree;
         for (path, mark) in std::mem::take(&mut self.staying) {
-            if !self.faults.is_empty() && tree.look(&path) == Ok(Some(Found::File(mark))) {
+            if !self.faults.is_empty() && tree.lookup(&path) == Ok(Some(Found::File(mark))) {
                 self.put_stub(&path, &mark);
             }
         }
@@ -351,7 +345,7 @@ impl<'a> Batch<'a> {
         let Ok(found) = file.metadata() else { return };
         let is_as_it_was = lease::is_held(file.as_fd())
             && Mark::of(&found) == *mark
-            && tree.look(path) == Ok(Some(Found::File(*mark)));
+            && tree.lookup(path) == Ok(Some(Found::File(*mark)));
         if !is_as_it_was {
             return;
         }
@@ -370,7 +364,7 @@ impl<'a> Batch<'a> {
 
 /// Puts the content of a file, without its holes.
 fn put_content(session: &Session, open: &OpenFile, file: &File, piece: &mut Vec<u8>) -> Result<()> {
-    let (mut input, size) = LocalInput::new(file).map_err(|error| spool_fault(&error))?;
+    let (mut input, size) = LocalInput::new(file).map_err(spool_fault)?;
     let wanted = PIECE_SIZE.min(size as usize + 1);
     if piece.len() < wanted {
         piece.resize(wanted, 0);

@@ -1,6 +1,6 @@
 //! Intent record of a rename, so that the next packer completes it after a crash.
 
-use super::lookup::find;
+use super::find;
 use super::tree::{Tree, spool_fault};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ impl Intent {
         let temporary = dir.join("renaming.new");
         let written = std::fs::write(&temporary, [from, b"\0", to].concat())
             .and_then(|()| std::fs::rename(&temporary, &path));
-        written.map_err(|error| spool_fault(&error))?;
+        written.map_err(spool_fault)?;
         Ok(Self(path))
     }
 
     /// Removes the record, after the rename or its failure.
     pub fn end(self) -> Result<()> {
-        std::fs::remove_file(self.0).map_err(|error| spool_fault(&error))
+        std::fs::remove_file(self.0).map_err(spool_fault)
     }
 
     /// Completes a rename that a crashed packer has begun: the container follows the tree.
@@ -34,12 +34,12 @@ impl Intent {
         let path = dir.join(INTENT);
         let text = match std::fs::read(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            text => text.map_err(|error| spool_fault(&error))?,
+            text => text.map_err(spool_fault)?,
         };
         let mut names = text.split(|byte| *byte == 0);
         if let (Some(from), Some(to)) = (names.next(), names.next())
-            && tree.look(from)?.is_none()
-            && tree.look(to)?.is_some()
+            && tree.lookup(from)?.is_none()
+            && tree.lookup(to)?.is_some()
             && find(session, from)?.is_some()
         {
             session.rename(from, to)?;

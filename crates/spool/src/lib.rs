@@ -13,7 +13,6 @@ mod batch;
 mod clean;
 mod intent;
 mod listing;
-mod lookup;
 mod members;
 mod packer;
 mod page;
@@ -36,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tameike_container::session::{Permissions, Refresh, Session, SessionOptions};
-use tameike_container::{Codec, Superblock};
+use tameike_container::{Brief, Codec, Superblock};
 use tameike_core::spool::protocol::{
     CONTAINER_VARIABLE, NAME_VARIABLE, RUN_VARIABLE, SOCKET, SPOOL_VARIABLE, TREE,
 };
@@ -182,10 +181,8 @@ impl Spool {
         ]
     }
 
-    /// Ends the spool after the program: packs everything in the tree, and makes it durable.
-    ///
-    /// # Errors
-    /// Errors of the container's file system; errors of single files are in [`Packed::faults`].
+    /// Ends the spool after the program: packs everything in the tree, and makes it durable. Errors of single files are in
+    /// [`Packed::faults`].
     pub fn finish(self) -> Result<Packed> {
         let Self { shared, membership, worker } = self;
         end_processes(&shared.dir);
@@ -230,7 +227,7 @@ impl Shared {
                 self.is_ready.store(true, Ordering::Release);
             }
             // The packer packs the files of this run. If it fails, this run becomes the packer.
-            if self.has_ended.load(Ordering::Acquire) && requests::ask_to_sync(&socket).is_ok() {
+            if self.has_ended.load(Ordering::Acquire) && requests::request_sync(&socket).is_ok() {
                 return Ok(Packed::default());
             }
             self.sleep(LOOK_STEP);
@@ -297,6 +294,14 @@ fn open_session(container: &Arc<dyn SharedFs>, options: &SpoolOptions) -> Result
         look_again: Refresh::OnRequest,
     };
     Session::open(container.clone(), options)
+}
+
+/// The attributes of a path in the container, if it exists.
+fn find(session: &Session, path: &[u8]) -> Result<Option<Brief>> {
+    match session.stat(path) {
+        Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Creates a directory that only this user can access, or checks an existing one.

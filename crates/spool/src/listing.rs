@@ -1,11 +1,9 @@
 //! Names that are in the container and not in the tree: the packer adds them to the tree when a program accesses their directory.
 
-use super::lookup::find;
-use super::tree::Found;
-use super::{Names, Packer};
+use super::tree::{Found, attributes};
+use super::{Names, Packer, find};
 use std::collections::HashMap;
 use tameike_container::{Brief, split_path};
-use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::spool::stub::Stub;
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::join;
@@ -35,7 +33,7 @@ impl Packer {
         }
         // If the tree has no directory there, the container's one was removed or replaced.
         let tree = &self.shared.tree;
-        if tree.look(dir)? != Some(Found::Dir) {
+        if tree.lookup(dir)? != Some(Found::Dir) {
             return Ok(());
         }
         let known = find(&self.session, dir)?.filter(|known| known.kind == FileKind::Directory);
@@ -55,14 +53,8 @@ impl Packer {
         let Some(known) = find(&self.session, path)? else { return Ok(()) };
         let Brief { kind, mode, uid, gid, mtime, size } = known;
         let stub = Stub { size, mode, uid, gid, mtime };
-        let attributes = AttrChange {
-            mode: Some(mode),
-            uid: Some(uid),
-            gid: Some(gid),
-            mtime: Some(SetTime::To(mtime)),
-            ..AttrChange::default()
-        };
-        match (tree.look(path)?, kind) {
+        let attributes = attributes(&stub);
+        match (tree.lookup(path)?, kind) {
             (None, FileKind::Directory) => tree.make_dir(path, &attributes, &self.session.xattrs(path)?),
             (None, FileKind::Symlink) => tree.make_link(path, &self.session.read_link(path)?, &attributes),
             (None, FileKind::File) => tree.put_stub(path, &stub),

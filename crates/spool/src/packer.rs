@@ -1,11 +1,10 @@
 //! The packer: moves closed files to the container, which frees space in the tree.
 
-use super::batch::{Batch, Pass, Seen};
+use super::batch::{Batch, DirStates, Pass};
 use super::intent::Intent;
-use super::lookup::find;
 use super::requests::RequestSocket;
 use super::tree::{Found, Tree, spool_fault};
-use super::{Names, Packed, Packer, Shared, open_session};
+use super::{Names, Packed, Packer, Shared, find, open_session};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +57,7 @@ impl Packer {
 
     /// Packs until the program has ended, and then everything that is left.
     pub fn work((packer, socket): (Arc<Self>, RequestSocket)) -> Result<Packed> {
-        let mut seen = Seen::default();
+        let mut seen = DirStates::default();
         loop {
             let has_ended = packer.shared.has_ended.load(Ordering::Acquire);
             let begin = monotonic();
@@ -90,7 +89,7 @@ impl Packer {
     }
 
     /// Goes through the tree once.
-    pub fn round(&self, seen: &mut Seen, pass: Pass) -> Round {
+    pub fn round(&self, seen: &mut DirStates, pass: Pass) -> Round {
         let _one = self.packing.lock();
         let mut batch = Batch::new(self, pass, self.is_full());
         let mut dirs = vec![Vec::new()];
@@ -134,9 +133,9 @@ fn drop_stubs_without_record(tree: &Tree, session: &Session) -> Result<()> {
             match kind {
                 FileKind::Directory => dirs.push(path),
                 FileKind::Symlink => {
-                    let is_stub = matches!(tree.look(&path)?, Some(Found::Packed(_)));
+                    let is_stub = matches!(tree.lookup(&path)?, Some(Found::Packed(_)));
                     if is_stub && find(session, &path)?.is_none() {
-                        std::fs::remove_file(tree.real(&path)).map_err(|error| spool_fault(&error))?;
+                        std::fs::remove_file(tree.real(&path)).map_err(spool_fault)?;
                     }
                 }
                 _ => {}

@@ -1,10 +1,9 @@
 //! Requests of programs to the packer.
 
-use super::batch::{Pass, Seen, is_recent};
+use super::batch::{DirStates, Pass, is_recent};
 use super::intent::Intent;
-use super::lookup::find;
-use super::tree::{Found, change_at, spool_fault};
-use super::{Names, Packer};
+use super::tree::{Found, attributes, change_at, spool_fault};
+use super::{Names, Packer, find};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD};
 use rustix::net::{
@@ -18,9 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use tameike_container::session::OpenFlags;
-use tameike_container::split_path;
-use tameike_core::attr::{AttrChange, SetTime};
+use tameike_container::{Brief, split_path};
+use tameike_core::attr::AttrChange;
 use tameike_core::spool::protocol::{REQUEST_SIZE_MAX, Request, SOCKET};
+use tameike_core::spool::stub::Stub;
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process::start_thread;
 
@@ -93,8 +93,8 @@ impl RequestSocket {
     }
 }
 
-/// Asks the packer to pack everything and to sync.
-pub fn ask_to_sync(path: &Path) -> Result<()> {
+/// Requests that the packer packs everything and syncs.
+pub fn request_sync(path: &Path) -> Result<()> {
     let socket = socket()?;
     connect(&socket, &address(path)?).map_err(failed("sending a request to the packer"))?;
     let request = Request::Sync { path: None }.encode().unwrap_or_default();
@@ -150,31 +150,25 @@ impl Packer {
 
     /// Unpacks a file: replaces its stub by a file of the tree.
     fn fill(&self, path: &[u8], is_emptied: bool) -> Result<()> {
-        let Some(Found::Packed(stub)) = self.shared.tree.look(path)? else { return Ok(()) };
+        let Some(Found::Packed(stub)) = self.shared.tree.lookup(path)? else { return Ok(()) };
         self.wait_for_space();
         let (file, staged) = self.shared.tree.stage()?;
         let filled = if is_emptied { Ok(()) } else { self.unpack(path, &file) };
-        let attributes = AttrChange {
-            mode: Some(stub.mode),
-            uid: Some(stub.uid),
-            gid: Some(stub.gid),
-            mtime: (!is_emptied).then_some(SetTime::To(stub.mtime)),
-            ..AttrChange::default()
-        };
-        let filled =
-            filled.and_then(|()| change_at(&staged, &attributes).map_err(|error| spool_fault(&error)));
+        let mut attributes = attributes(&stub);
+        attributes.mtime.take_if(|_| is_emptied);
+        let filled = filled.and_then(|()| change_at(&staged, &attributes).map_err(spool_fault));
         // Closed before the watch, which reports closes as changes.
         drop(file);
         let mut names = self.names.lock();
         let tree = &self.shared.tree;
-        let is_unchanged = tree.look(path)? == Some(Found::Packed(stub));
+        let is_unchanged = tree.lookup(path)? == Some(Found::Packed(stub));
         if filled.is_err() || !is_unchanged {
             let _ = std::fs::remove_file(&staged);
             return filled;
         }
         let watched = names.clean.watch(&staged);
         tree.keeping_time(split_path(path).0, || tree.put(&staged, path))?;
-        if let Some(Found::File(mark)) = tree.look(path)?
+        if let Some(Found::File(mark)) = tree.lookup(path)?
             && !is_emptied
             // A recent mtime could not be distinguished from that of a later change.
             && !is_recent(stub.mtime)
@@ -186,24 +180,22 @@ impl Packer {
 
     fn unpack(&self, path: &[u8], into: &std::fs::File) -> Result<()> {
         let open = self.session.open_file(path, OpenFlags::default(), 0)?;
-        into.set_len(self.session.status(&open).size).map_err(|error| spool_fault(&error))?;
-        self.session.visit(&open, &mut |at, bytes| {
-            into.write_all_at(bytes, at).map_err(|error| spool_fault(&error))
-        })?;
+        into.set_len(self.session.status(&open).size).map_err(spool_fault)?;
+        self.session.visit(&open, &mut |at, bytes| into.write_all_at(bytes, at).map_err(spool_fault))?;
         for xattr in self.session.file_xattrs(&open) {
             // Fails if the spool's file system has no extended attributes: packing the file again would lose them.
             rustix::fs::fsetxattr(into, xattr.name, &xattr.value, rustix::fs::XattrFlags::empty())
-                .map_err(|error| spool_fault(&error.into()))?;
+                .map_err(spool_fault)?;
         }
         self.session.close(open)
     }
 
     fn unlink(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, split_path(path).0)?;
-        if self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
+        if self.shared.tree.lookup(path)?.ok_or(Errno::ENOENT)? == Found::Dir {
             return Err(Errno::EISDIR.into());
         }
-        std::fs::remove_file(self.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        std::fs::remove_file(self.shared.tree.real(path)).map_err(spool_fault)?;
         names.clean.remove(path);
         if find(&self.session, path)?.is_some() {
             self.session.unlink(path)?;
@@ -213,7 +205,7 @@ impl Packer {
 
     fn remove_dir(&self, names: &mut Names, path: &[u8]) -> Result<()> {
         self.list(names, path)?;
-        std::fs::remove_dir(self.shared.tree.real(path)).map_err(|error| spool_fault(&error))?;
+        std::fs::remove_dir(self.shared.tree.real(path)).map_err(spool_fault)?;
         names.listed.forget([path, path]);
         if find(&self.session, path)?.is_some() {
             self.session.remove_dir(path)?;
@@ -225,7 +217,7 @@ impl Packer {
         let tree = &self.shared.tree;
         self.list(names, split_path(from).0)?;
         self.list(names, split_path(to).0)?;
-        let is_dir = tree.look(from)? == Some(Found::Dir);
+        let is_dir = tree.lookup(from)? == Some(Found::Dir);
         if is_dir {
             // The replaced directory must be empty in the container, too.
             self.list(names, to)?;
@@ -268,34 +260,26 @@ impl Packer {
             self.fill(from, false)?;
             let names = self.names.lock();
             // It may have been packed again.
-            if !matches!(tree.look(from)?, Some(Found::Packed(_))) {
+            if !matches!(tree.lookup(from)?, Some(Found::Packed(_))) {
                 break names;
             }
         };
         self.list(&mut names, split_path(to).0)?;
-        let (source, target) = (tree.real(from), tree.real(to));
-        let found = std::fs::symlink_metadata(&source).map_err(|error| spool_fault(&error))?;
+        let found = tree.metadata(from)?;
         if found.nlink() == 1 {
             tree.keep_number(found.ino(), tameike_core::spool::number(from))?;
         }
-        rustix::fs::linkat(CWD, source, CWD, target, AtFlags::empty())
-            .map_err(|error| spool_fault(&error.into()))
+        rustix::fs::linkat(CWD, tree.real(from), CWD, tree.real(to), AtFlags::empty()).map_err(spool_fault)
     }
 
     fn change(&self, names: &mut Names, path: &[u8], change: &AttrChange) -> Result<()> {
         self.list(names, split_path(path).0)?;
-        match self.shared.tree.look(path)?.ok_or(Errno::ENOENT)? {
+        match self.shared.tree.lookup(path)?.ok_or(Errno::ENOENT)? {
             Found::Packed(stub) => {
                 self.session.set_attributes(path, change)?;
                 self.session.write_out()?;
-                let after = self.session.stat(path)?;
-                let stub = tameike_core::spool::stub::Stub {
-                    size: stub.size,
-                    mode: after.mode,
-                    uid: after.uid,
-                    gid: after.gid,
-                    mtime: after.mtime,
-                };
+                let Brief { mode, uid, gid, mtime, .. } = self.session.stat(path)?;
+                let stub = Stub { size: stub.size, mode, uid, gid, mtime };
                 let tree = &self.shared.tree;
                 tree.keeping_time(split_path(path).0, || tree.put_stub(path, &stub))
             }
@@ -311,9 +295,12 @@ impl Packer {
     fn sync(&self, path: Option<&[u8]>) -> Result<()> {
         match path {
             Some(path) => self.pack_now(path)?,
-            None => {
-                self.round(&mut Seen::default(), Pass::All).faults.into_iter().next().map_or(Ok(()), Err)?
-            }
+            None => self
+                .round(&mut DirStates::default(), Pass::All)
+                .faults
+                .into_iter()
+                .next()
+                .map_or(Ok(()), Err)?,
         }
         self.session.sync()
     }

@@ -6,7 +6,7 @@ use rustix::fs::{
     renameat_with, utimensat,
 };
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -69,7 +69,7 @@ pub struct Mark {
 
 impl Mark {
     /// The mark of a file with this metadata.
-    pub fn of(metadata: &std::fs::Metadata) -> Self {
+    pub fn of(metadata: &Metadata) -> Self {
         let time = |seconds, nanoseconds: i64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
         Self {
             inode: metadata.ino(),
@@ -90,19 +90,24 @@ impl Mark {
 
     /// The attributes as a change.
     pub fn attributes(&self) -> AttrChange {
-        AttrChange {
-            mode: Some(self.mode),
-            uid: Some(self.uid),
-            gid: Some(self.gid),
-            mtime: Some(SetTime::To(self.mtime)),
-            ..AttrChange::default()
-        }
+        attributes(&self.stub())
     }
 
     /// The attributes of a symbolic link as a change; a link has no mode.
     pub fn link_attributes(&self) -> AttrChange {
         let atime = Some(SetTime::To(self.mtime));
         AttrChange { mode: None, atime, ..self.attributes() }
+    }
+}
+
+/// The attributes of a packed file as a change.
+pub fn attributes(stub: &Stub) -> AttrChange {
+    AttrChange {
+        mode: Some(stub.mode),
+        uid: Some(stub.uid),
+        gid: Some(stub.gid),
+        mtime: Some(SetTime::To(stub.mtime)),
+        ..AttrChange::default()
     }
 }
 
@@ -114,10 +119,10 @@ impl Tree {
 
     /// Removes temporary files of a killed packer.
     pub fn clear_beside(&self) -> Result<()> {
-        let names = std::fs::read_dir(&self.beside).map_err(|error| spool_fault(&error))?;
+        let names = std::fs::read_dir(&self.beside).map_err(spool_fault)?;
         for name in names.flatten().filter(|name| name.file_name().as_bytes().starts_with(STAGED.as_bytes()))
         {
-            std::fs::remove_file(name.path()).map_err(|error| spool_fault(&error))?;
+            std::fs::remove_file(name.path()).map_err(spool_fault)?;
         }
         Ok(())
     }
@@ -127,14 +132,19 @@ impl Tree {
         if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) }
     }
 
+    /// The metadata of a path, without following a link.
+    pub fn metadata(&self, path: &[u8]) -> Result<Metadata> {
+        std::fs::symlink_metadata(self.real(path)).map_err(spool_fault)
+    }
+
     /// The type of a path; `None` if it does not exist.
-    pub fn look(&self, path: &[u8]) -> Result<Option<Found>> {
+    pub fn lookup(&self, path: &[u8]) -> Result<Option<Found>> {
         let real = self.real(path);
         let metadata = match std::fs::symlink_metadata(&real) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
-            found => found.map_err(|error| spool_fault(&error))?,
+            found => found.map_err(spool_fault)?,
         };
         let kind = metadata.file_type();
         Ok(Some(if kind.is_symlink() {
@@ -156,7 +166,7 @@ impl Tree {
 
     /// Target of a symbolic link.
     pub fn link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let target = std::fs::read_link(self.real(path)).map_err(|error| spool_fault(&error))?;
+        let target = std::fs::read_link(self.real(path)).map_err(spool_fault)?;
         Ok(target.into_os_string().into_encoded_bytes())
     }
 
@@ -189,15 +199,15 @@ impl Tree {
 
     /// Renames a temporary file to a path, and replaces what is there.
     pub fn put(&self, staged: &Path, path: &[u8]) -> Result<()> {
-        std::fs::rename(staged, self.real(path)).map_err(|error| spool_fault(&error))
+        std::fs::rename(staged, self.real(path)).map_err(spool_fault)
     }
 
     /// Records the inode number that programs know for a file, before it gets a second name.
     pub fn keep_number(&self, inode: u64, number: u64) -> Result<()> {
         let staged = self.staged_path();
-        std::os::unix::fs::symlink(number.to_string(), &staged).map_err(|error| spool_fault(&error))?;
+        std::os::unix::fs::symlink(number.to_string(), &staged).map_err(spool_fault)?;
         let kept = self.beside.join(format!("{LINKED}{inode}"));
-        std::fs::rename(staged, kept).map_err(|error| spool_fault(&error))
+        std::fs::rename(staged, kept).map_err(spool_fault)
     }
 
     fn staged_path(&self) -> PathBuf {
@@ -208,14 +218,14 @@ impl Tree {
     /// Puts a stub to a path, and replaces what is there.
     pub fn put_stub(&self, path: &[u8], stub: &Stub) -> Result<()> {
         let staged = self.staged_path();
-        std::os::unix::fs::symlink(stub.target(), &staged).map_err(|error| spool_fault(&error))?;
+        std::os::unix::fs::symlink(stub.target(), &staged).map_err(spool_fault)?;
         self.put(&staged, path)
     }
 
     /// Runs `change`, which replaces entries of a directory, and restores the directory's mtime: programs must see no change.
     pub fn keeping_time<T>(&self, dir: &[u8], change: impl FnOnce() -> Result<T>) -> Result<T> {
         self.page.while_changing(|| {
-            let before = std::fs::symlink_metadata(self.real(dir)).map_err(|error| spool_fault(&error))?;
+            let before = self.metadata(dir)?;
             let changed = change()?;
             let mtime = Some(SetTime::To(Mark::of(&before).mtime));
             self.change(dir, &AttrChange { mtime, ..AttrChange::default() })?;
@@ -226,10 +236,9 @@ impl Tree {
     /// Creates a directory with the attributes that it has in the container.
     pub fn make_dir(&self, path: &[u8], attributes: &AttrChange, xattrs: &[Xattr]) -> Result<()> {
         let real = self.real(path);
-        std::fs::create_dir(&real).map_err(|error| spool_fault(&error))?;
+        std::fs::create_dir(&real).map_err(spool_fault)?;
         for Xattr { name, value } in xattrs {
-            rustix::fs::lsetxattr(&real, name.as_slice(), value, XattrFlags::empty())
-                .map_err(|error| spool_fault(&error.into()))?;
+            rustix::fs::lsetxattr(&real, name.as_slice(), value, XattrFlags::empty()).map_err(spool_fault)?;
         }
         self.change(path, attributes)
     }
@@ -237,20 +246,18 @@ impl Tree {
     /// Extended attributes of a directory.
     pub fn xattrs(&self, path: &[u8]) -> Result<Vec<Xattr>> {
         let dir = File::options().read(true).custom_flags(open_flags()).open(self.real(path));
-        dir.and_then(|dir| xattrs(&dir)).map_err(|error| spool_fault(&error))
+        dir.and_then(|dir| xattrs(&dir)).map_err(spool_fault)
     }
 
     /// Renames, and replaces what is at the target; `keeps` fails if the target exists.
     pub fn rename(&self, from: &[u8], to: &[u8], keeps: bool) -> Result<()> {
         let flags = if keeps { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        renameat_with(CWD, self.real(from), CWD, self.real(to), flags)
-            .map_err(|error| spool_fault(&error.into()))
+        renameat_with(CWD, self.real(from), CWD, self.real(to), flags).map_err(spool_fault)
     }
 
     /// Creates a symbolic link with the target and attributes that it has in the container.
     pub fn make_link(&self, path: &[u8], target: &[u8], attributes: &AttrChange) -> Result<()> {
-        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path))
-            .map_err(|error| spool_fault(&error))?;
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.real(path)).map_err(spool_fault)?;
         let AttrChange { uid, gid, mtime, .. } = *attributes;
         match self.change(path, &AttrChange { uid, gid, ..AttrChange::default() }) {
             // Without the privilege to change owners, the link keeps its own.
@@ -262,17 +269,16 @@ impl Tree {
 
     /// Changes attributes of a path, without following a link.
     pub fn change(&self, path: &[u8], change: &AttrChange) -> Result<()> {
-        change_at(&self.real(path), change).map_err(|error| spool_fault(&error))
+        change_at(&self.real(path), change).map_err(spool_fault)
     }
 
     /// Names in a directory, by inode number, which is the order of creation: files read in that order lie in the same order in the
     /// container.
     pub fn names(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, FileKind)>> {
-        let failed = |error: std::io::Error| spool_fault(&error);
         let mut names = Vec::new();
-        for name in std::fs::read_dir(self.real(path)).map_err(failed)? {
-            let name = name.map_err(failed)?;
-            let kind = name.file_type().map_err(failed)?;
+        for name in std::fs::read_dir(self.real(path)).map_err(spool_fault)? {
+            let name = name.map_err(spool_fault)?;
+            let kind = name.file_type().map_err(spool_fault)?;
             let kind = if kind.is_dir() {
                 FileKind::Directory
             } else if kind.is_symlink() {
@@ -347,6 +353,6 @@ pub fn xattrs(file: &File) -> std::io::Result<Vec<Xattr>> {
 }
 
 /// The error for a failed operation in the spool's file system.
-pub fn spool_fault(error: &std::io::Error) -> Fault {
-    Fault::from_os("in the spool", error)
+pub fn spool_fault(error: impl Into<std::io::Error>) -> Fault {
+    Fault::from_os("in the spool", &error.into())
 }

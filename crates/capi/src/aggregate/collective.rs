@@ -21,7 +21,7 @@ pub unsafe extern "C" fn tameike_agg_known(
         check_memory(known.cast::<u8>(), size)?;
         // SAFETY: by the contract of the function.
         let encoded =
-            unsafe { deref(container)? }.session()?.known().map_or_else(Vec::new, |known| known.encode());
+            unsafe { deref(container)? }.session()?.snapshot().map_or_else(Vec::new, |known| known.encode());
         if (1..=size).contains(&encoded.len()) {
             // SAFETY: the same.
             unsafe { known.cast::<u8>().copy_from(encoded.as_ptr(), encoded.len()) };

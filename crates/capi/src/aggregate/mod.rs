@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tameike_container::STREAMS;
 use tameike_container::session::{
-    Codec, Known, Permissions, Rank, Refresh, SUBFILES_MAX, Session, SessionOptions, block_size_of,
+    Codec, Permissions, Rank, Refresh, SUBFILES_MAX, Session, SessionOptions, Snapshot, block_size_of,
 };
 use tameike_core::{Fault, Result};
 use tameike_io::os::forked::OwnMark;
@@ -151,14 +151,14 @@ fn codec_of(compression: u32) -> Result<Codec> {
 ///
 /// # Safety
 /// The pointer is null, or to `known_size` bytes that do not change meanwhile.
-unsafe fn known_of(options: &AggregateOptions) -> file::Result<Option<Known>> {
+unsafe fn known_of(options: &AggregateOptions) -> file::Result<Option<Snapshot>> {
     let (known, size) = (options.known.cast::<u8>(), options.known_size);
     check_memory(known, size)?;
     if size == 0 {
         return Ok(None);
     }
     // SAFETY: by the contract above.
-    Ok(Known::decode(unsafe { std::slice::from_raw_parts(known, size) }))
+    Ok(Snapshot::decode(unsafe { std::slice::from_raw_parts(known, size) }))
 }
 
 /// Opens the session of a container; `known` comes from another process.
@@ -166,7 +166,7 @@ fn open_session(
     dir: &CStr,
     flags: c_int,
     options: Option<&AggregateOptions>,
-    known: Option<Known>,
+    known: Option<Snapshot>,
 ) -> Result<Session> {
     let dir = Path::new(OsStr::from_bytes(dir.to_bytes()));
     let of_dir = |fault: Fault| Fault::new(fault.errno, format!("{}: {fault}", dir.display()));

@@ -1,6 +1,6 @@
 //! `tameike agg cp`: copies between containers and files.
 
-use super::{codec, inner, keeps, of_path, open, report_damage, report_tally, threads, tree};
+use super::{codec, inner, of_path, open, preserve, report_damage, report_tally, threads, tree};
 use crate::arguments::CopyArguments;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -108,7 +108,7 @@ fn copy_out(sources: &[Source], into: &Path, arguments: &CopyArguments, tally: &
     let is_dir = into.is_dir();
     refuse_many(sources, is_dir).map_err(|fault| of_path(into, &fault))?;
     let (tree, name) = if is_dir { (tree(into)?, Vec::new()) } else { beside(into)? };
-    let files = Destination::Files { tree: &*tree, keeps: keeps(arguments.same_permissions) };
+    let files = Destination::Files { tree: &*tree, preserve: preserve(arguments.same_permissions) };
     for (source, from) in sources {
         let to = if is_dir { within(b"", name_of(from)) } else { name.clone() };
         tameike_container::copy((&**source, from), (&files, &to), arguments.recursive, threads(), tally);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tameike_container::format::superblock;
 use tameike_container::session::{SUBFILES_MAX, block_size_of};
 use tameike_container::{Codec, Container, IndexEntry, shown};
-use tameike_container::{Format, Keeps, PackOptions, Tally};
+use tameike_container::{Format, PackOptions, Preserve, Tally};
 use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::os::process::{random_bytes, wall_seconds};
 use tameike_io::shared::{PosixTree, SharedFs};
@@ -263,8 +263,8 @@ fn printing(error: &std::io::Error) -> Fault {
     Fault::new(Errno::EIO, format!("printing: {error}"))
 }
 
-fn keeps(same_permissions: bool) -> Keeps {
-    if same_permissions { Keeps::all() } else { Keeps::safe() }
+fn preserve(same_permissions: bool) -> Preserve {
+    if same_permissions { Preserve::all() } else { Preserve::safe() }
 }
 
 fn extract(arguments: &ExtractArguments) -> Result<u8> {
@@ -278,8 +278,8 @@ fn extract(arguments: &ExtractArguments) -> Result<u8> {
         return Err(cannot_make(&arguments.into, made));
     }
     let tally = Tally::default();
-    let keeps = keeps(arguments.same_permissions);
-    tameike_container::extract(&container, entries, &*tree(&arguments.into)?, threads(), keeps, &tally);
+    let preserve = preserve(arguments.same_permissions);
+    tameike_container::extract(&container, entries, &*tree(&arguments.into)?, threads(), preserve, &tally);
     report_damage(&arguments.container, &container, report_tally(&tally, "extracted"))
 }
 

@@ -8,8 +8,7 @@ mod zip;
 
 use self::tar::Tar;
 use self::zip::Zip;
-use crate::Tally;
-use crate::{Container, FileReader, IndexEntry, Node, shown};
+use crate::{Container, FileReader, IndexEntry, Node, Tally, shown};
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -98,10 +97,10 @@ fn write(container: &Container, mut archive: impl Archive, threads: usize, tally
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.max(1))
             .map(|_| {
-                let (wanted, asked) = sync_channel::<IndexEntry>(AHEAD);
+                let (wanted, entries) = sync_channel::<IndexEntry>(AHEAD);
                 let (results, done) = sync_channel(AHEAD);
                 scope.spawn(move || {
-                    for entry in asked {
+                    for entry in entries {
                         if results.send(prepare(container, &entry)).is_err() {
                             // The writer has failed.
                             break;
@@ -113,13 +112,13 @@ fn write(container: &Container, mut archive: impl Archive, threads: usize, tally
             .collect();
         let mut walk = container.walk_deep()?;
         let mut paths = std::collections::VecDeque::new();
-        let (mut asked, mut written) = (0, 0);
+        let (mut queued, mut written) = (0, 0);
         loop {
-            while asked - written < workers.len() * AHEAD {
+            while queued - written < workers.len() * AHEAD {
                 let Some(entry) = walk.next().transpose()? else { break };
                 paths.push_back(entry.path.clone());
-                workers[asked % workers.len()].wanted.send(entry).map_err(|_| panicked())?;
-                asked += 1;
+                workers[queued % workers.len()].wanted.send(entry).map_err(|_| panicked())?;
+                queued += 1;
             }
             let Some(path) = paths.pop_front() else { break };
             let item = workers[written % workers.len()].done.recv().map_err(|_| panicked())?;

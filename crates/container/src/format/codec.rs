@@ -43,9 +43,6 @@ pub struct Packer {
 
 impl Packer {
     /// A compressor for a codec.
-    ///
-    /// # Errors
-    /// `ENOMEM` if memory is exhausted.
     pub fn new(codec: Codec) -> Result<Self> {
         let compressor = match codec {
             Codec::None => None,
@@ -83,10 +80,7 @@ impl Packer {
     }
 }
 
-/// Decompresses a chunk of `size` bytes.
-///
-/// # Errors
-/// `EIO` if it is damaged.
+/// Decompresses a chunk of `size` bytes. Fails with `EIO` if it is damaged.
 pub fn unpack(kept: &[u8], size: usize, into: &mut Vec<u8>) -> Result<()> {
     let damaged = |why: &dyn std::fmt::Display| {
         Fault::new(Errno::EIO, format!("a chunk of data cannot be unpacked: {why}"))

@@ -4,6 +4,7 @@ use super::geometry::LaneId;
 use crate::display::shown;
 use serde::{Deserialize, Serialize};
 use tameike_core::{Errno, Fault, FileKind, Result, Timestamp};
+use tameike_io::shared::split;
 
 /// Longest path, in bytes.
 const PATH_SIZE_MAX: usize = 4096;
@@ -89,6 +90,25 @@ pub struct Node {
     pub content: Content,
 }
 
+impl Node {
+    /// An empty file of any kind with these permissions, owner, group and times.
+    pub const fn new(kind: FileKind, mode: u16, (uid, gid): (u32, u32), time: Timestamp) -> Self {
+        Self {
+            kind,
+            mode,
+            uid,
+            gid,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            target: Vec::new(),
+            xattrs: Vec::new(),
+            size: 0,
+            content: Content::Here,
+        }
+    }
+}
+
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xattr {
@@ -155,8 +175,5 @@ pub fn check_path(path: &[u8]) -> Result<()> {
 
 /// Splits a path into its directory and its name.
 pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (b"", path),
-    }
+    split(path).unwrap_or_default()
 }

@@ -37,7 +37,7 @@ pub struct Identity {
     /// ctime.
     pub ctime: Timestamp,
     /// Location of the content.
-    pub place: ContentLocation,
+    pub location: ContentLocation,
 }
 
 /// Location of the content of a packed file.
@@ -67,17 +67,17 @@ impl Identity {
     pub fn encode(&self) -> Vec<u8> {
         let Timestamp { seconds, nanoseconds } = self.ctime;
         let (seconds, nanoseconds) = (seconds.to_le_bytes(), nanoseconds.to_le_bytes());
-        [&self.number.to_le_bytes()[..], &seconds, &nanoseconds, self.place.encode()].concat()
+        [&self.number.to_le_bytes()[..], &seconds, &nanoseconds, self.location.encode()].concat()
     }
 
     /// Decodes the identity of a regular file's entry.
-    pub fn told(node: &Node) -> Option<Self> {
+    pub fn decode(node: &Node) -> Option<Self> {
         let (number, rest) = node.target.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<8>()?;
-        let (nanoseconds, place) = rest.split_first_chunk::<4>()?;
-        let place = [ContentLocation::External, ContentLocation::Promotable]
+        let (nanoseconds, location) = rest.split_first_chunk::<4>()?;
+        let location = [ContentLocation::External, ContentLocation::Promotable]
             .into_iter()
-            .find(|known| known.encode() == place);
+            .find(|known| known.encode() == location);
         let ctime = Timestamp {
             seconds: i64::from_le_bytes(*seconds),
             nanoseconds: u32::from_le_bytes(*nanoseconds),
@@ -86,13 +86,13 @@ impl Identity {
         is_file.then_some(Self {
             number: u64::from_le_bytes(*number),
             ctime,
-            place: place.unwrap_or(ContentLocation::Internal),
+            location: location.unwrap_or(ContentLocation::Internal),
         })
     }
 
-    /// As [`Self::told`], if the content is external.
+    /// As [`Self::decode`], if the content is external.
     pub fn decode_external(node: &Node) -> Option<Self> {
-        Self::told(node).filter(|identity| identity.place != ContentLocation::Internal && node.size == 0)
+        Self::decode(node).filter(|identity| identity.location != ContentLocation::Internal && node.size == 0)
     }
 }
 
@@ -103,13 +103,11 @@ pub struct ExternalContent {
 }
 
 impl ExternalContent {
-    /// Opens the file, and updates `node` with its size and times.
-    ///
-    /// # Errors
-    /// `ENOENT` if the content was promoted to the file's own path, `EIO` if it is lost, and errors of the file system.
+    /// Opens the file, and updates `node` with its size and times. Fails with `ENOENT` if the content was promoted to the file's own path,
+    /// and with `EIO` if it is lost.
     pub fn open(fs: &dyn SharedFs, identity: &Identity, node: &mut Node) -> Result<Self> {
         let name = name(identity.number);
-        let file = fs.open(&name, Access::Read).map_err(|fault| match identity.place {
+        let file = fs.open(&name, Access::Read).map_err(|fault| match identity.location {
             _ if fault.kind() != FaultKind::Missing => fault.context(String::from_utf8_lossy(&name)),
             ContentLocation::Promotable => {
                 let why = "its content has moved to the file's own path in the shared directory: read it there";
@@ -126,10 +124,7 @@ impl ExternalContent {
         Ok(Self { file, size })
     }
 
-    /// Passes a range of the content to `show`.
-    ///
-    /// # Errors
-    /// `EIO` if the file became shorter, and errors of the file system and of `show`.
+    /// Passes a range of the content to `show`. Fails with `EIO` if the file became shorter.
     pub fn visit(&self, range: Range<u64>, show: Show<'_>) -> Result<()> {
         let end = range.end.min(self.size);
         let mut buffer = vec![0; SHOWN_SIZE.min(end.saturating_sub(range.start) as usize)];

@@ -60,9 +60,16 @@ pub enum Kind {
     End,
 }
 
+impl Kind {
+    /// Decodes the kind byte of a record.
+    fn of_byte(byte: u8) -> Option<Self> {
+        [Self::Entry, Self::Data, Self::Rest, Self::End].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
 /// Position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// Number of the container.
     pub container: u64,
     /// Lane.
@@ -73,7 +80,7 @@ pub struct Place {
     pub sequence: u64,
 }
 
-impl Place {
+impl Position {
     /// Incarnation of the lane.
     pub fn incarnation(&self) -> u32 {
         (self.sequence >> 32) as u32
@@ -102,7 +109,7 @@ pub struct Head {
     /// Compression of those chunks that are compressed.
     pub codec: Codec,
     /// Position.
-    pub place: Place,
+    pub position: Position,
     /// The entry, of records of kind [`Kind::Entry`].
     pub entry: Option<Entry>,
     /// Size of the data, uncompressed.
@@ -122,7 +129,7 @@ impl Head {
     pub fn durable_end(&self) -> u64 {
         match self.unsynced_size {
             u32::MAX => 0,
-            size => self.place.address.saturating_sub(size.into()),
+            size => self.position.address.saturating_sub(size.into()),
         }
     }
 
@@ -187,7 +194,7 @@ impl<'a> Payload<'a> {
 pub fn encode(
     into: &mut Vec<u8>,
     kind: Kind,
-    place: &Place,
+    position: &Position,
     unsynced_size: u32,
     entry: &[u8],
     payload: &Payload<'_>,
@@ -196,11 +203,11 @@ pub fn encode(
     into.extend(MAGIC);
     into.extend(FORMAT.to_le_bytes());
     into.extend([kind as u8, payload.codec as u8]);
-    into.extend(place.container.to_le_bytes());
-    into.extend(place.lane.subfile.to_le_bytes());
-    into.extend(place.lane.lane.to_le_bytes());
-    into.extend(place.address.to_le_bytes());
-    into.extend(place.sequence.to_le_bytes());
+    into.extend(position.container.to_le_bytes());
+    into.extend(position.lane.subfile.to_le_bytes());
+    into.extend(position.lane.lane.to_le_bytes());
+    into.extend(position.address.to_le_bytes());
+    into.extend(position.sequence.to_le_bytes());
     for size in [entry.len(), payload.chunks.len(), payload.size, payload.kept.len()] {
         into.extend((size as u32).to_le_bytes());
     }
@@ -217,15 +224,15 @@ pub fn encode(
     into.resize(start + (into.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
 }
 
-/// Overwrites position and checksum of a record, so that it is valid at `place`.
+/// Overwrites position and checksum of a record, so that it is valid at `position`.
 #[cfg(feature = "fuzz")]
-pub(crate) fn sign(bytes: &mut [u8], place: &Place) {
+pub(crate) fn sign(bytes: &mut [u8], position: &Position) {
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..6].copy_from_slice(&FORMAT.to_le_bytes());
-    bytes[8..16].copy_from_slice(&place.container.to_le_bytes());
-    bytes[16..20].copy_from_slice(&place.lane.subfile.to_le_bytes());
-    bytes[20..24].copy_from_slice(&place.lane.lane.to_le_bytes());
-    bytes[24..32].copy_from_slice(&place.address.to_le_bytes());
+    bytes[8..16].copy_from_slice(&position.container.to_le_bytes());
+    bytes[16..20].copy_from_slice(&position.lane.subfile.to_le_bytes());
+    bytes[20..24].copy_from_slice(&position.lane.lane.to_le_bytes());
+    bytes[24..32].copy_from_slice(&position.address.to_le_bytes());
     let size = FIXED_SIZE as u64 + u64::from(u32_at(bytes, 40)) + u64::from(u32_at(bytes, 44)) * 8;
     let size = size.min(bytes.len() as u64) as usize;
     let sum = head_sum(&bytes[..size]);
@@ -260,8 +267,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// Decodes a record at `place` from at least [`FIXED_SIZE`] bytes. The sequence number is not checked.
-pub fn decode(bytes: &[u8], place: &Place) -> Found {
+/// Decodes a record at `position` from at least [`FIXED_SIZE`] bytes. The sequence number is not checked.
+pub fn decode(bytes: &[u8], position: &Position) -> Found {
     if bytes[..FIXED_SIZE].iter().all(|&byte| byte == 0) {
         return Found::Blank;
     }
@@ -271,12 +278,8 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     if bytes[4..6] != FORMAT.to_le_bytes() {
         return Found::Damaged("its format is unknown to this version");
     }
-    let kind = match bytes[6] {
-        0 => Kind::Entry,
-        1 => Kind::Data,
-        2 => Kind::Rest,
-        3 => Kind::End,
-        _ => return Found::Damaged("its kind is unknown"),
+    let Some(kind) = Kind::of_byte(bytes[6]) else {
+        return Found::Damaged("its kind is unknown");
     };
     let Some(codec) = Codec::of_byte(bytes[7]) else {
         return Found::Damaged("its codec is unknown to this version");
@@ -295,9 +298,9 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
         return Found::Damaged("its checksum is wrong");
     }
     let lane = LaneId { subfile: u32_at(bytes, 16), lane: u32_at(bytes, 20) };
-    let found =
-        Place { container: u64_at(bytes, 8), lane, address: u64_at(bytes, 24), sequence: u64_at(bytes, 32) };
-    if (Place { sequence: place.sequence, ..found }) != *place {
+    let [container, address, sequence] = [8, 24, 32].map(|at| u64_at(bytes, at));
+    let found = Position { container, lane, address, sequence };
+    if (Position { sequence: position.sequence, ..found }) != *position {
         return Found::Damaged("it was written for another position");
     }
     let entry_end = FIXED_SIZE + entry_size as usize;
@@ -315,7 +318,7 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     let head = Head {
         kind,
         codec,
-        place: found,
+        position: found,
         entry,
         data_size,
         kept_size,
@@ -334,14 +337,11 @@ pub fn decode(bytes: &[u8], place: &Place) -> Found {
     Found::Record(Box::new(head))
 }
 
-/// Checks the checksum of a chunk.
-///
-/// # Errors
-/// `EIO` if it is wrong.
+/// Checks the checksum of a chunk. Fails with `EIO` if it is wrong.
 pub fn check_chunk(head: &Head, chunk: usize, kept: &[u8]) -> Result<()> {
     let Chunk { kept: size, sum } = head.chunks[chunk];
     if kept.len() != size as usize || crc32c(kept) != sum {
-        let Place { lane, address, .. } = head.place;
+        let Position { lane, address, .. } = head.position;
         let message =
             format!("chunk {chunk} of the record at {address} in {lane} is damaged: its checksum is wrong");
         return Err(Fault::new(Errno::EIO, message));

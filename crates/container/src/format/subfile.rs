@@ -31,11 +31,17 @@ const FINISHED: u32 = 1 << 31;
 /// State of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneState {
-    /// Incarnation: how often the lane was claimed.
-    /// How often it was begun.
+    /// How often the lane was claimed.
     pub incarnation: u32,
     /// True if the writer of this incarnation has finished.
     pub is_finished: bool,
+}
+
+impl LaneState {
+    /// Returns true if the lane was claimed and its writer has not finished.
+    pub fn is_open(self) -> bool {
+        self.incarnation != 0 && !self.is_finished
+    }
 }
 
 /// An open subfile.
@@ -61,18 +67,13 @@ pub enum Claim {
 
 impl Subfile {
     /// Opens a subfile.
-    ///
-    /// # Errors
-    /// `ENOENT` if it does not exist, and errors of the file system.
     pub fn open(fs: &dyn SharedFs, superblock: Superblock, number: u32, access: Access) -> Result<Self> {
         let file = fs.open(&name(number), access)?;
         Ok(Self { file, superblock, number })
     }
 
-    /// Creates a subfile whose lanes writers on host `owner` claim; without an owner, a formula assigns the lanes.
-    ///
-    /// # Errors
-    /// `EEXIST` if it exists, and errors of the file system.
+    /// Creates a subfile whose lanes writers on host `owner` claim; without an owner, a formula assigns the lanes. Fails with `EEXIST` if
+    /// it exists.
     pub fn create(fs: &dyn SharedFs, superblock: Superblock, number: u32, owner: &str) -> Result<Self> {
         let file = create_like(fs, &name(number))?;
         let owner = owner.as_bytes();
@@ -121,9 +122,7 @@ impl Subfile {
     }
 
     /// Claims a lane that no other process holds. If several writers claim it, the file system's lock decides, where it supports locks.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` if the file system has no locks and `needs_lock`, and errors of the file system.
+    /// Fails with `EOPNOTSUPP` if the file system has no locks and `needs_lock`.
     pub fn claim(&self, lane: u32, needs_lock: bool) -> Result<Claim> {
         match self.file.try_lock(LOCKS_AT + u64::from(lane), 1) {
             Ok(true) => {}
@@ -155,7 +154,7 @@ impl Subfile {
         let lanes = u64::from(self.superblock.geometry.lanes);
         match self.file.try_lock(LOCKS_AT, lanes) {
             Err(fault) if fault.errno == Errno::EOPNOTSUPP => {
-                Ok(self.lanes()?.iter().all(|lane| lane.incarnation == 0 || lane.is_finished))
+                Ok(self.lanes()?.iter().all(|lane| !lane.is_open()))
             }
             is_ours => is_ours,
         }
@@ -181,7 +180,7 @@ impl Subfile {
 
     /// Returns true if a lane may grow: its writer has neither finished nor is known to have failed.
     pub fn may_grow(&self, lane: u32, state: LaneState) -> Result<bool> {
-        if state.incarnation == 0 || state.is_finished {
+        if !state.is_open() {
             return Ok(false);
         }
         // A read-only process can take read locks only, and these do not show that a writer is alive.

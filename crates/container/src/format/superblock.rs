@@ -46,10 +46,7 @@ fn mode_like(other: u16) -> u16 {
     other & 0o666 | 0o600
 }
 
-/// Creates a file of a container with the permissions of its file [`NAME`].
-///
-/// # Errors
-/// `EEXIST` if it exists, and errors of the file system.
+/// Creates a file of a container with the permissions of its file [`NAME`]. Fails with `EEXIST` if it exists.
 pub(crate) fn create_like(fs: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
     match fs.stat(NAME) {
         Ok(found) => fs.create(name, mode_like(found.mode)),
@@ -133,9 +130,6 @@ impl Superblock {
     }
 
     /// As [`Self::create`], accessible by the owner only.
-    ///
-    /// # Errors
-    /// As [`Self::create`].
     pub fn create_private(&self, fs: &dyn SharedFs) -> Result<()> {
         self.create_with(fs, || fs.create(NAME, 0o600))
     }

@@ -31,9 +31,6 @@ pub struct IndexBuilder {
 
 impl IndexBuilder {
     /// For the container with this number and directory.
-    ///
-    /// # Errors
-    /// The host has no source of random numbers.
     pub fn new(fs: Arc<dyn SharedFs>, container: u64) -> Result<Self> {
         Self::with_memory_for(fs, container, SORTED_MAX)
     }
@@ -61,19 +58,13 @@ impl IndexBuilder {
     }
 
     /// Writes the index, which replaces an existing one. `lanes` are the ends of the indexed lanes. Lanes that their writers may not have synced
-    /// are synced before.
-    ///
-    /// # Errors
-    /// Errors of the file system; there is no new index then.
+    /// are synced before. If that fails, there is no new index.
     pub fn finish(self, lanes: &[LaneEnd]) -> Result<()> {
         self.finish_if(lanes, |_| true)
     }
 
     /// As [`Self::finish`], unless another process has written an index meanwhile that contains all of this and more, or the container was
     /// compacted meanwhile.
-    ///
-    /// # Errors
-    /// As [`Self::finish`].
     pub fn finish_unless_behind(self, lanes: &[LaneEnd]) -> Result<()> {
         let container = self.container;
         self.finish_if(lanes, |fs| {
@@ -93,13 +84,9 @@ impl IndexBuilder {
         for number in subfiles {
             self.fs.open(&subfile::name(number), Access::Write)?.sync()?;
         }
-        let runs: Result<Vec<_>> =
-            self.runs.iter().map(|name| Index::open(&*self.fs, name, self.container)).collect();
-        let runs = runs?;
-        let mut sources: Vec<Sorted<'_>> = Vec::new();
-        for run in &runs {
-            sources.push(Box::new(run.iter()));
-        }
+        let open = |name: &Vec<u8>| Index::open(&*self.fs, name, self.container);
+        let runs = self.runs.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut sources: Vec<_> = runs.iter().map(|run| -> Sorted<'_> { Box::new(run.iter()) }).collect();
         sources.push(Box::new(self.take_sorted().into_iter().map(Ok)));
         let name = format!("{NEW_PREFIX}{:016x}", self.token).into_bytes();
         // A complete index needs no removals.
@@ -175,9 +162,6 @@ pub struct Merge<'a> {
 
 impl<'a> Merge<'a> {
     /// Merges `sources`.
-    ///
-    /// # Errors
-    /// Errors of the first entry of a source.
     pub fn new(sources: Vec<Sorted<'a>>) -> Result<Self> {
         let mut merge = Self { sources, firsts: BinaryHeap::new() };
         (0..merge.sources.len()).try_for_each(|source| merge.refill(source))?;

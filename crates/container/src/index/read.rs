@@ -19,7 +19,7 @@ const PAGES_KEPT: usize = 8;
 /// Maximum size of an index, in bytes, that is sent whole to other processes.
 const SENT_SIZE_MAX: u64 = 1 << 20;
 
-/// An open index, with its list of pages and a few cached pages.
+/// An open index, with its list of pages and a few cached pages. Reads fail with `EIO` where it is damaged.
 pub struct Index {
     source: Source,
     stamp: Stamp,
@@ -55,9 +55,6 @@ impl Source {
 
 impl Index {
     /// The index of a container; `None` if it has none.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn of_container(fs: &dyn SharedFs, container: u64) -> Result<Option<Self>> {
         match Self::open(fs, INDEX_NAME, container) {
             Err(fault) if fault.errno == Errno::ENOENT => Ok(None),
@@ -65,10 +62,7 @@ impl Index {
         }
     }
 
-    /// The index in the file `name`.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is none, `EIO` if it is damaged or of another container.
+    /// The index in the file `name`. Fails with `ENOENT` if there is none, and with `EIO` if it is damaged or of another container.
     pub fn open(fs: &dyn SharedFs, name: &[u8], container: u64) -> Result<Self> {
         let file = fs.open(name, Access::Read)?;
         let stamp = file.stat()?.stamp();
@@ -76,9 +70,6 @@ impl Index {
     }
 
     /// An index from the [bytes](Self::whole_bytes) and the stamp that another process has sent.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn from_bytes(bytes: Vec<u8>, stamp: Stamp, container: u64) -> Result<Self> {
         Self::read(Source::Memory(bytes), stamp, container)
     }
@@ -134,9 +125,6 @@ impl Index {
     }
 
     /// The entry of a path.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let Some(page) = self.page_of(path) else { return Ok(None) };
         let entries = self.kept_page(page)?;
@@ -150,9 +138,6 @@ impl Index {
     }
 
     /// All entries from `path` on, in order. `path` need not exist.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn iter_from(&self, path: &[u8]) -> Result<IndexIter<'_>> {
         let page = self.page_of(path).unwrap_or(0);
         let mut iter = IndexIter { index: self, page, entries: Vec::new().into_iter() };
@@ -195,10 +180,7 @@ impl Index {
     }
 }
 
-/// Decodes the entries of a page.
-///
-/// # Errors
-/// `EIO` if they are invalid.
+/// Decodes the entries of a page. Fails with `EIO` if they are invalid.
 pub fn entries_of(page: &[u8]) -> Result<Vec<IndexEntry>> {
     let (mut entries, mut rest) = (Vec::new(), page);
     while !rest.is_empty() {

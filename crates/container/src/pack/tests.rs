@@ -2,13 +2,12 @@
 
 use crate::tree::content::Input;
 use crate::tree::create::Files;
-use crate::{PackOptions, Tally, extract, pack};
+use crate::{PackOptions, Tally, extract, pack, Codec, Container, Node, Xattr};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use tameike_core::{Errno, FileKind, Timestamp};
 use tameike_io::shared::{PosixTree, SharedFs};
-use crate::{Codec, Container, Content, Node, Xattr};
 
 fn tree(dir: &std::path::Path) -> Arc<dyn SharedFs> {
     Arc::new(PosixTree::open(dir).expect("a tree"))
@@ -52,7 +51,7 @@ fn a_file_whose_entry_exceeds_a_block_is_skipped_and_noted() {
         entries,
         &*tree(&back),
         2,
-        crate::Keeps { owners: false, ..crate::Keeps::all() },
+        crate::Preserve { owners: false, ..crate::Preserve::all() },
         &Tally::default(),
     );
     assert_eq!(fs::read(back.join("small")).expect("there"), b"content");
@@ -81,23 +80,12 @@ fn permissions_are_not_applied_to_a_file_that_replaced_the_extracted_one() {
     let key = fs::File::create(dir.path().join("key")).expect("made");
     key.set_permissions(fs::Permissions::from_mode(0o600)).expect("ours");
     let is_root = tameike_io::os::process::user() == 0;
-    let keeps = crate::Keeps { owners: is_root, all: true, mask: 0o777 };
+    let preserve = crate::Preserve { owners: is_root, all: true, mask: 0o777 };
     let xattr = Xattr { name: b"user.note".to_vec(), value: b"note".to_vec() };
-    let node = Node {
-        kind: FileKind::File,
-        mode: 0o644,
-        uid: 65_534,
-        gid: 65_534,
-        rdev: 0,
-        atime: Timestamp::default(),
-        mtime: Timestamp::default(),
-        target: Vec::new(),
-        xattrs: vec![xattr],
-        size: 5,
-        content: Content::Here,
-    };
+    let node = Node::new(FileKind::File, 0o644, (65_534, 65_534), Timestamp::default());
+    let node = Node { xattrs: vec![xattr], size: 5, ..node };
     let tree = tree(dir.path());
-    let files = Files { into: &*tree, keeps };
+    let files = Files { into: &*tree, preserve };
     files.put(b"file", &node, &mut Swapped(dir.path()), &Tally::default()).expect("extracted");
     let found = |name: &str| {
         let found = fs::metadata(dir.path().join(name)).expect("it is there");

@@ -1,8 +1,8 @@
 //! Entries with external content.
 
-use super::super::index::{Brief, IndexEntry};
 use super::Container;
 use crate::format::external::{Identity, name};
+use crate::index::{Brief, IndexEntry};
 use tameike_core::{FileKind, Result};
 use tameike_io::shared::FileStat;
 
@@ -13,9 +13,6 @@ impl Container {
     }
 
     /// The identity of a file with external content.
-    ///
-    /// # Errors
-    /// `EIO` if its record is damaged.
     pub fn external_identity(&self, entry: &IndexEntry) -> Result<Option<Identity>> {
         match entry.node {
             Some(Brief { kind: FileKind::File, size: 0, .. }) => {
@@ -26,9 +23,6 @@ impl Container {
     }
 
     /// The summary of an entry; size and mtime are those of the external content, if there is any and it can be found.
-    ///
-    /// # Errors
-    /// `EIO` if its record is damaged.
     pub fn brief(&self, entry: &IndexEntry) -> Result<Option<Brief>> {
         if self.outside > 0
             && let Some(identity) = self.external_identity(entry)?

@@ -7,8 +7,7 @@ use crate::format::codec::unpack;
 use crate::format::entry::{Content, Extent, Node};
 use crate::format::external::{ExternalContent, Identity, Show};
 use crate::format::geometry::LaneId;
-use crate::format::record;
-use crate::format::record::{CHUNK_SIZE, Head};
+use crate::format::record::{self, CHUNK_SIZE, Head};
 use crate::index::IndexEntry;
 use sink::{Filled, Shown, Sink};
 use std::ops::Range;
@@ -49,9 +48,6 @@ impl Opener {
     }
 
     /// As [`Self::open`], for callers that read attributes and no content.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub(crate) fn open_unread(&self, entry: &IndexEntry) -> Result<FileReader> {
         let mut reader = self.open_record(entry)?;
         if let Some(identity) = Identity::decode_external(&reader.node) {
@@ -105,9 +101,6 @@ impl FileReader {
     }
 
     /// Reads at `offset` until `buffer` is full; zeros in holes and beyond the end.
-    ///
-    /// # Errors
-    /// As [`Self::read_at`].
     pub fn fill(&mut self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let range = offset..offset + buffer.len() as u64;
         let mut filled = Filled { buffer, offset, done: 0 };
@@ -117,9 +110,6 @@ impl FileReader {
     }
 
     /// Passes the data in a range of the file to `show`, by ascending offset; skipped bytes are zeros.
-    ///
-    /// # Errors
-    /// As [`Self::read_at`], and errors of `show`.
     pub fn visit(&mut self, range: Range<u64>, show: Show<'_>) -> Result<()> {
         self.give(range, &mut Shown(show))
     }
@@ -167,9 +157,6 @@ impl FileReader {
     }
 
     /// The damage: the first one of each extent.
-    ///
-    /// # Errors
-    /// Errors of the file system, other than damage.
     pub(crate) fn damage(&mut self) -> Result<Vec<Fault>> {
         let mut damage = Vec::new();
         if self.node.kind != FileKind::File {
@@ -258,20 +245,30 @@ impl Piece {
     }
 
     fn is_at(&self, extent: &Extent) -> bool {
-        (self.head.place.lane, self.head.place.address) == (extent.lane, extent.address)
+        (self.head.position.lane, self.head.position.address) == (extent.lane, extent.address)
     }
 
-    /// Passes a range of the record's data to `sink`; `place` is the range's offset in the file.
-    fn give(&mut self, source: &mut Source, data: Range<u64>, place: u64, sink: &mut dyn Sink) -> Result<()> {
+    /// Passes a range of the record's data to `sink`; `offset` is that of the range in the file.
+    fn give(
+        &mut self,
+        source: &mut Source,
+        data: Range<u64>,
+        offset: u64,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
         if data.end > u64::from(self.head.data_size) {
-            let place = self.head.place;
-            return Err(not_there(place.lane, place.address, "its data is shorter than the entry says"));
+            let position = self.head.position;
+            return Err(not_there(
+                position.lane,
+                position.address,
+                "its data is shorter than the entry says",
+            ));
         }
         let mut at = data.start;
         while at < data.end {
             let chunk = (at / u64::from(CHUNK_SIZE)) as usize;
             let whole = self.head.chunk_range(chunk);
-            let to = place + (at - data.start);
+            let to = offset + (at - data.start);
             let run = self.plain_run(chunk, &(at..data.end));
             let buffer = match run.is_empty() {
                 true => None,
@@ -329,9 +326,9 @@ impl Piece {
         into: &mut [u8],
         is_exact: bool,
     ) -> Result<()> {
-        let (start, place) = (self.kept_range(chunks).start, self.head.place);
-        if source.read_at(place.lane, place.address + start as u64, into, is_exact)? < into.len() {
-            return Err(not_there(place.lane, place.address, "the subfile ends within its data"));
+        let (start, position) = (self.kept_range(chunks).start, self.head.position);
+        if source.read_at(position.lane, position.address + start as u64, into, is_exact)? < into.len() {
+            return Err(not_there(position.lane, position.address, "the subfile ends within its data"));
         }
         Ok(())
     }

@@ -6,9 +6,6 @@ use tameike_core::{FileKind, Result};
 
 impl Container {
     /// The path after all links in it are followed, the last one, too. It need not exist.
-    ///
-    /// # Errors
-    /// As [`follow_links`], and [`Self::find`].
     pub fn follow(&self, path: &[u8]) -> Result<Vec<u8>> {
         follow_links(path, |at| match self.find(at)? {
             Some(entry) if entry.node.is_some_and(|node| node.kind == FileKind::Symlink) => {

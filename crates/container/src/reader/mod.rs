@@ -3,18 +3,19 @@
 mod external;
 pub mod file;
 mod follow;
-mod known;
+
 pub mod links;
 mod path_key;
 mod proof;
 pub mod records;
 mod report;
 pub mod scan;
+mod snapshot;
 mod walk;
 mod writing;
 
-pub use known::Known;
 pub use report::Report;
+pub use snapshot::Snapshot;
 pub use walk::Walk;
 
 use super::index::{Brief, Index, IndexEntry, LaneEnd};
@@ -47,7 +48,8 @@ pub struct Damage {
     pub why: String,
 }
 
-/// A container that is open for reading. It shows the state at the time of the open, or of the last [`Container::refresh`].
+/// A container that is open for reading. It shows the state at the time of the open, or of the last [`Container::refresh`]. Lookups and
+/// walks fail with `EIO` where the index is damaged, and reads of an entry where its record is.
 pub struct Container {
     records: Arc<Records>,
     /// Ignores the index.
@@ -78,18 +80,12 @@ impl Container {
     }
 
     /// As [`Self::open`], if the superblock was read already.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn open_as(fs: Arc<dyn SharedFs>, superblock: Superblock) -> Result<Self> {
         let index = Index::of_container(&*fs, superblock.container)?;
         Self::with_index(fs, superblock, index, false)
     }
 
     /// Opens it by a scan of all lanes, without the index.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn open_by_records(fs: Arc<dyn SharedFs>) -> Result<Self> {
         let superblock = Superblock::read(&*fs)?;
         Self::with_index(fs, superblock, None, true)
@@ -198,8 +194,8 @@ impl Container {
             let before = scan.known_end();
             match scan.next()? {
                 Some(Step::Record(head)) => {
-                    if head.place.incarnation() != current.number {
-                        let next = Incarnation::new(head.place.incarnation());
+                    if head.position.incarnation() != current.number {
+                        let next = Incarnation::new(head.position.incarnation());
                         self.add_valid(std::mem::replace(&mut current, next))?;
                     }
                     current.durable_end = current.durable_end.max(head.durable_end());
@@ -293,30 +289,20 @@ impl Container {
     }
 
     /// The entry of a path.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn find(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
+        Ok(self.newest(path)?.filter(|entry| entry.node.is_some()))
+    }
+
+    /// The newest entry of a path, which may be a removal.
+    fn newest(&self, path: &[u8]) -> Result<Option<IndexEntry>> {
         let added = self.added.get(&PathKey::of(path)).cloned();
-        let indexed = match &self.index {
-            Some(index) => index.find(path)?,
-            None => None,
-        };
-        let newest = added.into_iter().chain(indexed).min_by(IndexEntry::newest_first);
-        Ok(newest.filter(|entry| entry.node.is_some()))
+        let indexed = self.index.as_ref().map(|index| index.find(path)).transpose()?.flatten();
+        Ok(added.into_iter().chain(indexed).min_by(IndexEntry::newest_first))
     }
 
     /// The highest version of a path, also of one removed since the index was written; 0 if there is none.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn version(&self, path: &[u8]) -> Result<u64> {
-        let added = self.added.get(&PathKey::of(path)).map_or(0, |entry| entry.version);
-        let indexed = match &self.index {
-            Some(index) => index.find(path)?.map_or(0, |entry| entry.version),
-            None => 0,
-        };
-        Ok(added.max(indexed))
+        Ok(self.newest(path)?.map_or(0, |entry| entry.version))
     }
 
     /// Opens the file at a path.
@@ -330,17 +316,11 @@ impl Container {
     }
 
     /// The attributes of an entry, including those of external content.
-    ///
-    /// # Errors
-    /// As [`Opener::open`].
     pub fn describe(&self, entry: &IndexEntry) -> Result<Node> {
         self.opener().open_unread(entry).map(|file| file.node().clone())
     }
 
     /// As [`Self::file`], by an entry.
-    ///
-    /// # Errors
-    /// As [`Opener::open`].
     pub fn open_entry(&self, entry: &IndexEntry) -> Result<FileReader> {
         self.opener().open(entry)
     }
@@ -351,9 +331,6 @@ impl Container {
     }
 
     /// The node of an entry's record.
-    ///
-    /// # Errors
-    /// `EIO` if its record is damaged.
     pub fn node(&self, entry: &IndexEntry) -> Result<Node> {
         self.records.read_entry(entry, 0).map(|(_, node, _)| node)
     }
@@ -387,8 +364,8 @@ fn index_entry(head: &Head) -> Option<IndexEntry> {
     Some(IndexEntry {
         path: entry.path.clone(),
         version: entry.version,
-        lane: head.place.lane,
-        address: head.place.address,
+        lane: head.position.lane,
+        address: head.position.address,
         record_size: head.size + head.kept_size,
         node: entry.node.as_ref().map(Brief::of),
     })

@@ -1,18 +1,15 @@
 //! Integrity checks of entries and contents.
 
-use super::super::index::IndexEntry;
 use super::Container;
 use crate::format::entry::{Entry, Extent, Node};
 use crate::format::external::ExternalContent;
 use crate::format::geometry::LaneId;
 use crate::format::record::Head;
+use crate::index::IndexEntry;
 use tameike_core::{Errno, Fault, Result};
 
 impl Container {
     /// Returns true if an entry is at its address and valid, whatever has happened to its path since.
-    ///
-    /// # Errors
-    /// Errors of the file system, other than damage.
     pub fn has_put(&self, entry: &Entry, lane: LaneId, address: u64) -> Result<bool> {
         if self.refused.iter().any(|refused| (refused.lane, refused.address) == (lane, address)) {
             return Ok(false);
@@ -28,17 +25,11 @@ impl Container {
     }
 
     /// Returns true if an extent of a file can be read.
-    ///
-    /// # Errors
-    /// Errors of the file system, other than damage.
     pub fn is_whole(&self, node: &Node, piece: &Extent) -> Result<bool> {
         Ok(self.open_extents(node.clone(), vec![*piece]).damage()?.is_empty())
     }
 
     /// The damage of a file; empty if all of it can be read. External content is only checked for existence.
-    ///
-    /// # Errors
-    /// Errors of the file system, other than damage.
     pub fn check(&self, entry: &IndexEntry) -> Result<Vec<Fault>> {
         let mut damage = self.check_records(entry)?;
         if damage.is_empty()

@@ -2,8 +2,7 @@
 
 use crate::format::entry::{Entry, Node};
 use crate::format::geometry::{ADDRESS_MAX, LaneId};
-use crate::format::record;
-use crate::format::record::{Found, Head, Place};
+use crate::format::record::{self, Found, Head, Position};
 use crate::format::subfile::{LaneState, Subfile};
 use crate::format::superblock::Superblock;
 use crate::index::IndexEntry;
@@ -160,9 +159,6 @@ impl Records {
     }
 
     /// A subfile, opened if necessary.
-    ///
-    /// # Errors
-    /// `ENOENT` if it is missing, and errors of the file system.
     pub fn subfile(&self, number: u32) -> Result<Subfile> {
         if let Some(opened) = self.opened.lock().get(&number) {
             return Ok(opened.shared.clone());
@@ -211,20 +207,17 @@ impl Records {
     }
 
     /// The lane states of subfiles, in the order of `numbers`. Several threads open the subfiles, as each waits for the file system.
-    ///
-    /// # Errors
-    /// As [`Self::subfile`], and errors of the file system.
     pub fn lanes(&self, numbers: &[u32]) -> Result<Vec<(u32, Vec<LaneState>)>> {
-        let look = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
+        let lanes = |&number: &u32| Ok((number, self.subfile(number)?.lanes()?));
         let unopened = {
             let opened = self.opened.lock();
             numbers.iter().filter(|number| !opened.contains_key(number)).count()
         };
         let threads = THREADS_MAX.min(unopened / 2);
         if threads <= 1 {
-            return numbers.iter().map(look).collect();
+            return numbers.iter().map(lanes).collect();
         }
-        let lanes_of = |part: &[u32]| part.iter().map(look).collect::<Result<Vec<_>>>();
+        let lanes_of = |part: &[u32]| part.iter().map(lanes).collect::<Result<Vec<_>>>();
         let parts = numbers.chunks(numbers.len().div_ceil(threads));
         let found: Result<Vec<Vec<_>>> = std::thread::scope(|scope| {
             let running: Vec<_> = parts
@@ -248,9 +241,6 @@ impl Records {
     }
 
     /// Borrows a descriptor of a subfile for a reader of much data.
-    ///
-    /// # Errors
-    /// As [`Self::subfile`].
     pub fn borrow(self: &Arc<Self>, number: u32, reader: &Reader) -> Result<PooledFile> {
         let shared = self.subfile(number)?.file().clone();
         let shared_one =
@@ -293,10 +283,8 @@ impl Records {
         }
     }
 
-    /// Reads the record of an entry: its head, its node, and the bytes read, which contain up to `ahead` bytes of data.
-    ///
-    /// # Errors
-    /// `EIO` if it is missing or damaged.
+    /// Reads the record of an entry: its head, its node, and the bytes read, which contain up to `ahead` bytes of data. Fails with `EIO` if
+    /// it is missing or damaged.
     pub fn read_entry(self: &Arc<Self>, entry: &IndexEntry, ahead: usize) -> Result<(Head, Node, Vec<u8>)> {
         let size = (entry.record_size as usize).min(HEAD_SIZE + ahead);
         let (head, bytes) = self.read(entry.lane, entry.address, size)?;
@@ -311,10 +299,8 @@ impl Records {
         }
     }
 
-    /// Reads a record; returns its head, and the `size` bytes that were read (more if the head is larger).
-    ///
-    /// # Errors
-    /// `EIO` if it is missing or damaged.
+    /// Reads a record; returns its head, and the `size` bytes that were read (more if the head is larger). Fails with `EIO` if it is
+    /// missing or damaged.
     pub fn read(self: &Arc<Self>, lane: LaneId, address: u64, size: usize) -> Result<(Head, Vec<u8>)> {
         let opened = match size > LARGE_READ {
             true => self
@@ -328,9 +314,6 @@ impl Records {
     }
 
     /// As [`Self::read`], with an open descriptor of its subfile.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     pub fn read_by(
         &self,
         file: &dyn SharedFile,
@@ -348,7 +331,7 @@ impl Records {
         let block_rest = (geometry.block_end(address) - address) as usize;
         let offset = geometry.offset(lane.lane, address);
         let mut wanted = size.clamp(record::FIXED_SIZE, block_rest);
-        let place = Place { container: self.superblock.container, lane, address, sequence: 0 };
+        let position = Position { container: self.superblock.container, lane, address, sequence: 0 };
         loop {
             let mut bytes = vec![0; wanted];
             let count = file.read_at(&mut bytes, offset)?;
@@ -356,7 +339,7 @@ impl Records {
             if count < record::FIXED_SIZE {
                 return Err(not_there(lane, address, "the subfile ends before it"));
             }
-            match record::decode(&bytes, &place) {
+            match record::decode(&bytes, &position) {
                 Found::Record(head) => return Ok((*head, bytes)),
                 Found::Part(size) if size > wanted && size <= block_rest => wanted = size,
                 Found::Part(_) => return Err(not_there(lane, address, "the subfile ends within it")),

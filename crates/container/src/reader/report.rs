@@ -1,8 +1,8 @@
 //! Report of a finished writer to the process that writes the index, which then need not scan the writer's lanes.
 
-use super::super::index::{IndexEntry, LaneEnd};
 use super::Container;
 use crate::format::geometry::LaneId;
+use crate::index::{IndexEntry, LaneEnd};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

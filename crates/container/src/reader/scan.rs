@@ -1,8 +1,7 @@
 //! Scan of a lane, record by record, across damaged and unfinished parts.
 
 use crate::format::geometry::LaneId;
-use crate::format::record;
-use crate::format::record::{ALIGNMENT, FIXED_SIZE, Found, Head, Kind, Place, first_sequence};
+use crate::format::record::{self, ALIGNMENT, FIXED_SIZE, Found, Head, Kind, Position, first_sequence};
 use crate::format::superblock::Superblock;
 use crate::index::LaneEnd;
 use std::sync::Arc;
@@ -86,15 +85,15 @@ impl LaneScan {
                 }
                 Found::Record(head) => {
                     // Each incarnation has its own sequence numbers.
-                    let expected = self.sequence.max(first_sequence(head.place.incarnation()));
-                    let missing = head.place.sequence.checked_sub(expected).filter(|missing| *missing > 0);
+                    let expected = self.sequence.max(first_sequence(head.position.incarnation()));
+                    let missing = head.position.sequence.checked_sub(expected).filter(|missing| *missing > 0);
                     if let Some(missing) = missing {
                         // The next step returns this record.
-                        self.sequence = head.place.sequence;
+                        self.sequence = head.position.sequence;
                         let why = format!("{missing} records before it are missing");
                         return Ok(Some(Step::Damage { address, why }));
                     }
-                    self.sequence = head.place.sequence + 1;
+                    self.sequence = head.position.sequence + 1;
                     self.address = match head.kind {
                         Kind::Rest | Kind::End => block_end,
                         Kind::Entry | Kind::Data => address + head.span(),
@@ -132,12 +131,16 @@ impl LaneScan {
 
     /// Decodes a record at an address.
     fn decode_at(&mut self, address: u64) -> Result<Found> {
-        let place =
-            Place { container: self.superblock.container, lane: self.lane, address, sequence: self.sequence };
+        let position = Position {
+            container: self.superblock.container,
+            lane: self.lane,
+            address,
+            sequence: self.sequence,
+        };
         match self.read(address, FIXED_SIZE)? {
-            Some(bytes) => match record::decode(bytes, &place) {
+            Some(bytes) => match record::decode(bytes, &position) {
                 Found::Part(size) => match self.read(address, size)? {
-                    Some(bytes) => Ok(record::decode(bytes, &place)),
+                    Some(bytes) => Ok(record::decode(bytes, &position)),
                     None => Ok(Found::Part(size)),
                 },
                 found => Ok(found),

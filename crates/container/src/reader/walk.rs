@@ -1,9 +1,9 @@
 //! Iteration over the paths of a container: index and added entries, merged.
 
-use super::super::index::{IndexEntry, Merge};
 use super::Container;
 use super::path_key::PathKey;
 use crate::format::entry::split_path;
+use crate::index::{IndexEntry, Merge};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use tameike_core::{FileKind, Result};
@@ -14,25 +14,16 @@ pub type Walk<'a> = Box<dyn Iterator<Item = Result<IndexEntry>> + 'a>;
 
 impl Container {
     /// All entries, by directory and name.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged.
     pub fn walk(&self) -> Result<Walk<'_>> {
         self.walk_from(b"")
     }
 
     /// The entries of a directory, by name; none if the directory does not exist.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn children(&self, dir: &[u8]) -> Result<Walk<'_>> {
         self.children_after(dir, b"")
     }
 
     /// As [`Self::children`], for names that sort after `name`.
-    ///
-    /// # Errors
-    /// As [`Self::children`].
     pub fn children_after(&self, dir: &[u8], name: &[u8]) -> Result<Walk<'_>> {
         // No other name sorts in between.
         let first = join(dir, &[name, b"\0"].concat());
@@ -44,9 +35,6 @@ impl Container {
     }
 
     /// All entries below a directory, a directory before its contents; none if the directory does not exist.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn below(&self, dir: &[u8]) -> Result<Walk<'_>> {
         if dir.is_empty() {
             return self.walk();
@@ -61,9 +49,6 @@ impl Container {
     }
 
     /// All entries, depth first: a directory, its files, then its subdirectories recursively. The directories are kept in memory.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged.
     pub fn walk_deep(&self) -> Result<Walk<'_>> {
         let mut dirs = BTreeMap::from([(DeepKey::of(b""), None)]);
         for entry in self.walk()? {
@@ -85,9 +70,6 @@ impl Container {
     }
 
     /// Names of subdirectories of `dir` that contain something, with or without an entry.
-    ///
-    /// # Errors
-    /// `EIO` if the index is damaged there.
     pub fn directories_in(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
         let below = if dir.is_empty() { Vec::new() } else { join(dir, b"") };
         let (mut names, mut from) = (Vec::new(), [&below[..], b"\0"].concat());

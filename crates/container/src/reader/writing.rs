@@ -1,21 +1,17 @@
 //! Writers of a container that the same process reads.
 
-use super::super::index::{IndexBuilder, LaneEnd};
-use super::super::writer::LaneWriter;
 use super::Container;
 use crate::format::codec::Codec;
 use crate::format::listing::Listing;
-use crate::writer::claim;
-use crate::writer::claim::WriterId;
+use crate::index::{IndexBuilder, LaneEnd};
+use crate::writer::LaneWriter;
+use crate::writer::claim::{self, WriterId};
 use crate::writer::content_lanes::Streams;
 use tameike_core::Result;
 
 impl Container {
     /// Begins a writer, as [`LaneWriter::begin`] does, with compression by `codec`; this process reads through the writer's descriptors. A
     /// writer of kind [`WriterId::Host`] gets up to `streams` additional lanes for content, each in its own subfile with its own thread.
-    ///
-    /// # Errors
-    /// As [`LaneWriter::begin`].
     pub fn begin_writer(&mut self, who: &WriterId, codec: Codec, streams: usize) -> Result<LaneWriter> {
         // The writer may claim lanes that have ended.
         self.known_ends.clear();
@@ -31,9 +27,6 @@ impl Container {
     }
 
     /// Ends a writer, and returns the ends of its lanes. They need no scan if each of the writer's entries was [added](Self::add).
-    ///
-    /// # Errors
-    /// As [`LaneWriter::finish`].
     pub fn end_writer(&mut self, writer: LaneWriter) -> Result<Vec<LaneEnd>> {
         let ends = writer.finish()?;
         // A lane that another process used after the last scan has unknown entries: it is scanned.
@@ -54,7 +47,7 @@ impl Container {
         }
         for number in Listing::of(&**self.records.fs())?.numbers {
             let lanes = self.records.subfile(number)?.lanes()?;
-            if lanes.iter().any(|lane| lane.incarnation > 0 && !lane.is_finished) {
+            if lanes.iter().any(|lane| lane.is_open()) {
                 // A process with read permission only cannot test the writer's lock.
                 return Ok(!self.may_grow().unwrap_or(false));
             }
@@ -62,10 +55,7 @@ impl Container {
         Ok(false)
     }
 
-    /// Writes a new index, unless another process has written one that contains more.
-    ///
-    /// # Errors
-    /// Errors of the file system; the old index is kept then.
+    /// Writes a new index, unless another process has written one that contains more. If that fails, the old index stays.
     pub fn write_index(&mut self) -> Result<()> {
         self.refresh_but(&self.complete_subfiles())?;
         let mut index = IndexBuilder::new(self.records.fs().clone(), self.superblock().container)?;

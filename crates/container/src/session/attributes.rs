@@ -23,9 +23,6 @@ impl Session {
 
     /// As [`Self::set_attributes`], for an open file. A file that is open for reading only is changed by its path. An mtime stays until the
     /// next write.
-    ///
-    /// # Errors
-    /// As [`Self::set_attributes`].
     pub fn set_file_attributes(&self, file: &OpenFile, change: &AttrChange) -> Result<()> {
         check_change(change)?;
         match file {
@@ -46,10 +43,7 @@ impl Session {
         Ok(())
     }
 
-    /// Extended attributes of a path; none for the root.
-    ///
-    /// # Errors
-    /// `ENOENT`.
+    /// Extended attributes of a path; none for the root. Fails with `ENOENT` if the path does not exist.
     pub fn xattrs(&self, path: &[u8]) -> Result<Vec<Xattr>> {
         if path.is_empty() {
             return Ok(Vec::new());

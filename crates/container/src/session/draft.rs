@@ -49,10 +49,7 @@ impl Reading {
         self.count
     }
 
-    /// Reads the bytes into a buffer of their size.
-    ///
-    /// # Errors
-    /// `EIO` if content in lanes is damaged, and errors of the file system.
+    /// Reads the bytes into a buffer of their size. Fails with `EIO` if content in lanes is damaged.
     pub fn fill(self, into: &mut [u8]) -> Result<()> {
         if let Some(reader) = self.reader {
             reader.lock().fill(into, self.offset)?;
@@ -62,9 +59,6 @@ impl Reading {
     }
 
     /// Reads the bytes.
-    ///
-    /// # Errors
-    /// As [`Self::fill`].
     pub fn bytes(self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.count];
         self.fill(&mut bytes)?;

@@ -49,13 +49,8 @@ impl Session {
             size if size > TARGET_SIZE_MAX => return Err(Errno::ENAMETOOLONG.into()),
             _ => {}
         }
-        let mut state = self.state.lock();
-        state.check_missing(path)?;
-        self.begin(&mut state)?;
-        self.make_parents(&mut state, path)?;
         let node = self.new_node(FileKind::Symlink, 0);
-        let node = Node { mode: 0o777, target: target.to_vec(), ..node };
-        state.put(path, Some(node), &[]).map(drop)
+        self.make(path, Node { mode: 0o777, target: target.to_vec(), ..node })
     }
 
     /// Creates a second path with the same content, as an independent file. No byte is copied.

@@ -15,11 +15,11 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use crate::{Brief, Codec, Known, Report, Xattr};
+pub use crate::{Brief, Codec, Report, Snapshot, Xattr};
 
 pub use options::{Permissions, Rank, Refresh, SUBFILES_MAX, SessionOptions, block_size_of};
 
-use crate::{Container, Content, FileReader, LaneEnd, Node, Show, check_path};
+use crate::{Container, FileReader, LaneEnd, LaneWriter, Node, Show, check_path};
 use draft::Draft;
 use links::Resolved;
 use parking_lot::Mutex;
@@ -190,9 +190,6 @@ impl Session {
     }
 
     /// Passes all data of a file to `show`, by ascending offset; skipped bytes are zeros.
-    ///
-    /// # Errors
-    /// As [`Self::read_at`], and errors of `show`.
     pub fn visit(&self, file: &OpenFile, show: Show<'_>) -> Result<()> {
         if let OpenFile::Reader(reader) = file {
             let ReaderFile { content, brief, .. } = &mut *reader.lock();
@@ -262,9 +259,6 @@ impl Session {
     }
 
     /// Closes a file. Its content is then in the container, and durable after the next sync.
-    ///
-    /// # Errors
-    /// Errors of the file system for content that could not be written.
     pub fn close(&self, file: OpenFile) -> Result<()> {
         let OpenFile::Writer(WriterFile { draft: shared, .. }) = file else { return Ok(()) };
         let mut state = self.state.lock();
@@ -294,10 +288,7 @@ impl Session {
 
     /// Makes closed files visible to other processes that refresh. They are not durable.
     pub fn write_out(&self) -> Result<()> {
-        match &mut self.state.lock().writer {
-            Some(writer) => writer.write_pending(),
-            None => Ok(()),
-        }
+        self.state.lock().writer.as_mut().map_or(Ok(()), LaneWriter::write_pending)
     }
 
     /// Starts writeback of what was written, so that a later sync is shorter.
@@ -314,10 +305,8 @@ impl Session {
         state.sync(&*self.fs)
     }
 
-    /// Ends the session and makes everything durable. The last process that ends writes the index.
-    ///
-    /// # Errors
-    /// Errors of the file system, also of the index: the container is complete without it, but slower to open.
+    /// Ends the session and makes everything durable. The last process that ends writes the index. If the index cannot be written, the
+    /// container is complete, but slower to open.
     pub fn finish(self) -> Result<()> {
         self.end().map(drop)
     }
@@ -357,19 +346,7 @@ impl Session {
     }
 
     fn new_node(&self, kind: FileKind, mode: u16) -> Node {
-        let now = wall();
-        Node {
-            kind,
-            mode: mode & 0o7777 & !self.options.umask,
-            uid: self.options.uid,
-            gid: self.options.gid,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: Vec::new(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        }
+        let SessionOptions { umask, uid, gid, .. } = self.options;
+        Node::new(kind, mode & 0o7777 & !umask, (uid, gid), wall())
     }
 }

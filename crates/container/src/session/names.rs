@@ -8,10 +8,8 @@ use tameike_core::{Errno, FileKind, Result};
 use tameike_io::shared::join;
 
 impl Session {
-    /// Attributes of a path, without following a link. The size of a symbolic link is that of its target.
-    ///
-    /// # Errors
-    /// `ENOENT` if the path does not exist.
+    /// Attributes of a path, without following a link. The size of a symbolic link is that of its target. Fails with `ENOENT` if the path
+    /// does not exist.
     pub fn stat(&self, path: &[u8]) -> Result<Brief> {
         if path.is_empty() {
             return Ok(self.root());
@@ -53,20 +51,12 @@ impl Session {
         Ok(names.into_iter().collect())
     }
 
-    /// Creates a directory, and missing parents.
-    ///
-    /// # Errors
-    /// `EEXIST` if the path exists.
+    /// Creates a directory, and missing parents. Fails with `EEXIST` if the path exists.
     pub fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        if !path.is_empty() {
-            check_path(path)?;
+        if path.is_empty() {
+            return Err(Errno::EEXIST.into());
         }
-        let mut state = self.state.lock();
-        state.check_missing(path)?;
-        self.begin(&mut state)?;
-        self.make_parents(&mut state, path)?;
-        let node = self.new_node(FileKind::Directory, mode);
-        state.put(path, Some(node), &[]).map(drop)
+        self.make(path, self.new_node(FileKind::Directory, mode))
     }
 
     /// Creates a file without content with all its attributes (a link, a FIFO, a device, a directory), and missing parent directories.

@@ -66,10 +66,7 @@ impl State {
         if self.buffered <= BUFFERED_MAX {
             return Ok(());
         }
-        self.change(draft, |draft, writer| match writer {
-            Some(writer) => draft.flush(writer),
-            None => Ok(()),
-        })
+        self.change(draft, |draft, writer| writer.map_or(Ok(()), |writer| draft.flush(writer)))
     }
 
     /// Reads what other processes have added, unless only [`Session::refresh`](super::Session::refresh) may. Returns true if it did.
@@ -165,10 +162,7 @@ impl State {
 
     /// Writes an entry's record to the file system, so that it can be read.
     fn make_readable(&mut self, entry: &IndexEntry) -> Result<()> {
-        match &mut self.writer {
-            Some(writer) => writer.make_readable(entry.lane, entry.address),
-            None => Ok(()),
-        }
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.make_readable(entry.lane, entry.address))
     }
 
     /// The node of an entry, with its content as extents that other entries can reference, and its size.
@@ -236,10 +230,7 @@ impl State {
             Subfile::open(fs, superblock, number, Access::Write)?.file().sync()?;
             self.foreign.remove(&number);
         }
-        match &mut self.writer {
-            Some(writer) => writer.sync(),
-            None => Ok(()),
-        }
+        self.writer.as_mut().map_or(Ok(()), LaneWriter::sync)
     }
 }
 

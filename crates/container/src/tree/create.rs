@@ -2,10 +2,8 @@
 
 use super::content::{Input, next_range};
 use super::walk::Within;
-use crate::Tally;
-use crate::{Node, Xattr, split_path};
-use tameike_core::attr::S_ISGID;
-use tameike_core::attr::{AttrChange, SetTime};
+use crate::{Node, Tally, Xattr, split_path};
+use tameike_core::attr::{AttrChange, S_ISGID, SetTime};
 use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::os::process;
 use tameike_io::shared::{SharedFile, SharedFs, Special, XattrMode};
@@ -15,7 +13,7 @@ pub const COPY_SIZE: usize = 1 << 20;
 
 /// Attributes that extracted files get, beside content and times.
 #[derive(Clone, Copy, Debug)]
-pub struct Keeps {
+pub struct Preserve {
     /// Owner and group.
     pub owners: bool,
     /// All mode bits (set-user-ID, too) and all extended attributes (access lists, too), and devices are created. If false, files get only
@@ -25,14 +23,14 @@ pub struct Keeps {
     pub mask: u16,
 }
 
-impl Keeps {
+impl Preserve {
     /// Suitable for files of any user: no special bits, and the umask of this process applies.
     pub fn safe() -> Self {
         let umask = process::umask().unwrap_or(0o022);
         Self { owners: process::user() == 0, all: false, mask: 0o777 & !umask }
     }
 
-    /// Keeps everything.
+    /// Preserve everything.
     pub fn all() -> Self {
         Self { all: true, ..Self::safe() }
     }
@@ -45,7 +43,7 @@ impl Keeps {
 /// A tree in which files are created.
 pub struct Files<'a> {
     pub into: &'a dyn SharedFs,
-    pub keeps: Keeps,
+    pub preserve: Preserve,
 }
 
 impl Files<'_> {
@@ -91,7 +89,7 @@ impl Files<'_> {
                 copied?;
                 // Through the descriptor: another user may have replaced the name by now. Owner first, as chown drops capabilities;
                 // mode last, as a file without write permission accepts no extended attributes.
-                let AttrChange { uid, gid, mode, .. } = self.permissions(node, self.keeps.mode(node));
+                let AttrChange { uid, gid, mode, .. } = self.permissions(node, self.preserve.mode(node));
                 file.change(&AttrChange { uid, gid, ..AttrChange::default() })?;
                 for xattr in self.xattrs(node) {
                     file.set_xattr(&xattr.name, &xattr.value)?;
@@ -105,13 +103,13 @@ impl Files<'_> {
             kind
             @ (FileKind::Fifo | FileKind::Socket | FileKind::CharacterDevice | FileKind::BlockDevice) => {
                 let is_device = matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice);
-                if is_device && !self.keeps.all {
+                if is_device && !self.preserve.all {
                     return Err(Fault::new(
                         Errno::EPERM,
                         "it is a device; create it with `--same-permissions`",
                     ));
                 }
-                let mode = self.keeps.mode(node);
+                let mode = self.preserve.mode(node);
                 self.make_special(path, &Special::Node { kind, mode, rdev: node.rdev })?;
             }
         }
@@ -127,24 +125,24 @@ impl Files<'_> {
         for xattr in self.xattrs(node) {
             self.into.set_xattr(path, &xattr.name, &xattr.value, XattrMode::Any)?;
         }
-        // A directory keeps the set-group-ID bit inherited from its parent, so that new files inherit the group.
+        // A directory preserve the set-group-ID bit inherited from its parent, so that new files inherit the group.
         let inherited = match node.kind {
-            FileKind::Directory if !self.keeps.all => self.into.stat(path)?.mode & S_ISGID,
+            FileKind::Directory if !self.preserve.all => self.into.stat(path)?.mode & S_ISGID,
             _ => 0,
         };
-        let mut change = self.permissions(node, self.keeps.mode(node) | inherited);
+        let mut change = self.permissions(node, self.preserve.mode(node) | inherited);
         change.mode.take_if(|_| node.kind == FileKind::Symlink);
         let AttrChange { atime, mtime, .. } = times(node);
         self.into.change(path, &AttrChange { atime, mtime, ..change })
     }
 
     fn xattrs<'b>(&self, node: &'b Node) -> impl Iterator<Item = &'b Xattr> + use<'b> {
-        let all = self.keeps.all;
+        let all = self.preserve.all;
         node.xattrs.iter().filter(move |xattr| all || xattr.name.starts_with(b"user."))
     }
 
     fn permissions(&self, node: &Node, mode: u16) -> AttrChange {
-        let (uid, gid) = (self.keeps.owners.then_some(node.uid), self.keeps.owners.then_some(node.gid));
+        let (uid, gid) = (self.preserve.owners.then_some(node.uid), self.preserve.owners.then_some(node.gid));
         AttrChange { uid, gid, mode: Some(mode), ..AttrChange::default() }
     }
 }

@@ -41,10 +41,7 @@ pub enum WriterId {
 
 impl LaneWriter {
     /// Claims a free lane. A rank has a fixed lane, in subfiles that all ranks share. Processes of a host take the next free lane in subfiles
-    /// of their host, or create one.
-    ///
-    /// # Errors
-    /// `EBUSY` if another process is the same rank, `EINVAL` if the rank is invalid; errors of the file system.
+    /// of their host, or create one. Fails with `EBUSY` if another process is the same rank, and with `EINVAL` if the rank is invalid.
     pub fn begin(fs: &dyn SharedFs, superblock: Superblock, writer: &WriterId) -> Result<Self> {
         match writer {
             WriterId::Rank { rank, size } => begin_rank(fs, superblock, *rank, *size),
@@ -151,7 +148,7 @@ pub(crate) fn may_grow(records: &Records) -> Result<bool> {
     let (fs, superblock) = (&**records.fs(), records.superblock());
     for number in Listing::of(fs)?.numbers {
         let lanes = records.subfile(number)?.lanes()?;
-        if lanes.iter().all(|lane| lane.incarnation == 0 || lane.is_finished) {
+        if lanes.iter().all(|lane| !lane.is_open()) {
             continue;
         }
         // Locks can be tested on files open for writing only.

@@ -87,10 +87,7 @@ impl Streams {
         Ok(self.lanes.len() - 1)
     }
 
-    /// Writes all content to the file system.
-    ///
-    /// # Errors
-    /// Errors of the file system; other lanes are written all the same.
+    /// Writes all content to the file system. A failure in one lane does not stop the other lanes.
     pub fn settle(&mut self) -> Result<()> {
         // Hand over all buffers first, so that the lanes are written in parallel.
         let given: Vec<_> = self.lanes.iter_mut().map(LaneWriter::give_pending).collect();
@@ -108,9 +105,6 @@ impl Streams {
         self.lanes.iter_mut().find(|lane| lane.lane() == id)
     }
 
-    /// As [`LaneWriter::finish`].
-    ///
-    /// # Errors
     /// As [`LaneWriter::finish`].
     pub fn finish(self) -> Result<Vec<LaneEnd>> {
         let ends: Result<Vec<_>> = self.lanes.into_iter().map(LaneWriter::finish).collect();

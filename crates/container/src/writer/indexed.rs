@@ -1,8 +1,7 @@
 //! A lane writer that adds its entries to an index, too.
 
-use crate::Tally;
 use crate::tree::content::{Input, next_range};
-use crate::{Brief, Content, Entry, Extent, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node, Put};
+use crate::{Brief, Content, Entry, Extent, IndexBuilder, IndexEntry, LaneEnd, LaneWriter, Node, Put, Tally};
 use parking_lot::Mutex;
 use tameike_core::Result;
 

@@ -54,10 +54,7 @@ fn sync_all(lanes: &[UnsyncedLane]) -> Result<()> {
 }
 
 impl LaneWriter {
-    /// Makes everything that was put durable.
-    ///
-    /// # Errors
-    /// Errors of the file system. What was put since the last sync may then be lost.
+    /// Makes everything that was put durable. If that fails, records that were put since the last sync may be lost.
     pub fn sync(&mut self) -> Result<()> {
         let unsynced = self.begin_sync()?;
         unsynced.sync()?;
@@ -94,9 +91,6 @@ impl LaneWriter {
     }
 
     /// Makes everything durable, and marks the lanes as finished. Returns their ends.
-    ///
-    /// # Errors
-    /// As [`Self::sync`].
     pub fn finish(mut self) -> Result<Vec<LaneEnd>> {
         if self.durable_end < self.end() {
             self.sync()?;

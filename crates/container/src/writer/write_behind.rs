@@ -49,9 +49,6 @@ enum SlotState {
 
 impl Behind {
     /// Starts a thread that writes to `file`.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn new(file: Arc<dyn SharedFile>) -> Result<Self> {
         let mut behind = Self::without_thread(file);
         let own = behind.shared.clone();
@@ -73,10 +70,7 @@ impl Behind {
     }
 
     /// Hands over a block to the thread, or to the caller if there is no thread, and leaves an empty buffer in `bytes`. Waits for the block
-    /// before.
-    ///
-    /// # Errors
-    /// As [`Self::settle`]; `bytes` are not taken then.
+    /// before. If that fails, `bytes` stays as it is.
     pub fn give(&self, bytes: &mut Vec<u8>, offset: u64) -> Result<Option<HandedOverBlock>> {
         let mut slot = self.settled()?;
         slot.bytes.clear();
@@ -86,10 +80,7 @@ impl Behind {
         Ok(self.thread.is_none().then(|| HandedOverBlock(self.shared.clone())))
     }
 
-    /// Waits until the block is written.
-    ///
-    /// # Errors
-    /// Error of the file system after one retry.
+    /// Waits until the block is written. A failed write is retried once.
     pub fn settle(&self) -> Result<()> {
         self.settled().map(drop)
     }

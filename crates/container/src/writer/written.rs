@@ -31,9 +31,6 @@ impl LaneWriter {
 
     /// Hands the buffer over to the caller, which writes it without this object; records that are put meanwhile are written together later.
     /// [`Self::has_written`] returns true when the buffer is written; an error is returned by the next write here. `None` if a thread writes.
-    ///
-    /// # Errors
-    /// Errors of the block handed over before.
     pub fn begin_write(&mut self) -> Result<Option<HandedOverBlock>> {
         if self.writes_behind() {
             return self.give_pending().map(|()| None);

@@ -55,7 +55,7 @@ impl PackedTree {
     /// Changes attributes of the packed file at a path.
     pub(crate) fn change_packed(&self, path: &[u8], change: &AttrChange) -> Result<()> {
         let Some(packer) = &self.packer else { return Err(Errno::ENOENT.into()) };
-        match packer.ask(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
+        match packer.call(PackRequest::Change { of: Changed::At(path.to_vec()), change: change.clone() })? {
             PackReply::Done => Ok(()),
             PackReply::External { file } => {
                 let (container, name) = (self.container.get(&*self.plain)?, external::name(file));

@@ -57,7 +57,7 @@ impl PackedTree {
         let (uid, gid) = owner_of_new(&parent, self.owner);
         let mut looked = None;
         loop {
-            match packer.ask(PackRequest::Create { path: path.to_vec(), mode, uid, gid, looked })? {
+            match packer.call(PackRequest::Create { path: path.to_vec(), mode, uid, gid, looked })? {
                 PackReply::Stat(stat) => {
                     self.absent.note(path, seen.unwrap_or(now));
                     return self.opened(packer, &stat, Access::Write).map(Some);

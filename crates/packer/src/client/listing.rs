@@ -31,9 +31,9 @@ pub struct MergedDir {
 #[derive(Default)]
 struct Packed {
     names: Vec<(Vec<u8>, u64)>,
-    places: BTreeMap<Vec<u8>, usize>,
+    positions: BTreeMap<Vec<u8>, usize>,
     /// Whether the shared directory has returned the same name.
-    told: Vec<bool>,
+    shadowed: Vec<bool>,
 }
 
 impl MergedDir {
@@ -42,11 +42,11 @@ impl MergedDir {
         Self { plain, packer, path, packed: Mutex::default() }
     }
 
-    fn look(&self) -> Result<Packed> {
+    fn fetch(&self) -> Result<Packed> {
         let mut names = Vec::new();
         loop {
             let after = names.last().map_or_else(Vec::new, |(name, _): &(Vec<u8>, u64)| name.clone());
-            match self.packer.ask(PackRequest::List { dir: self.path.clone(), after })? {
+            match self.packer.call(PackRequest::List { dir: self.path.clone(), after })? {
                 PackReply::Names(more) if more.is_empty() => break,
                 PackReply::Names(more) => {
                     names.extend(more.into_iter().map(|(name, file)| (name.into_vec(), file)));
@@ -54,19 +54,21 @@ impl MergedDir {
                 other => return Err(unexpected_reply(&other)),
             }
         }
-        let places = names.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
-        let told = vec![false; names.len()];
-        Ok(Packed { names, places, told })
+        let positions =
+            names.iter().enumerate().map(|(position, (name, _))| (name.clone(), position)).collect();
+        let shadowed = vec![false; names.len()];
+        Ok(Packed { names, positions, shadowed })
     }
 
     fn packed_after(packed: &Packed, first: usize) -> Vec<NamedFile> {
-        let rest = packed.names.iter().zip(&packed.told).enumerate().skip(first);
-        let named = rest.filter(|(_, (_, told))| !**told).map(|(place, ((name, file), _))| NamedFile {
-            name: name.clone(),
-            inode: InodeId::cached(DEVICE, *file),
-            kind: FileKind::File,
-            next: PACKED_AFTER + place as u64 + 1,
-        });
+        let rest = packed.names.iter().zip(&packed.shadowed).enumerate().skip(first);
+        let named =
+            rest.filter(|(_, (_, shadowed))| !**shadowed).map(|(position, ((name, file), _))| NamedFile {
+                name: name.clone(),
+                inode: InodeId::cached(DEVICE, *file),
+                kind: FileKind::File,
+                next: PACKED_AFTER + position as u64 + 1,
+            });
         named.take(NAMES_AT_ONCE).collect()
     }
 }
@@ -79,7 +81,7 @@ impl SharedDir for MergedDir {
     fn read(&self, after: u64) -> Result<Vec<NamedFile>> {
         let mut known = self.packed.lock();
         if after == 0 || known.is_none() {
-            *known = Some(self.look()?);
+            *known = Some(self.fetch()?);
         }
         let Some(packed) = known.as_mut() else { return Ok(Vec::new()) };
         if (PACKED_AFTER..END).contains(&after) && after > PACKED_AFTER {
@@ -92,8 +94,8 @@ impl SharedDir for MergedDir {
                 return Ok(Self::packed_after(packed, 0));
             };
             for named in &names {
-                if let Some(&place) = packed.places.get(&named.name) {
-                    packed.told[place] = true;
+                if let Some(&position) = packed.positions.get(&named.name) {
+                    packed.shadowed[position] = true;
                 }
             }
             names.retain(|named| !(self.path.is_empty() && named.name == CONTAINER));

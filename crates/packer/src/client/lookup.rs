@@ -53,14 +53,14 @@ impl PackedTree {
         }
     }
 
-    /// Asks the packer about a path in a directory in which many lookups have failed lately. In a storm of creations each name is looked up
-    /// first, and some file systems ask all their servers for a missing name.
+    /// Sends a lookup to the packer, if many lookups in the directory have failed lately. In a storm of creations each name is looked up
+    /// first, and some file systems query all their servers for a missing name.
     pub(crate) fn find_unlisted(&self, path: &[u8], now: Duration) -> Option<Unlisted> {
         let (packer, (dir, _)) = (self.packer.as_ref()?, split(path)?);
         if !self.misses.are_many(dir, now) {
             return None;
         }
-        match packer.ask(PackRequest::Find { path: path.to_vec() }) {
+        match packer.call(PackRequest::Find { path: path.to_vec() }) {
             Ok(PackReply::Stat(_)) => Some(Unlisted::Packed),
             Ok(PackReply::Missing) => {
                 self.note_missing(path, now.saturating_sub(SNAPSHOT_LIFETIME));

@@ -14,11 +14,12 @@ use crate::misses::Misses;
 use crate::recent::Recent;
 use crate::{ATTRIBUTE, CONTAINER, unless_missing};
 use listing::MergedDir;
-use open_file::{Outside, PackedFile};
+use open_file::{ExternalAccess, PackedFile};
 use packer_client::PackerClient;
 use std::sync::Arc;
 use std::time::Duration;
 use storms::Storms;
+use tameike_container::split_path;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::admin::Storm;
 use tameike_core::wire::meta::RenameMode;
@@ -27,7 +28,6 @@ use tameike_core::{Errno, Fault, FileKind, Result};
 use tameike_io::Runtime;
 use tameike_io::shared::{
     Access, FileStat, OpenFileCache, Pin, SharedDir, SharedFile, SharedFs, Special, TreeSpace, XattrMode,
-    split,
 };
 
 /// The device number of packed files, which no device of a system has.
@@ -114,11 +114,7 @@ impl PackedTree {
     }
 
     fn is_packed(&self, path: &[u8]) -> Result<bool> {
-        match self.stat_packed(path) {
-            Ok(_) => Ok(true),
-            Err(fault) if fault.errno == Errno::ENOENT => Ok(false),
-            Err(fault) => Err(fault),
-        }
+        Ok(unless_missing(self.stat_packed(path))?.is_some())
     }
 
     /// Wraps a file that the packer has opened.
@@ -129,8 +125,8 @@ impl PackedTree {
         access: Access,
     ) -> Result<Arc<dyn SharedFile>> {
         let (plain, container) = (self.plain.clone(), self.container.clone());
-        let outside = Outside { plain, container, access, size_max: self.size_max };
-        let file = PackedFile::new(packer.clone(), self.runtime.clone(), stat.number, outside);
+        let external = ExternalAccess { plain, container, access, size_max: self.size_max };
+        let file = PackedFile::new(packer.clone(), self.runtime.clone(), stat.number, external);
         if stat.is_external {
             file.content()?;
         }
@@ -148,7 +144,7 @@ impl PackedTree {
 
     /// Counts a creation. In a storm the directory packs its next files, unless it has a mark.
     fn count(&self, path: &[u8], began: tameike_core::Timestamp, is_packed: bool) {
-        let dir = split(path).map_or(&b""[..], |(dir, _)| dir);
+        let (dir, _) = split_path(path);
         let is_storm = self.storms.count(dir, began, self.runtime.now(), is_packed);
         if is_storm && let Some(packer) = &self.packer {
             let mark = PackRequest::Mark { dir: dir.to_vec(), packs: Some(true) };
@@ -347,7 +343,7 @@ impl SharedFs for PackedTree {
     fn sync_dir(&self, path: &[u8]) -> Result<()> {
         visible(path)?;
         self.plain.sync_dir(path)?;
-        self.packer.as_ref().map_or(Ok(()), |packer| packer.done(PackRequest::Sync { file: None }))
+        self.sync_name(path)
     }
 
     fn syncs_name_of(&self, stat: &FileStat) -> bool {

@@ -1,6 +1,7 @@
 //! Removes and renames names in a tree that merges the shared directory with packed files.
 
-use crate::{ATTRIBUTE, PackedTree, PackerClient, unless_missing};
+use crate::{ATTRIBUTE, PackedTree, PackerClient, is_dir, unless_missing};
+use tameike_container::split_path;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
 use tameike_core::{Errno, Fault, FileKind, Result};
@@ -23,7 +24,7 @@ impl PackedTree {
 
     /// The packer checks the container's permissions only: this checks those of the shared directory.
     pub(crate) fn check_names_beside(&self, path: &[u8]) -> Result<()> {
-        self.plain.check_names(split(path).map_or(b"", |(dir, _)| dir))
+        self.plain.check_names(split_path(path).0)
     }
 
     pub(crate) fn rename_either(
@@ -43,7 +44,7 @@ impl PackedTree {
                 }
                 self.done_there(packer, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
             }
-            Some(_) if mode == RenameMode::Exchange && self.is_dir(to)? => {
+            Some(_) if mode == RenameMode::Exchange && is_dir(&*self.plain, to)? => {
                 self.done_there(packer, PackRequest::MoveDir { from: old, to: new, mode }, &[from, to])
             }
             Some(_) => self.rename_plain(packer, from, to, mode),
@@ -120,18 +121,13 @@ impl PackedTree {
         }
     }
 
-    fn is_dir(&self, path: &[u8]) -> Result<bool> {
-        let found = unless_missing(self.plain.stat(path))?;
-        Ok(found.is_some_and(|stat| stat.kind == FileKind::Directory))
-    }
-
     /// The value of the attribute that says whether a directory packs new files.
     pub(crate) fn packs(&self, path: &[u8]) -> Result<Vec<u8>> {
         let Some(packer) = &self.packer else { return Err(Errno::ENODATA.into()) };
         if self.plain.stat(path)?.kind != FileKind::Directory {
             return Err(Errno::ENODATA.into());
         }
-        match packer.ask(PackRequest::Packs { dir: path.to_vec() })? {
+        match packer.call(PackRequest::Packs { dir: path.to_vec() })? {
             PackReply::Packs(packs) => Ok(if packs { b"on" } else { b"off" as &[u8] }.to_vec()),
             other => Err(super::packer_client::unexpected_reply(&other)),
         }

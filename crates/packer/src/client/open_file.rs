@@ -14,7 +14,7 @@ use tameike_io::Runtime;
 use tameike_io::shared::{Access, Allocate, FileStat, Seek, SharedFile, SharedFs, retry_revalidated};
 
 /// The access to external content.
-pub struct Outside {
+pub struct ExternalAccess {
     pub plain: Arc<dyn SharedFs>,
     pub container: Arc<ExternalDir>,
     pub access: Access,
@@ -27,17 +27,24 @@ pub struct PackedFile {
     packer: PackerClient,
     runtime: Runtime,
     file: u64,
-    outside: Outside,
+    external: ExternalAccess,
     /// The external file, once the content is external.
     content: OnceLock<Arc<dyn SharedFile>>,
     /// The packer knows that this node changes the content.
-    is_told: AtomicBool,
+    is_announced: AtomicBool,
 }
 
 impl PackedFile {
     /// A file that the packer has just opened.
-    pub fn new(packer: PackerClient, runtime: Runtime, file: u64, outside: Outside) -> Self {
-        Self { packer, runtime, file, outside, content: OnceLock::new(), is_told: AtomicBool::new(false) }
+    pub fn new(packer: PackerClient, runtime: Runtime, file: u64, external: ExternalAccess) -> Self {
+        Self {
+            packer,
+            runtime,
+            file,
+            external,
+            content: OnceLock::new(),
+            is_announced: AtomicBool::new(false),
+        }
     }
 
     /// The external file.
@@ -45,7 +52,7 @@ impl PackedFile {
         if let Some(content) = self.content.get() {
             return Ok(&**content);
         }
-        let Outside { plain, container, access, .. } = &self.outside;
+        let ExternalAccess { plain, container, access, .. } = &self.external;
         let (container, name) = (container.get(&**plain)?, name(self.file));
         container.revalidate(&name);
         let content = retry_revalidated(container, &name, || container.open(&name, *access))?;
@@ -53,33 +60,33 @@ impl PackedFile {
     }
 
     /// Calls the packer for the content, or `act` with the external file.
-    fn act(
+    fn request_or_act(
         &self,
         request: impl FnOnce() -> PackRequest,
-        outside: impl FnOnce(&dyn SharedFile) -> Result<()>,
+        act: impl FnOnce(&dyn SharedFile) -> Result<()>,
     ) -> Result<()> {
         if self.content.get().is_some() {
-            return outside(self.content_to_change()?);
+            return act(self.content_to_change()?);
         }
         if !self.is_external(request())? {
             return Ok(());
         }
-        self.is_told.store(true, Ordering::Relaxed);
-        outside(self.content()?)
+        self.is_announced.store(true, Ordering::Relaxed);
+        act(self.content()?)
     }
 
     /// As [`Self::content`], for changes: fails on files of another job, and announces the change to the packer.
     fn content_to_change(&self) -> Result<&dyn SharedFile> {
-        if !self.is_told.load(Ordering::Relaxed) {
+        if !self.is_announced.load(Ordering::Relaxed) {
             self.is_external(PackRequest::Expect { file: self.file, size: 0 })?;
-            self.is_told.store(true, Ordering::Relaxed);
+            self.is_announced.store(true, Ordering::Relaxed);
         }
         self.content()
     }
 
     /// Whether the caller must repeat the request on the external file; otherwise the packer has served it.
     fn is_external(&self, request: PackRequest) -> Result<bool> {
-        match self.packer.ask(request)? {
+        match self.packer.call(request)? {
             PackReply::Done => Ok(false),
             PackReply::External { .. } => Ok(true),
             other => Err(unexpected_reply(&other)),
@@ -107,7 +114,7 @@ impl Drop for PackedFile {
 impl SharedFile for PackedFile {
     fn stat(&self) -> Result<FileStat> {
         let stat = self.packer.stat(PackRequest::StatOpen { file: self.file })?;
-        let plain = &*self.outside.plain;
+        let plain = &*self.external.plain;
         match stat.is_external {
             true => Ok(stat_external(plain, &stat, &self.content()?.stat()?)),
             false => Ok(stat_of(plain, &stat)),
@@ -120,7 +127,7 @@ impl SharedFile for PackedFile {
             let length = (buffer.len() - filled).min(self.packer.bytes_max());
             let request =
                 PackRequest::Read { file: self.file, offset: offset + filled as u64, length: length as u32 };
-            let bytes = match self.packer.ask(request)? {
+            let bytes = match self.packer.call(request)? {
                 PackReply::Bytes(bytes) if bytes.len() <= length => bytes,
                 PackReply::External { .. } => {
                     self.content()?;
@@ -141,10 +148,10 @@ impl SharedFile for PackedFile {
     }
 
     fn expect_size(&self, size: u64) -> Result<()> {
-        if size <= self.outside.size_max && self.content.get().is_none() {
+        if size <= self.external.size_max && self.content.get().is_none() {
             return Ok(());
         }
-        self.act(|| PackRequest::Expect { file: self.file, size }, |_| Ok(()))
+        self.request_or_act(|| PackRequest::Expect { file: self.file, size }, |_| Ok(()))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
@@ -155,7 +162,7 @@ impl SharedFile for PackedFile {
         for part in bytes.chunks(self.packer.bytes_max()) {
             let request =
                 || PackRequest::Write { file: self.file, offset: Some(offset), bytes: part.to_vec() };
-            self.act(request, |content| content.write_at(part, offset))?;
+            self.request_or_act(request, |content| content.write_at(part, offset))?;
             offset += part.len() as u64;
         }
         Ok(())
@@ -164,12 +171,15 @@ impl SharedFile for PackedFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
         bytes.chunks(self.packer.bytes_max()).try_for_each(|part| {
             let request = || PackRequest::Write { file: self.file, offset: None, bytes: part.to_vec() };
-            self.act(request, |content| content.append(part))
+            self.request_or_act(request, |content| content.append(part))
         })
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
-        self.act(|| PackRequest::Truncate { file: self.file, size }, |content| content.truncate(size))
+        self.request_or_act(
+            || PackRequest::Truncate { file: self.file, size },
+            |content| content.truncate(size),
+        )
     }
 
     fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Result<()> {

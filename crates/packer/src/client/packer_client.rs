@@ -23,10 +23,7 @@ pub enum PackerClient {
 
 impl PackerClient {
     /// Sends a request and returns the reply.
-    ///
-    /// # Errors
-    /// The packer's error, or the fabric's when its agent cannot be reached.
-    pub fn ask(&self, request: PackRequest) -> Result<PackReply> {
+    pub fn call(&self, request: PackRequest) -> Result<PackReply> {
         match self {
             Self::Local(packer) => packer.serve(request),
             Self::Remote { rpc, node } => {
@@ -48,7 +45,7 @@ impl PackerClient {
 
     /// Sends a request whose reply carries nothing.
     pub(crate) fn done(&self, request: PackRequest) -> Result<()> {
-        match self.ask(request)? {
+        match self.call(request)? {
             PackReply::Done => Ok(()),
             other => Err(unexpected_reply(&other)),
         }
@@ -56,7 +53,7 @@ impl PackerClient {
 
     /// Sends a request whose reply is attributes.
     pub(crate) fn stat(&self, request: PackRequest) -> Result<PackedStat> {
-        match self.ask(request)? {
+        match self.call(request)? {
             PackReply::Stat(stat) => Ok(stat),
             other => Err(unexpected_reply(&other)),
         }

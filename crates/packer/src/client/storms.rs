@@ -78,7 +78,7 @@ impl Storms {
         let (files, spent) =
             all.values().fold((0, 0), |(files, spent), known| (files + known.plain, spent + known.plain_ns));
         let storms = all.iter().filter(|(_, known)| known.is_storm);
-        let told = |(path, known): (&Vec<u8>, &Directory)| Storm {
+        let report = |(path, known): (&Vec<u8>, &Directory)| Storm {
             dir: String::from_utf8_lossy(path).into_owned(),
             plain: known.plain,
             packed: known.packed,
@@ -89,7 +89,7 @@ impl Storms {
                 .or(u64::checked_div(spent, files))
                 .unwrap_or(0),
         };
-        storms.map(told).collect()
+        storms.map(report).collect()
     }
 }
 
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn fast_creations_are_one_storm() {
         let storms = Storms::new(true);
-        let told =
+        let begun =
             (0..200).filter(|&file| storms.count(b"d", at(file * 10), at(file * 10 + 2), false)).count();
-        assert_eq!(told, 1);
+        assert_eq!(begun, 1);
         let listed = storms.list();
         assert_eq!(listed.len(), 1);
         let Storm { dir, plain, packed, create_ns } = &listed[0];

@@ -21,16 +21,13 @@ pub struct Interrupted {
 }
 
 /// Syncs the subfiles of incarnations that did not finish, and drops their pages. After a failed fsync the page cache has data that the
-/// disk lacks, and an index of such data would hide what the disk has.
-///
-/// # Errors
-/// The errors of the file system, except those of a sync: data that this loses is not read.
+/// disk lacks, and an index of such data would hide what the disk has. A failed sync is only logged: data that it loses is not read.
 pub fn sync_interrupted(fs: &dyn SharedFs) -> Result<Interrupted> {
     let superblock = Superblock::read(fs)?;
     let mut found = Interrupted::default();
     for number in Listing::of(fs)?.numbers {
         let subfile = Subfile::open(fs, superblock, number, Access::Write)?;
-        if subfile.lanes()?.iter().any(|lane| lane.incarnation != 0 && !lane.is_finished) {
+        if subfile.lanes()?.iter().any(|lane| lane.is_open()) {
             found.was_interrupted = true;
             if let Err(fault) = subfile.file().sync() {
                 found.is_doubtful = true;
@@ -54,7 +51,7 @@ pub struct LostNames {
 
 impl LostNames {
     fn add(&mut self, path: &[u8], node: Option<&Node>) {
-        self.numbers.extend(node.map(|node| Identity::told(node).map(|identity| identity.number)));
+        self.numbers.extend(node.map(|node| Identity::decode(node).map(|identity| identity.number)));
         self.paths.push(path.to_vec());
     }
 

@@ -2,9 +2,10 @@
 //!
 //! The packer puts a note of the rename in the container first. A later incarnation that finds the note finishes the rename.
 
+use super::APART;
 use super::marks::rebased;
 use super::store::{SecondName, Store};
-use super::{APART, is_dir};
+use crate::{is_dir, unless_missing};
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Errno, Result};
 use tameike_io::os::process::random_bytes;
@@ -22,10 +23,7 @@ pub struct DirectoryRenamer<'a> {
 }
 
 impl DirectoryRenamer<'_> {
-    /// Renames a directory.
-    ///
-    /// # Errors
-    /// As `renameat2`; `EINVAL` for an exchange of directories with packed files.
+    /// Renames a directory. Fails with `EINVAL` for an exchange of directories with packed files.
     pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()> {
         // A packed file may be there since the caller's lookup.
         if mode != RenameMode::Exchange && self.store.stat(to).is_ok() {
@@ -103,18 +101,15 @@ impl DirectoryRenamer<'_> {
         })
     }
 
-    /// Makes sure that no packed file is below a path before a directory is created there.
-    ///
-    /// # Errors
-    /// `EEXIST`, and the errors of the file system.
+    /// Makes sure that no packed file is below a path before a directory is created there. Fails with `EEXIST` if the shared directory has
+    /// anything at the path.
     pub fn clear_for_dir(&mut self, path: &[u8]) -> Result<()> {
         if !self.store.has_below(path)? {
             return Ok(());
         }
-        match self.plain.stat(path) {
-            Ok(_) => Err(Errno::EEXIST.into()),
-            Err(fault) if fault.errno == Errno::ENOENT => self.set_apart(path),
-            Err(fault) => Err(fault),
+        match unless_missing(self.plain.stat(path))? {
+            Some(_) => Err(Errno::EEXIST.into()),
+            None => self.set_apart(path),
         }
     }
 }

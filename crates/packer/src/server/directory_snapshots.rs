@@ -24,20 +24,20 @@ const OWN_MAX: usize = 16 << 10;
 
 /// What a snapshot says about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum CachedLookup {
     /// The directory lacked the name a moment ago.
-    Lacking,
+    Absent,
     /// Nothing; or the directory has the name.
     Unknown,
     /// Nothing, and there will be no snapshot for some time.
-    Resting,
+    Unavailable,
 }
 
 enum Names {
     /// The names.
-    Are(HashSet<Vec<u8>>),
+    Listed(HashSet<Vec<u8>>),
     /// Another request is listing the directory since this time.
-    Asked(Duration),
+    Pending(Duration),
     /// The directory cannot be listed.
     Unknown,
 }
@@ -49,11 +49,11 @@ struct Listing {
 }
 
 impl Listing {
-    fn tells(&self, name: &[u8]) -> Known {
+    fn lookup(&self, name: &[u8]) -> CachedLookup {
         match &self.names {
-            Names::Are(names) if !names.contains(name) => Known::Lacking,
-            Names::Are(_) | Names::Asked(_) => Known::Unknown,
-            Names::Unknown => Known::Resting,
+            Names::Listed(names) if !names.contains(name) => CachedLookup::Absent,
+            Names::Listed(_) | Names::Pending(_) => CachedLookup::Unknown,
+            Names::Unknown => CachedLookup::Unavailable,
         }
     }
 }
@@ -71,23 +71,23 @@ impl Directories {
         if self.listings.len() >= DIRECTORIES_MAX {
             self.listings.retain(|_, listing| listing.until > now);
         }
-        let has_room = self.listings.len() < DIRECTORIES_MAX || self.listings.contains_key(dir);
-        if has_room {
+        let has_space = self.listings.len() < DIRECTORIES_MAX || self.listings.contains_key(dir);
+        if has_space {
             self.listings.insert(dir.to_vec(), listing);
         }
-        has_room
+        has_space
     }
 }
 
 /// The snapshots of one shared directory.
 pub struct DirectorySnapshots {
     directories: Mutex<Directories>,
-    asked: Misses,
+    lookups: Misses,
 }
 
 impl Default for DirectorySnapshots {
     fn default() -> Self {
-        Self { directories: Mutex::default(), asked: Misses::new(GAP) }
+        Self { directories: Mutex::default(), lookups: Misses::new(GAP) }
     }
 }
 
@@ -99,7 +99,7 @@ impl DirectorySnapshots {
             all.own.clear();
         }
         all.own.insert(dir.to_vec());
-        all.put(dir, Listing { until: now + OWN_TIME, names: Names::Are(HashSet::new()) }, now);
+        all.put(dir, Listing { until: now + OWN_TIME, names: Names::Listed(HashSet::new()) }, now);
     }
 
     /// Records that a directory was removed.
@@ -118,24 +118,30 @@ impl DirectorySnapshots {
 
     /// Looks up a name in the snapshot of its directory, which is listed again if the snapshot is too old by the monotonic `clock`. Does
     /// not wait for another request that lists the directory.
-    pub fn look(&self, fs: &dyn SharedFs, dir: &[u8], name: &[u8], clock: impl Fn() -> Duration) -> Known {
+    pub fn lookup(
+        &self,
+        fs: &dyn SharedFs,
+        dir: &[u8],
+        name: &[u8],
+        clock: impl Fn() -> Duration,
+    ) -> CachedLookup {
         let began = clock();
         let lasts = match self.claim(dir, name, began) {
-            Claim::Tell(known) => return known,
+            Claim::Answer(known) => return known,
             Claim::List(lasts) => lasts,
         };
         let listing = match names_of(fs, dir) {
             Ok(Some(names)) if clock() - began <= lasts / 2 => {
-                Listing { until: began + lasts, names: Names::Are(names) }
+                Listing { until: began + lasts, names: Names::Listed(names) }
             }
             _ => Listing { until: began + REST, names: Names::Unknown },
         };
-        let known = listing.tells(name);
+        let known = listing.lookup(name);
         let all = &mut *self.directories.lock();
-        let is_asked = |listing: &Listing| matches!(listing.names, Names::Asked(since) if since == began);
-        if !all.listings.get(dir).is_some_and(is_asked) {
+        let is_pending = |listing: &Listing| matches!(listing.names, Names::Pending(since) if since == began);
+        if !all.listings.get(dir).is_some_and(is_pending) {
             // Another directory may have the path by now.
-            return Known::Unknown;
+            return CachedLookup::Unknown;
         }
         all.put(dir, listing, began);
         known
@@ -145,17 +151,17 @@ impl DirectorySnapshots {
         let all = &mut *self.directories.lock();
         let is_own = all.own.contains(dir);
         if !is_own {
-            self.asked.count(dir, now);
+            self.lookups.count(dir, now);
         }
         if let Some(listing) = all.listings.get(dir).filter(|listing| listing.until > now) {
-            return Claim::Tell(listing.tells(name));
+            return Claim::Answer(listing.lookup(name));
         }
-        if !is_own && !self.asked.are_many(dir, now) {
-            return Claim::Tell(Known::Unknown);
+        if !is_own && !self.lookups.are_many(dir, now) {
+            return Claim::Answer(CachedLookup::Unknown);
         }
-        let asked = Listing { until: now + REST, names: Names::Asked(now) };
-        if !all.put(dir, asked, now) {
-            return Claim::Tell(Known::Resting);
+        let pending = Listing { until: now + REST, names: Names::Pending(now) };
+        if !all.put(dir, pending, now) {
+            return Claim::Answer(CachedLookup::Unavailable);
         }
         Claim::List(if is_own { OWN_TIME } else { SNAPSHOT_LIFETIME })
     }
@@ -164,7 +170,7 @@ impl DirectorySnapshots {
 /// What the caller does for a lookup.
 enum Claim {
     /// Nothing: this is the answer.
-    Tell(Known),
+    Answer(CachedLookup),
     /// It lists the directory. The snapshot is valid for this time.
     List(Duration),
 }
@@ -204,9 +210,9 @@ mod tests {
     }
 
     /// Looks up so many names that the next lookup lists the directory.
-    fn ask_for_many(listed: &DirectorySnapshots, dir: &[u8], now: Duration) {
-        while !listed.asked.are_many(dir, now) {
-            listed.asked.count(dir, now);
+    fn look_up_many(listed: &DirectorySnapshots, dir: &[u8], now: Duration) {
+        while !listed.lookups.are_many(dir, now) {
+            listed.lookups.count(dir, now);
         }
     }
 
@@ -216,18 +222,18 @@ mod tests {
         fs::create_dir(dir.path().join("d")).expect("made");
         write(&dir.path().join("d/there"));
         let listed = DirectorySnapshots::default();
-        let look = |name: &str, now| listed.look(&tree, b"d", name.as_bytes(), || now);
-        assert_eq!(look("new", START), Known::Unknown, "one lookup does not list");
-        ask_for_many(&listed, b"d", START);
-        assert_eq!([look("new", START), look("there", START)], [Known::Lacking, Known::Unknown]);
+        let look = |name: &str, now| listed.lookup(&tree, b"d", name.as_bytes(), || now);
+        assert_eq!(look("new", START), CachedLookup::Unknown, "one lookup does not list");
+        look_up_many(&listed, b"d", START);
+        assert_eq!([look("new", START), look("there", START)], [CachedLookup::Absent, CachedLookup::Unknown]);
         write(&dir.path().join("d/new"));
         let soon = START + GAP;
-        assert_eq!(look("new", soon), Known::Lacking);
+        assert_eq!(look("new", soon), CachedLookup::Absent);
         // Lookups go on all the time.
-        assert_eq!(look("other", soon + GAP), Known::Lacking);
+        assert_eq!(look("other", soon + GAP), CachedLookup::Absent);
         let later = START + SNAPSHOT_LIFETIME;
-        assert_eq!([look("new", later), look("other", later)], [Known::Unknown, Known::Lacking]);
-        assert_eq!(look("other", later + 10 * SNAPSHOT_LIFETIME), Known::Unknown, "no lookups since");
+        assert_eq!([look("new", later), look("other", later)], [CachedLookup::Unknown, CachedLookup::Absent]);
+        assert_eq!(look("other", later + 10 * SNAPSHOT_LIFETIME), CachedLookup::Unknown, "no lookups since");
     }
 
     #[test]
@@ -235,19 +241,19 @@ mod tests {
         let (dir, tree) = bed();
         let listed = DirectorySnapshots::default();
         let look = |dir: &str, now| {
-            ask_for_many(&listed, dir.as_bytes(), now);
-            listed.look(&tree, dir.as_bytes(), b"new", || now)
+            look_up_many(&listed, dir.as_bytes(), now);
+            listed.lookup(&tree, dir.as_bytes(), b"new", || now)
         };
-        assert_eq!(look("nowhere", START), Known::Resting);
-        ask_for_many(&listed, b"", START);
+        assert_eq!(look("nowhere", START), CachedLookup::Unavailable);
+        look_up_many(&listed, b"", START);
         let time = Cell::new(START);
         let slow = || time.replace(time.get() + SNAPSHOT_LIFETIME);
-        assert_eq!(listed.look(&tree, b"", b"new", slow), Known::Resting);
+        assert_eq!(listed.lookup(&tree, b"", b"new", slow), CachedLookup::Unavailable);
         // There is no other attempt for some time.
-        assert_eq!(look("", START + REST - SNAPSHOT_LIFETIME), Known::Resting);
-        assert_eq!(look("", START + REST), Known::Lacking);
+        assert_eq!(look("", START + REST - SNAPSHOT_LIFETIME), CachedLookup::Unavailable);
+        assert_eq!(look("", START + REST), CachedLookup::Absent);
         (0..=NAMES_MAX).for_each(|name| write(&dir.path().join(name.to_string())));
-        assert_eq!(look("", START + REST + SNAPSHOT_LIFETIME), Known::Resting);
+        assert_eq!(look("", START + REST + SNAPSHOT_LIFETIME), CachedLookup::Unavailable);
     }
 
     #[test]
@@ -255,7 +261,7 @@ mod tests {
         let (dir, tree) = bed();
         fs::create_dir_all(dir.path().join("a/d")).expect("made");
         let listed = DirectorySnapshots::default();
-        let look = |name: &str, now| listed.look(&tree, b"a/d", name.as_bytes(), || now);
+        let look = |name: &str, now| listed.lookup(&tree, b"a/d", name.as_bytes(), || now);
         for forget in [
             |listed: &DirectorySnapshots| listed.moved(b"a"),
             |listed: &DirectorySnapshots| listed.removed(b"a/d"),
@@ -263,11 +269,14 @@ mod tests {
             let _ = fs::remove_file(dir.path().join("a/d/new"));
             listed.made(b"a/d", START);
             write(&dir.path().join("a/d/new"));
-            assert_eq!(look("new", START + OWN_TIME / 2), Known::Lacking);
+            assert_eq!(look("new", START + OWN_TIME / 2), CachedLookup::Absent);
             let later = START + OWN_TIME;
-            assert_eq!([look("new", later), look("other", later)], [Known::Unknown, Known::Lacking]);
+            assert_eq!(
+                [look("new", later), look("other", later)],
+                [CachedLookup::Unknown, CachedLookup::Absent]
+            );
             forget(&listed);
-            assert_eq!(look("other", later + REST), Known::Unknown);
+            assert_eq!(look("other", later + REST), CachedLookup::Unknown);
         }
     }
 
@@ -286,7 +295,7 @@ mod tests {
             }
             later
         };
-        assert_eq!(listed.look(&tree, b"d", b"new", clock), Known::Unknown);
+        assert_eq!(listed.lookup(&tree, b"d", b"new", clock), CachedLookup::Unknown);
         assert_eq!(times.get(), 2);
     }
 

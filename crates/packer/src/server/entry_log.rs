@@ -1,8 +1,8 @@
 //! Appends entries of packed files to the container, journals them on the device, and takes back those that the file system refuses.
 
-use super::attribute_cache::AttributeCache;
-use super::entries;
+use super::entries::{identity_of, is_file, packed_stat};
 use super::journal::{Journal, JournalEntry, pieces_of};
+use std::collections::BTreeMap;
 use tameike_container::session::Brief;
 use tameike_container::session::draft::{Draft, Reading};
 use tameike_container::{
@@ -17,22 +17,18 @@ use tameike_io::os::process::{host_name, wall};
 const CHANGE_SIZE: usize = 64 << 10;
 /// Bytes reserved for undoing one creation.
 const UNDO_SIZE_MAX: usize = 8 << 10;
+/// Files with cached attributes, at most. A full cache is cleared.
+const CACHED_MAX: usize = 64 << 10;
 
 /// An entry that was put, and the entry that the path had before.
 pub type Replaced = (IndexEntry, Option<IndexEntry>);
 
 /// A sync of the container in flight.
 pub struct LogSync {
-    part: UnsyncedRecords,
+    /// The records to sync.
+    pub records: UnsyncedRecords,
     /// The count of changes that are durable after it.
     changes: u64,
-}
-
-impl LogSync {
-    /// Syncs the container; blocks.
-    pub fn sync(&self) -> Result<()> {
-        self.part.sync()
-    }
 }
 
 /// The entries of a container.
@@ -44,7 +40,8 @@ pub struct EntryLog {
     journal: Option<Journal>,
     /// Entries before this address are in the journal.
     noted_end: u64,
-    attributes: AttributeCache,
+    /// Cached attributes of files, by path.
+    attributes: BTreeMap<Vec<u8>, PackedStat>,
     /// The latest version that was put.
     version: u64,
     /// Changes so far, and how many of them are durable.
@@ -68,7 +65,7 @@ impl EntryLog {
             writer: None,
             journal,
             noted_end: 0,
-            attributes: AttributeCache::default(),
+            attributes: BTreeMap::new(),
             version: 0,
             changes: 0,
             durable_changes: 0,
@@ -91,9 +88,6 @@ impl EntryLog {
     }
 
     /// Fails when the log takes no more changes.
-    ///
-    /// # Errors
-    /// Why it takes none.
     pub fn check(&self) -> Result<()> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -103,25 +97,28 @@ impl EntryLog {
         self.failure = Some(fault);
     }
 
-    /// The entry of the file at a path.
-    ///
-    /// # Errors
-    /// `ENOENT` when there is none.
+    /// The entry of the file at a path. Fails with `ENOENT` if there is none.
     pub fn entry(&self, path: &[u8]) -> Result<IndexEntry> {
-        entries::file_at(&self.container, path)
+        self.container.find(path)?.filter(is_file).ok_or_else(|| Errno::ENOENT.into())
     }
 
     /// The attributes of the file at a path, as its entry has them.
-    ///
-    /// # Errors
-    /// `ENOENT` when there is none, `EIO` when its entry is damaged.
     pub fn stat(&mut self, path: &[u8]) -> Result<PackedStat> {
         if let Some(stat) = self.attributes.get(path) {
             return Ok(stat.clone());
         }
         let entry = self.entry(path)?;
         let node = self.container.node(&entry)?;
-        Ok(self.attributes.insert(&entry, &node))
+        Ok(self.cache_attributes(&entry, &node))
+    }
+
+    fn cache_attributes(&mut self, entry: &IndexEntry, node: &Node) -> PackedStat {
+        let stat = packed_stat(&identity_of(entry, node), node, node.size, 1);
+        if self.attributes.len() >= CACHED_MAX {
+            self.attributes.clear();
+        }
+        self.attributes.insert(entry.path.clone(), stat.clone());
+        stat
     }
 
     /// Drops the cached attributes of a path.
@@ -130,9 +127,6 @@ impl EntryLog {
     }
 
     /// The node of an entry, with its content as extents that another entry can name.
-    ///
-    /// # Errors
-    /// The errors of the file system, and `EIO` when the entry is damaged.
     pub fn node_of(&mut self, entry: &IndexEntry) -> Result<Node> {
         self.make_readable(entry)?;
         self.written_node(entry)
@@ -156,18 +150,12 @@ impl EntryLog {
         draft.begin_read(&self.container, self.writer.as_mut(), offset, length)
     }
 
-    /// The lane writer; the log has one from the first change on.
-    ///
-    /// # Errors
-    /// `EBADF` before that.
+    /// The lane writer; the log has one from the first change on. Fails with `EBADF` before that.
     pub fn writer(&mut self) -> Result<&mut LaneWriter> {
         self.writer.as_mut().ok_or_else(|| Errno::EBADF.into())
     }
 
     /// Begins a change: opens the lane where that was not done yet.
-    ///
-    /// # Errors
-    /// Why the log takes no more changes, and the errors of the file system.
     pub fn begin(&mut self) -> Result<()> {
         self.check()?;
         if self.writer.is_none() {
@@ -218,8 +206,8 @@ impl EntryLog {
         let entry = IndexEntry { path, version, lane, address, record_size: size, node: brief };
         self.container.add(entry.clone());
         match &node {
-            Some(node) => drop(self.attributes.insert(&entry, node)),
-            None => self.attributes.remove(&entry.path),
+            Some(node) => drop(self.cache_attributes(&entry, node)),
+            None => self.forget_attributes(&entry.path),
         }
         self.changes += 1;
         Ok(entry)
@@ -237,7 +225,7 @@ impl EntryLog {
         let own = entry.own_extent(brief.size).filter(|_| is_here);
         draft.published(own);
         if let Some(node) = &put.node {
-            self.attributes.insert(&entry, node);
+            self.cache_attributes(&entry, node);
         }
         if let (Some(node), true) = (&mut put.node, is_here) {
             // The journal has no content.
@@ -291,9 +279,6 @@ impl EntryLog {
     }
 
     /// Writes the entry at an address, with all entries before it. Those behind it wait until their own callers write them.
-    ///
-    /// # Errors
-    /// As [`Self::write_pending`].
     pub fn write_entry(&mut self, address: u64) -> Result<()> {
         if self.has_written(address) { Ok(()) } else { self.write_pending() }
     }
@@ -309,9 +294,6 @@ impl EntryLog {
 
     /// Writes entries that were put. Where the file system refuses them, puts again what was there before: lookups see that at once,
     /// and the next write that the file system takes covers it.
-    ///
-    /// # Errors
-    /// As [`Self::write_pending`].
     pub fn commit(&mut self, put: &[Replaced]) -> Result<()> {
         let Err(fault) = self.write_pending() else { return Ok(()) };
         self.undo(put);
@@ -361,23 +343,20 @@ impl EntryLog {
     }
 
     /// Begins a sync of all changes. None where nothing was ever changed.
-    ///
-    /// # Errors
-    /// Why the log takes no more changes, and the errors of the file system.
     pub fn begin_sync(&mut self) -> Result<Option<LogSync>> {
         self.check()?;
         self.write_pending()?;
         let changes = self.changes;
         let Some(writer) = &mut self.writer else { return Ok(None) };
-        let part = writer.begin_sync()?;
+        let records = writer.begin_sync()?;
         self.journal.iter_mut().for_each(Journal::begin_sync);
-        Ok(Some(LogSync { part, changes }))
+        Ok(Some(LogSync { records, changes }))
     }
 
     /// Counts what a successful sync covered as durable.
     pub fn end_sync(&mut self, synced: &LogSync) {
         if let Some(writer) = &mut self.writer {
-            writer.end_sync(&synced.part);
+            writer.end_sync(&synced.records);
         }
         self.journal.iter_mut().for_each(Journal::end_sync);
         self.durable_changes = self.durable_changes.max(synced.changes);

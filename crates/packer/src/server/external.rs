@@ -10,10 +10,7 @@ use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::shared::{SharedFile, SharedFs};
 
 /// Makes the content of an open file external if it is to become larger than `size_max`, before it does. Returns whether the content is
-/// external.
-///
-/// # Errors
-/// The errors of the file system. Where the content cannot be moved, it stays in the container.
+/// external. If the content cannot be moved, it stays in the container.
 pub fn make_external(
     store: &mut Store,
     plain: &dyn SharedFs,
@@ -28,11 +25,11 @@ pub fn make_external(
     if !is_external && now.max(size) <= size_max {
         return Ok(false);
     }
-    store.add_promotion(file)?;
+    store.external.add_promotion(file)?;
     if is_external {
         store.cancel_promotion(file)?;
     } else {
-        let content = create_external((plain, &**store.dir()), &path, file)?;
+        let content = create_external((plain, &*store.external.dir), &path, file)?;
         store.move_to_external(file, &*content)?;
     }
     Ok(true)

@@ -33,28 +33,18 @@ impl UnsyncedExternal {
 /// The external files of a container.
 pub struct ExternalContent {
     /// The container's directory.
-    dir: Arc<dyn SharedFs>,
+    pub dir: Arc<dyn SharedFs>,
     /// None where another job writes the container.
     promotions: Option<PendingPromotions>,
     removed: Vec<Removed>,
     /// The directory has external files that no sync has covered.
-    has_new_files: bool,
+    pub has_new_files: bool,
 }
 
 impl ExternalContent {
     /// Tracks the external files in a container's directory.
     pub fn new(dir: Arc<dyn SharedFs>, promotions: Option<PendingPromotions>) -> Self {
         Self { dir, promotions, removed: Vec::new(), has_new_files: false }
-    }
-
-    /// The container's directory.
-    pub fn dir(&self) -> &Arc<dyn SharedFs> {
-        &self.dir
-    }
-
-    /// Records that the directory has a new external file.
-    pub fn add_file(&mut self) {
-        self.has_new_files = true;
     }
 
     /// Records that this job promotes an external file.
@@ -96,11 +86,6 @@ impl ExternalContent {
                 log::warn!("content of a file that was removed stays in the container's directory: {fault}");
             }
         }
-    }
-
-    /// Removes all scheduled external files.
-    pub fn remove_all(&mut self) {
-        self.remove_until(u64::MAX);
     }
 
     /// Returns what the next sync of the container must sync before it, and counts that as synced.

@@ -36,9 +36,9 @@ const MAGIC: [u8; 8] = *b"tmkpack1";
 const HEADER_SIZE: usize = 32;
 const RECORD_HEAD_SIZE: usize = 8;
 /// Bytes that are allocated for a file at first, so that a full device does not fail a write.
-const ROOM: u64 = 4 << 20;
+const PREALLOCATED_SIZE: u64 = 4 << 20;
 /// With this many bytes the container must be synced.
-const FULL_SIZE: u64 = ROOM / 2;
+const FULL_SIZE: u64 = PREALLOCATED_SIZE / 2;
 
 /// A journaled entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct JournalEntry {
 
 /// The container whose entries are journaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whose {
+pub struct JournaledContainer {
     /// The number of the container.
     pub container: u64,
     /// The lowest number of a subfile that no host owns.
@@ -74,7 +74,7 @@ pub struct Earlier {
 /// The journal of a packer.
 pub struct Journal {
     files: [Arc<dyn SharedFile>; 2],
-    whose: Whose,
+    whose: JournaledContainer,
     generation: u64,
     /// The file that takes new records.
     current: usize,
@@ -89,7 +89,7 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal of a container in a directory of the device, or creates it. Returns what an earlier incarnation has journaled of
     /// that container.
-    pub fn open(dir: &dyn SharedFs, whose: Whose) -> Result<(Self, Earlier)> {
+    pub fn open(dir: &dyn SharedFs, whose: JournaledContainer) -> Result<(Self, Earlier)> {
         let files = [make_file(dir, NAMES[0])?, make_file(dir, NAMES[1])?];
         let is_of_it = |found: &Found| found.whose.container == whose.container;
         let found = [Found::read(&*files[0])?.filter(is_of_it), Found::read(&*files[1])?.filter(is_of_it)];
@@ -129,10 +129,7 @@ impl Journal {
         self.pending.extend_from_slice(&body);
     }
 
-    /// Writes all added entries: they survive this process.
-    ///
-    /// # Errors
-    /// The errors of the device; the next call tries again.
+    /// Writes all added entries: they survive this process. If that fails, the next call retries.
     pub fn write(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -201,7 +198,7 @@ fn make_file(dir: &dyn SharedFs, name: &[u8]) -> Result<Arc<dyn SharedFile>> {
         Err(fault) if fault.errno == Errno::ENOENT => dir.create(name, 0o600)?,
         opened => opened?,
     };
-    match file.allocate(Allocate::Keep, 0, ROOM) {
+    match file.allocate(Allocate::Keep, 0, PREALLOCATED_SIZE) {
         // Some file systems cannot allocate: writes may find the device full then. An existing journal is read all the same.
         Err(fault) if fault.errno != Errno::EOPNOTSUPP && file.stat()?.size == 0 => Err(fault),
         _ => Ok(file),
@@ -214,7 +211,7 @@ fn empty(file: &dyn SharedFile) -> Result<()> {
 
 /// The content of a journal file.
 struct Found {
-    whose: Whose,
+    whose: JournaledContainer,
     generation: u64,
     /// The offset of the next record.
     end: u64,
@@ -234,7 +231,7 @@ impl Found {
             return None;
         }
         let (container, generation) = (number(8)?, number(16)?);
-        let whose = Whose { container, oldest: number(24)? as u32 };
+        let whose = JournaledContainer { container, oldest: number(24)? as u32 };
         let mut noted = Vec::new();
         while let Some((record, after)) = parse_record(rest, generation, whose.oldest) {
             noted.push(record);

@@ -1,6 +1,5 @@
 //! The packer: the one agent that writes the container, and serves the requests of all agents.
 
-mod attribute_cache;
 mod crash_recovery;
 mod directory_rename;
 mod directory_snapshots;
@@ -23,17 +22,5 @@ pub use journal::count_journaled;
 pub use packer::{Packer, PackerParts};
 pub use pending_promotions::count_pending_promotions;
 
-use tameike_core::{Errno, FileKind, Result};
-use tameike_io::shared::SharedFs;
-
 /// Where the container keeps files whose directory another program has removed.
 const APART: &[u8] = b".tameike-apart";
-
-/// Whether a path of the shared directory is a directory.
-fn is_dir(plain: &dyn SharedFs, path: &[u8]) -> Result<bool> {
-    match plain.stat(path) {
-        Ok(stat) => Ok(stat.kind == FileKind::Directory),
-        Err(fault) if fault.errno == Errno::ENOENT => Ok(false),
-        Err(fault) => Err(fault),
-    }
-}

@@ -1,6 +1,6 @@
 //! Packed files that are open, by number and by path.
 
-use super::attribute_cache::packed_stat;
+use super::entries::packed_stat;
 use super::entry_log::EntryLog;
 use std::collections::BTreeMap;
 use tameike_container::format::external::{ContentLocation, Identity};
@@ -40,8 +40,8 @@ impl OpenFile {
     }
 
     /// Where its content is.
-    pub fn place(&self) -> ContentLocation {
-        self.identity.place
+    pub fn location(&self) -> ContentLocation {
+        self.identity.location
     }
 
     /// The address of the last entry that this job has put for it.
@@ -64,10 +64,8 @@ impl OpenFile {
         log.begin_read(&mut self.draft, offset, length)
     }
 
-    /// Writes, at the end of the file without an offset. `buffered` is what all open files buffer.
-    ///
-    /// # Errors
-    /// `EFBIG` beyond the largest size, and the errors of the file system.
+    /// Writes, at the end of the file without an offset. `buffered` is what all open files buffer. Fails with `EFBIG` beyond the largest
+    /// size.
     pub fn write(
         &mut self,
         log: &mut EntryLog,
@@ -106,9 +104,9 @@ impl OpenFile {
         self.draft.is_changed = true;
     }
 
-    /// Moves the content to another place.
-    pub fn set_place(&mut self, place: ContentLocation) {
-        self.identity.place = place;
+    /// Moves the content to another location.
+    pub fn set_location(&mut self, location: ContentLocation) {
+        self.identity.location = location;
         self.draft.is_changed = true;
     }
 
@@ -142,10 +140,7 @@ pub struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// An open file.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open.
+    /// An open file. Fails with `ESTALE` if it is not open.
     pub fn get(&mut self, number: u64) -> Result<&mut OpenFile> {
         let unknown =
             || Fault::new(Errno::ESTALE, "the packer knows of no such open file, as it was started again");
@@ -165,11 +160,6 @@ impl OpenFiles {
     /// Whether a file is open.
     pub fn is_open(&self, number: u64) -> bool {
         self.files.contains_key(&number)
-    }
-
-    #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
     }
 
     /// The numbers of all open files.

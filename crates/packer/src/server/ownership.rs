@@ -2,8 +2,7 @@
 
 use crate::CONTAINER;
 use std::sync::Arc;
-use tameike_container::Listing;
-use tameike_container::{FIRST_OF_HOSTS, Geometry, Superblock};
+use tameike_container::{FIRST_OF_HOSTS, Geometry, Listing, Superblock};
 use tameike_core::attr::AttrChange;
 use tameike_core::{Errno, Fault, FaultKind, Result};
 use tameike_io::os::process::random_bytes;
@@ -19,9 +18,6 @@ const LOCK: &[u8] = b"lock";
 const LOCK_MODE: u16 = 0o600;
 
 /// Reads the superblock of the container, and creates it where there is none and `may_make`.
-///
-/// # Errors
-/// The errors of the file system, and as [`Superblock::read`].
 pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Superblock> {
     match Superblock::read(fs) {
         Err(fault) if fault.errno == Errno::EINVAL && may_make => {}
@@ -45,16 +41,19 @@ pub(crate) fn open_superblock(fs: &dyn SharedFs, may_make: bool) -> Result<Super
 }
 
 /// The owner of a container.
-pub(crate) enum Taken {
+pub(crate) enum Ownership {
     /// This job, which holds the lock where the file system has locks.
     Ours(Option<Arc<dyn SharedFile>>),
     /// Another job or user.
     Foreign(Errno, String),
 }
 
-pub(crate) fn of_another_user() -> Taken {
+pub(crate) fn of_another_user() -> Ownership {
     let name = String::from_utf8_lossy(CONTAINER);
-    Taken::Foreign(Errno::EPERM, format!("another user has packed files of this shared directory ({name})"))
+    Ownership::Foreign(
+        Errno::EPERM,
+        format!("another user has packed files of this shared directory ({name})"),
+    )
 }
 
 /// Opens the lock file. A user who can read a file can lock it and keep the packer from its lock: so only the container's owner can read
@@ -80,30 +79,30 @@ fn open_lock(fs: &dyn SharedFs) -> Result<Arc<dyn SharedFile>> {
 }
 
 /// Takes the ownership of a container.
-pub(crate) fn take(fs: &dyn SharedFs) -> Result<Taken> {
+pub(crate) fn take(fs: &dyn SharedFs) -> Result<Ownership> {
     let name = String::from_utf8_lossy(CONTAINER);
     let lock = match open_lock(fs) {
         Err(fault) if fault.kind() == FaultKind::Denied => return Ok(of_another_user()),
         Err(fault) if fault.errno == Errno::EROFS => {
             let why =
                 format!("files that are packed in this shared directory ({name}) can only be read here");
-            return Ok(Taken::Foreign(Errno::EROFS, why));
+            return Ok(Ownership::Foreign(Errno::EROFS, why));
         }
         opened => opened?,
     };
     match lock.try_lock(0, 1) {
-        Ok(true) => Ok(Taken::Ours(Some(lock))),
+        Ok(true) => Ok(Ownership::Ours(Some(lock))),
         Ok(false) => {
             let why =
                 format!("another job packs files of this shared directory ({name}): wait until it has ended");
-            Ok(Taken::Foreign(Errno::EBUSY, why))
+            Ok(Ownership::Foreign(Errno::EBUSY, why))
         }
-        Err(fault) if fault.errno == Errno::EOPNOTSUPP => Ok(Taken::Ours(None)),
+        Err(fault) if fault.errno == Errno::EOPNOTSUPP => Ok(Ownership::Ours(None)),
         Err(fault) => Err(fault),
     }
 }
 
-/// See [`Whose::oldest`](super::journal::Whose::oldest).
+/// See [`JournaledContainer::oldest`](super::journal::JournaledContainer::oldest).
 pub(crate) fn oldest_subfile(fs: &dyn SharedFs) -> Result<u32> {
     let numbers = Listing::of(fs)?.numbers;
     Ok(numbers.first().copied().filter(|number| *number < FIRST_OF_HOSTS).unwrap_or(u32::MAX))

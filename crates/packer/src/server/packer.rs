@@ -1,15 +1,14 @@
 //! The packer of a job: serves the requests of all agents for packed files.
 
 use super::directory_rename::DirectoryRenamer;
-use super::directory_snapshots::{DirectorySnapshots, Known};
-use super::is_dir;
+use super::directory_snapshots::{CachedLookup, DirectorySnapshots};
 use super::promote::Promoter;
 use super::requests::{puts_entry, serve_from, serve_without_store};
 use super::state::{SharedState, State};
 use super::store::{Created, NewFile, Store};
 use crate::external::OpenContainer;
 use crate::recent::NameChanges;
-use crate::{CONTAINER, LOCAL_BYTES_MAX, PackHandler, unless_missing};
+use crate::{CONTAINER, LOCAL_BYTES_MAX, PackHandler, is_dir, unless_missing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -63,16 +62,14 @@ impl Packer {
     pub fn new(parts: PackerParts, may_share: bool) -> Result<Self> {
         let (state, snapshots, pieces_moved) = Default::default();
         let packer = Self { parts, may_share, state, snapshots, pieces_moved };
-        match packer.plain().stat(CONTAINER) {
-            Ok(_) => {}
-            Err(fault) if fault.errno == Errno::ENOENT => return Ok(packer),
-            Err(fault) => return Err(fault),
+        if unless_missing(packer.plain().stat(CONTAINER))?.is_none() {
+            return Ok(packer);
         }
         let mut state = packer.state.lock();
         let store = state.store_or_open(|| packer.open_store())?;
         if store.check().is_ok() {
             packer.renamer(store).finish_interrupted()?;
-            let container = store.dir().clone();
+            let container = store.external.dir.clone();
             packer.promoter(&*container).finish_interrupted(store)?;
         }
         drop(state);
@@ -107,9 +104,9 @@ impl Packer {
             Creating::Created(created) => created,
             Creating::Not(reply) => return Ok(reply),
         };
-        self.state.write_with_others(created.address());
+        self.state.write_with_others(created.entry.address);
         self.state.with_store(|store| store.end_create(&created))?;
-        Ok(PackReply::Stat(created.into_stat()))
+        Ok(PackReply::Stat(created.stat))
     }
 
     /// Since the client's lookups its directory may have been removed, and another agent may have created a file at the path.
@@ -121,7 +118,7 @@ impl Packer {
     ) -> Result<Creating> {
         let path = file.path;
         let (dir, _) = split(path).ok_or(Errno::EEXIST)?;
-        if state.store().is_some_and(|store| store.stat(path).is_ok()) {
+        if state.store.as_mut().is_some_and(|store| store.stat(path).is_ok()) {
             return Err(Errno::EEXIST.into());
         }
         if !self.packs(state, dir) {
@@ -141,7 +138,7 @@ impl Packer {
             Changed::Open(file) => return self.change_open(file, change),
             Changed::At(path) => path,
         };
-        let file = match self.state.lock().store() {
+        let file = match &mut self.state.lock().store {
             Some(store) => {
                 store.refresh()?;
                 store.open_file(&path)?.number
@@ -176,13 +173,12 @@ impl Packer {
     /// Looks up a path that the shared directory lacked a moment ago, and at which no agent has created anything since.
     fn find(&self, path: &[u8]) -> Result<PackReply> {
         let (dir, name) = split(path).ok_or(Errno::ENOENT)?;
-        match self.snapshots.look(self.plain(), dir, name, monotonic) {
-            Known::Lacking => {}
-            Known::Unknown => return Ok(PackReply::LookupFirst(monotonic())),
-            Known::Resting => return Ok(PackReply::Declined),
+        match self.snapshots.lookup(self.plain(), dir, name, monotonic) {
+            CachedLookup::Absent => {}
+            CachedLookup::Unknown => return Ok(PackReply::LookupFirst(monotonic())),
+            CachedLookup::Unavailable => return Ok(PackReply::Declined),
         }
-        let mut state = self.state.lock();
-        let (store, names) = state.parts();
+        let State { store, names, .. } = &mut *self.state.lock();
         if names.may_have(path, None, monotonic()) {
             return Ok(PackReply::LookupFirst(monotonic()));
         }
@@ -193,17 +189,15 @@ impl Packer {
 
     /// Records that an agent has created something at a path of the shared directory, and returns the packed file that it hides.
     fn stat_hidden(&self, path: &[u8]) -> Result<PackReply> {
-        let mut state = self.state.lock();
-        let (store, names) = state.parts();
+        let State { store, names, .. } = &mut *self.state.lock();
         names.note(path, monotonic());
-        let store = store.ok_or(Errno::ENOENT)?;
+        let store = store.as_mut().ok_or(Errno::ENOENT)?;
         store.refresh()?;
         store.stat(path).map(PackReply::Stat)
     }
 
     fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        let mut state = self.state.lock();
-        let (store, names) = state.parts();
+        let State { store, names, .. } = &mut *self.state.lock();
         let now = monotonic();
         names.note(path, now);
         if let Some(store) = store {
@@ -219,15 +213,15 @@ impl Packer {
     }
 
     fn remove_dir(&self, path: &[u8]) -> Result<()> {
-        let mut state = self.state.lock();
-        if let Some(store) = state.store() {
+        let State { store, names, .. } = &mut *self.state.lock();
+        if let Some(store) = store {
             store.refresh()?;
             if store.has_below(path)? {
                 return Err(Errno::ENOTEMPTY.into());
             }
         }
         self.plain().rmdir(path)?;
-        state.names.note_gone(path, monotonic());
+        names.note_removed(path, monotonic());
         self.snapshots.removed(path);
         Ok(())
     }
@@ -237,19 +231,19 @@ impl Packer {
         // A rename syncs.
         let _one = self.state.lock_syncs();
         let mut state = self.state.lock();
-        let (store, names) = state.parts();
+        let State { store, names, marks, .. } = &mut *state;
         let now = monotonic();
         names.note_moved(to, now);
-        names.note_gone(from, now);
+        names.note_removed(from, now);
         if mode == RenameMode::Exchange {
             names.note_moved(from, now);
-            names.note_gone(to, now);
+            names.note_removed(to, now);
         }
         match store {
             Some(store) => self.renamer(store).rename(from, to, mode)?,
             None => self.plain().rename(from, to, mode)?,
         }
-        state.marks.moved(from, to, mode);
+        marks.moved(from, to, mode);
         drop(state);
         [from, to].iter().for_each(|dir| self.snapshots.moved(dir));
         Ok(())
@@ -269,8 +263,7 @@ impl Packer {
     }
 
     fn serve_open(&self, request: PackRequest) -> Result<PackReply> {
-        let mut state = self.state.lock();
-        let (store, names) = state.parts();
+        let State { store, names, .. } = &mut *self.state.lock();
         let Some(store) = store else { return serve_without_store(&request) };
         store.refresh()?;
         if let PackRequest::Rename { to, .. } = &request {
@@ -285,10 +278,10 @@ impl Packer {
         let _one = self.state.lock_syncs();
         let store = self.state.lock().end();
         let Some(mut store) = store else { return Ok(()) };
-        if store.is_foreign() {
+        if store.is_foreign {
             return Ok(());
         }
-        let container = store.dir().clone();
+        let container = store.external.dir.clone();
         let promoter = self.promoter(&*container);
         let ended = promoter.count(store.end_journal());
         let promoted = if drained && ended.is_ok() { promoter.promote_all(&mut store) } else { Ok(()) };
@@ -332,7 +325,7 @@ impl PackHandler for Packer {
             PackRequest::Find { path } => self.find(&path),
             PackRequest::Read { file, offset, length } => self.read(file, offset, length as usize),
             PackRequest::Change { of, change } => self.change(of, &change),
-            PackRequest::Sync { file: None } if self.state.lock().store().is_none() => Ok(PackReply::Done),
+            PackRequest::Sync { file: None } if self.state.lock().store.is_none() => Ok(PackReply::Done),
             PackRequest::Sync { file } => self.state.sync(file),
             PackRequest::MoveDir { from, to, mode } => self.rename_dir(&from, &to, mode).map(done),
             PackRequest::MakeDir { path, mode } => self.make_dir(&path, mode).map(done),

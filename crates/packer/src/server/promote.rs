@@ -7,15 +7,14 @@ use crate::{SETGID, owner_of_new};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tameike_container::Listing;
-use tameike_container::format::external;
-use tameike_container::format::external::ContentLocation;
+use tameike_container::format::external::{self, ContentLocation};
+use tameike_container::{Listing, split_path};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, FaultKind, FileKind, Result};
 use tameike_io::os::process;
-use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, retry_revalidated, split};
+use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, retry_revalidated};
 
 /// Promotions at a time: each waits for the file system.
 const AT_ONCE: usize = 16;
@@ -30,44 +29,38 @@ pub struct Promoter<'a> {
 }
 
 impl Promoter<'_> {
-    /// Promotes the external files of this job, makes their names durable, and removes their entries from the container.
-    ///
-    /// # Errors
-    /// The error of the first file that cannot be promoted. It stays as it is, and the `recover` of this job, or the next packer, tries
-    /// again.
+    /// Promotes the external files of this job, makes their names durable, and removes their entries from the container. A file that cannot
+    /// be promoted stays as it is, and the `recover` of this job, or the next packer, retries. Returns the first such error.
     pub fn promote_all(&self, store: &mut Store) -> Result<()> {
-        if store.promotions().next().is_none() {
+        if store.external.promotions().next().is_none() {
             return Ok(());
         }
         let ExternalFiles { mut files, are_all } = self.count(store.external_files())?;
         let known: BTreeSet<_> = files.iter().map(|(_, stat)| stat.number).collect();
-        files.retain(|(path, stat)| store.is_pending(stat.number) && !is_apart(path, stat.number));
+        files.retain(|(path, stat)| store.external.is_pending(stat.number) && !is_apart(path, stat.number));
         files
             .iter()
-            .try_for_each(|(path, _)| self.count(store.set_place_of(path, ContentLocation::Promotable)))?;
+            .try_for_each(|(path, _)| self.count(store.set_location_of(path, ContentLocation::Promotable)))?;
         self.count(store.sync())?;
         self.bring(store, &files)?;
         if are_all {
             // Files that an interrupted incarnation removed.
-            let mut gone = store.promotions().filter(|number| !known.contains(number));
+            let mut gone = store.external.promotions().filter(|number| !known.contains(number));
             gone.try_for_each(|number| remove(self.container, &external::name(number)))?;
         }
-        store.end_promotions()
+        store.external.end_promotions()
     }
 
     /// Finishes promotions that other incarnations have begun, and removes the entries of promoted files. Pending promotions of this job
-    /// are left to it.
-    ///
-    /// # Errors
-    /// The errors of the file system, except those that keep a file from its path.
+    /// are left to it. A file that cannot be promoted is only logged.
     pub fn finish_interrupted(&self, store: &mut Store) -> Result<()> {
         let Self { plain, container, .. } = *self;
-        if Listing::of(container)?.outside.is_empty() && !store.was_interrupted() {
+        if Listing::of(container)?.outside.is_empty() && !store.was_interrupted {
             return Ok(());
         }
         let (mut leaving, mut at_place) = (Vec::new(), Vec::new());
         for (path, stat) in store.external_files()?.files {
-            let is_leaving = store.place_of(&path)? == ContentLocation::Promotable;
+            let is_leaving = store.location_of(&path)? == ContentLocation::Promotable;
             let name = external::name(stat.number);
             // A mount may show the directory as it was.
             container.revalidate(&name);
@@ -75,16 +68,16 @@ impl Promoter<'_> {
                 Err(fault) if fault.errno != Errno::ENOENT => return Err(fault),
                 Err(_) if is_leaving => at_place.push(path),
                 // It was not durable: the stores of its job have it.
-                Err(_) => store.set_place_of(&path, ContentLocation::Internal)?,
+                Err(_) => store.set_location_of(&path, ContentLocation::Internal)?,
                 Ok(content) if is_leaving && has_come(plain, &path, &content) => at_place.push(path),
-                Ok(_) if is_leaving && !store.is_pending(stat.number) => leaving.push((path, stat)),
+                Ok(_) if is_leaving && !store.external.is_pending(stat.number) => leaving.push((path, stat)),
                 Ok(_) => {}
             }
         }
         for path in at_place {
             let number = store.stat(&path)?.number;
             // If the directory is gone, so is the file.
-            let _ = plain.sync_dir(dir_of(&path));
+            let _ = plain.sync_dir(split_path(&path).0);
             remove(container, &external::name(number))?;
             store.remove_name(&path)?;
         }
@@ -106,7 +99,7 @@ impl Promoter<'_> {
                 }
             }
         }
-        let dirs: BTreeSet<_> = moved.iter().map(|path| dir_of(path)).collect();
+        let dirs: BTreeSet<_> = moved.iter().map(|path| split_path(path).0).collect();
         dirs.into_iter().try_for_each(|dir| self.count(self.plain.sync_dir(dir)))?;
         moved.into_iter().try_for_each(|path| self.count(store.remove_name(path)))?;
         outcome
@@ -136,7 +129,7 @@ impl Promoter<'_> {
         // Gfarm syncs only files that are open for writing.
         let content = self.container.open(&external::name(stat.number), Access::Write)?;
         give_attributes(plain, &*content, path, stat)?;
-        in_writable(plain, dir_of(path), lending, || {
+        in_writable(plain, split_path(path).0, lending, || {
             match plain.rename(&outside, path, RenameMode::NoReplace) {
                 Err(fault) if fault.errno == Errno::EXDEV => self.carry_over(path, stat),
                 // Some file systems lack this mode of rename (GlusterFS).
@@ -188,7 +181,7 @@ impl Promoter<'_> {
 
     /// Removes the name in the container's directory once the new name is durable.
     fn end_other_name(&self, number: u64, to: &[u8]) -> Result<()> {
-        self.plain.sync_dir(dir_of(to))?;
+        self.plain.sync_dir(split_path(to).0)?;
         remove(self.container, &external::name(number))
     }
 
@@ -197,10 +190,6 @@ impl Promoter<'_> {
         self.pieces.fetch_add(1, Ordering::Relaxed);
         done
     }
-}
-
-fn dir_of(path: &[u8]) -> &[u8] {
-    split(path).map_or(b"", |(dir, _)| dir)
 }
 
 /// Whether a path is one of those that only the container has. Logs the path of the external file then.
@@ -261,7 +250,7 @@ fn give_attributes(
     path: &[u8],
     stat: &PackedStat,
 ) -> Result<()> {
-    let (has, dir) = (file.stat()?, plain.stat(dir_of(path))?);
+    let (has, dir) = (file.stat()?, plain.stat(split_path(path).0)?);
     let (uid, gid) = (stat.uid, group_of(stat, &has, &dir));
     if (has.uid, has.gid) != (uid, gid) {
         let owner = AttrChange { uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
@@ -279,8 +268,8 @@ fn give_attributes(
 
 /// Checks that a promoted file is at its path. A user who may rename files there, or directories above, may have put another one in its
 /// place.
-fn check_came(plain: &dyn SharedFs, place: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
-    if is_at(plain, place, file)? {
+fn check_came(plain: &dyn SharedFs, path: &[u8], file: &dyn SharedFile, content: &[u8]) -> Result<()> {
+    if is_at(plain, path, file)? {
         return Ok(());
     }
     let content = String::from_utf8_lossy(content);

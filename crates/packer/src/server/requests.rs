@@ -8,9 +8,6 @@ use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::SharedFs;
 
 /// Serves a request from a store. Content that the request makes larger than `size_max` becomes external first.
-///
-/// # Errors
-/// The errors of the file system, and of the system calls of the same names.
 pub fn serve_from(
     store: &mut Store,
     plain: &dyn SharedFs,
@@ -49,10 +46,7 @@ pub fn serve_from(
     }
 }
 
-/// Serves a request of a job that has packed nothing.
-///
-/// # Errors
-/// `ENOENT` for a path, `ESTALE` for an open file.
+/// Serves a request of a job that has packed nothing. Fails with `ENOENT` for a path, and with `ESTALE` for an open file.
 pub fn serve_without_store(request: &PackRequest) -> Result<PackReply> {
     match request {
         PackRequest::List { .. } => Ok(PackReply::Names(Vec::new())),

@@ -11,22 +11,14 @@ use tameike_core::{Errno, Fault, Result};
 #[derive(Default)]
 pub struct State {
     /// From its first use until the job ends.
-    store: Option<Store>,
+    pub store: Option<Store>,
     has_ended: bool,
     pub marks: Marks,
     pub names: NameChanges,
 }
 
 impl State {
-    /// The store, if a request has opened it.
-    pub fn store(&mut self) -> Option<&mut Store> {
-        self.store.as_mut()
-    }
-
-    /// The store, which `open` opens where that was not done yet.
-    ///
-    /// # Errors
-    /// The errors of `open`; `ESTALE` when the job has ended.
+    /// The store, which `open` opens where that was not done yet. Fails with `ESTALE` if the job has ended.
     pub fn store_or_open(&mut self, open: impl FnOnce() -> Result<Store>) -> Result<&mut Store> {
         let store = match self.store.take() {
             Some(store) => store,
@@ -34,11 +26,6 @@ impl State {
             None => open()?,
         };
         Ok(self.store.insert(store))
-    }
-
-    /// The store with the changes of names.
-    pub fn parts(&mut self) -> (Option<&mut Store>, &mut NameChanges) {
-        (self.store.as_mut(), &mut self.names)
     }
 
     /// Ends the job: returns the store, which no request opens again.
@@ -69,31 +56,22 @@ impl SharedState {
         self.syncing.lock()
     }
 
-    /// Calls `act` with the store.
-    ///
-    /// # Errors
-    /// The errors of `act`; `ESTALE` where no store is open.
+    /// Calls `act` with the store. Fails with `ESTALE` if no store is open.
     pub fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> Result<T>) -> Result<T> {
-        match self.state.lock().store() {
-            Some(store) => act(store),
-            None => Err(Errno::ESTALE.into()),
-        }
+        act(self.state.lock().store.as_mut().ok_or(Errno::ESTALE)?)
     }
 
     /// Makes all changes durable, those of an open file included except for its external content. Serves other requests meanwhile;
-    /// those that ask for a sync during this one share the next.
-    ///
-    /// # Errors
-    /// As [`Store::sync`]; `ESTALE` when the job has ended.
+    /// syncs that are requested during this one share the next. Fails with `ESTALE` if the job has ended.
     pub fn sync(&self, file: Option<u64>) -> Result<PackReply> {
-        let (asked, external) = self.with_store(|store| {
-            let asked = store.put_all(file)?;
+        let (changes, external) = self.with_store(|store| {
+            let changes = store.put_all(file)?;
             let external =
                 file.map(|file| store.stat_open(file)).transpose()?.filter(|stat| stat.is_external);
-            Ok((asked, external.map(|stat| stat.number)))
+            Ok((changes, external.map(|stat| stat.number)))
         })?;
         let _one = self.lock_syncs();
-        if let Some(sync) = self.with_store(|store| store.begin_sync(asked))? {
+        if let Some(sync) = self.with_store(|store| store.begin_sync(changes))? {
             let synced = sync.sync();
             self.with_store(|store| store.end_sync(&sync, synced))?;
         }
@@ -103,7 +81,7 @@ impl SharedState {
     /// Syncs where much waits for that: a full journal, or more than `removals_max` external files of removed ones. Where the sync fails,
     /// so does the next change.
     pub fn bound_unsynced(&self, removals_max: usize) {
-        let is_needed = self.state.lock().store().is_some_and(|store| store.needs_sync(removals_max));
+        let is_needed = self.state.lock().store.as_ref().is_some_and(|store| store.needs_sync(removals_max));
         if is_needed {
             let _ = self.sync(None);
         }
@@ -125,7 +103,7 @@ impl SharedState {
 
     /// Waits until the creation of the file at a path is with the file system: a reply that finds the file is then true.
     pub fn await_creation(&self, path: &[u8]) -> Result<()> {
-        let unwritten = self.state.lock().store().and_then(|store| store.unwritten(path));
+        let unwritten = self.state.lock().store.as_ref().and_then(|store| store.unwritten(path));
         unwritten.map_or(Ok(()), |address| self.write_entry(address))
     }
 }

@@ -1,15 +1,12 @@
 //! Tests of a new incarnation of the packer after the file system has lost pages of the container.
 
 use super::{Bed, LIMIT, as_left, errno, made};
-use crate::PackHandler;
-use crate::count_journaled;
+use crate::{PackHandler, count_journaled};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fs, mem};
-use tameike_container::Codec;
-use tameike_container::Tally;
-use tameike_container::compact;
+use tameike_container::{Codec, Tally, compact};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::pack::{PackReply, PackRequest};
@@ -138,10 +135,8 @@ fn a_container_without_an_index_after_a_failure_gets_one() {
     assert!(!as_left(&bed).is_indexed());
     bed.packer.finish(true).expect("finished");
     assert!(as_left(&bed).is_indexed());
-    assert_eq!(
-        read(&Bed::over(left_by(bed).0, tempfile::tempdir().expect("a directory")), b"file"),
-        Ok(CONTENT.to_vec())
-    );
+    let bed = Bed::over(left_by(bed).0, tempfile::tempdir().expect("a directory"));
+    assert_eq!(read(&bed, b"file"), Ok(CONTENT.to_vec()));
 }
 
 /// Another job, with a device of its own.
@@ -231,8 +226,8 @@ fn damaged_durable_content_is_not_replaced_by_zeros() {
     assert_eq!(names_in(&bed, b""), ["damaged", "newer", "next"]);
     assert_eq!(errno(read(&bed, b"damaged")), Some(Errno::EIO));
     assert_eq!(read(&bed, b"newer").expect("read"), CONTENT);
-    let told = bed.packer.finish(true).expect_err("lost names are reported");
-    assert!(told.to_string().contains("new among them"), "{told}");
+    let reply = bed.packer.finish(true).expect_err("lost names are reported");
+    assert!(reply.to_string().contains("new among them"), "{reply}");
     assert!(count_journaled(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted") > 0);
 }
 
@@ -260,8 +255,8 @@ fn content_is_not_read_from_addresses_before_a_compaction() {
     assert_eq!(read(&bed, b"old").expect("read"), CONTENT);
     // The homes have its bytes.
     assert_eq!(bed.one.stat(b"written").expect("it is there").size, 50_000);
-    let told = bed.packer.finish(true).expect_err("lost names are reported");
-    assert!(told.to_string().contains("3 names") && told.to_string().contains("--discard"), "{told}");
+    let reply = bed.packer.finish(true).expect_err("lost names are reported");
+    assert!(reply.to_string().contains("3 names") && reply.to_string().contains("--discard"), "{reply}");
 }
 
 /// The journal does not grow with the job: the container is synced before.
@@ -280,8 +275,8 @@ fn the_journal_stays_small() {
     while number < 4 * (4 << 20) / 300 {
         assert!(monotonic() < end, "only {number} files in time");
         let path = format!("{}{number}", "long".repeat(60));
-        let told = bed.packer.serve(made(path.as_bytes(), Some(monotonic())));
-        let Ok(PackReply::Stat(stat)) = told else { panic!("{told:?}") };
+        let reply = bed.packer.serve(made(path.as_bytes(), Some(monotonic())));
+        let Ok(PackReply::Stat(stat)) = reply else { panic!("{reply:?}") };
         bed.packer.serve(PackRequest::Close { file: stat.number }).expect("closed");
         number += 1;
         largest = noted(&bed).max(largest);

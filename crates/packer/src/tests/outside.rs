@@ -28,6 +28,10 @@ fn read(file: &Arc<dyn SharedFile>, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
+fn to(seconds: i64, nanoseconds: u32) -> Option<SetTime> {
+    Some(SetTime::To(Timestamp { seconds, nanoseconds }))
+}
+
 /// Creates a small file that then gets one byte far behind its end.
 fn grown(bed: &Bed, path: &[u8]) -> Result<Arc<dyn SharedFile>> {
     let file = bed.one.create(path, 0o640)?;
@@ -45,6 +49,10 @@ impl Bed {
             .filter(|name| name.file_name().to_string_lossy().starts_with("out."))
             .map(|name| name.metadata().expect("it is there"))
             .collect()
+    }
+
+    fn pending_promotions(&self) -> u64 {
+        count_pending_promotions(&PosixTree::open(self.device.path()).expect("a tree")).expect("counted")
     }
 
     /// Waits until no file is open: dropping one closes it in the background.
@@ -73,10 +81,8 @@ fn external_content_is_shared_by_all_open_files() {
     let bed = Bed::new();
     let before = bed.one.create(b"file", 0o640).expect("made");
     before.write_at(&[1; SMALL], 0).expect("written");
-    let (other, number) = (
-        bed.other.open(b"file", Access::Write).expect("open"),
-        bed.other.stat(b"file").expect("there").inode,
-    );
+    let other = bed.other.open(b"file", Access::Write).expect("open");
+    let number = bed.other.stat(b"file").expect("there").inode;
     assert!(bed.outside().is_empty() && before.writer_sets_times());
     // The packer notifies the node that made it grow; the other one finds out.
     before.expect_size(LARGE).expect("expected");
@@ -121,12 +127,7 @@ fn each_call_finds_out_that_content_became_external() {
         |file| file.allocate(Allocate::Extend, 0, LARGE + 1),
         |file| file.seek(Seek::Data, LARGE - 1).map(drop),
         |file| file.sync(),
-        |file| {
-            file.change(&AttrChange {
-                mtime: Some(SetTime::To(Timestamp { seconds: 5, nanoseconds: 0 })),
-                ..AttrChange::default()
-            })
-        },
+        |file| file.change(&AttrChange { mtime: to(5, 0), ..AttrChange::default() }),
     ];
     for (number, call) in calls.iter().enumerate() {
         let bed = Bed::new();
@@ -147,22 +148,11 @@ fn a_file_with_external_content_has_name_and_attributes_of_a_packed_one() {
     let bed = Bed::new();
     bed.one.make(b"dir", &Special::Directory(0o755)).expect("made");
     let file = grown(&bed, b"dir/first").expect("made");
-    file.change(&AttrChange {
-        mode: Some(0o604),
-        mtime: Some(SetTime::To(Timestamp { seconds: 77, nanoseconds: 5 })),
-        ..AttrChange::default()
-    })
-    .expect("changed");
+    let change = AttrChange { mode: Some(0o604), mtime: to(77, 5), ..AttrChange::default() };
+    file.change(&change).expect("changed");
     drop(file);
-    bed.other
-        .change(
-            b"dir/first",
-            &AttrChange {
-                atime: Some(SetTime::To(Timestamp { seconds: 99, nanoseconds: 0 })),
-                ..AttrChange::default()
-            },
-        )
-        .expect("changed");
+    let change = AttrChange { atime: to(99, 0), ..AttrChange::default() };
+    bed.other.change(b"dir/first", &change).expect("changed");
     drop(grown(&bed, b"second").expect("made"));
     bed.wait_closed();
     bed.one.rename(b"dir/first", b"dir/new", RenameMode::Replace).expect("renamed");
@@ -224,10 +214,7 @@ fn a_promotion_that_failed_is_done_later() {
     assert_eq!((another.is_plain("large"), another.is_plain("of another")), (false, true));
     let (dir, _) = super::lost::left_by(another);
     let bed = Bed::over(dir, device);
-    assert_eq!(
-        count_pending_promotions(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"),
-        1
-    );
+    assert_eq!(bed.pending_promotions(), 1);
     let file = bed.other.open(b"large", Access::Read).expect("it is there");
     assert_eq!((read(&file, 0, 1), read(&file, LARGE - 1, 9)), (vec![1], vec![2]));
     assert_eq!(file.stat().expect("open").inode, number);
@@ -243,10 +230,7 @@ fn a_promotion_that_failed_is_done_later() {
     finished.expect("finished");
     assert_eq!(fs::metadata(bed.dir.path().join("large")).expect("a file").len(), LARGE);
     assert!(bed.outside().is_empty());
-    assert_eq!(
-        count_pending_promotions(&PosixTree::open(bed.device.path()).expect("a tree")).expect("counted"),
-        0
-    );
+    assert_eq!(bed.pending_promotions(), 0);
 }
 
 /// A packer that failed after a promotion, and before it removed the entry, also with both names; or whose container was durable before the
@@ -265,8 +249,8 @@ fn interrupted_promotions_are_finished() {
     outside(&bed, "unfinished");
     for name in ["large", "twice", "unfinished"] {
         let leaving = |store: &mut Store| {
-            store.end_promotions()?;
-            store.set_place_of(name.as_bytes(), ContentLocation::Promotable)
+            store.external.end_promotions()?;
+            store.set_location_of(name.as_bytes(), ContentLocation::Promotable)
         };
         bed.packer.with_store(leaving).expect("set");
     }

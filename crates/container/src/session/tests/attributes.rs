@@ -10,6 +10,10 @@ fn to_then() -> AttrChange {
     AttrChange { mtime: Some(SetTime::To(THEN)), ..AttrChange::default() }
 }
 
+fn to_mode(mode: u16) -> AttrChange {
+    AttrChange { mode: Some(mode), ..AttrChange::default() }
+}
+
 #[test]
 fn attributes_are_set_on_files_of_any_kind() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -21,12 +25,8 @@ fn attributes_are_set_on_files_of_any_kind() {
     let paths = [&b"dir"[..], b"dir/small", b"dir/large", b"dir/link", b"dir/open"];
     for path in paths {
         let before = session.stat(path).expect("there");
-        session
-            .set_attributes(
-                path,
-                &AttrChange { mode: Some(0o2751), atime: Some(SetTime::To(THEN)), ..to_then() },
-            )
-            .expect("set");
+        let change = AttrChange { mode: Some(0o2751), atime: Some(SetTime::To(THEN)), ..to_then() };
+        session.set_attributes(path, &change).expect("set");
         session.set_attributes(path, &AttrChange { gid: Some(9), ..AttrChange::default() }).expect("set");
         let after = session.stat(path).expect("there");
         assert_eq!(after, Brief { mode: 0o2751, gid: 9, mtime: THEN, ..before });
@@ -64,17 +64,13 @@ fn an_mtime_that_was_set_stays_until_the_next_write() {
     assert_eq!(session.stat(b"file").expect("there").mtime, THEN);
     // Open for writing, without a write.
     let file = session.open_file(b"file", UPDATE, 0).expect("opened");
-    session
-        .set_file_attributes(&file, &AttrChange { mode: Some(0o600), ..AttrChange::default() })
-        .expect("set");
+    session.set_file_attributes(&file, &to_mode(0o600)).expect("set");
     session.close(file).expect("closed");
     let attributes = session.stat(b"file").expect("there");
     assert_eq!((attributes.mtime, attributes.mode), (THEN, 0o600));
     // Open for reading only.
     let file = session.open_file(b"file", READ, 0).expect("opened");
-    session
-        .set_file_attributes(&file, &AttrChange { mode: Some(0o640), ..AttrChange::default() })
-        .expect("set");
+    session.set_file_attributes(&file, &to_mode(0o640)).expect("set");
     assert_eq!((session.status(&file).mode, session.stat(b"file").expect("there").mode), (0o640, 0o640));
     session.close(file).expect("closed");
     let file = session.open_file(b"file", UPDATE, 0).expect("opened");
@@ -83,9 +79,8 @@ fn an_mtime_that_was_set_stays_until_the_next_write() {
     session.close(file).expect("closed");
     assert!(session.stat(b"file").expect("there").mtime > THEN);
     // Truncation keeps permissions and owner.
-    session
-        .set_attributes(b"file", &AttrChange { mode: Some(0o666), uid: Some(3), ..to_then() })
-        .expect("set");
+    let change = AttrChange { mode: Some(0o666), uid: Some(3), ..to_then() };
+    session.set_attributes(b"file", &change).expect("set");
     write_file(&session, b"file", b"new");
     let attributes = session.stat(b"file").expect("there");
     assert!((attributes.mode, attributes.uid) == (0o666, 3) && attributes.mtime > THEN);

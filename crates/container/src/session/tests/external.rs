@@ -2,8 +2,7 @@
 
 use super::{CREATE, READ, UPDATE, session, tree};
 use crate::verify::unless_changed;
-use crate::{Codec, Container};
-use crate::{Format, Tally, compact, export, verify};
+use crate::{Codec, Container, Format, Tally, compact, export, verify};
 use std::fs;
 use std::path::Path;
 use tameike_core::Errno;

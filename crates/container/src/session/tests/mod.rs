@@ -388,8 +388,8 @@ fn ranks_open_by_the_state_of_rank_0() {
             SessionOptions { is_collective: true, ..options(rank) }
         };
         let first = Session::open(tree(dir.path()), options(0)).expect("a session");
-        let known = first.known().expect("it is empty, or has an index of all");
-        let join = |rank| Session::join(tree(dir.path()), options(rank), &known).expect("a session");
+        let snapshot = first.snapshot().expect("it is empty, or has an index of all");
+        let join = |rank| Session::join(tree(dir.path()), options(rank), &snapshot).expect("a session");
         let others = [1, 2].map(join);
         for (rank, session) in (0..).zip([&first].into_iter().chain(&others)) {
             write_file(session, format!("{rank}").as_bytes(), round);
@@ -400,13 +400,13 @@ fn ranks_open_by_the_state_of_rank_0() {
         // A reader that joins sees the files of all ranks.
         let seen = session(dir.path());
         let reader = SessionOptions { is_read_only: true, ..options(1) };
-        let reader =
-            Session::join(tree(dir.path()), reader, &seen.known().expect("known")).expect("a session");
+        let reader = Session::join(tree(dir.path()), reader, &seen.snapshot().expect("it has an index"))
+            .expect("a session");
         for rank in 0..3 {
             assert_eq!(read_file(&reader, format!("{rank}").as_bytes()).expect("read"), round);
         }
     }
-    let known = session(dir.path()).known().expect("known");
+    let snapshot = session(dir.path()).snapshot().expect("it has an index");
     let read_only = |rank| {
         let rank = Some(Rank { rank, size: 3, is_guess: false });
         SessionOptions { is_collective: true, is_read_only: true, create: false, ..options(rank) }
@@ -414,14 +414,15 @@ fn ranks_open_by_the_state_of_rank_0() {
     // A directory without a container.
     let elsewhere = tempfile::tempdir().expect("a directory");
     assert!(
-        Session::join(tree(elsewhere.path()), SessionOptions { rank: None, ..read_only(1) }, &known).is_err()
+        Session::join(tree(elsewhere.path()), SessionOptions { rank: None, ..read_only(1) }, &snapshot)
+            .is_err()
     );
     // A subfile that is not needed is not opened.
     let subfile = dir.path().join(String::from_utf8(subfile::name(2)).expect("a name"));
     std::fs::remove_file(&subfile).expect("removed");
     std::fs::create_dir(&subfile).expect("made");
     assert!(Session::open(tree(dir.path()), read_only(1)).is_err());
-    let reader = Session::join(tree(dir.path()), read_only(1), &known).expect("a session");
+    let reader = Session::join(tree(dir.path()), read_only(1), &snapshot).expect("a session");
     assert_eq!(read_file(&reader, b"0").expect("read"), b"two");
 }
 

@@ -6,19 +6,7 @@ use tameike_io::shared::{PosixTree, SharedFs};
 
 const STREAMS: usize = 3;
 const GEOMETRY: Geometry = Geometry { block_size: 64 << 10, lanes: 2 };
-const NODE: Node = Node {
-    kind: FileKind::File,
-    mode: 0o644,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-    atime: Timestamp { seconds: 0, nanoseconds: 0 },
-    mtime: Timestamp { seconds: 0, nanoseconds: 0 },
-    target: Vec::new(),
-    xattrs: Vec::new(),
-    size: 0,
-    content: Content::Here,
-};
+const NODE: Node = Node::new(FileKind::File, 0o644, (0, 0), Timestamp { seconds: 0, nanoseconds: 0 });
 
 struct Bed {
     _dir: tempfile::TempDir,

@@ -5,14 +5,15 @@ use tempfile::TempDir;
 const CONTAINER: u64 = 7;
 
 fn open(dir: &TempDir, container: u64) -> (Journal, Vec<u64>) {
-    let (journal, Earlier { noted, was_compacted }) = open_of(dir, Whose { container, oldest: 3 });
+    let (journal, Earlier { noted, was_compacted }) =
+        open_of(dir, JournaledContainer { container, oldest: 3 });
     assert!(!was_compacted);
     let is_right = |noted: &JournalEntry| *noted == some(noted.entry.version);
     assert!(noted.iter().all(is_right), "{noted:?}");
     (journal, noted.iter().map(|noted| noted.entry.version).collect())
 }
 
-fn open_of(dir: &TempDir, whose: Whose) -> (Journal, Earlier) {
+fn open_of(dir: &TempDir, whose: JournaledContainer) -> (Journal, Earlier) {
     let tree = PosixTree::open(dir.path()).expect("a tree");
     Journal::open(&tree, whose).expect("opened")
 }
@@ -57,10 +58,10 @@ fn written_records_are_found_in_order_until_they_are_durable() {
     assert_eq!(count(&dir), 0);
     note(&mut journal, 90..91);
     assert_eq!((open(&dir, CONTAINER).1, count(&dir)), (vec![90], 1));
-    let (mut journal, earlier) = open_of(&dir, Whose { container: CONTAINER, oldest: 9 });
+    let (mut journal, earlier) = open_of(&dir, JournaledContainer { container: CONTAINER, oldest: 9 });
     assert!(earlier.was_compacted && earlier.noted == [some(90)]);
     journal.clear().expect("cleared");
-    let (_, earlier) = open_of(&dir, Whose { container: CONTAINER, oldest: 9 });
+    let (_, earlier) = open_of(&dir, JournaledContainer { container: CONTAINER, oldest: 9 });
     assert!(!earlier.was_compacted && earlier.noted.is_empty());
 }
 

@@ -1,7 +1,7 @@
-//! Creates, opens, reads and writes packed files.
+//! Creates, opens, reads and writes packed files. Calls with the number of a file that is not open fail with `ESTALE`.
 
 use super::Store;
-use crate::server::attribute_cache::identity_of;
+use crate::server::entries::identity_of;
 use crate::server::open_files::OpenFile;
 use tameike_container::format::external::{ContentLocation, Identity};
 use tameike_container::session::draft::{Draft, Reading};
@@ -21,27 +21,14 @@ pub struct NewFile<'a> {
 
 /// A file that was created. It is acknowledged once its entry is with the file system.
 pub struct Created {
-    stat: PackedStat,
-    entry: IndexEntry,
-}
-
-impl Created {
-    /// The address of its entry.
-    pub fn address(&self) -> u64 {
-        self.entry.address
-    }
-
-    /// Its attributes.
-    pub fn into_stat(self) -> PackedStat {
-        self.stat
-    }
+    pub stat: PackedStat,
+    /// Its first entry.
+    pub entry: IndexEntry,
 }
 
 impl Store {
-    /// Creates a file that must not exist, and opens it. [`Self::end_create`] ends that, once the entry was written.
-    ///
-    /// # Errors
-    /// `EEXIST`, and the errors of the file system.
+    /// Creates a file that must not exist, and opens it. [`Self::end_create`] ends that, once the entry was written. Fails with `EEXIST` if
+    /// it exists.
     pub fn begin_create(&mut self, file: &NewFile<'_>) -> Result<Created> {
         let NewFile { path, mode, uid, gid } = *file;
         check_path(path)?;
@@ -50,20 +37,9 @@ impl Store {
         }
         self.begin()?;
         let (number, now) = (u64::from_le_bytes(random_bytes()?), wall());
-        let identity = Identity { number, ctime: now, place: ContentLocation::Internal };
-        let node = Node {
-            kind: FileKind::File,
-            mode: mode & 0o7777,
-            uid,
-            gid,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: identity.encode(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        };
+        let identity = Identity { number, ctime: now, location: ContentLocation::Internal };
+        let node = Node::new(FileKind::File, mode & 0o7777, (uid, gid), now);
+        let node = Node { target: identity.encode(), ..node };
         let entry = self.log.put(path, Some(node.clone()))?;
         let draft = Draft::of(path.to_vec(), node, Vec::new(), 0);
         let stat = self.files.insert(OpenFile::new(draft, identity, Some(entry.address)));
@@ -71,10 +47,8 @@ impl Store {
         Ok(Created { stat, entry })
     }
 
-    /// Ends a creation, whose entry must be with the file system.
-    ///
-    /// # Errors
-    /// The errors of the file system. The file does not exist then, unless another request has changed it meanwhile.
+    /// Ends a creation, whose entry must be with the file system. If that fails, the file does not exist, unless another request has
+    /// changed it meanwhile.
     pub fn end_create(&mut self, created: &Created) -> Result<()> {
         let Created { stat, entry } = created;
         self.log.end_creation();
@@ -103,9 +77,6 @@ impl Store {
     }
 
     /// Opens a file.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO` when its entry is damaged.
     pub fn open_file(&mut self, path: &[u8]) -> Result<PackedStat> {
         if let Some(stat) = self.files.reopen(path) {
             return Ok(stat);
@@ -119,10 +90,7 @@ impl Store {
         Ok(self.files.insert(OpenFile::new(draft, identity, None)))
     }
 
-    /// Ends one open of a file.
-    ///
-    /// # Errors
-    /// The errors of the file system for the last writes; the file stays open then.
+    /// Ends one open of a file. If the last writes fail, the file stays open.
     pub fn close_file(&mut self, number: u64) -> Result<()> {
         if self.files.get(number)?.is_last_open() {
             self.publish(number)?;
@@ -143,47 +111,32 @@ impl Store {
     /// Whether any file is open.
     #[cfg(test)]
     pub fn has_open_files(&self) -> bool {
-        !self.files.is_empty()
+        !self.files.numbers().is_empty()
     }
 
     /// Attributes of an open file.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open.
     pub fn stat_open(&mut self, number: u64) -> Result<PackedStat> {
         Ok(self.files.get(number)?.stat())
     }
 
     /// The path of an open file, unless it was removed.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open.
     pub fn path_of(&mut self, number: u64) -> Result<Option<Vec<u8>>> {
         Ok(self.files.get(number)?.path().map(<[u8]>::to_vec))
     }
 
     /// Begins a read of the present content of an open file, which ends without the store.
-    ///
-    /// # Errors
-    /// `ESTALE` when it is not open, and the errors of the file system.
     pub fn read(&mut self, number: u64, offset: u64, length: usize) -> Result<Reading> {
         self.files.get(number)?.begin_read(&mut self.log, offset, length)
     }
 
     /// Writes to an open file, at its end without an offset. The file system has the bytes once the file was published.
-    ///
-    /// # Errors
-    /// `EFBIG` beyond the largest size, and the errors of the file system.
     pub fn write(&mut self, number: u64, bytes: &[u8], offset: Option<u64>) -> Result<()> {
         self.begin()?;
         let buffered = self.files.buffered();
         self.files.get(number)?.write(&mut self.log, bytes, offset, buffered)
     }
 
-    /// Sets the size of an open file.
-    ///
-    /// # Errors
-    /// The errors of the file system; nothing has changed then.
+    /// Sets the size of an open file. If that fails, nothing has changed.
     pub fn truncate(&mut self, number: u64, size: u64) -> Result<()> {
         if size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
@@ -201,7 +154,7 @@ impl Store {
             return Err(Errno::EINVAL.into());
         }
         let AttrChange { mode, uid, gid, .. } = change;
-        let is_external = self.files.get(number)?.place() != ContentLocation::Internal;
+        let is_external = self.files.get(number)?.location() != ContentLocation::Internal;
         if is_external && mode.is_none() && uid.is_none() && gid.is_none() {
             // The external file has the times.
             return self.check().map(|()| None);

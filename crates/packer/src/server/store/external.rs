@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::external::copy;
-use crate::server::attribute_cache::identity_of;
+use crate::server::entries::identity_of;
 use tameike_container::format::external::{self, ContentLocation};
 use tameike_core::Result;
 use tameike_core::wire::pack::{PACKED_BYTES_MAX, PackedStat};
@@ -17,57 +17,49 @@ pub struct ExternalFiles {
 }
 
 impl Store {
-    /// Moves the content of an open file to an external file, which is empty.
-    ///
-    /// # Errors
-    /// The errors of the file system. Where the copy fails, the external file is removed, and the content stays in the container.
+    /// Moves the content of an open file to an external file, which is empty. If the copy fails, the external file is removed, and the
+    /// content stays in the container.
     pub fn move_to_external(&mut self, number: u64, content: &dyn SharedFile) -> Result<()> {
         let PackedStat { size, atime, mtime, .. } = self.stat_open(number)?;
         let read = |offset| self.read(number, offset, PACKED_BYTES_MAX)?.bytes();
         if let Err(fault) = copy(read, size, (atime, mtime), content) {
-            let _ = self.dir().unlink(&external::name(number));
+            let _ = self.external.dir.unlink(&external::name(number));
             return Err(fault);
         }
         self.files.get(number)?.drop_content();
-        self.external.add_file();
-        self.set_place(number, ContentLocation::External)?;
+        self.external.has_new_files = true;
+        self.set_location(number, ContentLocation::External)?;
         self.log.write_pending()
     }
 
     /// Keeps the content of an open file external where its promotion was begun.
     pub fn cancel_promotion(&mut self, number: u64) -> Result<()> {
-        if self.files.get(number)?.place() != ContentLocation::Promotable {
+        if self.files.get(number)?.location() != ContentLocation::Promotable {
             return Ok(());
         }
-        self.set_place(number, ContentLocation::External)?;
+        self.set_location(number, ContentLocation::External)?;
         self.log.write_pending()
     }
 
-    fn set_place(&mut self, number: u64, place: ContentLocation) -> Result<()> {
-        self.files.get(number)?.set_place(place);
+    fn set_location(&mut self, number: u64, location: ContentLocation) -> Result<()> {
+        self.files.get(number)?.set_location(location);
         self.publish(number)
     }
 
     /// Records where the content of the file at a path is. Content that is moved back to the container is empty.
-    pub fn set_place_of(&mut self, path: &[u8], place: ContentLocation) -> Result<()> {
+    pub fn set_location_of(&mut self, path: &[u8], location: ContentLocation) -> Result<()> {
         let PackedStat { number, .. } = self.open_file(path)?;
-        let set = self.set_place(number, place);
+        let set = self.set_location(number, location);
         self.close_file(number).and(set)
     }
 
     /// Where the content of a file is.
-    ///
-    /// # Errors
-    /// `EIO` when its entry is damaged.
-    pub fn place_of(&self, path: &[u8]) -> Result<ContentLocation> {
+    pub fn location_of(&self, path: &[u8]) -> Result<ContentLocation> {
         let entry = self.log.entry(path)?;
-        Ok(identity_of(&entry, &self.log.container().node(&entry)?).place)
+        Ok(identity_of(&entry, &self.log.container().node(&entry)?).location)
     }
 
     /// The files whose content is external.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged.
     pub fn external_files(&mut self) -> Result<ExternalFiles> {
         let mut found =
             ExternalFiles { files: Vec::new(), are_all: self.log.container().damage().is_empty() };
@@ -85,26 +77,6 @@ impl Store {
             }
         }
         Ok(found)
-    }
-
-    /// Records that this job promotes an external file.
-    pub fn add_promotion(&mut self, number: u64) -> Result<()> {
-        self.external.add_promotion(number)
-    }
-
-    /// The numbers of the external files that this job promotes.
-    pub fn promotions(&self) -> impl Iterator<Item = u64> {
-        self.external.promotions()
-    }
-
-    /// Whether this job promotes an external file.
-    pub fn is_pending(&self, number: u64) -> bool {
-        self.external.is_pending(number)
-    }
-
-    /// Forgets the pending promotions.
-    pub fn end_promotions(&mut self) -> Result<()> {
-        self.external.end_promotions()
     }
 
     /// Removes the external content of a file that was removed, once that is durable and the file is not open.

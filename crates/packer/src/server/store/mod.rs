@@ -10,34 +10,35 @@ pub use external::ExternalFiles;
 pub use names::SecondName;
 
 use super::crash_recovery::{Interrupted, put_lost, sync_interrupted};
-use super::entries;
+use super::entries::is_file;
 use super::entry_log::EntryLog;
 use super::external_content::ExternalContent;
-use super::journal::{Earlier, Journal, Whose};
+use super::journal::{Earlier, Journal, JournaledContainer};
 use super::open_files::OpenFiles;
-use super::ownership::{Taken, of_another_user, oldest_subfile, open_superblock, take};
+use super::ownership::{Ownership, of_another_user, oldest_subfile, open_superblock, take};
 use super::pending_promotions::PendingPromotions;
-use crate::CONTAINER;
 use crate::external::ContainerDir;
+use crate::{CONTAINER, unless_missing};
 use std::sync::Arc;
 use tameike_container::format::subfile;
-use tameike_container::{Container, Listing, split_path};
-use tameike_core::wire::pack::PackedStat;
+use tameike_container::{Container, IndexEntry, Listing, split_path};
+use tameike_core::wire::pack::{PACKED_NAMES_MAX, PackedStat};
 use tameike_core::{Errno, Fault, Result, Timestamp};
 use tameike_io::os::process::wall;
-use tameike_io::shared::{Access, SharedFile, SharedFs};
+use tameike_io::shared::{Access, SharedFile, SharedFs, join};
 
 /// The container, its open files and its external files.
 pub struct Store {
     log: EntryLog,
     files: OpenFiles,
-    external: ExternalContent,
+    /// Its external files.
+    pub external: ExternalContent,
     /// Changes of an earlier incarnation that could not be recovered.
     not_recovered: Option<Fault>,
     /// A job that wrote the container did not finish.
-    was_interrupted: bool,
+    pub was_interrupted: bool,
     /// Another job writes the container: this one only reads it.
-    is_foreign: bool,
+    pub is_foreign: bool,
     /// When a foreign container was read last.
     refreshed: Timestamp,
     /// Keeps other jobs from the container.
@@ -46,10 +47,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the container in a directory, and creates it where there is none. Puts again what an earlier incarnation of this packer has
-    /// journaled on its `device` and the container lacks.
-    ///
-    /// # Errors
-    /// `EBUSY` when another job has it, and the errors of the file system and the device.
+    /// journaled on its `device` and the container lacks. Fails with `EBUSY` if another job writes it.
     pub fn open(dir: ContainerDir, device: &dyn SharedFs, may_share: bool) -> Result<Self> {
         let ContainerDir { fs, why_not_own } = dir;
         let is_own = why_not_own.is_none();
@@ -61,9 +59,9 @@ impl Store {
         }
         let superblock = open_superblock(&*fs, is_own)?;
         let (lock, failure) = match if is_own { take(&*fs)? } else { of_another_user() } {
-            Taken::Ours(lock) => (lock, None),
-            Taken::Foreign(errno, why) if !may_share => return Err(Fault::new(errno, why)),
-            Taken::Foreign(_, why) => (None, Some(Fault::new(Errno::EROFS, why))),
+            Ownership::Ours(lock) => (lock, None),
+            Ownership::Foreign(errno, why) if !may_share => return Err(Fault::new(errno, why)),
+            Ownership::Foreign(_, why) => (None, Some(Fault::new(Errno::EROFS, why))),
         };
         let is_foreign = failure.is_some();
         let Interrupted { was_interrupted, is_doubtful } =
@@ -72,7 +70,8 @@ impl Store {
         let (journal, earlier) = match is_foreign {
             true => (None, Earlier::default()),
             false => {
-                let whose = Whose { container: superblock.container, oldest: oldest_subfile(&*fs)? };
+                let whose =
+                    JournaledContainer { container: superblock.container, oldest: oldest_subfile(&*fs)? };
                 Journal::open(device, whose).map(|(journal, earlier)| (Some(journal), earlier))?
             }
         };
@@ -116,21 +115,6 @@ impl Store {
         }
     }
 
-    /// Whether another job writes the container.
-    pub fn is_foreign(&self) -> bool {
-        self.is_foreign
-    }
-
-    /// Whether a job that wrote the container did not finish.
-    pub fn was_interrupted(&self) -> bool {
-        self.was_interrupted
-    }
-
-    /// The container's directory.
-    pub fn dir(&self) -> &Arc<dyn SharedFs> {
-        self.external.dir()
-    }
-
     /// Reads what another job has added, once a second at most.
     pub fn refresh(&mut self) -> Result<()> {
         let now = wall();
@@ -142,17 +126,11 @@ impl Store {
     }
 
     /// Fails when the store takes no changes.
-    ///
-    /// # Errors
-    /// Why it takes none.
     pub fn check(&self) -> Result<()> {
         self.log.check()
     }
 
     /// The attributes of the file at a path.
-    ///
-    /// # Errors
-    /// `ENOENT` when there is none, `EIO` when its entry is damaged.
     pub fn stat(&mut self, path: &[u8]) -> Result<PackedStat> {
         match self.files.at(path) {
             Some(file) => Ok(file.stat()),
@@ -161,30 +139,34 @@ impl Store {
     }
 
     /// A page of the names in a directory after one, with the numbers of their files.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged there.
     pub fn names(&mut self, dir: &[u8], after: &[u8]) -> Result<Vec<(Vec<u8>, u64)>> {
-        let found = entries::files_after(self.log.container(), dir, after)?;
+        let may_be_file = |entry: &Result<IndexEntry>| entry.as_ref().map_or(true, is_file);
+        let found = self.log.container().children_after(dir, after)?.filter(may_be_file);
+        let found: Vec<_> = found.take(PACKED_NAMES_MAX).collect::<Result<_>>()?;
         let numbered =
             found.into_iter().map(|entry| (split_path(&entry.path).1.to_vec(), self.stat(&entry.path)));
         numbered.map(|(name, stat)| Ok((name, stat?.number))).collect()
     }
 
     /// The paths of all files below a directory.
-    ///
-    /// # Errors
-    /// `EIO` when the index is damaged there.
     pub fn below(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
-        entries::files_below(self.log.container(), dir)
+        let (mut dirs, mut paths) = (vec![dir.to_vec()], Vec::new());
+        while let Some(dir) = dirs.pop() {
+            for entry in self.log.container().children(&dir)? {
+                paths.push(entry?.path);
+            }
+            let names = self.log.container().directories_in(&dir)?;
+            dirs.extend(names.iter().map(|name| join(&dir, name)));
+        }
+        let files = paths.into_iter().map(|path| Ok(unless_missing(self.log.entry(&path))?.map(|_| path)));
+        files.filter_map(Result::transpose).collect()
     }
 
     /// Whether the container has anything below a directory.
-    ///
-    /// # Errors
-    /// As [`Self::below`].
     pub fn has_below(&self, dir: &[u8]) -> Result<bool> {
-        entries::has_below(self.log.container(), dir)
+        let container = self.log.container();
+        let has_children = container.children(dir)?.next().transpose()?.is_some();
+        Ok(has_children || !container.directories_in(dir)?.is_empty())
     }
 
     /// Begins a change, with space for it and for undoing it.
@@ -192,7 +174,7 @@ impl Store {
         self.log.begin()?;
         if self.log.is_full() {
             // Removing external files frees space at once.
-            self.external.remove_all();
+            self.external.remove_until(u64::MAX);
         }
         self.log.retry_and_reserve()
     }
@@ -200,7 +182,7 @@ impl Store {
     /// Drops the pages of the container's files: the next reads come from the file system.
     pub fn forget_pages(&mut self) -> Result<()> {
         self.log.write_pending()?;
-        let dir = self.external.dir();
+        let dir = &self.external.dir;
         for number in Listing::of(&**dir)?.numbers {
             dir.open(&subfile::name(number), Access::Read)?.forget_pages()?;
         }
@@ -208,9 +190,6 @@ impl Store {
     }
 
     /// Makes all changes of programs durable, and ends the journal: later changes of the packer itself lose nothing of those.
-    ///
-    /// # Errors
-    /// The errors of the file system and the device.
     pub fn end_journal(&mut self) -> Result<()> {
         self.files.numbers().into_iter().try_for_each(|number| self.publish(number))?;
         self.sync()?;
@@ -218,10 +197,8 @@ impl Store {
         self.not_recovered.take().map_or(Ok(()), Err)
     }
 
-    /// Makes all changes durable, and writes the index.
-    ///
-    /// # Errors
-    /// The errors of the file system. Where only the index could not be written, the container is complete, and takes longer to open.
+    /// Makes all changes durable, and writes the index. If only the index cannot be written, the container is complete, and takes longer to
+    /// open.
     pub fn finish(mut self) -> Result<()> {
         self.sync()?;
         self.drop_nameless();

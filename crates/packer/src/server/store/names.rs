@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::server::entry_log::Replaced;
-use tameike_container::{Content, IndexEntry, Node, check_path};
+use tameike_container::{IndexEntry, Node, check_path};
 use tameike_core::{FileKind, Result};
 use tameike_io::os::process::wall;
 
@@ -11,9 +11,6 @@ pub type SecondName = (Vec<u8>, Vec<u8>);
 
 impl Store {
     /// Removes a file. Its open files stay open until they are closed.
-    ///
-    /// # Errors
-    /// `ENOENT`, and the errors of the file system.
     pub fn unlink(&mut self, path: &[u8]) -> Result<()> {
         let removed = self.stat(path)?;
         self.remove_name(path)?;
@@ -22,9 +19,6 @@ impl Store {
     }
 
     /// Removes a name of a file.
-    ///
-    /// # Errors
-    /// `ENOENT`, and the errors of the file system.
     pub fn remove_name(&mut self, path: &[u8]) -> Result<()> {
         let before = self.log.entry(path)?;
         self.begin()?;
@@ -42,9 +36,6 @@ impl Store {
     }
 
     /// Renames a file, and replaces the packed file that has the new name.
-    ///
-    /// # Errors
-    /// `ENOENT`, and the errors of the file system.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         check_path(to)?;
         self.log.entry(from)?;
@@ -126,28 +117,13 @@ impl Store {
     pub fn put_note(&mut self, path: &[u8], note: Option<&[u8]>) -> Result<()> {
         self.begin()?;
         let before = self.log.container().find(path)?;
-        let now = wall();
-        let node = note.map(|note| Node {
-            kind: FileKind::Symlink,
-            mode: 0o777,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            atime: now,
-            mtime: now,
-            target: note.to_vec(),
-            xattrs: Vec::new(),
-            size: 0,
-            content: Content::Here,
-        });
+        let node = Node::new(FileKind::Symlink, 0o777, (0, 0), wall());
+        let node = note.map(|note| Node { target: note.to_vec(), ..node });
         let entry = self.log.put(path, node)?;
         self.log.commit(&[(entry, before)])
     }
 
     /// The note at a path.
-    ///
-    /// # Errors
-    /// `EIO` when it is damaged.
     pub fn note(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let container = self.log.container();
         let entry = container.find(path)?;

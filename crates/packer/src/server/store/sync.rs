@@ -17,18 +17,15 @@ impl StoreSync {
     /// Syncs; blocks.
     pub fn sync(&self) -> Result<()> {
         self.external.sync()?;
-        self.log.sync()
+        self.log.records.sync()
     }
 }
 
 impl Store {
-    /// Makes all changes durable.
-    ///
-    /// # Errors
-    /// The errors of the file system. After a failed fsync the store takes no more changes.
+    /// Makes all changes durable. After a failed fsync the store takes no more changes.
     pub fn sync(&mut self) -> Result<()> {
-        let asked = self.put_all(None)?;
-        let Some(sync) = self.begin_sync(asked)? else { return Ok(()) };
+        let changes = self.put_all(None)?;
+        let Some(sync) = self.begin_sync(changes)? else { return Ok(()) };
         let synced = sync.sync();
         self.end_sync(&sync, synced)
     }
@@ -46,9 +43,9 @@ impl Store {
         Ok(self.log.changes())
     }
 
-    /// Begins a sync, unless as many changes as asked are durable.
-    pub fn begin_sync(&mut self, asked: u64) -> Result<Option<StoreSync>> {
-        if self.log.durable_changes() >= asked {
+    /// Begins a sync, unless this count of changes is durable.
+    pub fn begin_sync(&mut self, changes: u64) -> Result<Option<StoreSync>> {
+        if self.log.durable_changes() >= changes {
             return Ok(None);
         }
         let log = self.log.begin_sync()?;
@@ -56,9 +53,6 @@ impl Store {
     }
 
     /// Ends a sync with its result.
-    ///
-    /// # Errors
-    /// The failure of the sync.
     pub fn end_sync(&mut self, sync: &StoreSync, result: Result<()>) -> Result<()> {
         if let Err(fault) = result {
             let why = format!(

@@ -2,15 +2,14 @@
 //!
 //! ```text
 //! 0            32
-//! +------------+------+
-//! | superblock | Seen | postcard
-//! +------------+------+
+//! +------------+-------+
+//! | superblock | State | postcard
+//! +------------+-------+
 //! ```
 
-use super::super::index::{INDEX_NAME, Index};
 use super::Container;
-use crate::format::superblock;
-use crate::format::superblock::{SIZE, Superblock};
+use crate::format::superblock::{self, SIZE, Superblock};
+use crate::index::{INDEX_NAME, Index};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
@@ -18,22 +17,22 @@ use tameike_io::shared::SharedFs;
 
 /// State of a container that is empty, or whose index is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct Snapshot {
     superblock: Superblock,
-    seen: Seen,
+    state: State,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct State {
     /// Number of files with external content.
     outside: u64,
     /// Stamp of the index file or, if there is none, of the superblock's file.
     stamp: Stamp,
-    index: Option<SeenIndex>,
+    index: Option<IndexSnapshot>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct SeenIndex {
+struct IndexSnapshot {
     /// [`Index::sum`].
     sum: u32,
     /// The whole index, if it is small.
@@ -41,32 +40,32 @@ struct SeenIndex {
     bytes: Option<Vec<u8>>,
 }
 
-impl Known {
+impl Snapshot {
     /// Encodes the state for processes on hosts of the same architecture.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.superblock.encode(0).to_vec();
         // Encoding into memory cannot fail.
-        bytes.extend(postcard::to_stdvec(&self.seen).unwrap_or_default());
+        bytes.extend(postcard::to_stdvec(&self.state).unwrap_or_default());
         bytes
     }
 
     /// Decodes the bytes of [`Self::encode`]; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (superblock, seen) = bytes.split_first_chunk::<SIZE>()?;
+        let (superblock, state) = bytes.split_first_chunk::<SIZE>()?;
         let (superblock, _) = Superblock::decode(superblock).ok()?;
-        Some(Self { superblock, seen: postcard::from_bytes(seen).ok()? })
+        Some(Self { superblock, state: postcard::from_bytes(state).ok()? })
     }
 
     /// Returns true if the file with the stamp has not changed.
     fn is_as_it_was(&self, fs: &dyn SharedFs) -> bool {
-        let name = if self.seen.index.is_some() { INDEX_NAME } else { superblock::NAME };
-        fs.stat(name).is_ok_and(|stat| stat.stamp() == self.seen.stamp)
+        let name = if self.state.index.is_some() { INDEX_NAME } else { superblock::NAME };
+        fs.stat(name).is_ok_and(|stat| stat.stamp() == self.state.stamp)
     }
 }
 
 impl Container {
     /// The state for other processes; `None` if they must scan lanes themselves, or if there is damage.
-    pub fn known(&self) -> Option<Known> {
+    pub fn snapshot(&self) -> Option<Snapshot> {
         let is_plain = self.added.is_empty() && self.damage.is_empty() && self.refused.is_empty();
         let has_all = match &self.index {
             Some(index) => {
@@ -82,26 +81,26 @@ impl Container {
             None => self.records.fs().stat(superblock::NAME).ok()?.stamp(),
         };
         let index =
-            self.index.as_ref().map(|index| SeenIndex { sum: index.sum(), bytes: index.whole_bytes() });
-        let seen = Seen { outside: self.outside as u64, stamp, index };
-        Some(Known { superblock: self.superblock(), seen })
+            self.index.as_ref().map(|index| IndexSnapshot { sum: index.sum(), bytes: index.whole_bytes() });
+        let state = State { outside: self.outside as u64, stamp, index };
+        Some(Snapshot { superblock: self.superblock(), state })
     }
 
     /// Opens a container by another process's state; `None` if the container differs, so that the caller must open it as usual.
-    pub fn open_known(fs: Arc<dyn SharedFs>, known: &Known) -> Option<Self> {
-        let Known { superblock, seen: Seen { outside, stamp, index } } = known;
+    pub fn open_snapshot(fs: Arc<dyn SharedFs>, snapshot: &Snapshot) -> Option<Self> {
+        let Snapshot { superblock, state: State { outside, stamp, index } } = snapshot;
         let index = match index {
-            Some(SeenIndex { bytes: Some(bytes), .. }) if known.is_as_it_was(&*fs) => {
+            Some(IndexSnapshot { bytes: Some(bytes), .. }) if snapshot.is_as_it_was(&*fs) => {
                 Some(Index::from_bytes(bytes.clone(), *stamp, superblock.container).ok()?)
             }
             // The index names its container.
-            Some(SeenIndex { sum, .. }) => {
+            Some(IndexSnapshot { sum, .. }) => {
                 let index = Index::of_container(&*fs, superblock.container).ok()?;
                 Some(index.filter(|index| index.sum() == *sum)?)
             }
             None => {
                 let is_it = || Superblock::read(&*fs).is_ok_and(|found| found == *superblock);
-                (known.is_as_it_was(&*fs) || is_it()).then_some(None)?
+                (snapshot.is_as_it_was(&*fs) || is_it()).then_some(None)?
             }
         };
         Some(Self { outside: *outside as usize, ..Self::unseen(fs, *superblock, index, false) })
