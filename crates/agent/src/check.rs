@@ -5,7 +5,7 @@ use tameike_core::{Fault, InodeId, Result};
 use tameike_io::os::system::System;
 use tameike_server::cache;
 use tameike_store::RecordKind;
-use tameike_store::check::{Book, Dirty, Rooms};
+use tameike_store::check::{Book, Dirty, RecordChecks};
 use tameike_store::directory::patiently;
 use tameike_store::table::Table;
 
@@ -14,7 +14,7 @@ pub use tameike_store::check::{Device, Finding, Loss, Part, Report, Severity, St
 /// Dispatches records to the services that wrote them.
 struct All;
 
-impl Rooms for All {
+impl RecordChecks for All {
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
         crate::storage::replay(kind, body, table)
     }

@@ -65,8 +65,8 @@ fn label(severity: Severity) -> &'static str {
 
 fn write_text(dir: &Path, owner: &str, report: &Report, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "{}: {owner}", dir.display())?;
-    for Finding { part, severity, words, .. } in &report.findings {
-        writeln!(out, "{:<5}  {:<7}  {}", label(*severity), part.as_str(), printable(words))?;
+    for Finding { part, severity, message, .. } in &report.findings {
+        writeln!(out, "{:<5}  {:<7}  {}", label(*severity), part.as_str(), printable(message))?;
     }
     let counts = &report.counts;
     writeln!(
@@ -157,7 +157,7 @@ fn finding(finding: &Finding) -> Value {
     json!({
         "severity": finding.severity.as_str(),
         "part": finding.part.as_str(),
-        "what": finding.words,
+        "what": finding.message,
         "lost": finding.lost.iter().map(loss).collect::<Vec<_>>(),
     })
 }

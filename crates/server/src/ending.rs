@@ -5,10 +5,8 @@ use tameike_core::wire::unit::Ending;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::shared::{FileStat, SharedFile};
 
-/// Sets the size and mtime of an open file that was `seen` so, and syncs it. Returns its attributes.
-///
-/// # Errors
-/// The errors of the file system; `EIO` when the fsync has failed, whatever its errno.
+/// Sets the size and mtime of an open file that was `seen` so, and syncs it. Returns its attributes. Fails with `EIO` if the fsync fails,
+/// whatever its errno.
 pub(crate) fn end(file: &dyn SharedFile, seen: &FileStat, size: u64, ending: Ending) -> Result<FileStat> {
     // A truncate to a stale size would remove bytes behind it.
     if learn_size(file, seen, size)? < size {
@@ -27,9 +25,6 @@ pub(crate) fn end(file: &dyn SharedFile, seen: &FileStat, size: u64, ending: End
 }
 
 /// Syncs an open file. A failed fsync gets an errno of its own: it leaves more in doubt than a write to a full file system.
-///
-/// # Errors
-/// `EIO`, whatever the reason.
 pub(crate) fn sync(file: &dyn SharedFile) -> Result<()> {
     file.sync().map_err(|fault| Fault::io(fault.to_string()))
 }

@@ -30,9 +30,9 @@ struct Files {
 struct File {
     generation: Generation,
     holders: Vec<Holder>,
-    /// Counts of reported and of dropped holders: round robin, so that all holders serve equally many nodes.
-    told: usize,
-    forgotten: usize,
+    /// Counts of reported and of replaced holders: round robin, so that all holders serve equally many nodes.
+    reported: usize,
+    replaced: usize,
 }
 
 impl CacheTable {
@@ -54,10 +54,10 @@ impl CacheTable {
         }
         let mut files = self.files.lock();
         let Some(file) = files.of_version(inode, generation) else { return Vec::new() };
-        let mut told = file.tell(by);
-        told.sort_by_key(Holder::missed);
+        let mut reported = file.select(by);
+        reported.sort_by_key(Holder::missed);
         file.add(by);
-        told
+        reported
     }
 
     /// A node has written the file, which has this generation now: only that node holds it.
@@ -105,14 +105,14 @@ impl CacheTable {
     }
 
     /// Adds the outcomes of requests to holders.
-    pub fn asked(&self, asked: &[Asked]) {
+    pub fn add_outcomes(&self, asked: &[Asked]) {
         let Files { recent, before } = &mut *self.files.lock();
-        for Asked { inode, holder: told } in asked {
+        for Asked { inode, holder: counts } in asked {
             let file = recent.get_mut(inode).or_else(|| before.get_mut(inode));
-            let known = file.and_then(|file| file.holders.iter_mut().find(|known| known.node == told.node));
+            let known = file.and_then(|file| file.holders.iter_mut().find(|known| known.node == counts.node));
             let Some(known) = known else { continue };
-            known.requested = known.requested.saturating_add(told.requested);
-            known.delivered = known.delivered.saturating_add(told.delivered);
+            known.requested = known.requested.saturating_add(counts.requested);
+            known.delivered = known.delivered.saturating_add(counts.delivered);
             while known.requested > COUNTED_MAX {
                 (known.requested, known.delivered) = (known.requested / 2, known.delivered / 2);
             }
@@ -140,22 +140,22 @@ impl Files {
 
 impl File {
     fn new(generation: Generation) -> Self {
-        Self { generation, holders: Vec::new(), told: 0, forgotten: 0 }
+        Self { generation, holders: Vec::new(), reported: 0, replaced: 0 }
     }
 
     /// Returns holders other than this node, round robin.
-    fn tell(&mut self, by: NodeId) -> Vec<Holder> {
+    fn select(&mut self, by: NodeId) -> Vec<Holder> {
         let count = self.holders.len();
-        let mut told = Vec::new();
+        let mut selected = Vec::new();
         for _ in 0..count {
-            if told.len() == HOLDERS_SENT_MAX {
+            if selected.len() == HOLDERS_SENT_MAX {
                 break;
             }
-            let holder = self.holders[self.told % count];
-            self.told = self.told.wrapping_add(1);
-            told.extend((holder.node != by).then_some(holder));
+            let holder = self.holders[self.reported % count];
+            self.reported = self.reported.wrapping_add(1);
+            selected.extend((holder.node != by).then_some(holder));
         }
-        told
+        selected
     }
 
     /// Adds a holder. In a full list it replaces the oldest one.
@@ -167,8 +167,8 @@ impl File {
         if self.holders.len() < HOLDERS_KEPT_MAX {
             self.holders.push(new);
         } else {
-            self.holders[self.forgotten % HOLDERS_KEPT_MAX] = new;
-            self.forgotten = self.forgotten.wrapping_add(1);
+            self.holders[self.replaced % HOLDERS_KEPT_MAX] = new;
+            self.replaced = self.replaced.wrapping_add(1);
         }
     }
 }
@@ -182,8 +182,8 @@ mod tests {
     const FIRST: Generation = Generation(1);
     const SECOND: Generation = Generation(2);
 
-    fn nodes(told: &[Holder]) -> BTreeSet<u32> {
-        told.iter().map(|holder| holder.node.0).collect()
+    fn nodes(holders: &[Holder]) -> BTreeSet<u32> {
+        holders.iter().map(|holder| holder.node.0).collect()
     }
 
     fn asked(node: u32, requested: u32, delivered: u32) -> Asked {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_is_told_of_the_others_and_then_is_one_of_them() {
+    fn an_opener_gets_the_other_holders_and_becomes_one() {
         let table = CacheTable::new();
         assert_eq!(table.opened(FILE, FIRST, NodeId(1)), []);
         assert_eq!(table.opened(FILE, FIRST, NodeId(1)), [], "itself is no other");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_new_version_only_who_made_it_is_a_holder() {
+    fn only_the_writer_holds_a_new_version() {
         let table = CacheTable::new();
         table.opened(FILE, FIRST, NodeId(1));
         table.changed(FILE, SECOND, NodeId(2));
@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn who_was_asked_in_vain_least_often_comes_first() {
+    fn holders_with_the_fewest_misses_come_first() {
         let table = CacheTable::new();
         for node in 1..=3 {
             table.opened(FILE, FIRST, NodeId(node));
         }
-        table.asked(&[asked(1, 9, 2), asked(2, 9, 9), asked(3, 9, 8), asked(4, 1, 0)]);
+        table.add_outcomes(&[asked(1, 9, 2), asked(2, 9, 9), asked(3, 9, 8), asked(4, 1, 0)]);
         table.opened(InodeId(8), FIRST, NodeId(1));
         assert_eq!(table.most_asked(5), [(FILE, 27), (InodeId(8), 0)]);
         assert_eq!(table.most_asked(1), [(FILE, 27)]);
@@ -228,39 +228,35 @@ mod tests {
             known.holders.iter().map(|one| (one.node.0, one.requested, one.delivered)).collect();
         assert_eq!((known.generation, counts), (FIRST, vec![(2, 9, 9), (3, 9, 8), (1, 9, 2)]));
         assert_eq!(table.known(InodeId(9)), None);
-        let told = table.opened(FILE, FIRST, NodeId(5));
-        assert_eq!(
-            told.iter().map(|holder| (holder.node.0, holder.missed())).collect::<Vec<_>>(),
-            [(2, 0), (3, 1), (1, 7)]
-        );
+        let reported = table.opened(FILE, FIRST, NodeId(5));
+        let misses: Vec<_> = reported.iter().map(|holder| (holder.node.0, holder.missed())).collect();
+        assert_eq!(misses, [(2, 0), (3, 1), (1, 7)]);
         for _ in 0..5000 {
-            table.asked(&[asked(1, 1, 1)]);
+            table.add_outcomes(&[asked(1, 1, 1)]);
         }
-        let told = table.opened(FILE, FIRST, NodeId(5));
-        let first = told.iter().find(|holder| holder.node == NodeId(1)).expect("told");
-        assert!(first.missed() <= 1 && first.requested <= COUNTED_MAX, "what was long ago: {first:?}");
+        let reported = table.opened(FILE, FIRST, NodeId(5));
+        let first = reported.iter().find(|holder| holder.node == NodeId(1)).expect("a holder");
+        assert!(first.missed() <= 1 && first.requested <= COUNTED_MAX, "old misses count less: {first:?}");
     }
 
     #[test]
-    fn of_a_file_that_all_hold_a_sample_is_kept_and_a_part_of_it_told() {
+    fn the_table_keeps_a_sample_of_many_holders_and_reports_a_part_of_it() {
         let table = CacheTable::new();
-        let mut told = BTreeMap::<u32, u32>::new();
+        let mut reports = BTreeMap::<u32, u32>::new();
         for node in 0..1000 {
             let some = table.opened(FILE, FIRST, NodeId(node));
             assert!(some.len() == HOLDERS_SENT_MAX.min(node as usize), "{node}: {}", some.len());
-            nodes(&some).into_iter().for_each(|node| *told.entry(node).or_default() += 1);
+            nodes(&some).into_iter().for_each(|node| *reports.entry(node).or_default() += 1);
         }
         assert_eq!(table.files.lock().recent[&FILE].holders.len(), HOLDERS_KEPT_MAX);
-        assert!(told.len() > 950, "many share the load: {}", told.len());
-        let most = told.values().max().copied().unwrap_or(0);
-        assert!(
-            most <= 3 * HOLDERS_SENT_MAX as u32,
-            "no holder is reported much more often than the others: {most}"
-        );
+        assert!(reports.len() > 950, "many share the load: {}", reports.len());
+        let most = reports.values().max().copied().unwrap_or(0);
+        let limit = 3 * HOLDERS_SENT_MAX as u32;
+        assert!(most <= limit, "no holder is reported much more often than the others: {most}");
     }
 
     #[test]
-    fn a_table_that_is_not_kept_tells_nobody() {
+    fn an_unused_table_reports_no_holders() {
         let table = CacheTable::unused();
         table.changed(FILE, FIRST, NodeId(1));
         assert_eq!(table.opened(FILE, FIRST, NodeId(2)), []);

@@ -96,9 +96,6 @@ fn take_lock(dir: &Path) -> Result<FileLock> {
 }
 
 /// Retries `attempt` while another process, which may be about to exit, has the store open.
-///
-/// # Errors
-/// Those of `attempt`; `EBUSY` of the last one.
 pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..BUSY_ATTEMPTS {
         match attempt() {
@@ -111,9 +108,6 @@ pub async fn patiently<T>(runtime: &Runtime, mut attempt: impl FnMut() -> Result
 
 /// Truncates the extents file of a stopped store, which releases its space even if programs have descriptors of it. A
 /// missing file is no error.
-///
-/// # Errors
-/// Those of the system, with the file's name.
 pub fn give_space_back(dir: &Path) -> Result<()> {
     cut(&dir.join(EXTENTS))
 }
@@ -144,9 +138,6 @@ fn open_parts(dir: &Path, options: &Options, lock: FileLock) -> Result<Parts> {
 }
 
 /// Opens a store on any media; `media.data` refers to the bytes on `disk`. `replay` is that of [`Store::open`].
-///
-/// # Errors
-/// Those of the media and of `replay`.
 pub async fn open_media(
     disk: Arc<dyn Disk>,
     media: Media,
@@ -190,9 +181,6 @@ impl Store {
     }
 
     /// Verifies the checksums of the table. Opening a store verifies the log; reads verify the data.
-    ///
-    /// # Errors
-    /// `EIO` if the table is damaged.
     pub fn verify_table(dir: &Path) -> Result<()> {
         RedbKv::verify(&dir.join(TABLE))
     }
@@ -200,9 +188,6 @@ impl Store {
     /// Opens the store of a failed agent as far as it is readable: skips damaged records and sets a damaged table
     /// aside. [`Store::damage`] then lists what is missing, and what the caller knows (`missing`) to have been lost
     /// before; the list is persistent.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
     pub async fn salvage(
         dir: &Path,
         options: Options,

@@ -7,14 +7,8 @@ use tameike_core::Result;
 /// Each kind of record has a key prefix of one byte, listed in [`prefix`].
 pub trait Table {
     /// The value of a key.
-    ///
-    /// # Errors
-    /// `EIO` if the store fails.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
     /// Keys from `start` (included) to `end` (excluded) with their values, ascending, at most `limit`.
-    ///
-    /// # Errors
-    /// `EIO` if the store fails.
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     /// Sets a key.
     fn put(&mut self, key: Vec<u8>, value: Vec<u8>);
@@ -26,9 +20,6 @@ pub trait Table {
 const BATCH: usize = 1024;
 
 /// Calls `show` for all records of a prefix, ascending.
-///
-/// # Errors
-/// Those of the table and of `show`.
 pub fn for_each(
     table: &dyn Table,
     prefix: u8,
@@ -46,6 +37,9 @@ pub fn for_each(
         }
     }
 }
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod memory;
 
 /// First bytes of keys. Numbers in keys are big-endian, so that keys sort as the numbers do; values are
 /// `postcard` of the named type unless said otherwise.

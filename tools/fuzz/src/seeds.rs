@@ -85,17 +85,17 @@ fn messages() -> Vec<Seed> {
     seeds
 }
 
-fn created(dir: InodeId, name: &str, kind: FileKind, birth: u64) -> LogCommand {
+fn created(dir: InodeId, name: &str, kind: FileKind, inode_counter: u64) -> LogCommand {
     let symlink = if kind == FileKind::Symlink { b"to".to_vec() } else { Vec::new() };
     let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
     let entry = EntryName { dir, name: name.as_bytes().to_vec() };
     let command = Command::Create { entry, new, exclusive: true, opener: None, sharded: false, now: NOW };
-    LogCommand::Wire { command, birth: 1 << 32 | birth, held: Vec::new() }
+    LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new() }
 }
 
 /// A small life of the metadata state machine.
 fn commands() -> Vec<LogCommand> {
-    let share = Some(Share { node: NodeId(0), place: 0, count: 1 });
+    let share = Some(Share { node: NodeId(0), index: 0, count: 1 });
     vec![
         LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW },
         created(InodeId::ROOT, "file", FileKind::File, 1),

@@ -44,14 +44,7 @@ impl Accountant {
 
     /// The receipt of a file that the job has written.
     pub(super) async fn account(&self, inode: InodeId, record: Record, verify: bool) -> Result<FileReceipt> {
-        let mut receipt = FileReceipt {
-            path: record.shown_path(),
-            size: record.size,
-            written: record.written,
-            checksum: String::new(),
-            note: String::new(),
-            outcome: FileOutcome::Synced,
-        };
+        let mut receipt = record.receipt(FileOutcome::Synced);
         if record.changed_by_others {
             receipt.note = "another program changed the file while the job wrote it".to_owned();
         }

@@ -9,9 +9,9 @@ use tameike_core::InodeId;
 
 /// Flushes dirty files from now on, until the flusher is dropped and its queue woken.
 pub(super) fn start(flusher: &Arc<Flusher>) {
-    let (weak, queue) = (Arc::downgrade(flusher), flusher.queue().clone());
-    let (runtime, activity) = (flusher.runtime().clone(), flusher.activity().clone());
-    let batch = 4 * flusher.parallel();
+    let (weak, queue) = (Arc::downgrade(flusher), flusher.base.queue.clone());
+    let (runtime, activity) = (flusher.base.runtime.clone(), flusher.activity.clone());
+    let batch = 4 * flusher.parallel;
     runtime.clone().spawn(async move {
         loop {
             let changed = queue.listen();
@@ -35,10 +35,10 @@ pub(super) fn start(flusher: &Arc<Flusher>) {
 
 async fn flush_some(flusher: &Flusher, inodes: Vec<InodeId>) {
     let flush = |inode| async move {
-        if flusher.activity().is_quiet() {
+        if flusher.activity.is_quiet() {
             let outcome = flusher.flush(inode, &[], Urgency::Yields).await;
-            flusher.queue().postpone(inode, outcome);
+            flusher.base.queue.postpone(inode, outcome);
         }
     };
-    stream::iter(inodes).for_each_concurrent(flusher.parallel(), flush).await;
+    stream::iter(inodes).for_each_concurrent(flusher.parallel, flush).await;
 }

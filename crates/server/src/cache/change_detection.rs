@@ -22,7 +22,7 @@ pub(super) enum Verdict {
     /// The job's own write.
     Own,
     /// The job's own write with a later chmod or rename; or a change by another program that has set the mtime back.
-    Doubtful,
+    Ambiguous,
     /// A change by another program.
     Changed,
 }
@@ -67,7 +67,7 @@ impl OwnWrites {
         } else if is_recent && (is_before || *stamp == left) {
             Verdict::Stale
         } else if !is_before && is_own_time && stamp.size == known {
-            Verdict::Doubtful
+            Verdict::Ambiguous
         } else {
             Verdict::Changed
         }

@@ -54,9 +54,6 @@ fn path_by_index(table: &dyn Table, inode: InodeId) -> Option<String> {
 }
 
 /// Checks the journal. `dirty` lists the files with dirty bytes in the store.
-///
-/// # Errors
-/// `EIO` if the table cannot be read.
 pub fn examine(table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()> {
     let mut journal = Examined { records: BTreeMap::new(), damaged: BTreeSet::new() };
     journal.read_records(table, book)?;

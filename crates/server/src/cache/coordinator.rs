@@ -27,6 +27,14 @@ pub(super) enum Contact {
     Written,
 }
 
+/// A file as a client reports it: the path and stamp that it saw, and what it does there.
+#[derive(Clone, Copy)]
+pub(super) struct Report<'a> {
+    pub(super) path: &'a [u8],
+    pub(super) stamp: Stamp,
+    pub(super) contact: Contact,
+}
+
 /// Serves the reports of clients on files.
 pub(super) struct Coordinator {
     base: Base,
@@ -46,9 +54,6 @@ impl Coordinator {
     }
 
     /// Takes over the files of an earlier incarnation. Each gets a new generation: the journal may lack its last ones.
-    ///
-    /// # Errors
-    /// The ledger cannot be read or written.
     pub(super) fn recover(&self) -> Result<()> {
         let Base { runtime, journal, queue, .. } = &self.base;
         let fresh = fresh_generation(runtime);
@@ -57,7 +62,7 @@ impl Coordinator {
             let record = Record { generation, ..before.clone() };
             journal.put(inode, Some(&before), &record)?;
             if record.dirty || record.removing {
-                queue.keep(inode);
+                queue.add_if_absent(inode);
             }
             Ok(())
         })
@@ -65,7 +70,7 @@ impl Coordinator {
 
     /// Counts the demand for files that an opening client reports.
     pub(super) fn note_demand(&self, asked: &[Asked]) {
-        self.holders.asked(asked);
+        self.holders.add_outcomes(asked);
     }
 
     /// The path of a file below the shared directory, as far as this coordinator knows; empty otherwise.
@@ -98,10 +103,7 @@ impl Coordinator {
         Ok(CacheState { newer: known.newer.or(seen), ..known })
     }
 
-    /// The path of an open file.
-    ///
-    /// # Errors
-    /// `ESTALE` when it was removed, and as [`Locator::locate`](super::locate::Locator::locate).
+    /// The path of an open file. Fails with `ESTALE` if it was removed.
     pub(super) async fn find(&self, inode: InodeId) -> Result<Vec<u8>> {
         let record = self.base.files.opened(inode)?.state().record.clone();
         if record.removed {
@@ -112,16 +114,10 @@ impl Coordinator {
     }
 
     /// The file with this stamp, known or new, after pending truncates and changes of space are finished.
-    async fn contact(
-        &self,
-        inode: InodeId,
-        path: &[u8],
-        stamp: Stamp,
-        contact: Contact,
-    ) -> Result<Arc<File>> {
-        let record = || Record::new(path, stamp, fresh_generation(&self.base.runtime));
+    async fn contact(&self, inode: InodeId, report: Report<'_>) -> Result<Arc<File>> {
+        let record = || Record::new(report.path, report.stamp, fresh_generation(&self.base.runtime));
         let file = self.base.files.get_or_insert(inode, record)?;
-        self.restart_reused(&file, path, stamp, contact).await?;
+        self.restart_reused(&file, report).await?;
         if file.state().record.removed {
             return Ok(file);
         }
@@ -133,19 +129,13 @@ impl Coordinator {
             let _flush = file.flush.lock().await;
             self.resizer.finish(&file).await?;
         }
-        self.detect_change(&file, path, stamp, contact).await?;
+        self.detect_change(&file, report).await?;
         Ok(file)
     }
 
     /// Starts the record of a removed file over if another file has its inode number now. A file that was removed while a client opened it
     /// stays removed: the shared file may lack its content.
-    async fn restart_reused(
-        &self,
-        file: &Arc<File>,
-        path: &[u8],
-        stamp: Stamp,
-        contact: Contact,
-    ) -> Result<()> {
+    async fn restart_reused(&self, file: &Arc<File>, report: Report<'_>) -> Result<()> {
         if !file.state().record.removed {
             return Ok(());
         }
@@ -153,7 +143,7 @@ impl Coordinator {
         if !file.state().record.removed {
             return Ok(());
         }
-        match (self.base.locator.check_at(file.inode, path).await, contact) {
+        match (self.base.locator.check_at(file.inode, report.path).await, report.contact) {
             (Ok(_), _) => {}
             // The mount shows the old file of that name.
             (Err(fault), Contact::Created) if fault.errno == Errno::ESTALE => {}
@@ -172,29 +162,23 @@ impl Coordinator {
         self.base.files.update(file, |state| {
             let generation = state.record.generation.next();
             // In the journal, as the removed one is, which this replaces.
-            state.restart(Record { journaled: true, ..Record::new(path, stamp, generation) });
+            state.restart(Record { journaled: true, ..Record::new(report.path, report.stamp, generation) });
         })
     }
 
     /// Compares the shared file with the record. A client may have seen it in the middle of a flush: so its attributes are fetched again
     /// before a change is recorded, and once more if a flush has ended meanwhile, as attributes from before its end would restore an old
     /// size.
-    async fn detect_change(
-        &self,
-        file: &Arc<File>,
-        path: &[u8],
-        stamp: Stamp,
-        contact: Contact,
-    ) -> Result<()> {
+    async fn detect_change(&self, file: &Arc<File>, report: Report<'_>) -> Result<()> {
         loop {
             let known = {
                 let state = file.state();
-                let is_unchanged = state.flushing || state.record.is_unchanged(&stamp);
+                let is_unchanged = state.flushing || state.record.is_unchanged(&report.stamp);
                 (!is_unchanged).then(|| state.record.clone())
             };
-            let mut path = path.to_vec();
+            let mut path = report.path.to_vec();
             let now = match known {
-                Some(known) if contact == Contact::Created => Some((known.stamp, stamp)),
+                Some(known) if report.contact == Contact::Created => Some((known.stamp, report.stamp)),
                 Some(mut known) => {
                     // Another node may have renamed it since the client looked it up.
                     known.prefer_path(&path);
@@ -226,11 +210,12 @@ impl Coordinator {
     /// Opens a file for a node. Returns its state, and the cache holders of it; the node becomes one if it `holds` the file.
     pub(super) async fn open(
         &self,
-        (inode, path, stamp, contact): (InodeId, &[u8], Stamp, Contact),
+        inode: InodeId,
+        report: Report<'_>,
         by: NodeId,
         holds: bool,
     ) -> Result<(CacheState, Vec<Holder>)> {
-        let file = self.contact(inode, path, stamp, contact).await?;
+        let file = self.contact(inode, report).await?;
         // Under one lock: either a removal finds the node among the openers, or this reply announces the removal.
         let mut state = file.state();
         if state.record.removed {
@@ -239,11 +224,11 @@ impl Coordinator {
         if holds {
             state.openers.insert(by);
         }
-        if contact == Contact::Created {
-            state.note_creation(&stamp, self.base.runtime.now());
+        if report.contact == Contact::Created {
+            state.note_creation(&report.stamp, self.base.runtime.now());
         }
         let removing = self.removals.is_announced(inode);
-        let known = CacheState { removing, ..state.record.state(Some(&stamp)) };
+        let known = CacheState { removing, ..state.record.state(Some(&report.stamp)) };
         drop(state);
         let holders = if holds { self.holders.opened(inode, known.generation, by) } else { Vec::new() };
         Ok((known, holders))
@@ -252,11 +237,12 @@ impl Coordinator {
     /// Records that a node is about to write to a file, before the first dirty byte is acknowledged.
     pub(super) async fn dirty(
         &self,
-        (inode, path, stamp): (InodeId, &[u8], Stamp),
+        inode: InodeId,
+        report: Report<'_>,
         writer: Option<NodeId>,
         reach: u64,
     ) -> Result<CacheState> {
-        let file = self.contact(inode, path, stamp, Contact::Written).await?;
+        let file = self.contact(inode, report).await?;
         let (state, removed) = self.base.files.update(&file, |state| {
             // Writes to a removed file end with its last descriptor; after a crash the record shows that they are of a removed file.
             if !state.record.removed {
@@ -266,7 +252,7 @@ impl Coordinator {
             state.record.journaled = true;
             state.record.reach = state.record.reach.max(reach);
             writer.into_iter().for_each(|node| state.record.set_writer(node, true));
-            (state.record.state(Some(&stamp)), state.record.removed)
+            (state.record.state(Some(&report.stamp)), state.record.removed)
         })?;
         if !removed {
             self.base.queue.add(inode);
@@ -327,9 +313,6 @@ impl Coordinator {
     }
 
     /// Marks the files that programs were writing when the job failed.
-    ///
-    /// # Errors
-    /// The ledger cannot be read or written.
     pub(super) fn mark_interrupted_writers(&self) -> Result<()> {
         let Base { journal, files, .. } = &self.base;
         journal.for_each(|inode, record| {

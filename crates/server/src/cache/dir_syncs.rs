@@ -62,9 +62,7 @@ impl Drop for Waiting<'_> {
 
 impl DirSyncs {
     /// Returns when a directory sync that began after this call has ended. The caller runs `sync` itself or shares that of another caller.
-    ///
-    /// # Errors
-    /// The error of `sync`, for all callers that waited for a failed one.
+    /// A failed sync fails all callers that waited for it.
     pub(super) async fn share<F: Future<Output = Result<()>>>(
         &self,
         path: &[u8],

@@ -51,7 +51,7 @@ impl DirtyQueue {
     }
 
     /// Adds a file unless it is queued already.
-    pub(super) fn keep(&self, inode: InodeId) {
+    pub(super) fn add_if_absent(&self, inode: InodeId) {
         self.waits.lock().entry(inode).or_default();
     }
 

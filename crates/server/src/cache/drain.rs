@@ -38,9 +38,6 @@ impl Drain {
     }
 
     /// Flushes everything. Returns what went wrong besides the errors of files, which their records keep.
-    ///
-    /// # Errors
-    /// The ledger cannot be read.
     pub(super) async fn flush_all(&self) -> Result<Vec<String>> {
         let mut faults = Vec::new();
         let mut dirty = self.find_dirty(&mut faults).await;
@@ -70,7 +67,7 @@ impl Drain {
                 Err(fault) => Some(format!("{inode}: {fault}")),
             }
         };
-        let flushed = stream::iter(dirty).map(flush).buffer_unordered(self.flusher.parallel());
+        let flushed = stream::iter(dirty).map(flush).buffer_unordered(self.flusher.parallel);
         faults.extend(flushed.filter_map(std::future::ready).collect::<Vec<_>>().await);
         Ok(faults)
     }
@@ -113,9 +110,6 @@ impl Drain {
     }
 
     /// Adds the receipts of the files behind `after`, until a page is full. Returns where the next page begins.
-    ///
-    /// # Errors
-    /// The ledger cannot be read.
     pub(super) async fn receipts(
         &self,
         verify: bool,
@@ -127,18 +121,14 @@ impl Drain {
         let mut next = (page.len() == PAGE_FILES).then(|| page.last().map(|(inode, _)| *inode)).flatten();
         let written = page.into_iter().filter(|(_, record)| record.journaled && !record.removed);
         let account = |(inode, record): (InodeId, Record)| async move {
-            let shown = record.shown_path();
-            let failed = |fault: Fault| FileReceipt {
-                path: shown,
-                size: 0,
-                written: 0,
-                checksum: String::new(),
-                note: String::new(),
-                outcome: FileOutcome::Missing(fault.to_string()),
+            let receipt = record.receipt(FileOutcome::Synced);
+            let failed = |fault: Fault| {
+                let outcome = FileOutcome::Missing(fault.to_string());
+                FileReceipt { size: 0, written: 0, outcome, ..receipt }
             };
             (inode, self.accountant.account(inode, record, verify).await.unwrap_or_else(failed))
         };
-        let accounts = stream::iter(written).map(account).buffered(self.flusher.parallel());
+        let accounts = stream::iter(written).map(account).buffered(self.flusher.parallel);
         let mut accounts = std::pin::pin!(accounts);
         let mut bytes = 0;
         let mut last = after;

@@ -31,6 +31,7 @@ pub(super) struct File {
 }
 
 /// The state of a file.
+#[derive(Default)]
 pub(super) struct State {
     pub(super) record: Record,
     /// Counts changes that make the file dirty, so that a flush notices those that came while it ran.
@@ -69,7 +70,7 @@ impl State {
                 record.stamp = stamp;
                 record.mtime = if record.dirty { record.mtime } else { stamp.mtime };
             }
-            Verdict::Doubtful => record.invalidate(stamp),
+            Verdict::Ambiguous => record.invalidate(stamp),
             Verdict::Changed => {
                 let (known, size) = (record.changed_by_others, record.stamp.size);
                 record.note_change(stamp);
@@ -133,15 +134,7 @@ impl State {
 impl File {
     fn new(inode: InodeId, record: Record, paths: Arc<Paths>) -> Arc<Self> {
         paths.replace(inode, &[], &record.paths);
-        let state = Mutex::new(State {
-            record,
-            changes: 0,
-            flushing: false,
-            openers: BTreeSet::new(),
-            may_be_written_late: false,
-            suspect: None,
-            own_writes: None,
-        });
+        let state = Mutex::new(State { record, ..State::default() });
         let (flush, used) = Default::default();
         Arc::new(Self { inode, flush, state, used, paths })
     }
@@ -264,10 +257,7 @@ impl FileTable {
         Ok(Some(file))
     }
 
-    /// A file that a client must have opened before.
-    ///
-    /// # Errors
-    /// `ESTALE` when none has.
+    /// A file that a client must have opened before. Fails with `ESTALE` if none has.
     pub(super) fn opened(&self, inode: InodeId) -> Result<Arc<File>> {
         let unknown = || Fault::new(Errno::ESTALE, format!("{inode} was not opened through its coordinator"));
         self.get(inode)?.ok_or_else(unknown)
@@ -289,10 +279,8 @@ impl FileTable {
         Ok(self.insert(&mut known, inode, record))
     }
 
-    /// Changes the state of a file, and writes its record to the journal if it has one there.
-    ///
-    /// # Errors
-    /// The journal cannot be written. The record is as before then; what the state says of the shared file stays.
+    /// Changes the state of a file, and writes its record to the journal if it has one there. If the journal cannot be written, the record
+    /// stays as it was; the state of the shared file does not.
     pub(super) fn update<T>(&self, file: &File, change: impl FnOnce(&mut State) -> T) -> Result<T> {
         let mut state = file.state();
         let before = state.record.clone();

@@ -3,7 +3,6 @@
 use super::Activity;
 use super::base::Base;
 use super::dir_syncs::DirSyncs;
-use super::dirty_queue::DirtyQueue;
 use super::file_table::File;
 use super::record::Record;
 use super::removal::Removals;
@@ -14,7 +13,6 @@ use std::sync::Arc;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::unit::{Ending, FLUSH_UNITS_MAX, UnitDigest, UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, FaultKind, InodeId, NodeId, Result};
-use tameike_io::Runtime;
 use tameike_io::shared::{Access, FileStat, open_same, split};
 
 /// Whether a flush gives way to foreground requests.
@@ -65,12 +63,13 @@ impl Drop for Flushing<'_> {
 
 /// Flushes files.
 pub(super) struct Flusher {
-    base: Base,
+    pub(super) base: Base,
     removals: Arc<Removals>,
     resizer: Arc<Resizer>,
     dir_syncs: DirSyncs,
-    activity: Arc<Activity>,
-    parallel: usize,
+    pub(super) activity: Arc<Activity>,
+    /// Files that may be flushed at a time.
+    pub(super) parallel: usize,
 }
 
 impl Flusher {
@@ -85,27 +84,8 @@ impl Flusher {
         Self { base, removals, resizer, dir_syncs: DirSyncs::default(), activity, parallel: parallel.max(1) }
     }
 
-    pub(super) fn runtime(&self) -> &Runtime {
-        &self.base.runtime
-    }
-
-    pub(super) fn queue(&self) -> &Arc<DirtyQueue> {
-        &self.base.queue
-    }
-
-    pub(super) fn activity(&self) -> &Arc<Activity> {
-        &self.activity
-    }
-
-    /// Files that may be flushed at a time.
-    pub(super) fn parallel(&self) -> usize {
-        self.parallel
-    }
-
-    /// Flushes a file, whatever its homes hold, because a node is full or a name is about to be removed.
-    ///
-    /// # Errors
-    /// As [`Self::flush`]; `ESTALE` when the file was removed.
+    /// Flushes a file, whatever its homes hold, because a node is full or a name is about to be removed. Fails with `ESTALE` if the file
+    /// was removed.
     pub(super) async fn write_back(&self, inode: InodeId) -> Result<()> {
         let Some(file) = self.base.files.get(inode)? else { return Ok(()) };
         let homes = self.base.homes.written(inode, &file.state().record);
@@ -115,10 +95,7 @@ impl Flusher {
     }
 
     /// Flushes a file, and returns whether it is clean now. Besides the homes of committed bytes it asks the `extra` nodes, which may hold
-    /// bytes that were never committed.
-    ///
-    /// # Errors
-    /// Why it cannot be flushed. What the shared file system lacks stays dirty.
+    /// bytes that were never committed. After an error, the bytes that the shared file system lacks stay dirty.
     pub(super) async fn flush(&self, inode: InodeId, extra: &[NodeId], urgency: Urgency) -> Result<bool> {
         let Some(file) = self.base.files.get(inode)? else { return Ok(true) };
         let _flush = file.flush.lock().await;
@@ -227,7 +204,7 @@ impl Flusher {
             unchanged
         });
         // The journal refused it: the file is still dirty.
-        let clean = clean.inspect_err(|_| queue.keep(inode))?;
+        let clean = clean.inspect_err(|_| queue.add_if_absent(inode))?;
         journal.sync(false).await?;
         Ok(clean)
     }
@@ -347,11 +324,11 @@ impl Drop for Flusher {
     }
 }
 
-/// Returns the fault that leaves more in doubt, the first of equal ones.
+/// Returns the fault after which less is known of the shared file, the first of equal ones.
 fn graver(known: Option<Fault>, other: Fault) -> Fault {
-    let doubt = |fault: &Fault| (fault.kind() == FaultKind::Unreachable, may_be_unsynced(fault));
+    let gravity = |fault: &Fault| (fault.kind() == FaultKind::Unreachable, may_be_unsynced(fault));
     match known {
-        Some(known) if doubt(&known) >= doubt(&other) => known,
+        Some(known) if gravity(&known) >= gravity(&other) => known,
         _ => other,
     }
 }

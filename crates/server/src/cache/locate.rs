@@ -70,10 +70,8 @@ impl Locator {
         self.search(inode, record, true).await
     }
 
-    /// Finds a file on the shared file system. Returns its path and attributes.
-    ///
-    /// # Errors
-    /// `ENOENT` when it is at none of its paths, `ESTALE` when another file is.
+    /// Finds a file on the shared file system. Returns its path and attributes. Fails with `ENOENT` if it is at none of its paths, with
+    /// `ESTALE` if another file is.
     pub(super) async fn locate(&self, inode: InodeId, record: &Record) -> Result<(Vec<u8>, FileStat)> {
         self.search(inode, record, false).await
     }
@@ -101,9 +99,6 @@ impl Locator {
     }
 
     /// Checks that a file is at a path.
-    ///
-    /// # Errors
-    /// As [`Self::locate`].
     pub(super) async fn check_at(&self, inode: InodeId, path: &[u8]) -> Result<()> {
         let (shared, path) = (self.shared.clone(), path.to_vec());
         let check = move || {

@@ -36,7 +36,7 @@ pub(crate) use record::{fuzz as fuzz_record, fuzz_seeds};
 
 use crate::holders::CacheTable;
 use base::Base;
-use coordinator::{Contact, Coordinator};
+use coordinator::{Contact, Coordinator, Report};
 use dirty_queue::DirtyQueue;
 use drain::Drain;
 use file_table::FileTable;
@@ -94,9 +94,6 @@ pub struct CacheService {
 
 impl CacheService {
     /// The service of one node, with the files that its ledger has from an earlier incarnation.
-    ///
-    /// # Errors
-    /// The ledger cannot be read or written.
     pub fn new(parts: CacheParts) -> Result<Arc<Self>> {
         let CacheParts { runtime, cluster, ledger, extents, shared, rpc, activity, flush_parallel, holders } =
             parts;
@@ -127,9 +124,6 @@ impl CacheService {
     }
 
     /// Marks the files that programs were writing when the job failed.
-    ///
-    /// # Errors
-    /// The ledger cannot be read or written.
     pub fn mark_interrupted_writers(&self) -> Result<()> {
         self.coordinator.mark_interrupted_writers()
     }
@@ -152,12 +146,13 @@ impl CacheService {
             CacheRequest::Open { inode, path, stamp, asked, holds, made } => {
                 coordinator.note_demand(&asked);
                 let contact = if made { Contact::Created } else { Contact::Opened };
-                let (state, holders) = coordinator.open((inode, &path, stamp, contact), from, holds).await?;
+                let report = Report { path: &path, stamp, contact };
+                let (state, holders) = coordinator.open(inode, report, from, holds).await?;
                 CacheReply::Opened { state, holders }
             }
             CacheRequest::Dirty { inode, path, stamp, writes, reach } => {
-                let writer = writes.then_some(from);
-                CacheReply::State(coordinator.dirty((inode, &path, stamp), writer, reach).await?)
+                let report = Report { path: &path, stamp, contact: Contact::Written };
+                CacheReply::State(coordinator.dirty(inode, report, writes.then_some(from), reach).await?)
             }
             CacheRequest::Writing { inode, what } => coordinator.writing(inode, what, from).await?,
             CacheRequest::Commit { inode, end, sparse, now } => {
@@ -189,7 +184,7 @@ impl CacheService {
             CacheRequest::Progress => CacheReply::Progress {
                 files: self.base.queue.len() as u64,
                 bytes: self.extents.space(View::Cache).dirty,
-                flushed: self.flusher.activity().flushed_bytes(),
+                flushed: self.flusher.activity.flushed_bytes(),
             },
         })
     }
@@ -203,9 +198,6 @@ impl CacheService {
     }
 
     /// Serves a request of this agent itself.
-    ///
-    /// # Errors
-    /// As [`Self::serve`].
     pub async fn serve_own(&self, request: CacheRequest) -> Result<CacheReply> {
         self.serve(self.rpc.local(), request).await
     }

@@ -33,9 +33,6 @@ pub(super) fn keys_below(directory: &[u8]) -> [Vec<u8>; 2] {
 }
 
 /// Returns the inode number at the end of a key of the journal's path index.
-///
-/// # Errors
-/// `EBADMSG` if the key is too short.
 pub(super) fn inode_of(key: &[u8]) -> Result<InodeId> {
     let number = key.last_chunk().copied().map(u64::from_be_bytes);
     number.map(InodeId).ok_or_else(|| Fault::new(Errno::EBADMSG, "a path of a cache record is damaged"))

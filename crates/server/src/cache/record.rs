@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use std::ops::Range;
 use std::sync::Arc;
+use tameike_core::receipt::{FileOutcome, FileReceipt};
 use tameike_core::wire::cache::{CacheState, Stamp};
 use tameike_core::wire::codec;
 use tameike_core::wire::unit::{SpaceChange, UnitDigest};
@@ -29,7 +30,7 @@ pub(super) const FILE: u8 = b'f';
 pub(super) const DIGEST: u8 = b'd';
 
 /// A file as its coordinator knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Paths at which the file may be, the likeliest first. The inode number decides.
     pub paths: Vec<ByteBuf>,
@@ -86,22 +87,20 @@ impl Record {
             size: stamp.size,
             mtime: stamp.mtime,
             generation,
-            dirty: false,
-            journaled: false,
-            removed: false,
-            removing: false,
-            truncate_to: None,
-            space: None,
-            sparse: false,
-            written: 0,
-            changed_by_others: false,
-            interrupted: false,
-            outdated: false,
-            failure: String::new(),
-            unsynced: false,
-            writers: Vec::new(),
-            cut_off: false,
-            reach: 0,
+            ..Self::default()
+        }
+    }
+
+    /// The receipt of the file at its likeliest path.
+    pub(super) fn receipt(&self, outcome: FileOutcome) -> FileReceipt {
+        let (checksum, note) = Default::default();
+        FileReceipt {
+            path: self.shown_path(),
+            size: self.size,
+            written: self.written,
+            checksum,
+            note,
+            outcome,
         }
     }
 
@@ -231,9 +230,6 @@ pub struct Journaled {
 }
 
 /// Counts the files in a ledger.
-///
-/// # Errors
-/// The ledger cannot be read.
 pub fn journaled(ledger: Arc<Ledger>) -> Result<Journaled> {
     let mut found = Journaled::default();
     Journal::new(ledger).for_each(|_, record| {
@@ -264,15 +260,11 @@ impl Journal {
         })
     }
 
-    fn record_change(inode: InodeId, record: &Record) -> Result<(ByteBuf, Option<ByteBuf>)> {
-        Ok((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(encode_record(record)?))))
-    }
-
     /// Writes a record in place of `before`, if there was one.
     pub(super) fn put(&self, inode: InodeId, before: Option<&Record>, record: &Record) -> Result<()> {
         let paths_before = before.map_or(&[][..], |before| before.paths.as_slice());
         let mut changes = paths::changes(inode, paths_before, &record.paths);
-        changes.push(Self::record_change(inode, record)?);
+        changes.push((ByteBuf::from(file_key(inode)), Some(ByteBuf::from(encode_record(record)?))));
         self.write(changes)
     }
 
@@ -364,9 +356,6 @@ impl Journal {
     }
 
     /// Calls `act` with each record, in the order of inode numbers.
-    ///
-    /// # Errors
-    /// The ledger cannot be read, and the errors of `act`.
     pub(super) fn for_each(&self, mut act: impl FnMut(InodeId, Record) -> Result<()>) -> Result<()> {
         const PAGE: usize = 1024;
         let mut after = None;

@@ -34,10 +34,8 @@ impl Removals {
     }
 
     /// Announces a removal. The journal records it, so that a removal that is interrupted before [`Self::removed`] is known as one. Other
-    /// nodes that may have the file open are notified. Returns when they need no more of the job's data.
-    ///
-    /// # Errors
-    /// A node cannot continue without that data: the file must not be removed.
+    /// nodes that may have the file open are notified. Returns when they need no more of the job's data. Fails if a node cannot continue
+    /// without that data: the file must not be removed.
     pub(super) async fn announce(&self, inode: InodeId, by: NodeId) -> Result<()> {
         let now = self.base.runtime.clock.monotonic();
         self.announced.lock().insert(inode, now);
@@ -64,10 +62,7 @@ impl Removals {
     }
 
     /// Notifies other nodes that may have a file open. Returns whether all of them know. Does not wait for a node that cannot be reached:
-    /// otherwise a file that a failed node had open could never be removed.
-    ///
-    /// # Errors
-    /// A node answers that it cannot comply.
+    /// otherwise a file that a failed node had open could never be removed. Fails if a node answers that it cannot comply.
     async fn notify(
         &self,
         nodes: impl IntoIterator<Item = NodeId>,

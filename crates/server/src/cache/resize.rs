@@ -28,10 +28,7 @@ impl Resizer {
         Self { base }
     }
 
-    /// Sets the size of a file on all nodes, or nowhere.
-    ///
-    /// # Errors
-    /// `EFBIG`, and the errors of the shared file system; the file has its old size then.
+    /// Sets the size of a file on all nodes, or nowhere. After an error of the shared file system, the file has its old size.
     pub(super) async fn truncate(&self, inode: InodeId, size: u64, now: Timestamp) -> Result<CacheState> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
@@ -82,9 +79,6 @@ impl Resizer {
     }
 
     /// Allocates or frees space of a byte range; with `grows` the file grows to its end.
-    ///
-    /// # Errors
-    /// `EFBIG`, and the errors of the shared file system.
     pub(super) async fn change_space(
         &self,
         inode: InodeId,
@@ -126,10 +120,8 @@ impl Resizer {
         Ok(state)
     }
 
-    /// Finishes the change of space and the truncate that a record names. The caller holds the file's flush lock.
-    ///
-    /// # Errors
-    /// The errors of the shared file system and of the homes; the record keeps the change.
+    /// Finishes the change of space and the truncate that a record names. The caller holds the file's flush lock. After an error, the
+    /// record keeps the change.
     pub(super) async fn finish(&self, file: &Arc<File>) -> Result<()> {
         self.finish_space(file).await?;
         let Some(size) = file.state().record.truncate_to else { return Ok(()) };

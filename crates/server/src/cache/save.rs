@@ -4,8 +4,9 @@
 
 use super::base::Base;
 use super::record::Record;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::{Errno, Fault, FaultKind, InodeId, Result};
@@ -35,7 +36,7 @@ impl Saver {
                         "" => "the drain ended before it was flushed",
                         why => why,
                     };
-                    receipt_of(&record, record.shown_path(), FileOutcome::Missing(why.to_owned()))
+                    record.receipt(FileOutcome::Missing(why.to_owned()))
                 };
                 receipt.files.extend(dirty.into_iter().map(missing));
             }
@@ -103,25 +104,12 @@ impl Saver {
         self.base.journal.sync(false).await?;
         self.base.homes.ask_all(homes, &UnitRequest::Truncate { inode, size: 0 }).await?;
         self.base.queue.remove(inode);
-        let shown = dir.join(PathBuf::from(std::ffi::OsStr::from_bytes(&path))).display().to_string();
-        let mut saved = receipt_of(record, shown, FileOutcome::Synced);
-        saved.note = format!(
+        let note = format!(
             "{} is gone from the shared directory: {written} bytes that the journal held of it are here, and zeros for the rest",
             record.shown_path()
         );
-        saved.written = written;
-        Ok(saved)
-    }
-}
-
-fn receipt_of(record: &Record, path: String, outcome: FileOutcome) -> FileReceipt {
-    FileReceipt {
-        path,
-        size: record.size,
-        written: record.written,
-        checksum: String::new(),
-        note: String::new(),
-        outcome,
+        let path = dir.join(OsStr::from_bytes(&path)).display().to_string();
+        Ok(FileReceipt { path, written, note, ..record.receipt(FileOutcome::Synced) })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tameike_core::limits::{DIRECTORY_MAKERS_MAX, LOCAL_SUBDIRECTORIES_MAX};
 use tameike_core::wire::meta::EntryName;
 use tameike_core::{Cluster, InodeId, NodeId};
-use tameike_store::meta::born;
+use tameike_store::meta::new_inode_id;
 
 /// Numbers to try for a directory, per node with a device. None of them selects the wanted node once in 3000 directories.
 const DRAWS_PER_NODE: usize = 8;
@@ -48,7 +48,7 @@ impl InodeAllocator {
         let wanted = cluster.device_of(maker);
         for _ in 0..DRAWS_PER_NODE * cluster.device_nodes().len() {
             if number - self.first >= SELECTED_BEFORE
-                || cluster.children_home(born(entry, sharded, number)) == wanted
+                || cluster.children_home(new_inode_id(entry, sharded, number)) == wanted
             {
                 break;
             }
@@ -106,7 +106,7 @@ mod tests {
         let make = |_| {
             let number = allocator.next_directory(cluster, &entry(parent), sharded, NodeId(maker));
             allocator.made_directory(parent, NodeId(maker));
-            cluster.children_home(born(&entry(parent), sharded, number))
+            cluster.children_home(new_inode_id(&entry(parent), sharded, number))
         };
         (0..count).map(make).collect()
     }

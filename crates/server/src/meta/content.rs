@@ -1,6 +1,6 @@
 //! Truncation, and the move of inline content to a unit: changes of files that reach the homes of their units.
 
-use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
+use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tameike_core::limits::INLINE_SIZE_MAX;
@@ -20,7 +20,7 @@ impl MetaService {
         if change.atime.is_some() {
             self.state.lock().sets_access_time(inode, now);
         }
-        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
         if is_resize {
             let _guard = self.contents.hold(inode).await;
             let applied = self.execute_or_spill(inode, &record).await?;
@@ -40,7 +40,7 @@ impl MetaService {
 
     pub(super) async fn reserve(&self, inode: InodeId, command: Command) -> Result<MetaReply> {
         self.check_inode(inode)?;
-        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
         let applied = match self.execute(&record) {
             Err(fault) if fault.errno == Errno::EFBIG => {
                 let _guard = self.contents.hold(inode).await;
@@ -158,10 +158,7 @@ impl MetaService {
                 if homes.is_empty() {
                     return;
                 }
-                let sleep = this.parts.runtime.sleep(pause);
-                drop(this);
-                sleep.await;
-                pause = (pause * 2).min(RETRY_TIME_MAX);
+                back_off(this, &mut pause).await;
             }
         });
         first

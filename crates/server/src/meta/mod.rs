@@ -89,9 +89,6 @@ type Unfinished = (Vec<(InodeId, Truncation)>, Vec<InodeId>);
 impl MetaService {
     /// Starts the service on a ledger that has replayed its log. It can serve requests at once; [`Self::recover`] must run
     /// concurrently as soon as peers are reachable.
-    ///
-    /// # Errors
-    /// The ledger fails or holds damaged records.
     pub async fn open(parts: MetaParts) -> Result<Arc<Self>> {
         let incarnation = Self::start(&parts)?;
         let first = u64::from(incarnation) << 32;
@@ -122,13 +119,11 @@ impl MetaService {
 
     fn start(parts: &MetaParts) -> Result<u16> {
         let cluster = &parts.cluster;
-        let mut roots = Vec::new();
-        if cluster.inode_home(InodeId::ROOT) == parts.node {
-            roots.push(InodeId::ROOT);
-        }
+        let root = Some(InodeId::ROOT).filter(|&root| cluster.inode_home(root) == parts.node);
         let owners = cluster.nodes().iter().map(|info| info.id);
         let local = owners.filter(|&owner| cluster.device_of(owner) == parts.node);
-        roots.extend(local.map(|owner| InodeId::local_root(owner, parts.node)));
+        let local = local.map(|owner| InodeId::local_root(owner, parts.node));
+        let roots = root.into_iter().chain(local).collect();
         let (uid, gid) = parts.owner;
         let share = share(cluster, parts.node);
         let command = LogCommand::Start { roots, share, uid, gid, now: parts.runtime.now() };
@@ -160,7 +155,7 @@ impl MetaService {
             MetaRequest::ReadLink { inode } => self.read_link(inode),
             MetaRequest::Open { inode, opener } => self.open_inode(inode, opener),
             MetaRequest::Close { node, opens, undone, asked } => {
-                self.parts.holders.asked(&asked);
+                self.parts.holders.add_outcomes(&asked);
                 self.close(node, &opens, &undone).await
             }
             MetaRequest::Spill { inode } => self.spill(inode).await,
@@ -189,14 +184,8 @@ impl MetaService {
     async fn command(&self, command: Command, from: NodeId) -> Result<MetaReply> {
         match &command {
             Command::Create { .. } => self.create(command, from).await,
-            Command::SetAttr { inode, .. } => {
-                let inode = *inode;
-                self.set_attr(inode, command).await
-            }
-            Command::Reserve { inode, .. } => {
-                let inode = *inode;
-                self.reserve(inode, command).await
-            }
+            &Command::SetAttr { inode, .. } => self.set_attr(inode, command).await,
+            &Command::Reserve { inode, .. } => self.reserve(inode, command).await,
             Command::Commit { inode, .. } => {
                 self.check_inode(*inode)?;
                 let reply = self.change_inode(command)?;
@@ -351,8 +340,16 @@ impl MetaService {
 /// Returns the share of inodes whose home is `node`; `None` if it has no device.
 fn share(cluster: &Cluster, node: NodeId) -> Option<Share> {
     let nodes = cluster.device_nodes();
-    let place = nodes.iter().position(|&other| other == node)?;
-    Some(Share { node, place: place as u16, count: nodes.len() as u16 })
+    let index = nodes.iter().position(|&other| other == node)?;
+    Some(Share { node, index: index as u16, count: nodes.len() as u16 })
+}
+
+/// Sleeps without keeping the service alive, and doubles the pause.
+async fn back_off(service: Arc<MetaService>, pause: &mut Duration) {
+    let sleep = service.parts.runtime.sleep(*pause);
+    drop(service);
+    sleep.await;
+    *pause = (*pause * 2).min(RETRY_TIME_MAX);
 }
 
 fn execute(ledger: &Ledger, command: &LogCommand) -> Result<Applied> {

@@ -38,6 +38,15 @@ struct Unprepared {
     applied: bool,
 }
 
+/// An operation with steps on other nodes, while it runs.
+struct Running {
+    sequence: u64,
+    plan: Plan,
+    decision: Decision,
+    by: NodeId,
+    now: Timestamp,
+}
+
 impl MetaService {
     pub(super) async fn names(
         &self,
@@ -93,23 +102,18 @@ impl MetaService {
         }
         // A separate task: the operation ends even if the caller stops waiting.
         let (resolver, done) = promise();
+        let running = Running { sequence, plan, decision, by, now };
         self.spawn(|service| async move {
             let Some(this) = service.upgrade() else { return };
-            resolver.resolve(this.run_with_others(sequence, &plan, &decision, by, now).await);
+            resolver.resolve(this.run_with_others(&running).await);
         });
         done.await
     }
 
-    async fn run_with_others(
-        &self,
-        sequence: u64,
-        plan: &Plan,
-        decision: &Decision,
-        by: NodeId,
-        now: Timestamp,
-    ) -> Result<()> {
+    async fn run_with_others(&self, running: &Running) -> Result<()> {
+        let &Running { sequence, ref plan, ref decision, by, now } = running;
         if !plan.prepare.is_empty() || plan.commit.is_some() {
-            match self.prepare(sequence, plan, decision, by, now).await? {
+            match self.prepare(running).await? {
                 Prepared::Undecided => (),
                 Prepared::Completed => return Ok(()),
             }
@@ -139,20 +143,14 @@ impl MetaService {
     }
 
     /// Logs the intent and executes all steps before the decision. On an error, undoes everything, now or once the nodes are reachable.
-    async fn prepare(
-        &self,
-        sequence: u64,
-        plan: &Plan,
-        decision: &Decision,
-        by: NodeId,
-        now: Timestamp,
-    ) -> Result<Prepared> {
+    async fn prepare(&self, running: &Running) -> Result<Prepared> {
+        let &Running { sequence, ref plan, ref decision, by, .. } = running;
         let prepared = plan.prepare.iter().zip(0..).map(|((node, _), number)| (*node, number)).collect();
         let number = plan.prepare.len() as u32;
         let commit = plan.commit.as_ref().map(|(node, _)| (*node, number));
         let intent = Intent::Open { prepared, commit, decision: decision.clone(), busy: plan.busy.clone() };
         self.begin(sequence, intent, plan.busy.as_ref())?;
-        match self.try_prepare(sequence, plan, by, now).await {
+        match self.try_prepare(running).await {
             Ok(()) => Ok(Prepared::Undecided),
             Err(Unprepared { fault, applied: false }) => {
                 self.end(sequence, plan.busy.as_ref())?;
@@ -185,13 +183,8 @@ impl MetaService {
         Ok(())
     }
 
-    async fn try_prepare(
-        &self,
-        sequence: u64,
-        plan: &Plan,
-        by: NodeId,
-        now: Timestamp,
-    ) -> Result<(), Unprepared> {
+    async fn try_prepare(&self, running: &Running) -> Result<(), Unprepared> {
+        let &Running { sequence, ref plan, by, now, .. } = running;
         let mut applied = false;
         let unprepared = |fault, applied| Unprepared { fault, applied };
         self.persist().await.map_err(|fault| unprepared(fault, false))?;
@@ -210,7 +203,7 @@ impl MetaService {
         let Some((node, step)) = &plan.commit else { return Ok(()) };
         let number = plan.prepare.len() as u32;
         let done = self.step(*node, (sequence, number), step.clone(), Some(by), now).await;
-        done.map(|_| ()).map_err(|fault| {
+        done.map(drop).map_err(|fault| {
             let unsure = !is_refusal(fault.errno);
             unprepared(fault, applied || unsure)
         })

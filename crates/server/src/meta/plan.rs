@@ -158,7 +158,7 @@ impl MetaService {
 
     async fn plan_rename(
         &self,
-        (from, from_wide, moved): (&EntryName, bool, Target),
+        (from, from_sharded, moved): (&EntryName, bool, Target),
         to: &EntryName,
         mode: RenameMode,
     ) -> Result<Planned> {
@@ -166,20 +166,21 @@ impl MetaService {
             return Err(Errno::EXDEV.into());
         }
         tameike_core::name::check(&to.name)?;
-        let (to_node, to_wide, replaced) = self.find(to).await?;
+        let (to_node, to_sharded, replaced) = self.find(to).await?;
         check_rename(moved, replaced, mode)?;
         if replaced.is_some_and(|replaced| replaced.inode == moved.inode) {
             return Ok(Planned::Nothing);
         }
         let mut plan = Plan::default();
-        let attach = Step::Attach { entry: to.clone(), sharded: to_wide, target: moved, replaces: replaced };
+        let attach =
+            Step::Attach { entry: to.clone(), sharded: to_sharded, target: moved, replaces: replaced };
         if to_node == self.parts.node {
             plan.local.push(attach);
         } else {
             plan.commit = Some((to_node, attach));
             plan.busy = Some(from.clone());
         }
-        let (entry, sharded) = (from.clone(), from_wide);
+        let (entry, sharded) = (from.clone(), from_sharded);
         match replaced {
             Some(target) if mode == RenameMode::Exchange => {
                 plan.local.push(Step::Attach { entry, sharded, target, replaces: Some(moved) });

@@ -2,7 +2,7 @@
 //!
 //! The log decides: recovery undoes an operation without a decision, and completes one with a decision. Every step can be repeated.
 
-use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
+use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
 use futures_util::future::join_all;
 use std::sync::Weak;
 use tameike_core::wire::meta::{MetaReply, Step};
@@ -109,9 +109,6 @@ async fn settle_until_done(service: Weak<MetaService>, sequence: u64) {
         let Some(this) = service.upgrade() else { return };
         let Err(fault) = this.settle(sequence, None).await else { return };
         log::debug!("operation {sequence} is not complete yet: {fault}");
-        let sleep = this.parts.runtime.sleep(pause);
-        drop(this);
-        sleep.await;
-        pause = (pause * 2).min(RETRY_TIME_MAX);
+        back_off(this, &mut pause).await;
     }
 }

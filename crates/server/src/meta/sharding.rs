@@ -58,7 +58,7 @@ impl MetaService {
         self.persist().await?;
         let share = share(&self.parts.cluster, self.parts.node);
         let without = || Fault::io("a node without a device has a directory");
-        let Share { place, count, .. } = share.ok_or_else(without)?;
+        let Share { index, count, .. } = share.ok_or_else(without)?;
         for ((node, entries), first) in self.entries_by_node(dir)?.into_iter().zip((0..).step_by(1 << 16)) {
             for (batch, number) in entries.chunks(BATCH_ENTRIES_MAX).zip(first..) {
                 let step = Step::Receive { dir, entries: batch.to_vec() };
@@ -68,7 +68,7 @@ impl MetaService {
         // From now on, other nodes change these names.
         let revocations = self.state.lock().leases.moved(dir, self.parts.runtime.clock.monotonic());
         self.revoke(revocations).await;
-        self.execute(&LogCommand::Sharded { sequence, dir, place, count })?;
+        self.execute(&LogCommand::Sharded { sequence, dir, index, count })?;
         // If this record is lost, the intent remains, and recovery shards the directory again.
         let waiting = {
             let mut state = self.state.lock();

@@ -3,7 +3,7 @@
 use super::leases::Revocation;
 use super::query::node;
 use super::state::State;
-use super::{MetaService, RETRY_TIME_MAX, RETRY_TIME_MIN, unexpected};
+use super::{MetaService, RETRY_TIME_MIN, back_off, unexpected};
 use std::sync::Weak;
 use tameike_core::wire::meta::{Closed, Command, DirStat, MetaReply, Node, OpenId, Opener, Step, Target};
 use tameike_core::{Errno, Fault, FileKind, InodeId, NodeId, Result, Timestamp};
@@ -17,12 +17,12 @@ impl MetaService {
         let Command::Create { entry, new, opener, sharded, .. } = &command else {
             return Err(Errno::EINVAL.into());
         };
-        let birth = match new.kind {
+        let inode_counter = match new.kind {
             FileKind::Directory => self.allocator.next_directory(&self.parts.cluster, entry, *sharded, from),
             _ => self.allocator.next(),
         };
         let (entry, opener, sharded) = (entry.clone(), *opener, *sharded);
-        let record = LogCommand::Wire { command, birth, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter, held: Vec::new() };
         let applied = self
             .when_free(&[&entry], |state| {
                 opener.map_or(Ok(()), |opener| state.check_opener(opener))?;
@@ -83,7 +83,7 @@ impl MetaService {
 
     /// Executes a command on one inode that changes neither names nor units.
     pub(super) fn change_inode(&self, command: Command) -> Result<MetaReply> {
-        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
         match self.execute(&record)?.outcome {
             Outcome::Changed { attr } => Ok(MetaReply::Node(Node::of(attr))),
             Outcome::Reserved { offset, attr } => Ok(MetaReply::Reserved { offset, attr }),
@@ -95,7 +95,7 @@ impl MetaService {
     pub(super) async fn set_dir_time(&self, command: Command) -> Result<MetaReply> {
         let Command::SetDirTime { dir, .. } = &command else { return Err(Errno::EINVAL.into()) };
         self.when_free_dir(*dir).await?;
-        let record = LogCommand::Wire { command, birth: 0, held: Vec::new() };
+        let record = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
         match self.execute(&record)?.outcome {
             Outcome::Width { sharded } => Ok(MetaReply::Width { sharded }),
             _ => Ok(MetaReply::Done),
@@ -145,23 +145,19 @@ impl MetaService {
 
     /// Removes the closed inodes that have no name and are not open. (A removal of the last name of a closed file removes its inode itself.)
     fn forget_nameless(&self, closed: &[InodeId]) {
-        closed.chunks(CLOSED_CHUNK).for_each(|closed| self.forget_nameless_of(closed));
-    }
-
-    fn forget_nameless_of(&self, closed: &[InodeId]) {
-        let nameless = self.parts.ledger.read(|names| {
-            let mut nameless = Vec::new();
-            for &inode in closed {
-                if table::inode(names, inode)?.is_some_and(|record| record.links == 0) {
-                    nameless.push(inode);
+        for closed in closed.chunks(CLOSED_CHUNK) {
+            let nameless = self.parts.ledger.read(|names| {
+                let mut nameless = Vec::new();
+                for &inode in closed {
+                    if table::inode(names, inode)?.is_some_and(|record| record.links == 0) {
+                        nameless.push(inode);
+                    }
                 }
-            }
-            Ok(nameless)
-        });
-        match nameless {
-            Ok(nameless) => nameless.into_iter().for_each(|inode| self.forget_unless_open(inode)),
-            // Check them one by one, with retries.
-            Err(_) => closed.iter().for_each(|&inode| self.forget_unless_open(inode)),
+                Ok(nameless)
+            });
+            // After an error, check them one by one, with retries.
+            let left = nameless.unwrap_or_else(|_| closed.to_vec());
+            left.into_iter().for_each(|inode| self.forget_unless_open(inode));
         }
     }
 
@@ -211,7 +207,7 @@ impl MetaService {
             let undone = undone.map(|inode| Step::DropLink { inode });
             let steps: Vec<_> = undone.into_iter().chain([step.clone()]).collect();
             let (held, by) = (state.held(&steps), *by);
-            let applied = self.execute(&LogCommand::Wire { command, birth: 0, held })?;
+            let applied = self.execute(&LogCommand::Wire { command, inode_counter: 0, held })?;
             (applied, self.revocations(&mut state, &steps, by))
         };
         self.follow(&applied);
@@ -264,14 +260,11 @@ async fn forget_until_done(service: Weak<MetaService>, inode: InodeId) {
     let mut pause = RETRY_TIME_MIN;
     loop {
         let Some(this) = service.upgrade() else { return };
-        let sleep = this.parts.runtime.sleep(pause);
-        drop(this);
-        sleep.await;
+        back_off(this, &mut pause).await;
         let Some(this) = service.upgrade() else { return };
         match this.try_forget(inode) {
             Ok(()) => return,
             Err(fault) => log::debug!("{inode} is not removed yet: {fault}"),
         }
-        pause = (pause * 2).min(RETRY_TIME_MAX);
     }
 }

@@ -1,8 +1,8 @@
 //! Fetches bytes that the node lacks, from the memory of a cache holder or from the shared file system. It stores whole units of the
 //! latter.
 
-use super::UnitService;
 use super::gaps::Gaps;
+use super::{ReadOrder, UnitService};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,16 +74,10 @@ impl UnitService {
     }
 
     /// Returns the bytes `range` of a unit, after reading all missing bytes of the unit from the shared file.
-    pub(super) async fn fetch(
-        &self,
-        unit: UnitId,
-        range: Range<u32>,
-        frame: Frame,
-        generation: Generation,
-        path: Vec<u8>,
-    ) -> Result<Payload> {
-        let _uncut = self.file_locks.share(unit.inode).await;
-        let _only = self.unit_locks.hold(unit).await;
+    pub(super) async fn fetch(&self, order: ReadOrder, frame: Frame, path: Vec<u8>) -> Result<Payload> {
+        let ReadOrder { unit, range, generation } = order;
+        let _file_guard = self.file_locks.share(unit.inode).await;
+        let _unit_guard = self.unit_locks.hold(unit).await;
         let (frame, held) = self.read_held(unit, WHOLE, frame, generation, Some(&path)).await;
         let held = held?.ranges;
         if held.contains(&range) {
@@ -92,7 +86,7 @@ impl UnitService {
         let read = self
             .read_shared(unit, (frame, held.gaps(WHOLE)), range.end, (path, generation), Holes::Read)
             .await?;
-        let (frame, _) = self.keep(unit, read, generation, u64::MAX).await;
+        let (frame, _) = self.store_fetched(unit, read, generation, u64::MAX).await;
         Ok(Payload::new(frame, range))
     }
 
@@ -106,24 +100,19 @@ impl UnitService {
         (generation, victims_until): (Generation, u64),
         path: Vec<u8>,
     ) -> Result<RangeSet> {
-        let _uncut = self.file_locks.share(unit.inode).await;
-        let _only = self.unit_locks.hold(unit).await;
+        let _file_guard = self.file_locks.share(unit.inode).await;
+        let _unit_guard = self.unit_locks.hold(unit).await;
         let gaps = self.parts.extents.held(unit, generation).await?.gaps(range.clone());
         let read =
             self.read_shared(unit, (frame, gaps), range.end, (path, generation), Holes::Skipped).await?;
-        let (_, kept) = self.keep(unit, read, generation, victims_until).await;
-        Ok(kept.into_iter().collect())
+        let (_, stored) = self.store_fetched(unit, read, generation, victims_until).await;
+        Ok(stored.into_iter().collect())
     }
 
     /// Reads bytes from cache holders of this generation. The node does not store them: stored bytes must be valid for all readers, and the
     /// file may have been truncated or written since.
-    pub(super) async fn read_holders(
-        &self,
-        unit: UnitId,
-        range: &Range<u32>,
-        generation: Generation,
-        holders: Vec<NodeId>,
-    ) -> Option<Payload> {
+    pub(super) async fn read_holders(&self, order: &ReadOrder, holders: Vec<NodeId>) -> Option<Payload> {
+        let &ReadOrder { unit, ref range, generation } = order;
         let (offset, length) = (range.start, range.end - range.start);
         let clock = &self.parts.runtime.clock;
         let began = clock.monotonic();
@@ -148,7 +137,7 @@ impl UnitService {
     }
 
     /// Stores bytes of the shared file if the device has space. Returns the ranges that were read.
-    async fn keep(
+    async fn store_fetched(
         &self,
         unit: UnitId,
         (frame, parts): (Frame, Vec<Range<u32>>),

@@ -135,33 +135,40 @@ impl UnitService {
         dirty: &DirtyUnit,
         order: &Order,
     ) -> Result<(u64, UnitDigest)> {
-        let UnitId { index, .. } = dirty.unit;
         let start = dirty.unit.start();
         let size = order.size.max(start + u64::from(dirty.ranges.end()));
-        let frame = self.parts.flush_pool.take().await;
-        let path = Some(order.path.as_slice());
-        let (frame, held) = self.read_held(dirty.unit, WHOLE, frame, order.generation, path).await;
-        let held = held?.ranges;
-        if let Some(lost) = dirty.ranges.iter().find(|range| !held.contains(range)) {
-            let message =
-                format!("dirty bytes {lost:?} of unit {index} of {} are missing in the store", order.inode);
-            return Err(Fault::new(Errno::EIO, message));
-        }
+        let (frame, held) = self.read_dirty(dirty, order.generation, Some(&order.path)).await?;
         let (own_file, ranges) = (file.clone(), dirty.ranges.clone());
         let distrust = order.distrust;
         let write = move || {
             if distrust {
                 free_blocks(&*own_file, start, &ranges, size.max(own_file.stat()?.size));
             }
-            for range in ranges.iter() {
-                let bytes = &frame[range.start as usize..range.end as usize];
-                own_file.write_at(bytes, start + u64::from(range.start))?;
-            }
-            Ok::<_, Fault>((frame, u64::from(ranges.len())))
+            write_ranges(&*own_file, start, &ranges, &frame).map(|()| frame)
         };
-        let (frame, count) = self.parts.runtime.block(write).await?;
-        let missing = held.gaps(0..digest::unit_length(size, index));
-        Ok((count, self.digest((file.clone(), &order.path), dirty.unit, missing, size, frame).await?))
+        let frame = self.parts.runtime.block(write).await?;
+        let missing = held.gaps(0..digest::unit_length(size, dirty.unit.index));
+        let digest = self.digest((file.clone(), &order.path), dirty.unit, missing, size, frame).await?;
+        Ok((u64::from(dirty.ranges.len()), digest))
+    }
+
+    /// Reads all stored bytes of a unit. Returns their ranges. Fails if dirty bytes are missing.
+    pub(super) async fn read_dirty(
+        &self,
+        DirtyUnit { unit, ranges, .. }: &DirtyUnit,
+        generation: Generation,
+        path: Option<&[u8]>,
+    ) -> Result<(Frame, RangeSet)> {
+        let frame = self.parts.flush_pool.take().await;
+        let (frame, held) = self.read_held(*unit, WHOLE, frame, generation, path).await;
+        let held = held?.ranges;
+        if let Some(lost) = ranges.iter().find(|range| !held.contains(range)) {
+            return Err(Fault::io(format!(
+                "dirty bytes {lost:?} of unit {} of {} are missing in the store",
+                unit.index, unit.inode
+            )));
+        }
+        Ok((frame, held))
     }
 
     /// Digests a unit in a frame, after reading the `missing` bytes from the shared file.
@@ -221,6 +228,19 @@ impl UnitService {
         }
         Ok(digests)
     }
+}
+
+/// Writes ranges of the unit at offset `start` to the shared file.
+pub(super) fn write_ranges(
+    file: &dyn SharedFile,
+    start: u64,
+    ranges: &RangeSet,
+    content: &[u8],
+) -> Result<()> {
+    ranges.iter().try_for_each(|range| {
+        let bytes = &content[range.start as usize..range.end as usize];
+        file.write_at(bytes, start + u64::from(range.start))
+    })
 }
 
 /// Frees the blocks that the next write of the unit at `start` covers, so that they get new extents. At the end of the file it frees the

@@ -58,10 +58,8 @@ fn read_gap(file: &dyn SharedFile, start: u64, gap: &Range<u32>, frame: &mut [u8
 }
 
 impl UnitService {
-    /// Reads gaps of a unit from the shared file, with zeros behind its end. Returns the parts that the file has.
-    ///
-    /// # Errors
-    /// `EIO` if bytes that this node has flushed stay invisible although the file was not truncated.
+    /// Reads gaps of a unit from the shared file, with zeros behind its end. Returns the parts that the file has. Fails with `EIO` if bytes
+    /// that this node has flushed stay invisible although the file was not truncated.
     pub(super) async fn read_gaps(
         &self,
         (file, path): (Arc<dyn SharedFile>, &[u8]),

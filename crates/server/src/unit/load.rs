@@ -89,7 +89,7 @@ impl UnitService {
             return Ok((length, 0));
         }
         self.parts.runtime.timeout(YIELD_TIME, self.parts.activity.until_quiet()).await;
-        if !extents.has_room(View::Cache, victims_until) {
+        if !extents.has_space(View::Cache, victims_until) {
             return Ok((length - before, before));
         }
         let frame = self.parts.read_pool.take().await;

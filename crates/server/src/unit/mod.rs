@@ -51,6 +51,14 @@ pub struct UnitParts {
     pub activity: Arc<Activity>,
 }
 
+/// Bytes of a unit to read, and the generation of the file.
+#[derive(Clone)]
+struct ReadOrder {
+    unit: UnitId,
+    range: Range<u32>,
+    generation: Generation,
+}
+
 /// Serves [`UnitRequest`]s.
 pub struct UnitService {
     parts: UnitParts,
@@ -118,9 +126,8 @@ impl UnitService {
             }
             UnitRequest::Read { unit, offset, length, generation, backing } => {
                 check_index(unit.index)?;
-                let range = range_in_unit(offset, length)?;
-                let read = self.read_to(target, unit, range, generation, backing).await?;
-                return Ok((UnitReply::Read, read));
+                let order = ReadOrder { unit, range: range_in_unit(offset, length)?, generation };
+                return Ok((UnitReply::Read, self.read_to(target, order, backing).await?));
             }
             UnitRequest::Sync { inode: _, durable } => {
                 self.parts.extents.sync(durable).await?;
@@ -152,7 +159,7 @@ impl UnitService {
             }
             UnitRequest::Usage { inode } => UnitReply::Usage(self.parts.extents.usage(inode)?),
             UnitRequest::Locations { inode, units, generation } => {
-                UnitReply::Locations(self.places(inode, units, generation).await?)
+                UnitReply::Locations(self.locations(inode, units, generation).await?)
             }
             UnitRequest::Load { inode, units, size, generation, path, loading } => {
                 self.load(inode, units, load::Order { size, generation, path, loading }).await?
@@ -201,30 +208,25 @@ impl UnitService {
         Ok(())
     }
 
-    async fn read_to(
-        &self,
-        target: Target,
-        unit: UnitId,
-        range: Range<u32>,
-        generation: Generation,
-        backing: Backing,
-    ) -> Result<Carried> {
+    async fn read_to(&self, target: Target, order: ReadOrder, backing: Backing) -> Result<Carried> {
+        let ReadOrder { unit, range, generation } = &order;
         let frame = match target {
             Target::Frame(frame) => frame,
             Target::Any => self.parts.read_pool.take().await,
             Target::AnyOrLocation => {
                 // The read below detects and reports damage of the unit.
-                if let Ok(Some(place)) = self.parts.extents.place(unit, &range, generation).await {
-                    return Ok(Carried::Location(place));
+                let location = self.parts.extents.extent_location(*unit, range, *generation).await;
+                if let Ok(Some(location)) = location {
+                    return Ok(Carried::Location(location));
                 }
                 self.parts.read_pool.take().await
             }
         };
-        self.read(unit, range, frame, generation, backing).await.map(Carried::Payload)
+        self.read(order, frame, backing).await.map(Carried::Payload)
     }
 
     /// Returns the extent locations of units that this node has completely. It does not detect damage; a read does.
-    async fn places(
+    async fn locations(
         &self,
         inode: InodeId,
         units: Vec<u64>,
@@ -234,23 +236,17 @@ impl UnitService {
             let why = format!("a request for the locations of {} units exceeds {LOCATIONS_MAX}", units.len());
             return Err(Fault::new(Errno::EINVAL, why));
         }
-        let mut places = Vec::with_capacity(units.len());
+        let mut locations = Vec::with_capacity(units.len());
         for index in units {
             check_index(index)?;
-            let place = self.parts.extents.unit_location(UnitId { inode, index }, generation).await;
-            places.push(place.unwrap_or_default());
+            let location = self.parts.extents.unit_location(UnitId { inode, index }, generation).await;
+            locations.push(location.unwrap_or_default());
         }
-        Ok(places)
+        Ok(locations)
     }
 
-    async fn read(
-        &self,
-        unit: UnitId,
-        range: Range<u32>,
-        frame: Frame,
-        generation: Generation,
-        backing: Backing,
-    ) -> Result<Payload> {
+    async fn read(&self, order: ReadOrder, frame: Frame, backing: Backing) -> Result<Payload> {
+        let ReadOrder { unit, range, generation } = order.clone();
         let path = match &backing {
             Backing::Shared { path, .. } => Some(path.as_slice()),
             Backing::Zeros => None,
@@ -263,9 +259,9 @@ impl UnitService {
         let gaps = held.ranges.gaps(range.clone());
         match backing {
             Backing::Shared { path, holders } if !gaps.is_empty() => {
-                match self.read_holders(unit, &range, generation, holders).await {
+                match self.read_holders(&order, holders).await {
                     Some(bytes) => Ok(fetch::filled(frame, range, gaps, &bytes)),
-                    None => self.fetch(unit, range, frame, generation, path).await,
+                    None => self.fetch(order, frame, path).await,
                 }
             }
             Backing::Zeros | Backing::Shared { .. } => {

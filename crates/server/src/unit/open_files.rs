@@ -20,7 +20,7 @@ pub(super) struct OpenFiles {
 
 /// A read of a shared file.
 pub(super) struct Reading<'a> {
-    kept: Option<(&'a OpenFileCache, CacheToken)>,
+    cache: Option<(&'a OpenFileCache, CacheToken)>,
     /// The open file, if any.
     pub(super) file: Option<Arc<dyn SharedFile>>,
 }
@@ -37,11 +37,11 @@ impl UnitService {
     /// Begins a read. Takes the open file of this generation, if any.
     pub(super) fn begin_reading(&self, inode: InodeId, generation: Generation) -> Reading<'_> {
         match self.parts.shared.kept().filter(|_| self.open_files.is_alone_on_host) {
-            Some(kept) => {
-                let (file, moment) = kept.take(inode, generation);
-                Reading { kept: Some((kept, moment)), file }
+            Some(cache) => {
+                let (file, token) = cache.take(inode, generation);
+                Reading { cache: Some((cache, token)), file }
             }
-            None => Reading { kept: None, file: None },
+            None => Reading { cache: None, file: None },
         }
     }
 
@@ -53,9 +53,9 @@ impl UnitService {
         generation: Generation,
         file: Arc<dyn SharedFile>,
     ) {
-        if let Some((kept, moment)) = reading.kept {
+        if let Some((cache, token)) = reading.cache {
             let used = self.parts.runtime.clock.monotonic();
-            kept.keep(CachedFile { inode, generation, used, file }, moment);
+            cache.keep(CachedFile { inode, generation, used, file }, token);
             self.close_later();
         }
     }
@@ -72,7 +72,7 @@ impl UnitService {
                 // The next read that keeps a file open starts the task again.
                 is_closing.store(false, Ordering::Release);
                 let (shared, before) = (shared.clone(), runtime.clock.monotonic().saturating_sub(OPEN_TIME));
-                let close_unused = move || shared.kept().is_some_and(|kept| kept.close_unused(before));
+                let close_unused = move || shared.kept().is_some_and(|cache| cache.close_unused(before));
                 let has_others = runtime.block(close_unused).await;
                 if !has_others || is_closing.swap(true, Ordering::AcqRel) {
                     return;

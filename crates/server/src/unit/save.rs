@@ -1,12 +1,12 @@
 //! Saves the units of a file that is missing in the shared directory to another directory.
 
 use super::UnitService;
+use super::flush::write_ranges;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::{Errno, Fault, Result};
+use tameike_core::{Errno, Result};
 use tameike_io::shared::{Access, PosixTree, SharedFs};
 
 impl UnitService {
@@ -25,26 +25,11 @@ impl UnitService {
         let file = self.parts.runtime.block(open).await?;
         for unit in dirty {
             let start = unit.unit.start();
-            let frame = self.parts.flush_pool.take().await;
-            let (frame, held) = self.read_held(unit.unit, 0..UNIT_SIZE as u32, frame, generation, None).await;
-            let held = held?.ranges;
-            if let Some(lost) = unit.ranges.iter().find(|range| !held.contains(range)) {
-                let message = format!(
-                    "dirty bytes {lost:?} of unit {} of {inode} are missing in the store",
-                    unit.unit.index
-                );
-                return Err(Fault::new(Errno::EIO, message));
-            }
+            let (frame, held) = self.read_dirty(&unit, generation, None).await?;
             written += u64::from(held.len());
             end = end.max(start + u64::from(held.end()));
             let own_file = file.clone();
-            let write = move || {
-                held.iter().try_for_each(|range| {
-                    let bytes = &frame[range.start as usize..range.end as usize];
-                    own_file.write_at(bytes, start + u64::from(range.start))
-                })
-            };
-            self.parts.runtime.block(write).await?;
+            self.parts.runtime.block(move || write_ranges(&*own_file, start, &held, &frame)).await?;
         }
         self.parts.runtime.block(move || file.sync()).await?;
         Ok(UnitReply::Flushed { written, end, digests: Vec::new(), rest: false, left: None })

@@ -85,10 +85,6 @@ impl Loss {
     pub fn unknown() -> Self {
         Self { file: None, inode: None, bytes: None, cached: true }
     }
-
-    pub(super) fn everything() -> Self {
-        Self::unknown()
-    }
 }
 
 /// One finding.
@@ -99,7 +95,7 @@ pub struct Finding {
     /// Its severity.
     pub severity: Severity,
     /// Description for people.
-    pub words: String,
+    pub message: String,
     /// The losses; empty unless [`Severity::Lost`].
     pub lost: Vec<Loss>,
 }
@@ -131,8 +127,8 @@ pub struct Book {
 }
 
 impl Book {
-    fn put(&mut self, part: Part, severity: Severity, words: String, lost: Vec<Loss>) {
-        let finding = Finding { part, severity, words, lost };
+    fn put(&mut self, part: Part, severity: Severity, message: String, lost: Vec<Loss>) {
+        let finding = Finding { part, severity, message, lost };
         if !self.findings.contains(&finding) {
             self.findings.push(finding);
         }
@@ -140,18 +136,18 @@ impl Book {
     }
 
     /// Adds an informational finding.
-    pub fn note(&mut self, part: Part, words: impl Into<String>) {
-        self.put(part, Severity::Note, words.into(), Vec::new());
+    pub fn note(&mut self, part: Part, message: impl Into<String>) {
+        self.put(part, Severity::Note, message.into(), Vec::new());
     }
 
     /// Adds a finding about wrong derived data; changes added with it repair the data.
-    pub fn wrong(&mut self, part: Part, words: impl Into<String>) {
-        self.put(part, Severity::Wrong, words.into(), Vec::new());
+    pub fn wrong(&mut self, part: Part, message: impl Into<String>) {
+        self.put(part, Severity::Wrong, message.into(), Vec::new());
     }
 
     /// Adds a finding about lost data; changes added with it remove its records.
-    pub fn lost(&mut self, part: Part, words: impl Into<String>, lost: Vec<Loss>) {
-        self.put(part, Severity::Lost, words.into(), lost);
+    pub fn lost(&mut self, part: Part, message: impl Into<String>, lost: Vec<Loss>) {
+        self.put(part, Severity::Lost, message.into(), lost);
     }
 
     /// Repair: sets a key.

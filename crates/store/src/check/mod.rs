@@ -39,16 +39,10 @@ const TABLE_CACHE_BYTES: usize = 16 << 20;
 const ROUNDS_MAX: usize = 16;
 
 /// Checks of records that other crates own.
-pub trait Rooms {
+pub trait RecordChecks {
     /// Applies a log record that is not of extents.
-    ///
-    /// # Errors
-    /// `EIO` if it is damaged.
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()>;
     /// Checks the journal of the cache view. `dirty` are its files with dirty bytes in the store.
-    ///
-    /// # Errors
-    /// `EIO` if the table cannot be read.
     fn examine(&self, table: &dyn Table, dirty: &[Dirty], book: &mut Book) -> Result<()>;
     /// Path of a file of the cache view, relative to the shared directory, if the store knows it.
     fn path(&self, table: &dyn Table, inode: InodeId) -> Option<String>;
@@ -118,17 +112,17 @@ impl Report {
 /// - those of the disk; a failed repair loses nothing and can be repeated
 pub fn check(
     dir: &Path,
-    rooms: &dyn Rooms,
+    checks: &dyn RecordChecks,
     repair: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
-    check_reading(dir, rooms, repair, progress, &local::read_file)
+    check_reading(dir, checks, repair, progress, &local::read_file)
 }
 
 /// As [`check`], with `read` for files of the node-local view.
 fn check_reading(
     dir: &Path,
-    rooms: &dyn Rooms,
+    checks: &dyn RecordChecks,
     repair: bool,
     progress: &mut dyn FnMut(u64, u64),
     read: local::ReadFile<'_>,
@@ -145,7 +139,7 @@ fn check_reading(
     };
     let (logs, extents) = (read_logs(dir, &mut book)?, Extents::open(&dir.join(EXTENTS))?);
     let (ledger, mut counts) =
-        examine(kv, logs, &extents, stopped.after_power_loss, rooms, progress, &mut book)?;
+        examine(kv, logs, &extents, stopped.after_power_loss, checks, progress, &mut book)?;
     local::check_files(dir, read, &mut counts, &mut book);
     let needed = repair && book.has_repairs();
     let lost_and_found = match needed {
@@ -179,13 +173,10 @@ pub struct StoppedMedia {
 }
 
 /// Checks a store as [`check`] does, without a power loss.
-///
-/// # Errors
-/// `EIO` if the table cannot be read.
-pub fn check_media(media: StoppedMedia, rooms: &dyn Rooms) -> Result<Report> {
+pub fn check_media(media: StoppedMedia, checks: &dyn RecordChecks) -> Result<Report> {
     let mut book = Book::default();
     let extents = Extents::on(media.device, media.device_size);
-    let (_, counts) = examine(media.kv, media.logs, &extents, false, rooms, &mut |_, _| {}, &mut book)?;
+    let (_, counts) = examine(media.kv, media.logs, &extents, false, checks, &mut |_, _| {}, &mut book)?;
     Ok(Report { findings: book.findings, counts, repaired: false, lost_and_found: None })
 }
 
@@ -195,13 +186,13 @@ fn examine(
     logs: [Vec<u8>; 2],
     extents: &Extents,
     after_power_loss: bool,
-    rooms: &dyn Rooms,
+    checks: &dyn RecordChecks,
     progress: &mut dyn FnMut(u64, u64),
     book: &mut Book,
 ) -> Result<(Inspection, Counts)> {
-    let (ledger, log_records) = examine_log(logs, after_power_loss, kv, rooms, extents, book)?;
+    let (ledger, log_records) = examine_log(logs, after_power_loss, kv, checks, extents, book)?;
     let mut counts = Counts { log_records, ..Counts::default() };
-    examine_records(&ledger, rooms, extents, progress, &mut counts, book)?;
+    examine_records(&ledger, checks, extents, progress, &mut counts, book)?;
     book.sort();
     Ok((ledger, counts))
 }
@@ -210,11 +201,8 @@ fn examine(
 fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
     let path = dir.join("table");
     if !path.exists() {
-        book.lost(
-            Part::Table,
-            "the table is missing: its names, units and journal records are lost",
-            vec![Loss::everything()],
-        );
+        let message = "the table is missing: its names, units and journal records are lost";
+        book.lost(Part::Table, message, vec![Loss::unknown()]);
         return Ok(None);
     }
     match RedbKv::open_copy_on_write(&path, TABLE_CACHE_BYTES) {
@@ -222,7 +210,7 @@ fn open_table(dir: &Path, book: &mut Book) -> Result<Option<Arc<RedbKv>>> {
         Err(fault) if fault.errno == Errno::EIO => {
             let message =
                 format!("the table is damaged ({fault}): its names, units and journal records are lost");
-            book.lost(Part::Table, message, vec![Loss::everything()]);
+            book.lost(Part::Table, message, vec![Loss::unknown()]);
             Ok(None)
         }
         Err(fault) => Err(fault),
@@ -234,11 +222,8 @@ fn read_logs(dir: &Path, book: &mut Book) -> Result<[Vec<u8>; 2]> {
     for (name, bytes) in LOG_NAMES.into_iter().zip(&mut logs) {
         let path = dir.join(name);
         if !path.exists() {
-            book.lost(
-                Part::Log,
-                format!("{name} is missing: the changes that only it had are lost"),
-                vec![Loss::unknown()],
-            );
+            let message = format!("{name} is missing: the changes that only it had are lost");
+            book.lost(Part::Log, message, vec![Loss::unknown()]);
             continue;
         }
         *bytes = std::fs::read(&path)
@@ -252,7 +237,7 @@ fn examine_log(
     logs: [Vec<u8>; 2],
     after_power_loss: bool,
     kv: Arc<dyn Kv>,
-    rooms: &dyn Rooms,
+    checks: &dyn RecordChecks,
     extents: &Extents,
     book: &mut Book,
 ) -> Result<(Inspection, u64)> {
@@ -262,7 +247,7 @@ fn examine_log(
     };
     let mut apply = |kind: RecordKind, body: &[u8], table: &mut dyn Table| match kind {
         RecordKind::Extents => crate::extent::apply(body, table),
-        RecordKind::Names | RecordKind::Cache => rooms.replay(kind, body, table),
+        RecordKind::Names | RecordKind::Cache => checks.replay(kind, body, table),
     };
     let holds = after_power_loss.then_some(&mut holds as crate::ledger::inspect::Holds<'_>);
     let (ledger, report) = Inspection::new(kv, logs, holds, &mut apply)?;
@@ -294,7 +279,7 @@ fn examine_log(
 /// Checks the records in rounds, until the repairs of a round reveal nothing more.
 fn examine_records(
     ledger: &Inspection,
-    rooms: &dyn Rooms,
+    checks: &dyn RecordChecks,
     extents: &Extents,
     progress: &mut dyn FnMut(u64, u64),
     counts: &mut Counts,
@@ -304,7 +289,7 @@ fn examine_records(
         let table = ledger.table();
         let names = Names::examine(&table, book)?;
         let name = |inode: InodeId| match inode.is_cached() {
-            true => rooms.path(&table, inode),
+            true => checks.path(&table, inode),
             false => names.path(&table, inode),
         };
         let mut found =
@@ -312,7 +297,7 @@ fn examine_records(
         for dirty in &mut found.dirty {
             dirty.coordinated_here = names.keeps(dirty.inode);
         }
-        rooms.examine(&table, &found.dirty, book)?;
+        checks.examine(&table, &found.dirty, book)?;
         if round == 0 {
             counts.bytes = found.bytes;
         }
@@ -326,7 +311,7 @@ fn examine_records(
         }
         ledger.change(changes);
     }
-    Err(Fault::io(
-        "the records still contradict each other after {ROUNDS_MAX} repairs; the store cannot be repaired",
-    ))
+    Err(Fault::io(format!(
+        "the records still contradict each other after {ROUNDS_MAX} repairs; the store cannot be repaired"
+    )))
 }

@@ -53,7 +53,7 @@ pub(super) fn carry_out(
         sync_directory(lost_found)?;
     }
     let cached = lost.iter().filter(|finding| finding.lost.iter().any(|loss| loss.cached));
-    write_damage(dir, &cached.map(|finding| finding.words.clone()).collect::<Vec<_>>())?;
+    write_damage(dir, &cached.map(|finding| finding.message.clone()).collect::<Vec<_>>())?;
     extents.copy_blocks(&dir.join(EXTENTS), &book.copies)?;
     let table = dir.join(TABLE);
     if let (true, Some(lost_found)) = (replace_table && table.exists(), &lost_found) {
@@ -119,7 +119,7 @@ fn keep_copies(dir: &Path, lost_found: &Path, extents: &Extents, book: &Book) ->
 
 /// Appends the losses to `lost.txt`.
 fn list(lost_found: &Path, lost: &[&Finding]) -> Result<()> {
-    let lines: String = lost.iter().map(|finding| format!("{}\n", finding.words)).collect();
+    let lines: String = lost.iter().map(|finding| format!("{}\n", finding.message)).collect();
     if lines.is_empty() { Ok(()) } else { append(&lost_found.join("lost.txt"), &lines) }
 }
 

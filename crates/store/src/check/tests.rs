@@ -31,10 +31,10 @@ fn a_torn_last_log_record_is_no_damage() {
     let bed = Bed::new(false);
     bed.edit("log.0", |log| log.extend_from_within(0..10));
     let report = bed.check(true);
-    let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
+    let message: Vec<_> = report.findings.iter().map(|finding| finding.message.as_str()).collect();
     assert!(
-        matches!(words.as_slice(), [words] if words.contains("10 bytes that are no whole record")),
-        "{words:?}"
+        matches!(message.as_slice(), [message] if message.contains("10 bytes that are no whole record")),
+        "{message:?}"
     );
     assert!(!report.repaired);
     bed.reopen(|store| assert_eq!(bed.read(store, DIRTY), [Some(9); 10_000]));
@@ -93,7 +93,7 @@ fn a_damaged_table_is_saved() {
 
 #[test]
 fn missing_files_of_a_store_are_reported() {
-    for (name, words) in [
+    for (name, message) in [
         ("table", "lost the table is missing"),
         ("log.1", "lost log.1 is missing"),
         ("lock", "wrong the file lock is missing"),
@@ -102,7 +102,7 @@ fn missing_files_of_a_store_are_reported() {
         let bed = Bed::new(true);
         std::fs::remove_file(bed.path(name)).unwrap();
         let found = bed.found();
-        assert!(found.iter().any(|found| found.starts_with(words)), "{name}: {found:?}");
+        assert!(found.iter().any(|found| found.starts_with(message)), "{name}: {found:?}");
         bed.reopen(|_| ());
     }
 }
@@ -188,8 +188,8 @@ fn records_that_were_not_durable_before_a_reboot_are_no_damage() {
         extents[place..place + 4096].fill(0);
     });
     let report = bed.check(true);
-    let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
-    assert!(words.iter().any(|words| words.contains("dropped from record 10 on")), "{words:?}");
+    let message: Vec<_> = report.findings.iter().map(|finding| finding.message.as_str()).collect();
+    assert!(message.iter().any(|message| message.contains("dropped from record 10 on")), "{message:?}");
     assert!(!report.repaired);
     bed.reopen(|store| assert_eq!(bed.read(store, CLEAN), [None; 10_000]));
 }
@@ -290,10 +290,10 @@ fn a_check_reads_node_local_files() {
         |repair| super::check_reading(bed.home.path(), &Plain, repair, &mut |_, _| {}, &read).unwrap();
     for repair in [false, true] {
         let report = check(repair);
-        let words: Vec<_> = report.findings.iter().map(|finding| finding.words.as_str()).collect();
+        let message: Vec<_> = report.findings.iter().map(|finding| finding.message.as_str()).collect();
         assert!(
-            matches!(words.as_slice(), [words] if words.starts_with("node-local:/two cannot be read (")),
-            "{words:?}"
+            matches!(message.as_slice(), [message] if message.starts_with("node-local:/two cannot be read (")),
+            "{message:?}"
         );
         assert_eq!((report.counts.local_files, report.counts.local_bytes), (1, 5000));
     }

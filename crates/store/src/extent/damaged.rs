@@ -16,9 +16,6 @@ pub struct Damaged {
 
 impl ExtentStore {
     /// Verifies a unit of a cached file, and drops the clean bytes of damaged blocks.
-    ///
-    /// # Errors
-    /// `EIO` if the disk or the ledger fails.
     pub async fn drop_damaged(&self, unit: UnitId) -> Result<Damaged> {
         self.run_detached(|store| async move {
             store.ledger.wait_for_space().await?;

@@ -49,9 +49,6 @@ impl ExtentStore {
 
     /// As [`ExtentStore::open`], but adds invalid records to `damage` and leaves them in the index; reads of their
     /// units fail, because their blocks do not match their checksums. Callers should not write to such a store.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub async fn salvage(
         runtime: Runtime,
         ledger: Arc<Ledger>,
@@ -127,27 +124,35 @@ impl ExtentStore {
         self.ledger.read(|table| load(table, unit))
     }
 
-    /// Units of the file from index `from` on, and the index of the next batch.
-    pub(super) fn units_from(&self, inode: InodeId, from: u64) -> Result<(Vec<UnitId>, Option<u64>)> {
+    /// Units of the file from index `from` on, ascending.
+    pub(super) fn units_from(&self, inode: InodeId, from: u64) -> impl Iterator<Item = Result<UnitId>> {
         let start = key(prefix::UNIT, UnitId { inode, index: from });
-        let found = self.ledger.read(|table| table.scan(&start, &end_of(prefix::UNIT, inode), BATCH))?;
-        let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
-        let more = units.last().filter(|_| units.len() == BATCH).map(|last| last.index + 1);
-        Ok((units, more))
+        self.units_between(start, end_of(prefix::UNIT, inode))
     }
 
-    /// All units from key `start` on, and the key of the next batch.
-    pub(super) fn all_units_from(&self, start: &[u8]) -> Result<(Vec<UnitId>, Option<Vec<u8>>)> {
-        let found = self.ledger.read(|table| table.scan(start, &[prefix::UNIT + 1], BATCH))?;
-        let units = found.iter().map(|(key, _)| unit_of(key)).collect::<Result<Vec<_>>>()?;
-        let more = found.last().filter(|_| found.len() == BATCH).map(|(key, _)| after(key));
-        Ok((units, more))
+    /// All units, ascending.
+    pub(super) fn all_units(&self) -> impl Iterator<Item = Result<UnitId>> {
+        self.units_between(vec![prefix::UNIT], vec![prefix::UNIT + 1])
+    }
+
+    /// Reads the index in batches. Sees changes between batches. Ends after an error.
+    fn units_between(&self, start: Vec<u8>, end: Vec<u8>) -> impl Iterator<Item = Result<UnitId>> {
+        let mut next = Some(start);
+        let batches = std::iter::from_fn(move || {
+            let start = next.take()?;
+            let batch = self.ledger.read(|table| table.scan(&start, &end, BATCH));
+            Some(batch.map_or_else(
+                |fault| vec![Err(fault)],
+                |batch| {
+                    next = batch.last().filter(|_| batch.len() == BATCH).map(|(key, _)| after(key));
+                    batch.iter().map(|(key, _)| unit_of(key)).collect()
+                },
+            ))
+        });
+        batches.flatten()
     }
 
     /// The file's first units with dirty bytes, ascending, at most `limit`.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub fn dirty_units(&self, inode: InodeId, limit: usize) -> Result<Vec<DirtyUnit>> {
         let mut dirty = Vec::new();
         let mut start = key(prefix::DIRTY, UnitId { inode, index: 0 });
@@ -172,29 +177,15 @@ impl ExtentStore {
     }
 
     /// Number of bytes that this node has of the file, in at most `limit` units, and whether there are more units.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub fn held_bytes(&self, inode: InodeId, limit: usize) -> Result<(u64, bool)> {
-        let (mut bytes, mut count, mut next) = (0, 0, Some(0));
-        while let Some(from) = next {
-            if count >= limit {
-                return Ok((bytes, true));
-            }
-            let (units, more) = self.units_from(inode, from)?;
-            count += units.len();
-            for unit in units {
-                bytes += self.load(unit)?.map_or(0, |record| u64::from(record.held.len()));
-            }
-            next = more;
+        let (mut bytes, mut units) = (0, self.units_from(inode, 0));
+        for unit in units.by_ref().take(limit) {
+            bytes += self.load(unit?)?.map_or(0, |record| u64::from(record.held.len()));
         }
-        Ok((bytes, false))
+        Ok((bytes, units.next().is_some()))
     }
 
     /// The next few files after `after` with dirty bytes, ascending; empty at the end.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub fn dirty_inodes(&self, after: InodeId) -> Result<Vec<InodeId>> {
         let mut inodes = Vec::with_capacity(BATCH);
         let mut start = end_of(prefix::DIRTY, after);

@@ -34,10 +34,7 @@ impl UnitRecord {
 impl ExtentStore {
     /// The extent location of `range` of the unit, if it consists of whole blocks that the unit has. Drops clean bytes
     /// of an older generation first. Readers detect a stale location by [`FreeClock`] and by the digest.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
-    pub async fn place(
+    pub async fn extent_location(
         &self,
         unit: UnitId,
         range: &Range<u32>,
@@ -47,10 +44,7 @@ impl ExtentStore {
         Ok(located.map(|(runs, sums, time)| ExtentLocation { runs, digest: sums.digest(), time }))
     }
 
-    /// As [`Self::place`], for the whole unit, with the checksum of each of its blocks.
-    ///
-    /// # Errors
-    /// Those of [`Self::place`].
+    /// As [`Self::extent_location`], for the whole unit, with the checksum of each of its blocks.
     pub async fn unit_location(&self, unit: UnitId, generation: Generation) -> Result<Option<UnitLocation>> {
         let located = self.locate(unit, &(0..UNIT_SIZE as u32), generation).await?;
         Ok(located.map(|(runs, sums, time)| UnitLocation { runs, sums: sums.as_bytes().to_vec(), time }))

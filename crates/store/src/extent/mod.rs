@@ -155,9 +155,6 @@ impl ExtentStore {
 
     /// Adds clean bytes where the unit has none; never overwrites. Does nothing if space is short or the unit has a
     /// newer generation. Clean units used after `victims_until` (see [`Self::time_of_use`]) are not evicted for it.
-    ///
-    /// # Errors
-    /// `EIO` if the disk fails.
     pub async fn fill(
         &self,
         unit: UnitId,
@@ -187,23 +184,17 @@ impl ExtentStore {
         .await
     }
 
-    /// Drops all bytes of the file at and after `size`, and frees their blocks.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails; it may have truncated some units and not others.
+    /// Drops all bytes of the file at and after `size`, and frees their blocks. After an error, some units may be
+    /// truncated and others not.
     pub async fn truncate(&self, inode: InodeId, size: u64) -> Result<()> {
         let (first, keep) = (size / UNIT_SIZE as u64, (size % UNIT_SIZE as u64) as u32);
         self.run_detached(|store| async move {
-            let mut next = Some(first);
-            while let Some(from) = next {
-                let (units, more) = store.units_from(inode, from)?;
-                for unit in units {
-                    store.ledger.wait_for_space().await?;
-                    let mut change = store.begin(unit).await?;
-                    change.truncate(if unit.index == first { keep } else { 0 });
-                    change.commit()?;
-                }
-                next = more;
+            for unit in store.units_from(inode, first) {
+                let unit = unit?;
+                store.ledger.wait_for_space().await?;
+                let mut change = store.begin(unit).await?;
+                change.truncate(if unit.index == first { keep } else { 0 });
+                change.commit()?;
             }
             Ok(())
         })
@@ -212,9 +203,6 @@ impl ExtentStore {
 
     /// Marks the bytes of `flushed` clean, because the shared file system has them; bytes written since stay dirty. The
     /// unit's clean bytes then have `generation`.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub async fn mark_clean(&self, flushed: &DirtyUnit, generation: Generation) -> Result<()> {
         let flushed = flushed.clone();
         self.run_detached(|store| async move {
@@ -232,24 +220,16 @@ impl ExtentStore {
 
     /// Returns true if the view has space for a whole unit, counting clean units not used after `victims_until` as
     /// space.
-    pub fn has_room(&self, view: View, victims_until: u64) -> bool {
+    pub fn has_space(&self, view: View, victims_until: u64) -> bool {
         let blocks = (UNIT_SIZE / tameike_core::limits::BLOCK_SIZE) as u64;
-        self.accounting.lock().has_room_since(view, blocks, victims_until)
+        self.accounting.lock().has_space_since(view, blocks, victims_until)
     }
 
     /// Drops the file's clean bytes.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub async fn drop_clean(&self, inode: InodeId) -> Result<()> {
         self.run_detached(|store| async move {
-            let mut next = Some(0);
-            while let Some(from) = next {
-                let (units, more) = store.units_from(inode, from)?;
-                for unit in units {
-                    store.drop_clean_of(unit).await?;
-                }
-                next = more;
+            for unit in store.units_from(inode, 0) {
+                store.drop_clean_of(unit?).await?;
             }
             Ok(())
         })
@@ -271,7 +251,7 @@ impl ExtentStore {
     pub async fn wait_for_space(&self, view: View) {
         loop {
             let freed = self.space_freed.listen();
-            if self.accounting.lock().has_room(view) {
+            if self.accounting.lock().has_space(view) {
                 return;
             }
             freed.await;
@@ -286,9 +266,6 @@ impl ExtentStore {
 
     /// Makes all acknowledged writes persisted or (`durable`) durable. The ledger syncs data before the records that
     /// name it.
-    ///
-    /// # Errors
-    /// Those of the disk.
     pub async fn sync(&self, durable: bool) -> Result<()> {
         self.ledger.sync(durable).await
     }

@@ -3,7 +3,6 @@
 use super::record::{BLOCK, Extent, UnitRecord, blocks_of, bytes_of, within};
 use super::{ExtentStore, ScrubReport, check_range};
 use crate::locks::Shared;
-use crate::table::prefix;
 use std::ops::Range;
 use tameike_core::ranges::RangeSet;
 use tameike_core::{Fault, Generation, Result, UnitId};
@@ -121,9 +120,6 @@ impl ExtentStore {
 
     /// The byte ranges that a unit has, without reading them. Drops clean bytes of an older generation first. Counts as
     /// a use.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub async fn held(&self, unit: UnitId, generation: Generation) -> Result<RangeSet> {
         let (_guard, record) = self.share(unit, generation).await?;
         let Some(record) = record else { return Ok(RangeSet::default()) };
@@ -201,19 +197,11 @@ impl ExtentStore {
         (frame, Ok(()))
     }
 
-    /// Reads every unit and verifies its checksums.
-    ///
-    /// # Errors
-    /// `EIO` if the index is unreadable; the report lists damaged units.
+    /// Reads every unit and verifies its checksums. The report lists damaged units.
     pub async fn scrub(&self) -> Result<ScrubReport> {
         let mut report = ScrubReport::default();
-        let mut next = Some(vec![prefix::UNIT]);
-        while let Some(start) = next {
-            let (units, more) = self.all_units_from(&start)?;
-            for unit in units {
-                self.scrub_unit(unit, &mut report).await;
-            }
-            next = more;
+        for unit in self.all_units() {
+            self.scrub_unit(unit?, &mut report).await;
         }
         Ok(report)
     }

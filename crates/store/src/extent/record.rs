@@ -304,10 +304,7 @@ impl UnitRecord {
             .map_err(|error| Fault::io(format!("encode an index record: {error}")))
     }
 
-    /// Decodes a value of the table.
-    ///
-    /// # Errors
-    /// `EIO` with the unit's name if it is damaged.
+    /// Decodes a value of the table. The error of a damaged one names the unit.
     pub(super) fn decode(unit: UnitId, value: &[u8]) -> Result<Self> {
         let damaged = |why: &str| {
             Fault::io(format!("the index record of unit {} of {} is damaged: {why}", unit.index, unit.inode))

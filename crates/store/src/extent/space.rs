@@ -54,6 +54,7 @@ impl Recency {
     }
 }
 
+#[derive(Default)]
 pub(super) struct SpaceAccounting {
     allocator: Allocator,
     /// Freed blocks with the sequence number of the record that freed them, ascending.
@@ -77,19 +78,7 @@ pub(super) struct SpaceAccounting {
 impl SpaceAccounting {
     /// Of a device whose blocks are all free: cold if it `is_new`, else warm.
     pub(super) fn new(blocks: u64, is_new: bool, capacity: [u64; 3]) -> Self {
-        Self {
-            allocator: Allocator::new(blocks, is_new),
-            quarantine: VecDeque::new(),
-            quarantined: 0,
-            discarding: 0,
-            preallocating: 0,
-            active: false,
-            no_preallocation_until: Duration::ZERO,
-            capacity,
-            used: [0; 3],
-            dirty_bytes: [0; 3],
-            clean: Recency::default(),
-        }
+        Self { allocator: Allocator::new(blocks, is_new), capacity, ..Self::default() }
     }
 
     /// Counts blocks that the index names as used.
@@ -264,7 +253,7 @@ impl SpaceAccounting {
 
     /// Returns true if the view has space for so many blocks, or would have after evictions of clean units not used
     /// since `time`.
-    pub(super) fn has_room_since(&self, view: View, blocks: u64, time: u64) -> bool {
+    pub(super) fn has_space_since(&self, view: View, blocks: u64, time: u64) -> bool {
         let oldest = self.clean.by_time.first_key_value();
         oldest.is_some_and(|(used, _)| *used <= time)
             || (self.left(view) >= blocks && self.allocator.free() + self.returning() >= blocks)
@@ -276,7 +265,7 @@ impl SpaceAccounting {
     }
 
     /// Returns true if the view has space for one more unit, free or evictable.
-    pub(super) fn has_room(&self, view: View) -> bool {
+    pub(super) fn has_space(&self, view: View) -> bool {
         let unit = (BLOCKS_PER_UNIT as u64).min(self.capacity[view.index()] / u64::from(BLOCK));
         let evictable = !self.clean.by_unit.is_empty();
         let in_view = (self.used[view.index()] + unit) * u64::from(BLOCK) <= self.capacity[view.index()];

@@ -53,13 +53,14 @@ impl ExtentStore {
                 }
                 return Ok(());
             }
-            let mut next = (change != SpaceChange::Allocate).then_some(bytes.start / UNIT);
-            while let Some(from) = next.filter(|from| from * UNIT < bytes.end) {
-                let (units, more) = store.units_from(inode, from)?;
-                for unit in units.into_iter().filter(|unit| unit.start() < bytes.end) {
-                    store.change_unit(unit, SpaceChange::Punch, &bytes).await?;
+            if change == SpaceChange::Allocate {
+                return Ok(());
+            }
+            for unit in store.units_from(inode, bytes.start / UNIT) {
+                match unit? {
+                    unit if unit.start() >= bytes.end => break,
+                    unit => store.change_unit(unit, SpaceChange::Punch, &bytes).await?,
                 }
-                next = more;
             }
             Ok(())
         })
@@ -102,9 +103,6 @@ impl ExtentStore {
 
     /// Finds the first byte of data or hole at or after `start`, in the unit of `start` and each `step`th after it. If
     /// the search finds none, it returns as error how far it got: the first byte of one of these units, or `u64::MAX`.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub fn seek(
         &self,
         inode: InodeId,
@@ -119,23 +117,16 @@ impl ExtentStore {
     }
 
     fn seek_data(&self, inode: InodeId, start: u64) -> Result<std::result::Result<u64, u64>> {
-        let (mut next, mut examined) = (start / UNIT, 0);
-        loop {
-            let (units, more) = self.units_from(inode, next)?;
-            examined += units.len();
-            for unit in units {
-                let first = part(&(start..u64::MAX), unit).start;
-                let data = data_of(unit, self.load(unit)?.unwrap_or_default());
-                if let Some(data) = data.iter().find(|data| data.end > first) {
-                    return Ok(Ok(unit.start() + u64::from(data.start.max(first))));
-                }
-            }
-            match more {
-                None => return Ok(Err(u64::MAX)),
-                Some(index) if examined >= EXAMINED_MAX => return Ok(Err(index * UNIT)),
-                Some(index) => next = index,
+        let mut units = self.units_from(inode, start / UNIT);
+        for unit in units.by_ref().take(EXAMINED_MAX) {
+            let unit = unit?;
+            let first = part(&(start..u64::MAX), unit).start;
+            let data = data_of(unit, self.load(unit)?.unwrap_or_default());
+            if let Some(data) = data.iter().find(|data| data.end > first) {
+                return Ok(Ok(unit.start() + u64::from(data.start.max(first))));
             }
         }
+        Ok(Err(units.next().transpose()?.map_or(u64::MAX, |unit| unit.start())))
     }
 
     fn seek_hole(&self, inode: InodeId, start: u64, step: u64) -> Result<std::result::Result<u64, u64>> {
@@ -152,9 +143,6 @@ impl ExtentStore {
     }
 
     /// Space of the file on this node, in bytes; of a cached file, that of its dirty bytes.
-    ///
-    /// # Errors
-    /// `EIO` if the ledger fails.
     pub fn usage(&self, inode: InodeId) -> Result<u64> {
         let of_dirty =
             |dirty: &RangeSet| dirty.iter().map(|range| blocks_of(&range)).collect::<RangeSet>().len();
@@ -162,13 +150,9 @@ impl ExtentStore {
             let dirty = self.dirty_units(inode, usize::MAX)?;
             return Ok(dirty.iter().map(|dirty| u64::from(of_dirty(&dirty.ranges) * BLOCK)).sum());
         }
-        let (mut blocks, mut next) = (0, Some(0));
-        while let Some(from) = next {
-            let (units, more) = self.units_from(inode, from)?;
-            for unit in units {
-                blocks += self.load(unit)?.map_or(0, |record| record.space());
-            }
-            next = more;
+        let mut blocks = 0;
+        for unit in self.units_from(inode, 0) {
+            blocks += self.load(unit?)?.map_or(0, |record| record.space());
         }
         Ok(blocks * u64::from(BLOCK))
     }

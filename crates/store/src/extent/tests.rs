@@ -1,8 +1,7 @@
 use super::*;
 use crate::ledger::kv::MemoryKv;
 use crate::ledger::{LedgerOptions, Media};
-use crate::table::prefix;
-use full::Crowded;
+use below::DiskBelow;
 use std::time::Duration;
 use tameike_core::Slot;
 use tameike_core::limits::BLOCK_SIZE;
@@ -11,6 +10,7 @@ use tameike_io::disk::memory::{Faults, MemoryDisk, MemoryLog};
 use tameike_io::os::simulated::Simulation;
 use tameike_io::{BlockSums, Frame, Slab};
 
+mod below;
 mod full;
 mod model;
 mod space;
@@ -29,7 +29,7 @@ pub(super) struct World {
     capacity: [u64; 3],
     pub(super) volatile: bool,
     /// A full file system below the disk, in some tests.
-    crowded: Option<Crowded>,
+    crowded: Option<DiskBelow>,
 }
 
 impl World {
@@ -119,7 +119,7 @@ impl World {
         let expected = (is_whole && held.contains(&range))
             .then(|| BlockSums::of(&frame[range.start as usize..range.end as usize]));
         assert_eq!(sums, expected, "the checksums of {range:?}");
-        let place = self.machine.run(store.place(unit, &range, Generation(generation)))?;
+        let place = self.machine.run(store.extent_location(unit, &range, Generation(generation)))?;
         let located = place.map(|place| (self.at(store, &place.runs), place.digest));
         let read =
             expected.map(|sums| (frame[range.start as usize..range.end as usize].to_vec(), sums.digest()));
@@ -161,9 +161,8 @@ impl World {
         let used: u64 =
             View::ALL.into_iter().map(|view| accounting.space(view).used / BLOCK_SIZE as u64).sum();
         // Reserved space counts as used, but has no blocks.
-        let units = store.all_units_from(&[prefix::UNIT]).unwrap().0;
-        let record = |unit| store.load(unit).unwrap().unwrap_or_default();
-        let reserved: u64 = units.into_iter().map(|unit| u64::from(record(unit).reserved.len())).sum();
+        let record = |unit: Result<UnitId>| store.load(unit.unwrap()).unwrap().unwrap_or_default();
+        let reserved: u64 = store.all_units().map(|unit| u64::from(record(unit).reserved.len())).sum();
         assert_eq!(accounting.free() + used - reserved, self.disk.size() / BLOCK_SIZE as u64);
         assert!(store.locks.is_idle());
     }
@@ -246,7 +245,7 @@ fn clock_and_digest_reveal_a_stale_extent_location() {
     let clock = store.clock.as_ref().expect("its disk is memory").memory().unwrap();
     let old = pattern(1, SIZE);
     world.write(&store, shared(0), 0, &old).unwrap();
-    let place = world.machine.run(store.place(shared(0), &(0..SIZE as u32), Generation(0)));
+    let place = world.machine.run(store.extent_location(shared(0), &(0..SIZE as u32), Generation(0)));
     let ExtentLocation { runs, digest, time } = place.unwrap().unwrap();
     assert_eq!(runs.len(), 1);
     let is_as_of = |time| tameike_io::disk::is_as_of(&clock, runs.iter().copied(), time);
@@ -264,7 +263,7 @@ fn clock_and_digest_reveal_a_stale_extent_location() {
         found != old
     });
     assert!(is_used_again && !is_as_of(time));
-    let place = world.machine.run(store.place(shared(0), &(0..SIZE as u32), Generation(0)));
+    let place = world.machine.run(store.extent_location(shared(0), &(0..SIZE as u32), Generation(0)));
     assert!(place.unwrap().is_some_and(|place| place.time > time));
 }
 
@@ -302,13 +301,17 @@ fn incomplete_ranges_have_no_extent_location() {
         world.write(&store, shared(0), first, &pattern(seed, 4096)).unwrap();
     }
     let place = |range: Range<u32>| {
-        world.machine.run(store.place(shared(0), &range, Generation(0))).unwrap().is_some()
+        world.machine.run(store.extent_location(shared(0), &range, Generation(0))).unwrap().is_some()
     };
     assert!(place(0..12_288) && place(4096..8192) && place(20_480..24_576));
     assert!(!place(0..12_287) && !place(1..4096) && !place(8192..16_384) && !place(12_288..16_384));
     world.fill(&store, cached(1, 0), 0, &pattern(5, 8192));
     let generation = |number| {
-        world.machine.run(store.place(cached(1, 0), &(0..8192), Generation(number))).unwrap().is_some()
+        world
+            .machine
+            .run(store.extent_location(cached(1, 0), &(0..8192), Generation(number)))
+            .unwrap()
+            .is_some()
     };
     assert!(generation(1) && !generation(2), "clean bytes of an older generation are dropped");
     assert!(!generation(1));

@@ -35,9 +35,6 @@ pub(crate) type Holds<'a> = &'a mut dyn FnMut(RecordKind, &[u8]) -> Result<bool>
 impl Inspection {
     /// Replays the log files over the table in `kv`. After a power loss (`holds` is given), it accepts records that no
     /// mark calls durable only if their bytes are intact.
-    ///
-    /// # Errors
-    /// `EIO` if the table cannot be read.
     pub(crate) fn new(
         kv: Arc<dyn Kv>,
         logs: [Vec<u8>; 2],

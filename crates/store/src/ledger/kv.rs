@@ -24,28 +24,16 @@ pub trait Kv: Send + Sync {
     /// until then, and a store that must reopen its file waits for it.
     fn snapshot(&self) -> Arc<dyn Snapshot>;
     /// Makes all `changes` durable, atomically.
-    ///
-    /// # Errors
-    /// Those of the disk; then either all changes are made or none.
     fn commit(&self, changes: &Changes) -> Result<()>;
     /// Size on the disk, in bytes.
-    ///
-    /// # Errors
-    /// `EIO` when the disk fails.
     fn size_bytes(&self) -> Result<u64>;
 }
 
 /// The content of a [`Kv`] at one moment: later commits do not change it. Calls block the thread.
 pub trait Snapshot: Send + Sync {
     /// The value of a key.
-    ///
-    /// # Errors
-    /// `EIO` when the disk fails or its content is damaged.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
     /// Keys from `start` (included) to `end` (excluded) with their values, ascending, at most `limit`.
-    ///
-    /// # Errors
-    /// `EIO` when the disk fails or its content is damaged.
     fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 }
 
@@ -85,8 +73,8 @@ impl Kv for MemoryKv {
     }
 
     fn commit(&self, changes: &Changes) -> Result<()> {
-        let fate = self.faults.next();
-        if fate == FaultOutcome::Dead {
+        let outcome = self.faults.next();
+        if outcome == FaultOutcome::Dead {
             return Err(Fault::io("injected failure"));
         }
         let mut shared = self.map.lock();
@@ -98,7 +86,7 @@ impl Kv for MemoryKv {
             };
         }
         // A torn commit is one that happened but whose reply is lost.
-        if fate == FaultOutcome::Torn { Err(Fault::io("injected failure")) } else { Ok(()) }
+        if outcome == FaultOutcome::Torn { Err(Fault::io("injected failure")) } else { Ok(()) }
     }
 
     fn size_bytes(&self) -> Result<u64> {

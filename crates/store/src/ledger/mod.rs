@@ -121,6 +121,7 @@ pub struct Ledger {
     space: Event,
 }
 
+#[derive(Default)]
 struct State {
     active: Arc<Overlay>,
     frozen: Option<Arc<Overlay>>,
@@ -196,9 +197,6 @@ impl Ledger {
 
     /// Runs `query` on the table as it is now. The query does not see later changes and does not delay them. It must
     /// not use the ledger itself.
-    ///
-    /// # Errors
-    /// Those of `query`.
     pub fn read<T>(&self, query: impl FnOnce(&dyn Table) -> Result<T>) -> Result<T> {
         let (view, _reader) = {
             let state = self.state.read();
@@ -279,9 +277,6 @@ impl Ledger {
     /// Makes all executed records durable as [`Ledger::sync`] does, and appends a mark that says so to the log. Returns
     /// the number of the last one: recovery never restores an earlier state, so bytes that only older records name may
     /// be overwritten.
-    ///
-    /// # Errors
-    /// As [`Ledger::sync`].
     pub async fn confirm(&self) -> Result<u64> {
         if self.options.volatile {
             self.sync(true).await?;
@@ -326,10 +321,8 @@ impl Ledger {
         self.state.read().last
     }
 
-    /// Moves all changes into the key-value store and empties the log.
-    ///
-    /// # Errors
-    /// Those of the disk. The log then still has all records, and a later checkpoint may succeed.
+    /// Moves all changes into the key-value store and empties the log. After an error, the log still has all records,
+    /// and a later checkpoint may succeed.
     pub async fn checkpoint(&self) -> Result<()> {
         let guard = self.checkpointing.lock_arc().await;
         let ledger = self.strong();
@@ -343,9 +336,6 @@ impl Ledger {
     }
 
     /// Size of the key-value store, in bytes.
-    ///
-    /// # Errors
-    /// `EIO` when the disk fails.
     pub fn table_size_bytes(&self) -> Result<u64> {
         self.kv.size_bytes()
     }

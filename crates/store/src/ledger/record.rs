@@ -191,7 +191,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     sound(bytes, &parse_damaged(bytes));
     broken_at(bytes, 0);
     // Random bytes never match a checksum: build a log of records with these bytes, flip a bit, truncate it.
-    let [place, bit, cut, bodies @ ..] = bytes else { return };
+    let [place, bit, length, bodies @ ..] = bytes else { return };
     let (mut log, mut ends) = (Vec::new(), vec![0]);
     for (sequence, body) in (1..).zip(bodies.chunks(9)) {
         let kind = RecordKind::from_byte(1 + body[0] % 3).unwrap_or(RecordKind::Names);
@@ -199,15 +199,15 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         ends.push(log.len());
     }
     let at = |byte: u8| usize::from(byte) * log.len() / 256;
-    let (place, cut) = (at(*place), log.len() - at(*cut));
+    let (place, length) = (at(*place), log.len() - at(*length));
     assert_eq!(parse(&log).end, log.len());
-    log.truncate(cut);
+    log.truncate(length);
     if let Some(byte) = log.get_mut(place) {
         *byte ^= 1 << (bit % 8);
     }
     let contents = parse(&log);
     sound(&log, &contents);
-    let whole = ends.iter().rev().find(|end| **end <= place.min(cut)).copied().unwrap_or(0);
+    let whole = ends.iter().rev().find(|end| **end <= place.min(length)).copied().unwrap_or(0);
     assert_eq!(contents.end, whole, "up to the damage, and no further");
     sound(&log, &parse_damaged(&log));
 }
@@ -239,11 +239,11 @@ mod tests {
     fn a_truncated_log_gives_its_whole_records() {
         let log = sample();
         assert_eq!(parse(&log).records.len(), 2);
-        for cut in 0..log.len() {
-            let contents = parse(&log[..cut]);
-            let expected = usize::from(cut >= 21);
-            assert_eq!((contents.records.len(), contents.beyond), (expected, None), "truncated at {cut}");
-            assert!(contents.end <= cut);
+        for length in 0..log.len() {
+            let contents = parse(&log[..length]);
+            let expected = usize::from(length >= 21);
+            assert_eq!((contents.records.len(), contents.beyond), (expected, None), "truncated at {length}");
+            assert!(contents.end <= length);
         }
     }
 

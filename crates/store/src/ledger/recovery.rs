@@ -212,12 +212,10 @@ impl Ledger {
         let replayed = Replay::new(media.kv.clone());
         for (bytes, record) in tail {
             let body = &bytes[record.body.clone()];
-            let doubtful = options.after_power_loss && record.sequence > durable;
-            if doubtful && !media.data.holds(record.kind, body.to_vec()).await? {
-                log::warn!(
-                    "dropped the log from record {} on: a power loss destroyed its data",
-                    record.sequence
-                );
+            let may_lack_data = options.after_power_loss && record.sequence > durable;
+            if may_lack_data && !media.data.holds(record.kind, body.to_vec()).await? {
+                let sequence = record.sequence;
+                log::warn!("dropped the log from record {sequence} on: a power loss destroyed its data");
                 break;
             }
             replayed
@@ -234,9 +232,6 @@ impl Ledger {
 
     /// Opens a damaged ledger: applies all whole records of the log and adds to `damage` what is missing. Calls `note`
     /// before it empties the log.
-    ///
-    /// # Errors
-    /// Those of the media.
     pub async fn salvage(
         runtime: Runtime,
         media: Media,
@@ -273,22 +268,13 @@ impl Ledger {
     }
 
     fn new(runtime: Runtime, media: Media, options: LedgerOptions, last: u64) -> Arc<Self> {
-        let state = State {
-            active: Arc::default(),
-            frozen: None,
-            pending: Vec::new(),
-            logged_bytes: 0,
-            last,
-            broken: None,
-            stalled: None,
-        };
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             runtime,
             options,
             kv: media.kv,
             change_lock: Mutex::new(()),
-            state: RwLock::new(state),
+            state: RwLock::new(State { last, ..State::default() }),
             readers: Readers::default(),
             writer: Arc::new(AsyncMutex::new(Writer::new(media.logs, media.data, last))),
             checkpointing: Arc::default(),

@@ -245,9 +245,6 @@ impl RedbKv {
 
     /// Verifies the file as [`RedbKv::verify`] does and opens its content without changing the file: commits stay in
     /// memory.
-    ///
-    /// # Errors
-    /// As [`RedbKv::verify`].
     pub(crate) fn open_copy_on_write(path: &Path, cache_bytes: usize) -> Result<Self> {
         let file = CopyOnWrite::open(path).map_err(|error| fault("open", path, redb::Error::Io(error)))?;
         catch_panics(path, || {

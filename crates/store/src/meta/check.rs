@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use tameike_core::wire::meta::Target;
 use tameike_core::{DirOffset, FileKind, InodeId, Result, View};
-use tree::Place;
+use tree::ParentEntry;
 
 /// Maximum number of parent directories in a path of a message.
 const PATH_NAMES_MAX: usize = 64;
@@ -35,6 +35,7 @@ struct Known {
     names: u32,
 }
 
+#[derive(Default)]
 pub(crate) struct Names {
     share: Option<Share>,
     inodes: BTreeMap<InodeId, Known>,
@@ -42,7 +43,7 @@ pub(crate) struct Names {
     /// Entries and directories among them, by directory.
     children: BTreeMap<InodeId, (u64, u64)>,
     /// Entries of directories.
-    places: BTreeMap<InodeId, Vec<Place>>,
+    parent_entries: BTreeMap<InodeId, Vec<ParentEntry>>,
     truncated: BTreeSet<InodeId>,
     orphans: BTreeSet<InodeId>,
     /// An operation is pending on this or another node: link counts may be ahead of names.
@@ -86,16 +87,7 @@ fn lose_key(what: &str, key: &[u8], value: &[u8], book: &mut Book) {
 impl Names {
     /// Checks all records of the metadata shard.
     pub(crate) fn examine(table: &dyn Table, book: &mut Book) -> Result<Self> {
-        let mut names = Self {
-            share: None,
-            inodes: BTreeMap::new(),
-            entries: 0,
-            children: BTreeMap::new(),
-            places: BTreeMap::new(),
-            truncated: BTreeSet::new(),
-            orphans: BTreeSet::new(),
-            busy: false,
-        };
+        let mut names = Self::default();
         let shard = names.read_shard(table, book)?;
         names.read_pending(table, book)?;
         names.read_inodes(table, shard, book)?;
@@ -198,7 +190,8 @@ impl Names {
 
     fn read_entries(&mut self, table: &dyn Table, book: &mut Book) -> Result<()> {
         for_each(table, prefix::ENTRY, |key, value| {
-            let (Some(dir), Some((place, name))) = (key::number(key).map(InodeId), key::offset_and_name(key))
+            let (Some(dir), Some((offset, name))) =
+                (key::number(key).map(InodeId), key::offset_and_name(key))
             else {
                 lose_key("a name", key, value, book);
                 return Ok(());
@@ -208,7 +201,7 @@ impl Names {
             let Some(target) = decode_or_lose::<Target>(&what, None, (key, value), book) else {
                 return Ok(());
             };
-            if place != DirOffset::of(dir, name) {
+            if offset != DirOffset::of(dir, name) {
                 lose_key(&what, key, value, book);
                 return Ok(());
             }
@@ -223,7 +216,10 @@ impl Names {
             counts.0 += 1;
             counts.1 += u64::from(target.kind == FileKind::Directory);
             if target.kind == FileKind::Directory {
-                self.places.entry(target.inode).or_default().push(Place { dir, key: key.to_vec() });
+                self.parent_entries
+                    .entry(target.inode)
+                    .or_default()
+                    .push(ParentEntry { dir, key: key.to_vec() });
             }
             if let Some(known) = self.inodes.get_mut(&target.inode) {
                 known.names += 1;
@@ -234,24 +230,19 @@ impl Names {
 
     /// The reason why an entry is invalid.
     fn invalid_reason(&self, dir: InodeId, target: Target) -> Option<String> {
-        if self.keeps(dir) {
-            match self.inodes.get(&dir) {
-                None => return Some(format!("its directory {dir} does not exist")),
-                Some(known) if known.record.kind != FileKind::Directory => {
-                    return Some(format!("{dir} is not a directory"));
-                }
-                Some(_) => {}
+        let Target { inode, kind } = target;
+        let kind_of = |inode| self.inodes.get(&inode).map(|known| known.record.kind);
+        match (self.keeps(dir), kind_of(dir)) {
+            (true, None) => return Some(format!("its directory {dir} does not exist")),
+            (true, Some(found)) if found != FileKind::Directory => {
+                return Some(format!("{dir} is not a directory"));
             }
+            _ => {}
         }
-        if self.keeps(target.inode) {
-            match self.inodes.get(&target.inode) {
-                None => return Some(format!("{} does not exist", target.inode)),
-                Some(known) if known.record.kind != target.kind => {
-                    return Some(format!("{} is of another kind", target.inode));
-                }
-                Some(_) => {}
-            }
+        match (self.keeps(inode), kind_of(inode)) {
+            (true, None) => Some(format!("{inode} does not exist")),
+            (true, Some(found)) if found != kind => Some(format!("{inode} is of another kind")),
+            _ => None,
         }
-        None
     }
 }

@@ -10,7 +10,7 @@ use tameike_core::{
 
 /// Number of the inode that is created with an entry: in the entry's slot, or pinned if its directory is.
 #[must_use]
-pub fn born(entry: &EntryName, sharded: bool, counter: u64) -> InodeId {
+pub fn new_inode_id(entry: &EntryName, sharded: bool, counter: u64) -> InodeId {
     match entry.dir.pinned_node() {
         Some(node) => InodeId::pinned(node, counter),
         None if sharded => InodeId::in_slot(entry.offset().slot(), counter),
@@ -61,7 +61,7 @@ impl Shard<'_> {
         new: &NewInode,
         exclusive: bool,
         sharded: bool,
-        birth: u64,
+        inode_counter: u64,
         now: Timestamp,
     ) -> Result<Outcome> {
         name::check(&entry.name)?;
@@ -72,7 +72,7 @@ impl Shard<'_> {
         if let Some(target) = query::entry(self.table, entry)? {
             return if exclusive { Err(Errno::EEXIST.into()) } else { Ok(Outcome::Found { target }) };
         }
-        let inode = born(entry, sharded, birth);
+        let inode = new_inode_id(entry, sharded, inode_counter);
         let record = self.new_inode(inode, entry.dir, new, now)?;
         let target = Target { inode, kind: new.kind };
         self.attach(entry, sharded, target, None, now)?;
@@ -225,12 +225,12 @@ impl Shard<'_> {
     }
 
     /// Marks the directory as sharded, and drops entries whose slots belong to other nodes.
-    pub(super) fn widened(&mut self, dir: InodeId, place: u16, count: u16) -> Result<()> {
+    pub(super) fn finish_sharding(&mut self, dir: InodeId, index: u16, count: u16) -> Result<()> {
         let mut children = self.children(dir, true)?;
         children.sharded = true;
         let (entries, _) = query::entries(self.table, dir, DirOffset::START, usize::MAX - 1)?;
         for entry in entries {
-            if entry.offset.slot().0 % count.max(1) == place {
+            if entry.offset.slot().0 % count.max(1) == index {
                 continue;
             }
             subtract_counts(&mut children, 1, entry.target)?;

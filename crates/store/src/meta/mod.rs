@@ -19,7 +19,7 @@ pub mod record;
 mod tests;
 mod xattr;
 
-pub use directory::born;
+pub use directory::new_inode_id;
 
 use crate::table::Table;
 use record::{Decision, InodeRecord, Intent, ShardRecord, Share, Truncation};
@@ -51,7 +51,7 @@ pub enum LogCommand {
         /// The command.
         command: Command,
         /// Counter for the inode number if the command creates one.
-        birth: u64,
+        inode_counter: u64,
         /// Open inodes of the command: without links they stay until [`LogCommand::Forget`].
         held: Vec<InodeId>,
     },
@@ -85,7 +85,7 @@ pub enum LogCommand {
         /// The directory.
         dir: InodeId,
         /// Index of this node among the burst-buffer nodes.
-        place: u16,
+        index: u16,
         /// Number of burst-buffer nodes.
         count: u16,
     },
@@ -214,9 +214,9 @@ impl<'a> Shard<'a> {
             LogCommand::Start { roots, share, uid, gid, now } => {
                 self.start(roots, *share, (*uid, *gid), *now)
             }
-            LogCommand::Wire { command, birth, held } => {
+            LogCommand::Wire { command, inode_counter, held } => {
                 self.held = held;
-                self.wire(command, *birth)
+                self.wire(command, *inode_counter)
             }
             LogCommand::Begin { sequence, intent } => self.begin(*sequence, intent),
             LogCommand::Decide { operation, decision, held, now } => {
@@ -224,8 +224,8 @@ impl<'a> Shard<'a> {
                 self.decide(*operation, decision, *now)
             }
             LogCommand::End { sequence } => self.end(*sequence),
-            LogCommand::Sharded { sequence, dir, place, count } => {
-                self.widened(*dir, *place, *count)?;
+            LogCommand::Sharded { sequence, dir, index, count } => {
+                self.finish_sharding(*dir, *index, *count)?;
                 self.end(*sequence)
             }
             LogCommand::Spilled { inode, generation } => self.spilled(*inode, *generation),
@@ -236,10 +236,10 @@ impl<'a> Shard<'a> {
         }
     }
 
-    fn wire(&mut self, command: &Command, birth: u64) -> Result<Outcome> {
+    fn wire(&mut self, command: &Command, inode_counter: u64) -> Result<Outcome> {
         match command {
             Command::Create { entry, new, exclusive, opener: _, sharded, now } => {
-                self.create(entry, new, *exclusive, *sharded, birth, *now)
+                self.create(entry, new, *exclusive, *sharded, inode_counter, *now)
             }
             Command::SetAttr { inode, change, now } => self.set_attr(*inode, change, *now),
             Command::Commit { inode, end, sparse, now } => self.commit(*inode, *end, *sparse, *now),

@@ -7,9 +7,6 @@ use tameike_core::wire::meta::{DirEntry, EntryName, Target};
 use tameike_core::{DirOffset, Errno, Fault, FileKind, InodeId, OperationId, Result, View};
 
 /// The record of an inode.
-///
-/// # Errors
-/// `EIO` if the record is damaged or the ledger fails, as for all queries.
 pub fn inode(table: &dyn Table, inode: InodeId) -> Result<Option<InodeRecord>> {
     record::get(table, &key::inode(inode))
 }
@@ -176,9 +173,6 @@ pub(super) fn is_gone(table: &dyn Table, dir: InodeId) -> Result<bool> {
 }
 
 /// Returns true if this node knows that the directory was removed or is being removed.
-///
-/// # Errors
-/// `EIO` if the table fails or the record is damaged.
 pub fn is_removed(table: &dyn Table, dir: InodeId) -> Result<bool> {
     match directory(table, dir)? {
         Some(children) => Ok(children.sealed.is_some()),

@@ -16,7 +16,7 @@ pub struct Share {
     /// The node.
     pub node: NodeId,
     /// Its index among the burst-buffer nodes.
-    pub place: u16,
+    pub index: u16,
     /// Number of burst-buffer nodes.
     pub count: u16,
 }
@@ -24,7 +24,7 @@ pub struct Share {
 impl Share {
     /// Returns true if the node is the home of the inode.
     pub fn keeps(self, inode: InodeId) -> bool {
-        inode.pinned_node().map_or(inode.slot().0 % self.count.max(1) == self.place, |node| node == self.node)
+        inode.pinned_node().map_or(inode.slot().0 % self.count.max(1) == self.index, |node| node == self.node)
     }
 }
 

@@ -1,33 +1,14 @@
 use super::record::{DirectoryRecord, InodeRecord, PlacedStep, StepRecord};
 use super::*;
+use crate::table::memory::MemoryTable as Map;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::{FILE_SIZE_MAX, INLINE_SIZE_MAX};
 use tameike_core::wire::meta::{EntryName, NewInode, Step};
 use tameike_core::{DirOffset, Layout, NodeId};
 
-#[derive(Clone, Default, PartialEq, Debug)]
-struct Map(BTreeMap<Vec<u8>, Vec<u8>>);
-
-impl Table for Map {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(self.0.get(key).cloned())
-    }
-    fn scan(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let range = self.0.range(start.to_vec()..end.to_vec());
-        Ok(range.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
-    }
-    fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.0.insert(key, value);
-    }
-    fn delete(&mut self, key: Vec<u8>) {
-        self.0.remove(&key);
-    }
-}
-
 /// The node is the home of the root's slot only.
-const SHARE: Share = Share { node: NodeId(0), place: 0, count: 4096 };
+const SHARE: Share = Share { node: NodeId(0), index: 0, count: 4096 };
 
 impl Map {
     /// A shard with the root, after its first start.
@@ -48,8 +29,9 @@ impl Map {
     }
 
     fn wire(&mut self, command: Command) -> Result<Outcome> {
-        let birth = 1 << 32 | self.0.len() as u64;
-        self.run(&LogCommand::Wire { command, birth, held: Vec::new() }).map(|applied| applied.outcome)
+        let inode_counter = 1 << 32 | self.0.len() as u64;
+        self.run(&LogCommand::Wire { command, inode_counter, held: Vec::new() })
+            .map(|applied| applied.outcome)
     }
 
     fn create(&mut self, name: &str) -> InodeId {
@@ -100,12 +82,12 @@ fn an_inode_is_created_in_the_slot_of_its_entry() {
     assert_eq!(inode.slot(), InodeId::ROOT.children_slot());
     let pinned = InodeId::local_root(NodeId(5), NodeId(3));
     let Command::Create { new, .. } = create("file", FileKind::File) else { unreachable!() };
-    let wide_dir = InodeId::in_slot(tameike_core::Slot(7), 9);
-    for (dir, sharded) in [(pinned, false), (wide_dir, true)] {
+    let sharded_dir = InodeId::in_slot(tameike_core::Slot(7), 9);
+    for (dir, sharded) in [(pinned, false), (sharded_dir, true)] {
         let entry = EntryName { dir, name: b"file".to_vec() };
         let (new, offset) = (new.clone(), entry.offset());
-        let made =
-            map.wire(Command::Create { entry, new, exclusive: true, opener: None, sharded, now: at(2) });
+        let create = Command::Create { entry, new, exclusive: true, opener: None, sharded, now: at(2) };
+        let made = map.wire(create);
         let Ok(Outcome::Created { target, .. }) = made else { panic!("{made:?}") };
         assert_eq!(target.inode.pinned_node(), dir.pinned_node());
         assert!(dir == pinned || target.inode.slot() == offset.slot());
@@ -126,13 +108,7 @@ fn invalid_new_inodes_are_refused() {
         (with(|new| new.kind = FileKind::Symlink), Errno::ENOENT),
         (with(|new| new.symlink = b"x".to_vec()), Errno::EINVAL),
         (with(|new| new.layout = Layout::Local), Errno::EINVAL),
-        (
-            with(|new| {
-                new.kind = FileKind::Symlink;
-                new.symlink = vec![b'x'; 4097];
-            }),
-            Errno::ENAMETOOLONG,
-        ),
+        (with(|new| (new.kind, new.symlink) = (FileKind::Symlink, vec![b'x'; 4097])), Errno::ENAMETOOLONG),
     ] {
         assert_eq!(map.wire(command).unwrap_err().errno, errno);
     }
@@ -203,11 +179,8 @@ fn the_cost_of_a_step_does_not_grow_with_ended_operations() {
     for sequence in 1..=1000 {
         let operation = OperationId { node: NodeId(9), sequence };
         let step = if sequence % 2 == 1 { Step::AddLink { inode } } else { Step::DropLink { inode } };
-        let command = LogCommand::Wire {
-            command: Command::Step { operation, number: 0, step, by: None, finished: sequence, now: at(1) },
-            birth: 0,
-            held: Vec::new(),
-        };
+        let command = Command::Step { operation, number: 0, step, by: None, finished: sequence, now: at(1) };
+        let command = LogCommand::Wire { command, inode_counter: 0, held: Vec::new() };
         apply(&mut table, &command).expect("a step");
     }
     assert_eq!((table.removed.len(), table.passed.get()), (999, 0));
@@ -247,7 +220,8 @@ fn sizes_are_limited() {
 fn a_pending_smaller_truncation_survives_a_larger_one() {
     let mut map = Map::started();
     let inode = map.create("file");
-    let mut set = |command| map.run(&LogCommand::Wire { command, birth: 0, held: Vec::new() }).unwrap();
+    let mut set =
+        |command| map.run(&LogCommand::Wire { command, inode_counter: 0, held: Vec::new() }).unwrap();
     let size = |size| {
         let change = AttrChange { size: Some(size), ..AttrChange::default() };
         Command::SetAttr { inode, change, now: at(3) }
@@ -277,9 +251,9 @@ fn removal_of_a_file_truncates_the_unit_of_a_failed_spill() {
     map.run(&LogCommand::Spilling { inode }).unwrap();
     assert_eq!(query::truncations(&map), Ok(Vec::new()), "truncated with the file, or spilled again");
     let before = map.clone();
-    let cut = Truncation { layout: Layout::Striped, size: 0 };
+    let truncation = Truncation { layout: Layout::Striped, size: 0 };
     map.step(10, 0, 0, Step::DropLink { inode }).unwrap();
-    assert_eq!(query::truncations(&map), Ok(vec![(inode, cut)]));
+    assert_eq!(query::truncations(&map), Ok(vec![(inode, truncation)]));
     map = before;
     map.wire(Command::SetAttr { inode, change: size(0), now: at(3) }).unwrap();
     let grown = map.wire(Command::SetAttr { inode, change: size(9000), now: at(3) });
@@ -317,7 +291,7 @@ fn entries_of_one_offset_are_listed_together() {
 fn any_inode() -> impl Strategy<Value = InodeId> {
     prop_oneof![
         2 => Just(InodeId::ROOT),
-        4 => (0..12_u64).prop_map(|birth| InodeId::in_slot(InodeId::ROOT.children_slot(), birth)),
+        4 => (0..12_u64).prop_map(|inode_counter| InodeId::in_slot(InodeId::ROOT.children_slot(), inode_counter)),
         1 => any::<u64>().prop_map(InodeId),
     ]
 }
@@ -393,7 +367,7 @@ fn any_command() -> impl Strategy<Value = Command> {
 fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
     let command = prop_oneof![
         8 => (any_command(), prop::collection::vec(any_inode(), 0..3))
-            .prop_map(|(command, held)| LogCommand::Wire { command, birth: 0, held }),
+            .prop_map(|(command, held)| LogCommand::Wire { command, inode_counter: 0, held }),
         1 => (0..6_u64, prop::collection::vec(any_step(), 0..4)).prop_map(|(sequence, local)| {
             let operation = OperationId { node: NodeId(0), sequence };
             let decision = Decision { local, redo: Vec::new() };
@@ -403,12 +377,12 @@ fn any_log() -> impl Strategy<Value = Vec<LogCommand>> {
         1 => prop::collection::vec((any_inode(), (0..9_i64).prop_map(at)), 0..3)
             .prop_map(|files| LogCommand::Accessed { files }),
         1 => (any_inode(), 0..3_u16, 0..3_u16)
-            .prop_map(|(dir, place, count)| LogCommand::Sharded { sequence: 1, dir, place, count }),
+            .prop_map(|(dir, index, count)| LogCommand::Sharded { sequence: 1, dir, index, count }),
     ];
     prop::collection::vec(command, 0..60).prop_map(|mut log| {
         for (number, command) in log.iter_mut().enumerate() {
-            if let LogCommand::Wire { birth, .. } = command {
-                *birth = number as u64;
+            if let LogCommand::Wire { inode_counter, .. } = command {
+                *inode_counter = number as u64;
             }
         }
         log
@@ -468,7 +442,7 @@ fn the_format_of_log_commands_is_stable() {
         (
             LogCommand::Start {
                 roots: vec![InodeId(1)],
-                share: Some(Share { node: NodeId(3), place: 2, count: 300 }),
+                share: Some(Share { node: NodeId(3), index: 2, count: 300 }),
                 uid: 1000,
                 gid: 100,
                 now,
@@ -476,7 +450,7 @@ fn the_format_of_log_commands_is_stable() {
             "000101010302ac02e8076403ac02",
         ),
         (
-            LogCommand::Wire { command: wire, birth: 300, held: vec![inode] },
+            LogCommand::Wire { command: wire, inode_counter: 300, held: vec![inode] },
             "0102838404ac020103ac02ac0201838404",
         ),
         (
@@ -493,7 +467,7 @@ fn the_format_of_log_commands_is_stable() {
             "03c80181010107010302018384040183840403ac02",
         ),
         (LogCommand::End { sequence: 129 }, "048101"),
-        (LogCommand::Sharded { sequence: 129, dir: inode, place: 1, count: 300 }, "05810183840401ac02"),
+        (LogCommand::Sharded { sequence: 129, dir: inode, index: 1, count: 300 }, "05810183840401ac02"),
         (LogCommand::Spilled { inode, generation: Generation(300) }, "06838404ac02"),
         (LogCommand::Truncated { inode, truncation }, "078384040303ac02"),
         (LogCommand::Forget { inode }, "08838404"),
@@ -558,7 +532,7 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
     let step = Step::DropLink { inode: dir };
     let operation = OperationId { node: NodeId(9), sequence: 2 };
     let command = Command::Step { operation, number: 2, step, by: None, finished: 0, now: at(5) };
-    map.run(&LogCommand::Wire { command, birth: 0, held: vec![dir] }).unwrap();
+    map.run(&LogCommand::Wire { command, inode_counter: 0, held: vec![dir] }).unwrap();
     for forgotten in [false, true] {
         if forgotten {
             map.run(&LogCommand::Forget { inode: dir }).unwrap();
@@ -570,23 +544,11 @@ fn the_sealed_record_of_a_directory_is_removed_with_its_inode() {
             let refused = map.step(3, number, 0, step).unwrap_err();
             assert_eq!(refused.errno, Errno::ENOENT);
         }
-        let made = map.wire(Command::Create {
-            entry: below.clone(),
-            new: NewInode {
-                kind: FileKind::File,
-                mode: 0o600,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                layout: Layout::Striped,
-                symlink: Vec::new(),
-            },
-            exclusive: true,
-            opener: None,
-            sharded: false,
-            now: at(6),
-        });
-        assert_eq!(made.unwrap_err().errno, Errno::ENOENT);
+        let mut create = create("", FileKind::File);
+        if let Command::Create { entry, .. } = &mut create {
+            *entry = below.clone();
+        }
+        assert_eq!(map.wire(create).unwrap_err().errno, Errno::ENOENT);
     }
 }
 
@@ -596,15 +558,8 @@ fn the_record_of_a_removed_directory_on_other_nodes_is_small() {
     let mut map = Map::started();
     let dir = InodeId::in_slot(tameike_core::Slot(7), 1 << 40);
     let operation = OperationId { node: NodeId(4095), sequence: 1 << 40 };
-    let seal = Command::Step {
-        operation,
-        number: 0,
-        step: Step::Seal { dir, sharded: false },
-        by: None,
-        finished: 0,
-        now: at(1 << 33),
-    };
-    map.wire(seal).unwrap();
+    let (step, now) = (Step::Seal { dir, sharded: false }, at(1 << 33));
+    map.wire(Command::Step { operation, number: 0, step, by: None, finished: 0, now }).unwrap();
     map.step(1, 0, u64::MAX, Step::DropLink { inode: dir }).unwrap();
     let seal_record = query::directory(&map, dir).unwrap().expect("the record stays on other nodes");
     assert_eq!(seal_record.sealed, Some(operation));

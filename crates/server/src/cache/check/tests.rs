@@ -4,7 +4,7 @@ use crate::cache::record::digest_key;
 use serde_bytes::ByteBuf;
 use tameike_core::wire::cache::Stamp;
 use tameike_core::{Generation, Timestamp};
-use tameike_store::check::{Report, Rooms, Severity, check};
+use tameike_store::check::{RecordChecks, Report, Severity, check};
 use tameike_store::directory::{Options, Store};
 use tameike_store::extent::Pieces;
 use tameike_store::{RecordKind, table};
@@ -15,7 +15,7 @@ const DIRTY: InodeId = InodeId(0x8000_0000_0000_0002);
 /// The checkers of the agent's components.
 struct All;
 
-impl Rooms for All {
+impl RecordChecks for All {
     fn replay(&self, _: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
         crate::cache::replay(body, table)
     }
@@ -74,7 +74,7 @@ fn found(change: impl FnOnce() -> Pairs) -> (Vec<String>, Vec<(InodeId, Record)>
     let run_check = |repair| check(home.path(), &All, repair, &mut |_, _| {}).unwrap();
     let messages = |report: &Report| {
         let worse = report.findings.iter().filter(|finding| finding.severity > Severity::Note);
-        worse.map(|finding| format!("{} {}", finding.severity.as_str(), finding.words)).collect::<Vec<_>>()
+        worse.map(|finding| format!("{} {}", finding.severity.as_str(), finding.message)).collect::<Vec<_>>()
     };
     let first = messages(&run_check(false));
     assert_eq!(messages(&run_check(true)), first);

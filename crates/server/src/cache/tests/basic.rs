@@ -1,6 +1,7 @@
 //! Files written, flushed, drained and recovered on one or several nodes.
 
-use super::bed::{Bed, bytes};
+use super::bed::{Bed, bytes, checksum};
+use super::client::open_request;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::FileOutcome;
@@ -9,27 +10,19 @@ use tameike_core::{Errno, NodeId, UnitId};
 
 const UNIT: usize = UNIT_SIZE;
 
-fn b3(content: &[u8]) -> String {
-    blake3::hash(content).to_hex().to_string()
-}
-
 #[test]
 fn another_node_reads_a_closed_file_and_the_drain_verifies_it() {
     let bed = Bed::new(1, 3);
     let content = bytes(1, 3 * UNIT + UNIT / 2);
-    let (one, two, expected) = (bed.client(0), bed.client(1), content.clone());
-    bed.run(async move {
-        one.create(b"file", &expected).await.expect("write");
-        assert_eq!(two.read(b"file").await.expect("read"), expected);
-        assert_eq!(two.size(b"file").await.expect("size"), expected.len() as u64);
-    });
+    bed.create("file", &content);
+    assert_eq!(bed.read(1, "file"), content);
+    assert_eq!(bed.run(bed.client(1).size(b"file")), Ok(content.len() as u64));
     assert_eq!(bed.shared_content("file"), b"", "nothing goes to the shared directory before a flush");
-    let receipt = bed.drain(true);
+    let receipt = bed.drain_completely(true);
     assert_eq!(bed.shared_content("file"), content);
-    assert!(receipt.is_complete(), "{receipt:?}");
     let [file] = receipt.files.as_slice() else { panic!("{receipt:?}") };
     assert_eq!((file.path.as_str(), file.size), ("file", content.len() as u64));
-    assert_eq!((&file.outcome, &file.checksum), (&FileOutcome::Verified, &b3(&content)));
+    assert_eq!((&file.outcome, &file.checksum), (&FileOutcome::Verified, &checksum(&content)));
     assert_eq!(file.written, content.len() as u64);
     assert_eq!(file.note, "");
 }
@@ -38,14 +31,14 @@ fn another_node_reads_a_closed_file_and_the_drain_verifies_it() {
 fn receipts_of_whole_files_have_the_blake3_checksum() {
     let bed = Bed::new(2, 2);
     for size in [0, 1, 1024, UNIT - 1, UNIT, UNIT + 1, 2 * UNIT] {
-        let (client, content) = (bed.client(0), bytes(size as u64, size));
-        bed.run(async move { client.create(format!("f{size}").as_bytes(), &content).await.expect("write") });
+        bed.create(&format!("f{size}"), &bytes(size as u64, size));
     }
     let receipt = bed.drain(false);
     for file in &receipt.files {
         assert_eq!(file.outcome, FileOutcome::Synced);
-        assert_eq!(file.checksum, b3(&bytes(file.size, file.size as usize)), "{}", file.path);
-        assert_eq!(bed.shared_content(&file.path), bytes(file.size, file.size as usize));
+        let content = bytes(file.size, file.size as usize);
+        assert_eq!(file.checksum, checksum(&content), "{}", file.path);
+        assert_eq!(bed.shared_content(&file.path), content);
     }
     assert_eq!(receipt.files.len(), 7);
 }
@@ -54,17 +47,14 @@ fn receipts_of_whole_files_have_the_blake3_checksum() {
 fn a_unit_is_fetched_once_from_the_shared_file_system() {
     let bed = Bed::new(3, 2);
     let content = bytes(4, 2 * UNIT + 100);
-    std::fs::write(bed.root.join("input"), &content).expect("write");
-    let (one, two, expected) = (bed.client(0), bed.client(1), content);
-    bed.run(async move {
-        let both = futures_util::future::join(one.read(b"input"), two.read(b"input")).await;
-        assert_eq!((both.0.expect("read"), both.1.expect("read")), (expected.clone(), expected.clone()));
-    });
+    bed.write_shared("input", &content);
+    let (one, two) = (bed.client(0), bed.client(1));
+    let both = bed.run(futures_util::future::join(one.read(b"input"), two.read(b"input")));
+    assert_eq!(both, (Ok(content.clone()), Ok(content.clone())));
     // Stored units are read without the shared file system.
     bed.control.set(super::faulty::Plan::From(0, Errno::EIO));
     let reads = bed.control.reads();
-    let (one, expected) = (bed.client(0), bytes(4, 2 * UNIT + 100));
-    bed.run(async move { assert_eq!(one.read(b"input").await.expect("read"), expected) });
+    assert_eq!(bed.read(0, "input"), content);
     assert_eq!(bed.control.reads(), reads);
     assert!(reads <= 3, "{reads} reads of 3 units by two nodes");
 }
@@ -73,23 +63,22 @@ fn a_unit_is_fetched_once_from_the_shared_file_system() {
 fn a_sequential_read_opens_the_shared_file_once_and_again_after_a_change() {
     let bed = Bed::new(3, 1);
     let mut content = bytes(4, 5 * UNIT);
-    std::fs::write(bed.root.join("file"), &content).expect("write");
+    bed.write_shared("file", &content);
     let read = |expected: &[u8]| {
-        let (client, expected, before) = (bed.client(0), expected.to_vec(), bed.control.opens());
-        bed.run(async move { assert!(client.read(b"file").await.expect("read") == expected) });
+        let before = bed.control.opens();
+        assert!(bed.read(0, "file") == expected);
         bed.control.opens() - before
     };
     assert_eq!(read(&content), 1);
     // Another program changes the file, and the coordinator detects that: all units have a new generation.
     content[3 * UNIT] ^= 1;
-    std::fs::write(bed.root.join("file"), &content).expect("write");
+    bed.write_shared("file", &content);
     assert_eq!(read(&content), 1);
     // After the sequential read the node closes the shared file, so that it can be removed.
-    let (runtime, client) = (bed.client(0).runtime, bed.client(0));
-    bed.run(async move { runtime.sleep(Duration::from_secs(1)).await });
+    bed.machine.rest(Duration::from_secs(1));
     assert_eq!(open_files(&bed.root), 0);
     assert_eq!(read(&content), 0);
-    bed.run(async move { client.unlink(b"file").await.expect("removed") });
+    bed.run(bed.client(0).unlink(b"file")).expect("removed");
 }
 
 /// Counts the open files of this process below a directory, unlinked ones included.
@@ -103,16 +92,12 @@ fn open_files(dir: &std::path::Path) -> usize {
 fn partial_writes_keep_the_bytes_around_them_and_only_dirty_bytes_are_written() {
     let bed = Bed::new(4, 2);
     let mut content = bytes(5, 2 * UNIT + 1000);
-    std::fs::write(bed.root.join("file"), &content).expect("write");
-    let client = bed.client(1);
-    bed.run(async move {
-        client.write(b"file", 10, b"abc").await.expect("write");
-        client.write(b"file", UNIT as u64 - 2, b"wxyz").await.expect("write");
-    });
-    content[10..13].copy_from_slice(b"abc");
-    content[UNIT - 2..UNIT + 2].copy_from_slice(b"wxyz");
-    let (client, expected) = (bed.client(0), content.clone());
-    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), expected) });
+    bed.write_shared("file", &content);
+    for (start, piece) in [(10, &b"abc"[..]), (UNIT - 2, b"wxyz")] {
+        bed.run(bed.client(1).write(b"file", start as u64, piece)).expect("write");
+        content[start..start + piece.len()].copy_from_slice(piece);
+    }
+    assert_eq!(bed.read(0, "file"), content);
     let receipt = bed.drain(true);
     assert_eq!(bed.shared_content("file"), content);
     assert_eq!(receipt.files[0].written, 7);
@@ -125,46 +110,38 @@ fn an_idle_node_flushes_in_the_background_and_a_busy_one_does_not() {
     let bed = Bed::new(5, 2);
     bed.start_flushers();
     let busy = [bed.keep_busy(NodeId(0)), bed.keep_busy(NodeId(1))];
-    let (client, content) = (bed.client(0), bytes(6, UNIT + 7));
-    let expected = content.clone();
-    bed.run(async move { client.create(b"file", &content).await.expect("write") });
+    let content = bytes(6, UNIT + 7);
+    bed.create("file", &content);
     bed.machine.rest(Duration::from_secs(20));
     assert_eq!(bed.shared_content("file"), b"");
     drop(busy);
     bed.machine.rest(Duration::from_secs(20));
-    assert_eq!(bed.shared_content("file"), expected);
+    assert_eq!(bed.shared_content("file"), content);
     let receipt = bed.drain(true);
     assert_eq!((receipt.files.len(), &receipt.files[0].outcome), (1, &FileOutcome::Verified));
-    let client = bed.client(0);
-    bed.run(async move { assert_eq!(client.size(b"file").await.expect("size"), expected.len() as u64) });
+    assert_eq!(bed.run(bed.client(0).size(b"file")), Ok(content.len() as u64));
 }
 
 #[test]
 fn a_change_by_another_program_is_visible_at_the_next_open() {
     let bed = Bed::new(6, 2);
-    let path = bed.root.join("file");
-    std::fs::write(&path, bytes(1, UNIT)).expect("write");
-    let client = bed.client(0);
-    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), bytes(1, UNIT)) });
-    std::fs::write(&path, bytes(2, UNIT)).expect("write");
+    bed.write_shared("file", &bytes(1, UNIT));
+    assert_eq!(bed.read(0, "file"), bytes(1, UNIT));
+    bed.write_shared("file", &bytes(2, UNIT));
     let later = std::time::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
-    std::fs::File::open(&path).expect("open").set_modified(later).expect("a newer time");
-    let client = bed.client(1);
-    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), bytes(2, UNIT)) });
+    std::fs::File::open(bed.root.join("file")).expect("open").set_modified(later).expect("a newer time");
+    assert_eq!(bed.read(1, "file"), bytes(2, UNIT));
 }
 
 #[test]
 fn dirty_data_survives_a_change_by_another_program_and_the_receipt_notes_it() {
     let bed = Bed::new(7, 2);
-    let path = bed.root.join("file");
-    std::fs::write(&path, bytes(1, 1000)).expect("write");
-    let client = bed.client(0);
-    bed.run(async move { client.write(b"file", 10, b"ours").await.expect("write") });
-    std::fs::write(&path, bytes(2, 2000)).expect("write");
+    bed.write_shared("file", &bytes(1, 1000));
+    bed.write("file", 10, b"ours");
+    bed.write_shared("file", &bytes(2, 2000));
     let mut expected = bytes(2, 2000);
     expected[10..14].copy_from_slice(b"ours");
-    let (client, read) = (bed.client(1), expected.clone());
-    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), read) });
+    assert_eq!(bed.read(1, "file"), expected);
     let receipt = bed.drain(true);
     assert_eq!(bed.shared_content("file"), expected);
     assert!(receipt.files[0].note.contains("another program"), "{receipt:?}");
@@ -176,16 +153,13 @@ fn dirty_data_survives_a_change_by_another_program_and_the_receipt_notes_it() {
 fn a_file_that_another_program_replaced_after_the_flush_has_the_new_content() {
     for dirty in [false, true] {
         let bed = Bed::new(7, 2);
-        let client = bed.client(0);
-        bed.run(async move { client.create(b"file", &bytes(1, UNIT + 10)).await.expect("create") });
-        assert!(bed.drain(true).is_complete());
-        std::fs::write(bed.root.join("file"), bytes(2, UNIT + 20)).expect("write");
-        let client = bed.client(1);
-        bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), bytes(2, UNIT + 20)) });
+        bed.create("file", &bytes(1, UNIT + 10));
+        bed.drain_completely(true);
         let mut expected = bytes(2, UNIT + 20);
+        bed.write_shared("file", &expected);
+        assert_eq!(bed.read(1, "file"), expected);
         if dirty {
-            let client = bed.client(0);
-            bed.run(async move { client.write(b"file", 5, b"ours").await.expect("write") });
+            bed.write("file", 5, b"ours");
             expected[5..9].copy_from_slice(b"ours");
         }
         let receipt = bed.drain(true);
@@ -199,16 +173,12 @@ fn a_file_that_another_program_replaced_after_the_flush_has_the_new_content() {
 #[test]
 fn a_flush_that_completes_after_its_timeout_is_not_a_change_by_another_program() {
     let bed = Bed::new(7, 3);
-    let client = bed.client(0);
-    bed.run(async move { client.create(b"file", &bytes(1, 6 * UNIT)).await.expect("create") });
+    bed.create("file", &bytes(1, 6 * UNIT));
     let late = Duration::from_millis(100);
     for node in 0..3 {
         bed.delay_flush_replies(NodeId(node), Some(late));
-        let (client, runtime) = (bed.client(0), bed.machine.runtime());
-        bed.run(async move {
-            client.write_back(b"file").await.expect_err("a node does not answer");
-            runtime.sleep(2 * late).await;
-        });
+        bed.run(bed.client(0).write_back(b"file")).expect_err("a node does not answer");
+        bed.machine.rest(2 * late);
         bed.delay_flush_replies(NodeId(node), None);
     }
     let receipt = bed.drain(true);
@@ -221,10 +191,10 @@ fn a_flush_that_completes_after_its_timeout_is_not_a_change_by_another_program()
 fn truncated_dirty_and_clean_bytes_do_not_reappear() {
     let bed = Bed::new(8, 3);
     let content = bytes(3, 3 * UNIT);
-    std::fs::write(bed.root.join("file"), &content).expect("write");
-    let (client, full) = (bed.client(0), content.clone());
-    bed.run(async move {
-        assert_eq!(client.read(b"file").await.expect("read"), full);
+    bed.write_shared("file", &content);
+    let client = bed.client(0);
+    bed.run(async {
+        assert_eq!(client.read(b"file").await.expect("read"), content);
         client.write(b"file", 3 * UNIT as u64, b"tail").await.expect("write");
         client.truncate(b"file", UNIT as u64 + 5).await.expect("truncate");
         client.truncate(b"file", 2 * UNIT as u64).await.expect("grow");
@@ -233,11 +203,9 @@ fn truncated_dirty_and_clean_bytes_do_not_reappear() {
     let mut expected = content[..UNIT + 5].to_vec();
     expected.resize(2 * UNIT + 3, 0);
     expected.extend_from_slice(b"end");
-    let (client, read) = (bed.client(2), expected.clone());
-    bed.run(async move { assert_eq!(client.read(b"file").await.expect("read"), read) });
-    let receipt = bed.drain(true);
+    assert_eq!(bed.read(2, "file"), expected);
+    bed.drain_completely(true);
     assert_eq!(bed.shared_content("file"), expected);
-    assert!(receipt.is_complete(), "{receipt:?}");
 }
 
 #[test]
@@ -253,14 +221,11 @@ fn renamed_files_and_directories_are_flushed_to_their_new_paths() {
         client.rename(b"b", b"c").await.expect("rename over");
         client.rename(b"dir", b"moved").await.expect("rename a directory");
     });
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    let receipt = bed.drain_completely(true);
     let paths: Vec<_> = receipt.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(paths, ["c", "moved/a2"]);
-    assert_eq!(
-        (bed.shared_content("c"), bed.shared_content("moved/a2")),
-        (b"content of b".to_vec(), b"content of a".to_vec())
-    );
+    assert_eq!(bed.shared_content("c"), b"content of b");
+    assert_eq!(bed.shared_content("moved/a2"), b"content of a");
 }
 
 /// Regression: the rename of a directory read every record of the job.
@@ -270,25 +235,19 @@ fn the_rename_of_a_directory_reads_only_the_records_below_it() {
     for dir in ["dir", "dir/sub", "dir.x", "dir0"] {
         std::fs::create_dir(bed.root.join(dir)).expect("mkdir");
     }
-    let client = bed.client(0);
-    bed.run(async move {
-        for path in ["dir/a", "dir/sub/b", "dir.x/c", "dir0/d", "dirt"] {
-            client.create(path.as_bytes(), path.as_bytes()).await.expect("write");
-        }
-        for number in 0..100 {
-            client.create(format!("other{number}").as_bytes(), b"x").await.expect("write");
-        }
-    });
+    for path in ["dir/a", "dir/sub/b", "dir.x/c", "dir0/d", "dirt"] {
+        bed.create(path, path.as_bytes());
+    }
+    for number in 0..100 {
+        bed.create(&format!("other{number}"), b"x");
+    }
     bed.crash();
     assert_eq!(bed.files_in_memory(), 0);
-    let client = bed.client(1);
-    bed.run(async move { client.rename(b"dir", b"moved").await.expect("rename") });
-    assert_eq!(bed.files_in_memory(), 2);
-    let client = bed.client(1);
-    bed.run(async move { client.rename(b"moved/sub", b"dir0/sub").await.expect("rename") });
-    assert_eq!(bed.files_in_memory(), 2);
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    for (from, to) in [("dir", "moved"), ("moved/sub", "dir0/sub")] {
+        bed.run(bed.client(1).rename(from.as_bytes(), to.as_bytes())).expect("rename");
+        assert_eq!(bed.files_in_memory(), 2);
+    }
+    let receipt = bed.drain_completely(true);
     for (path, content) in
         [("moved/a", "dir/a"), ("dir0/sub/b", "dir/sub/b"), ("dir.x/c", "dir.x/c"), ("dir0/d", "dir0/d")]
     {
@@ -304,12 +263,12 @@ fn an_announced_rename_that_did_not_happen_loses_no_data() {
     let client = bed.client(0);
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
-        let inode = client.shared.stat(b"file").expect("stat").inode_id();
+        let (inode, _) = client.identity(b"file");
         let request =
             CacheRequest::Renamed { inode: Some(inode), from: b"file".to_vec(), to: b"gone".to_vec() };
         client.request(inode, request).await.expect("request");
     });
-    assert!(bed.drain(true).is_complete());
+    bed.drain_completely(true);
     assert_eq!(bed.shared_content("file"), b"content");
 }
 
@@ -324,15 +283,9 @@ fn removed_files_leave_no_data_and_no_receipt() {
         // Another node may still write through its open file.
         client.write_uncommitted(file, 5, b"late").await.expect("write");
         client.close(file, 9).await.expect("close");
-        let CacheReply::Progress { files, .. } =
-            client.request(file.inode, CacheRequest::Progress).await.expect("progress")
-        else {
-            panic!("the reply is not Progress")
-        };
-        assert_eq!(files, 0);
+        assert_eq!(client.unflushed_files(file.inode).await, 0);
     });
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete() && receipt.files.is_empty(), "{receipt:?}");
+    assert_eq!(bed.drain_completely(true).files, []);
     assert!(!bed.root.join("file").exists());
 }
 
@@ -345,22 +298,9 @@ fn the_open_of_a_file_removed_after_its_lookup_fails_with_estale() {
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
         client.create(b"other", b"other content").await.expect("write");
-        let stat = client.shared.stat(b"file").expect("a file");
+        let (inode, stamp) = client.identity(b"file");
         client.unlink(b"file").await.expect("unlink");
-        let (inode, stamp) = (stat.inode_id(), stat.stamp());
-        let open = || {
-            client.request(
-                inode,
-                CacheRequest::Open {
-                    inode,
-                    path: b"file".to_vec(),
-                    stamp,
-                    asked: Vec::new(),
-                    holds: true,
-                    made: false,
-                },
-            )
-        };
+        let open = || client.request(inode, open_request(inode, b"file", stamp));
         assert_eq!(open().await.expect_err("the file is removed").errno, Errno::ESTALE);
         client.rename(b"other", b"file").await.expect("rename");
         assert_eq!(open().await.expect_err("another file").errno, Errno::ESTALE);
@@ -376,26 +316,13 @@ fn a_removal_that_could_not_be_logged_still_ends() {
     let (client, faults) = (bed.client(0), bed.device_faults(0));
     let state = bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
-        let stat = client.shared.stat(b"file").expect("a file");
-        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let (inode, stamp) = client.identity(b"file");
         client.request(inode, CacheRequest::Removing { inode }).await.expect("the file is not open");
         faults.after(0);
         let removed = client.request(inode, CacheRequest::Removed { inode }).await;
         assert_eq!(removed.expect_err("the log fails").errno, Errno::EIO);
         faults.none();
-        client
-            .request(
-                inode,
-                CacheRequest::Open {
-                    inode,
-                    path: b"file".to_vec(),
-                    stamp,
-                    asked: Vec::new(),
-                    holds: true,
-                    made: false,
-                },
-            )
-            .await
+        client.request(inode, open_request(inode, b"file", stamp)).await
     });
     let Ok(CacheReply::Opened { state, .. }) = state else { panic!("{state:?}") };
     assert!(!state.removing, "{state:?}");
@@ -404,28 +331,19 @@ fn a_removal_that_could_not_be_logged_still_ends() {
 #[test]
 fn appends_from_two_nodes_do_not_overlap() {
     let bed = Bed::new(12, 2);
-    let client = bed.client(0);
-    bed.run(async move { client.create(b"log", b"start;").await.expect("write") });
-    let append = |node: u32, text: &'static [u8]| {
+    bed.create("log", b"start;");
+    let append = async |node: u32, text: &[u8]| {
         let client = bed.client(node);
-        async move {
-            for _ in 0..5 {
-                let file = client.open(b"log", true).await.expect("open");
-                let (inode, now) = (file.inode, tameike_core::Timestamp::default());
-                let request = CacheRequest::Reserve { inode, length: text.len() as u64, now };
-                let CacheReply::Reserved { offset, .. } =
-                    client.request(inode, request).await.expect("reserve")
-                else {
-                    panic!("the reply is not Reserved")
-                };
-                client.write_uncommitted(file, offset, text).await.expect("write");
-                client.close(file, offset + text.len() as u64).await.expect("close");
-            }
+        for _ in 0..5 {
+            let file = client.open(b"log", true).await.expect("open");
+            let length = text.len() as u64;
+            let (offset, _) = client.reserve(file.inode, length).await.expect("reserve");
+            client.write_uncommitted(file, offset, text).await.expect("write");
+            client.close(file, offset + length).await.expect("close");
         }
     };
-    let both = futures_util::future::join(append(0, b"one;"), append(1, b"two;"));
-    bed.run(both);
-    assert!(bed.drain(true).is_complete());
+    bed.run(futures_util::future::join(append(0, b"one;"), append(1, b"two;")));
+    bed.drain_completely(true);
     let text = String::from_utf8(bed.shared_content("log")).expect("text");
     assert_eq!(text.matches("one;").count(), 5, "{text}");
     assert_eq!(text.matches("two;").count(), 5, "{text}");
@@ -450,21 +368,16 @@ fn a_size_above_the_largest_file_size_is_refused() {
         }
         assert_eq!(client.size(b"file").await, Ok(5));
     });
-    assert!(bed.drain(true).is_complete());
+    bed.drain_completely(true);
 }
 
 #[test]
 fn writers_wait_for_the_flush_when_the_cache_is_full() {
     let bed = Bed::with_capacity(13, 2, 6 << 20);
-    let client = bed.client(0);
-    bed.run(async move {
-        for count in 0..20_u64 {
-            client.create(format!("f{count}").as_bytes(), &bytes(count, UNIT)).await.expect("write");
-        }
-    });
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete(), "{receipt:?}");
-    assert_eq!(receipt.files.len(), 20);
+    for count in 0..20 {
+        bed.create(&format!("f{count}"), &bytes(count, UNIT));
+    }
+    assert_eq!(bed.drain_completely(true).files.len(), 20);
     for count in 0..20 {
         assert_eq!(bed.shared_content(&format!("f{count}")), bytes(count, UNIT));
     }
@@ -494,7 +407,7 @@ fn a_write_without_space_fails_with_enospc_and_holds_no_frame() {
         client.send_write(file, end, &bytes(end, UNIT)).await.expect("space is available");
         client.close(file, end + UNIT as u64).await.expect("close");
     });
-    assert!(bed.drain(true).is_complete());
+    bed.drain_completely(true);
 }
 
 #[test]
@@ -502,22 +415,15 @@ fn a_full_cache_with_a_full_shared_file_system_returns_enospc() {
     let bed = Bed::with_capacity(14, 1, 4 << 20);
     bed.control.set(super::faulty::Plan::From(0, Errno::ENOSPC));
     let client = bed.client(0);
-    let written = bed.run(async move {
-        for count in 0..20_u64 {
-            match client.create(format!("f{count}").as_bytes(), &bytes(count, UNIT)).await {
-                Ok(()) => {}
-                Err(fault) => return (count, fault),
-            }
-        }
-        panic!("the home accepted more than its capacity")
-    });
-    assert_eq!(written.1.errno, Errno::ENOSPC, "{}", written.1);
+    let create = async |count| client.create(format!("f{count}").as_bytes(), &bytes(count, UNIT)).await;
+    let refused = (0..20).find_map(|count| Some((count, bed.run(create(count)).err()?)));
+    let (written, fault) = refused.expect("the home accepted more than its capacity");
+    assert_eq!(fault.errno, Errno::ENOSPC, "{fault}");
     bed.control.set(super::faulty::Plan::Good);
-    let receipt = bed.drain(true);
-    for count in 0..written.0 {
+    bed.drain_completely(true);
+    for count in 0..written {
         assert_eq!(bed.shared_content(&format!("f{count}")), bytes(count, UNIT));
     }
-    assert!(receipt.is_complete(), "{receipt:?}");
 }
 
 #[test]
@@ -527,7 +433,7 @@ fn an_mtime_set_by_a_program_is_kept() {
     let mtime = tameike_core::Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
-        let inode = client.shared.stat(b"file").expect("stat").inode_id();
+        let (inode, _) = client.identity(b"file");
         let to = tameike_core::attr::SetTime::To(mtime);
         let change = tameike_core::attr::AttrChange { mtime: Some(to), ..Default::default() };
         client.shared.change(b"file", &change).expect("utimens");
@@ -541,14 +447,11 @@ fn an_mtime_set_by_a_program_is_kept() {
 #[test]
 fn the_receipt_reports_a_failed_node_and_a_file_changed_by_another_program() {
     let bed = Bed::new(16, 3);
-    let (client, content) = (bed.client(0), bytes(1, 3 * UNIT));
-    let inode = bed.run(async move {
-        client.create(b"file", &content).await.expect("write");
-        client.create(b"other", b"12345").await.expect("write");
-        client.write_back(b"other").await.expect("flush");
-        client.shared.stat(b"file").expect("stat").inode_id()
-    });
-    std::fs::write(bed.root.join("other"), b"67890").expect("write");
+    bed.create("file", &bytes(1, 3 * UNIT));
+    bed.create("other", b"12345");
+    bed.run(bed.client(0).write_back(b"other")).expect("flush");
+    let (inode, _) = bed.client(0).identity(b"file");
+    bed.write_shared("other", b"67890");
     let home = bed.cluster.inode_home(inode);
     let victim = bed.cluster.device_nodes().iter().copied().find(|&node| node != home).expect("another");
     bed.stop(victim);
@@ -560,7 +463,7 @@ fn the_receipt_reports_a_failed_node_and_a_file_changed_by_another_program() {
     bed.start(victim);
     let receipt = bed.drain(true);
     let file = receipt.files.iter().find(|file| file.path == "file").expect("the coordinator runs");
-    assert_eq!(file.checksum, b3(&bytes(1, 3 * UNIT)));
+    assert_eq!(file.checksum, checksum(&bytes(1, 3 * UNIT)));
     assert_eq!(bed.shared_content("file"), bytes(1, 3 * UNIT));
     let other = receipt.files.iter().find(|file| file.path == "other").expect("the receipt lists it");
     assert!(

@@ -19,16 +19,15 @@ fn seen(bed: &Bed) -> Stamp {
 /// Creates a file that the job has written and not flushed. Returns its stamp from before the write.
 fn written(bed: &Bed, content: &[u8]) -> Stamp {
     bed.shared.create(FILE, 0o644).expect("create");
-    let (before, client, content) = (seen(bed), bed.client(0), content.to_vec());
+    let before = seen(bed);
     bed.machine.rest(Duration::from_secs(1));
-    bed.run(async move { client.write(FILE, 0, &content).await.expect("write") });
+    bed.write("file", 0, content);
     bed.machine.rest(Duration::from_secs(1));
     before
 }
 
 fn flush(bed: &Bed) {
-    let client = bed.client(0);
-    bed.run(async move { client.write_back(FILE).await.expect("flush") });
+    bed.run(bed.client(0).write_back(FILE)).expect("flush");
 }
 
 /// Lets all mounts show this stamp.
@@ -53,29 +52,20 @@ fn release(bed: &Bed) {
 
 /// Generation and size of the file as an open on a node returns them.
 fn opened(bed: &Bed, node: u32) -> (Generation, u64) {
-    let client = bed.client(node);
-    let file = bed.run(async move { client.open(FILE, false).await.expect("open") });
+    let file = bed.run(bed.client(node).open(FILE, false)).expect("open");
     (file.generation, file.size)
 }
 
 fn size(bed: &Bed, node: u32) -> u64 {
-    let client = bed.client(node);
-    bed.run(async move { client.size(FILE).await.expect("stat") })
+    bed.run(bed.client(node).size(FILE)).expect("stat")
 }
 
 fn note(bed: &Bed) -> String {
-    let receipt = bed.drain(false);
-    assert!(receipt.is_complete(), "{receipt:?}");
-    receipt.files[0].note.clone()
+    bed.drain_completely(false).files[0].note.clone()
 }
 
 fn overwrite(bed: &Bed, content: &[u8]) {
     bed.shared.open(FILE, Access::Write).expect("open").write_at(content, 0).expect("write");
-}
-
-fn read(bed: &Bed) -> Vec<u8> {
-    let client = bed.client(0);
-    bed.run(async move { client.read(FILE).await.expect("read") })
 }
 
 /// Regression: the close of a home sets the mtime of its write after the flush has set the mtime of the file. The coordinator took that for
@@ -92,7 +82,7 @@ fn a_close_after_the_flush_is_not_a_change_by_another_program() {
     assert_ne!(seen(&bed).mtime, left.mtime, "the closes change the mtime");
     let reads = bed.control.reads();
     assert_eq!(opened(&bed, 1), before);
-    assert_eq!(read(&bed), content);
+    assert_eq!(bed.read(0, "file"), content);
     assert_eq!(bed.control.reads(), reads, "no unit is fetched again");
     bed.machine.rest(Duration::from_secs(3600));
     assert_eq!(opened(&bed, 0), before, "an hour later");
@@ -106,8 +96,7 @@ fn a_close_after_the_flush_leaves_no_note_in_the_receipt() {
         let bed = Bed::with_stale_mounts(61, 2);
         written(&bed, &bytes(1, UNIT_SIZE));
         delay_closes(&bed);
-        let client = bed.client(0);
-        bed.run(async move { client.write(FILE, UNIT_SIZE as u64, b"more").await.expect("write") });
+        bed.write("file", UNIT_SIZE as u64, b"more");
         flush(&bed);
         release(&bed);
         bed.machine.rest(Duration::from_secs(pause));
@@ -134,7 +123,7 @@ fn stale_attributes_are_not_a_change_by_another_program() {
         assert_eq!(note(&bed), "");
         show_current(&bed);
         assert_eq!(opened(&bed, 1), known, "{old:?}");
-        assert_eq!(read(&bed), content);
+        assert_eq!(bed.read(0, "file"), content);
     }
     show_stale(&bed, half);
     bed.machine.rest(Duration::from_secs(20));
@@ -158,7 +147,7 @@ fn a_change_by_another_program_after_a_flush_is_detected() {
         overwrite(&bed, &other);
         let expected = [&other[..], content.get(length..).unwrap_or_default()].concat();
         assert_ne!(opened(&bed, 1).0, known.0, "{length} bytes after {pause} s");
-        assert_eq!(read(&bed), expected, "{length} bytes after {pause} s");
+        assert_eq!(bed.read(0, "file"), expected, "{length} bytes after {pause} s");
         assert_ne!(note(&bed), "", "{length} bytes after {pause} s");
     }
 }
@@ -178,7 +167,7 @@ fn a_truncate_by_another_program_during_a_flush_is_detected_later() {
     assert_eq!(opened(&bed, 1).0, known.0);
     bed.machine.rest(Duration::from_secs(11));
     assert_eq!(opened(&bed, 1).1, 100);
-    assert_eq!(read(&bed), content[..100]);
+    assert_eq!(bed.read(0, "file"), content[..100]);
 }
 
 /// A file of two units of which a flush has written the first.
@@ -199,13 +188,10 @@ fn a_rename_or_chmod_after_a_partial_flush_is_not_a_change_by_another_program() 
         let bed = half_flushed(65);
         release(&bed);
         bed.machine.rest(Duration::from_secs(1));
-        let (client, change) = (bed.client(0), chmod.clone());
-        bed.run(async move {
-            match renames {
-                true => client.rename(FILE, b"new").await.expect("rename"),
-                false => client.shared.change(FILE, &change).expect("chmod"),
-            }
-        });
+        match renames {
+            true => bed.run(bed.client(0).rename(FILE, b"new")).expect("rename"),
+            false => bed.shared.change(FILE, &chmod).expect("chmod"),
+        }
         bed.machine.rest(Duration::from_secs(1));
         assert_eq!(note(&bed), "", "renamed: {renames}");
     }
@@ -239,7 +225,7 @@ fn a_chmod_after_late_attributes_invalidates_the_content() {
     let set_back = AttrChange { mtime: Some(SetTime::To(time)), ..AttrChange::default() };
     bed.shared.change(FILE, &set_back).expect("set back");
     assert_ne!(opened(&bed, 1).0, known.0);
-    assert_eq!(read(&bed), other);
+    assert_eq!(bed.read(0, "file"), other);
     assert_eq!(note(&bed), "");
 }
 
@@ -258,10 +244,9 @@ fn an_mtime_set_by_a_program_and_visible_late_is_not_a_change_by_another_program
         let mtime = Timestamp { seconds: 1_000_000, nanoseconds: 7 };
         let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
         bed.shared.change(FILE, &change).expect("set");
-        let (client, inode) = (bed.client(0), bed.shared.stat(FILE).expect("stat").inode_id());
-        bed.run(async move {
-            client.request(inode, CacheRequest::SetMtime { inode, mtime }).await.expect("request")
-        });
+        let (inode, _) = bed.client(0).identity(FILE);
+        let request = CacheRequest::SetMtime { inode, mtime };
+        bed.run(bed.client(0).request(inode, request)).expect("request");
         show_current(&bed);
         assert_eq!(note(&bed), "", "flushed before: {is_flushed}");
         assert_eq!(seen(&bed).mtime, mtime);

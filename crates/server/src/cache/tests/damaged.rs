@@ -11,9 +11,8 @@ const SIZE: usize = UNIT_SIZE + 5 * BLOCK_SIZE;
 fn read_once(seed: u64) -> (Bed, Vec<u8>) {
     let bed = Bed::new(seed, 2);
     let content = bytes(seed, SIZE);
-    std::fs::write(bed.root.join("file"), &content).expect("write");
-    let client = bed.client(0);
-    assert_eq!(bed.run(async move { client.read(b"file").await }).expect("read"), content);
+    bed.write_shared("file", &content);
+    assert_eq!(bed.read(0, "file"), content);
     (bed, content)
 }
 
@@ -28,8 +27,7 @@ fn damaged_clean_bytes_are_fetched_again() {
         bed.damage(block(&content, number));
     }
     for node in [1, 0] {
-        let client = bed.client(node);
-        assert_eq!(bed.run(async move { client.read(b"file").await }).expect("read"), content);
+        assert_eq!(bed.read(node, "file"), content);
     }
     bed.damage(block(&content, 3)); // it is kept again
 }
@@ -37,29 +35,23 @@ fn damaged_clean_bytes_are_fetched_again() {
 #[test]
 fn damaged_clean_bytes_beside_dirty_ones_stop_neither_write_nor_flush() {
     let (bed, mut content) = read_once(62);
-    let client = bed.client(0);
     bed.damage(block(&content, 3));
-    bed.run(async move { client.write(b"file", 3 * BLOCK_SIZE as u64 + 100, &[7; 50]).await })
-        .expect("a write beside damaged bytes");
+    bed.write("file", 3 * BLOCK_SIZE as u64 + 100, &[7; 50]);
     bed.damage(block(&content, 8));
     content[3 * BLOCK_SIZE + 100..3 * BLOCK_SIZE + 150].fill(7);
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    bed.drain_completely(true);
     assert_eq!(bed.shared_content("file"), content);
-    let client = bed.client(1);
-    assert_eq!(bed.run(async move { client.read(b"file").await }).expect("read"), content);
+    assert_eq!(bed.read(1, "file"), content);
 }
 
 #[test]
 fn damaged_dirty_bytes_are_reported_as_lost() {
     let (bed, content) = read_once(63);
-    let client = bed.client(0);
     let start = 6 * BLOCK_SIZE as u64;
-    bed.run(async move { client.write(b"file", start, &[9; BLOCK_SIZE]).await }).expect("write");
+    bed.write("file", start, &[9; BLOCK_SIZE]);
     bed.damage(&[9; BLOCK_SIZE]);
     bed.damage(block(&content, 7));
-    let client = bed.client(0);
-    let fault = bed.run(async move { client.read(b"file").await }).expect_err("no copy exists");
+    let fault = bed.run(bed.client(0).read(b"file")).expect_err("no copy exists");
     assert_eq!(fault.errno, Errno::EIO);
     let lost = format!("bytes {start} to {} of file are lost", start + BLOCK_SIZE as u64 - 1);
     assert!(fault.to_string().contains(&lost), "{fault}");

@@ -1,10 +1,9 @@
 //! Mounts with a stale file size after another client has extended the file. Gfarm mounts have one for a second.
 
-use super::bed::{Bed, bytes};
+use super::bed::{Bed, bytes, checksum};
 use super::faulty::Plan;
 use std::time::Duration;
 use tameike_core::limits::UNIT_SIZE;
-use tameike_core::receipt::{FileReceipt, Receipt};
 use tameike_core::wire::cache::Stamp;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::wire::unit::{SpaceChange, UnitRequest};
@@ -33,7 +32,7 @@ fn seen(bed: &Bed) -> Stamp {
 }
 
 /// Creates an empty file whose coordinator is not the home of its first two units.
-fn bed_with_remote_coordinator(seed: u64) -> Bed {
+pub(super) fn bed_with_remote_coordinator(seed: u64) -> Bed {
     let bed = Bed::with_stale_mounts(seed, 3);
     for number in 0..100 {
         // Keep the other files, so that the next one gets another inode number.
@@ -53,31 +52,26 @@ fn flushed(bed: &Bed, content: &[u8]) -> Stamp {
         bed.shared.create(FILE, 0o644).expect("create");
     }
     let before = seen(bed);
-    write(bed, 0, content);
-    let receipt = bed.drain(false);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    bed.write("file", 0, content);
+    bed.drain_completely(false);
     before
-}
-
-fn write(bed: &Bed, offset: u64, content: &[u8]) {
-    let (client, content) = (bed.client(0), content.to_vec());
-    bed.run(async move { client.write(FILE, offset, &content).await.expect("write") });
 }
 
 /// Reads the start of the file after the homes have dropped its clean units. Returns the result and the duration.
 fn read_refetched(bed: &Bed, length: u64) -> (Result<Vec<u8>>, Duration) {
     let (client, clock) = (bed.client(0), bed.machine.runtime().clock);
     let began = clock.monotonic();
-    let content = bed.run(async move {
-        let mut file = client.open(FILE, false).await.expect("open");
-        (file.size, file.generation) = (length, file.generation.next());
-        client.read_from(file, FILE, Vec::new()).await
-    });
+    let mut file = bed.run(client.open(FILE, false)).expect("open");
+    (file.size, file.generation) = (length, file.generation.next());
+    let content = bed.run(client.read_from(file, FILE, Vec::new()));
     (content, clock.monotonic() - began)
 }
 
-fn b3(content: &[u8]) -> String {
-    blake3::hash(content).to_hex().to_string()
+/// Expects that a read of the start of the file returns these bytes in less than `most`.
+fn expect_refetched(bed: &Bed, expected: &[u8], most: Duration, what: &str) {
+    let (read, time) = read_refetched(bed, expected.len() as u64);
+    assert_eq!(read.expect("read"), expected, "{what}");
+    assert!(time < most, "{what}: {time:?}");
 }
 
 /// Regression: bytes behind the stale size, which another node had flushed, read as zeros.
@@ -90,9 +84,7 @@ fn a_stale_size_of_the_shared_file_hides_no_bytes() {
     let before = seen(&bed);
     file.write_at(&content[1000..], 1000).expect("write");
     bed.mount(home(&bed, 0)).show_stale(before, 1);
-    let (read, time) = read_refetched(&bed, 5000);
-    assert_eq!(read.expect("read"), content);
-    assert!(time < AT_ONCE, "{time:?}");
+    expect_refetched(&bed, &content, AT_ONCE, "after one revalidation");
 }
 
 /// One revalidation is not enough if the file system itself caches the size, and not only the kernel.
@@ -118,11 +110,8 @@ fn flushed_bytes_that_stay_invisible_do_not_read_as_zeros() {
     assert_eq!(read.expect_err("the bytes stay invisible").errno, Errno::EIO);
     assert!(time < Duration::from_secs(4), "{time:?}");
     mount.show_current();
-    assert_eq!(
-        read_refetched(&bed, 5000).0.expect("read"),
-        content,
-        "the bytes are on the shared file system"
-    );
+    let read = read_refetched(&bed, 5000).0.expect("read");
+    assert_eq!(read, content, "the bytes are on the shared file system");
 }
 
 /// No node has flushed bytes there, so a read does not wait.
@@ -131,21 +120,16 @@ fn holes_and_bytes_behind_the_end_read_as_zeros_at_once() {
     let bed = Bed::with_stale_mounts(47, 2);
     let content = bytes(5, 1000);
     flushed(&bed, &content);
-    write(&bed, 300_000, &content);
+    bed.write("file", 300_000, &content);
     let sparse = [&content[..], &vec![0; 299_000], &content].concat();
-    let check = |expected: &[u8], what: &str| {
-        let (read, time) = read_refetched(&bed, expected.len() as u64);
-        assert_eq!(read.expect("read"), expected, "{what}");
-        assert!(time < AT_ONCE, "{what}: {time:?}");
-    };
+    let check = |expected: &[u8], what: &str| expect_refetched(&bed, expected, AT_ONCE, what);
     check(&sparse, "dirty, behind the end of the shared file");
-    assert!(bed.drain(true).is_complete());
+    bed.drain_completely(true);
     check(&sparse, "a hole of the shared file");
     check(&[&sparse[..], &[0; 5000]].concat(), "behind the end of the file");
-    let client = bed.client(0);
-    bed.run(async move { client.truncate(FILE, 500).await.expect("truncate") });
+    bed.run(bed.client(0).truncate(FILE, 500)).expect("truncate");
     check(&[&content[..500], &[0; 4500]].concat(), "behind a truncate");
-    assert!(bed.drain(true).is_complete());
+    bed.drain_completely(true);
     check(&[&content[..500], &[0; 4500]].concat(), "behind a flushed truncate");
 }
 
@@ -159,9 +143,7 @@ fn a_read_does_not_wait_long_after_a_truncate_by_another_program() {
     bed.shared.open(FILE, Access::Write).expect("open").truncate(100).expect("truncate");
     let expected = [&content[..100], &[0; 4900]].concat();
     for most in [Duration::from_millis(500), AT_ONCE] {
-        let (read, time) = read_refetched(&bed, 5000);
-        assert_eq!(read.expect("read"), expected);
-        assert!(time < most, "{time:?}");
+        expect_refetched(&bed, &expected, most, "truncated");
     }
 }
 
@@ -175,9 +157,7 @@ fn bytes_that_are_invisible_for_a_minute_are_gone() {
     assert_eq!(read_refetched(&bed, 5000).0.expect_err("the bytes stay invisible").errno, Errno::EIO);
     bed.machine.rest(Duration::from_secs(60));
     for most in [Duration::from_millis(500), AT_ONCE] {
-        let (read, time) = read_refetched(&bed, 5000);
-        assert_eq!(read.expect("read"), [&content[..100], &[0; 4900]].concat());
-        assert!(time < most, "{time:?}");
+        expect_refetched(&bed, &[&content[..100], &[0; 4900]].concat(), most, "after a minute");
     }
 }
 
@@ -195,9 +175,7 @@ fn a_truncate_ends_the_wait_for_its_bytes() {
         runtime.sleep(Duration::from_millis(50)).await;
         client.unit(home, UnitRequest::Truncate { inode, size: 0 }, None).await.expect("truncate");
     });
-    let (read, time) = read_refetched(&bed, 5000);
-    assert_eq!(read.expect("read"), vec![0; 5000]);
-    assert!(time < Duration::from_millis(500), "{time:?}");
+    expect_refetched(&bed, &[0; 5000], Duration::from_millis(500), "truncated");
 }
 
 /// Regression: the digest of a partly dirty unit includes bytes of the shared file. Behind a stale size these were zeros, and the receipt's
@@ -210,27 +188,19 @@ fn a_stale_size_does_not_change_the_checksum() {
     let mut expected = content;
     expected[..10].copy_from_slice(&bytes(8, 10));
     let client = bed.client(0);
-    let dirty = bytes(8, 10);
+    let mut file = bed.run(client.open(FILE, true)).expect("open");
+    // A new generation drops the clean bytes.
+    file.generation = file.generation.next();
+    bed.run(client.write_uncommitted(file, 0, &bytes(8, 10))).expect("write");
+    bed.run(client.close(file, 10)).expect("close");
     let mount = bed.mount(home(&bed, 0));
-    let own = mount.clone();
-    bed.run(async move {
-        let mut file = client.open(FILE, true).await.expect("open");
-        // A new generation drops the clean bytes.
-        file.generation = file.generation.next();
-        client.write_uncommitted(file, 0, &dirty).await.expect("write");
-        client.close(file, 10).await.expect("close");
-        own.show_stale(before, 3);
-    });
+    mount.show_stale(before, 3);
     let receipt = bed.drain(false);
-    assert_eq!(only_file(&receipt).checksum, b3(&expected), "{receipt:?}");
+    let [file] = receipt.files.as_slice() else { panic!("{receipt:?}") };
+    assert_eq!(file.checksum, checksum(&expected), "{receipt:?}");
     assert_eq!(bed.shared_content("file"), expected);
     mount.show_stale(before, 3);
     assert!(bed.drain(true).is_complete(), "the verification does not read zeros");
-}
-
-fn only_file(receipt: &Receipt) -> &FileReceipt {
-    let [file] = receipt.files.as_slice() else { panic!("{receipt:?}") };
-    file
 }
 
 /// Regression: the first part of a flush wrote bytes behind the reported size. The second part then truncated the file to the end of its
@@ -239,17 +209,13 @@ fn only_file(receipt: &Receipt) -> &FileReceipt {
 fn a_flush_in_parts_truncates_no_part() {
     let bed = bed_with_remote_coordinator(50);
     let (client, before, content) = (bed.client(0), seen(&bed), bytes(9, 2 * UNIT_SIZE));
-    let written = content.clone();
-    bed.run(async move {
-        let file = client.open(FILE, true).await.expect("open");
-        client.write_uncommitted(file, 0, &written).await.expect("write");
-    });
+    let file = bed.run(client.open(FILE, true)).expect("open");
+    bed.run(client.write_uncommitted(file, 0, &content)).expect("write");
     bed.control.set(Plan::Write(0, Errno::ENOSPC));
     bed.mount(coordinator(&bed)).show_stale(before, u32::MAX);
     assert!(!bed.drain(false).is_complete());
     assert_eq!(bed.control.failed(), 1);
-    let receipt = bed.drain(false);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    bed.drain_completely(false);
     assert_eq!(bed.shared_content("file").len() as u64, 2 * UNIT);
     assert_eq!(bed.shared_content("file"), content);
 }
@@ -262,8 +228,8 @@ fn a_flush_does_not_truncate_to_a_stale_size() {
     bed.mount(coordinator(&bed)).show_stale(seen(&bed), 1);
     let tail = bytes(11, 500);
     bed.shared.open(FILE, Access::Write).expect("open").write_at(&tail, 1000).expect("append");
-    write(&bed, 1000, &bytes(12, 200));
-    assert!(bed.drain(false).is_complete());
+    bed.write("file", 1000, &bytes(12, 200));
+    bed.drain_completely(false);
     let expected = [&bytes(10, 1000)[..], &bytes(12, 200), &tail[200..]].concat();
     assert_eq!(bed.shared_content("file"), expected);
 }
@@ -277,17 +243,14 @@ fn truncates_and_holes_behind_a_stale_size_are_applied() {
         let before = flushed(&bed, &content);
         bed.mount(coordinator(&bed)).show_stale(before, u32::MAX);
         let client = bed.client(0);
-        bed.run(async move {
-            if punches {
-                client.change_space(FILE, SpaceChange::Punch, 1000..4000, false).await.expect("punch");
-            } else {
-                client.truncate(FILE, 1000).await.expect("truncate");
-            }
-        });
-        write(&bed, 4000, &content[4000..]);
+        match punches {
+            true => bed.run(client.change_space(FILE, SpaceChange::Punch, 1000..4000, false)).expect("punch"),
+            false => bed.run(client.truncate(FILE, 1000)).expect("truncate"),
+        };
+        bed.write("file", 4000, &content[4000..]);
         let expected = [&content[..1000], &[0; 3000], &content[4000..]].concat();
         assert_eq!(read_refetched(&bed, 5000).0.expect("read"), expected, "punches: {punches}");
-        assert!(bed.drain(true).is_complete());
+        bed.drain_completely(true);
         assert_eq!(bed.shared_content("file"), expected, "punches: {punches}");
     }
 }

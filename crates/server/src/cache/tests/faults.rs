@@ -1,7 +1,7 @@
 //! Fault injection at each call to the shared file system, once or from that call on. No data is lost, and no receipt claims success for
 //! data that is not on the shared file system.
 
-use super::bed::{Bed, bytes};
+use super::bed::{Bed, bytes, checksum};
 use super::faulty::Plan;
 use tameike_core::Errno;
 use tameike_core::limits::UNIT_SIZE;
@@ -13,7 +13,7 @@ const UNIT: usize = UNIT_SIZE;
 /// Prepares dirty files, and returns their expected content.
 fn prepare(bed: &Bed) -> Vec<(&'static str, Vec<u8>)> {
     let old = bytes(9, UNIT + UNIT / 2);
-    std::fs::write(bed.root.join("old"), &old).expect("write");
+    bed.write_shared("old", &old);
     std::fs::create_dir(bed.root.join("dir")).expect("mkdir");
     let client = bed.client(0);
     bed.run(async move {
@@ -43,8 +43,7 @@ fn fail_everywhere(plan: impl Fn(u64) -> Plan, crash: bool) {
 }
 
 fn fail_at_every_step(plan: impl Fn(u64) -> Plan, crash: bool, writers_end: bool) {
-    let mut step = 0;
-    loop {
+    for step in 0.. {
         let bed = Bed::new(100 + step, 2);
         if writers_end {
             bed.control.allow_writers_to_finish();
@@ -68,7 +67,6 @@ fn fail_at_every_step(plan: impl Fn(u64) -> Plan, crash: bool, writers_end: bool
         for (path, content) in &expected {
             assert!(bed.shared_content(path) == *content, "step {step}: {path}");
         }
-        step += 1;
     }
 }
 
@@ -103,20 +101,14 @@ fn kill_at_every_step(writers_end: bool) {
         let ended = bed.machine.steps(steps);
         bed.crash();
         for (path, content) in &expected {
-            let (client, path) = (bed.client(2), *path);
-            let read = bed.run(async move { client.read(path.as_bytes()).await.expect("read") });
-            assert!(read == *content, "after {steps} steps: {path} through the cache");
+            assert!(bed.read(2, path) == *content, "after {steps} steps: {path} through the cache");
         }
         let receipt = bed.drain(true);
         assert!(receipt.is_complete(), "after {steps} steps: {receipt:?}");
         for (path, content) in &expected {
             assert!(bed.shared_content(path) == *content, "after {steps} steps: {path}");
             let file = receipt.files.iter().find(|file| file.path == *path).expect("a receipt");
-            assert_eq!(
-                file.checksum,
-                blake3::hash(content).to_hex().to_string(),
-                "after {steps} steps: {file:?}"
-            );
+            assert_eq!(file.checksum, checksum(content), "after {steps} steps: {file:?}");
         }
         if ended {
             return;
@@ -130,17 +122,13 @@ fn kill_at_every_step(writers_end: bool) {
 #[test]
 fn an_empty_flush_after_a_failed_fsync_does_not_restore_trust_in_the_kernel() {
     let bed = Bed::new(1300, 1);
-    let client = bed.client(0);
-    bed.run(async move { client.create(b"file", &bytes(1, 70_000)).await }).expect("write");
+    bed.create("file", &bytes(1, 70_000));
     bed.control.set(Plan::Fsync(Errno::EIO));
     assert!(!bed.drain(false).is_complete(), "an fsync fails");
-    let client = bed.client(0);
-    bed.run(async move { client.truncate(b"file", 0).await }).expect("truncate");
+    bed.run(bed.client(0).truncate(b"file", 0)).expect("truncate");
     assert!(bed.drain(false).is_complete(), "nothing is left");
-    let client = bed.client(0);
-    bed.run(async move { client.write(b"file", 45_900, &bytes(2, 5000)).await }).expect("write");
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    bed.write("file", 45_900, &bytes(2, 5000));
+    bed.drain_completely(true);
     assert!(bed.shared_content("file") == [vec![0; 45_900], bytes(2, 5000)].concat());
 }
 
@@ -150,24 +138,18 @@ fn an_empty_flush_after_a_failed_fsync_does_not_restore_trust_in_the_kernel() {
 fn the_generation_of_a_failed_truncate_is_not_reused() {
     for step in 0.. {
         let bed = Bed::new(1100 + step, 2);
-        let client = bed.client(0);
-        bed.run(async move { client.create(b"file", &bytes(3, 5000)).await }).expect("write");
+        bed.create("file", &bytes(3, 5000));
         bed.drain(false);
         let client = bed.client(0);
-        let before = bed.run(async move { client.open(b"file", true).await }).expect("open");
+        let before = bed.run(client.open(b"file", true)).expect("open");
         bed.control.set(Plan::Once(step, Errno::EIO));
-        let (client, inode) = (bed.client(0), before.inode);
-        let truncated = bed.run(async move {
-            let now = client.runtime.now();
-            client.state(inode, CacheRequest::Truncate { inode, size: 100, now }).await
-        });
+        let (inode, now) = (before.inode, client.runtime.now());
+        let truncated = bed.run(client.state(inode, CacheRequest::Truncate { inode, size: 100, now }));
         bed.control.set(Plan::Good);
         assert!(truncated.is_err(), "step {step}");
         let client = bed.client(1);
-        let after = bed.run(async move {
-            client.write(b"file", 50, b"new").await.expect("write");
-            client.open(b"file", false).await.expect("open")
-        });
+        bed.run(client.write(b"file", 50, b"new")).expect("write");
+        let after = bed.run(client.open(b"file", false)).expect("open");
         assert!(after.generation > before.generation.next(), "step {step}");
         if after.size == 100 {
             // The shared file is truncated already: the next open completes the truncate.

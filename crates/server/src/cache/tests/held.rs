@@ -11,23 +11,16 @@ const SIZE: usize = UNIT_SIZE + 5000;
 fn read_beside(ahead: u64, holders: Vec<NodeId>) -> (Vec<u8>, Vec<u8>, Vec<u8>, Vec<u8>) {
     let bed = Bed::new(71, 3);
     let (shared, held) = (bytes(1, SIZE), bytes(2, SIZE));
-    std::fs::write(bed.root.join("file"), &shared).expect("write");
+    bed.write_shared("file", &shared);
     let client = bed.client(0);
-    let opened = {
-        let client = bed.client(0);
-        bed.run(async move { client.open(b"file", false).await }).expect("open")
-    };
+    let opened = bed.run(client.open(b"file", false)).expect("open");
     for (index, part) in held.chunks(UNIT_SIZE).enumerate() {
         let unit = UnitId { inode: opened.inode, index: index as u64 };
         let generation = Generation(opened.generation.0 + ahead);
         bed.put_in_memory(NodeId(2), unit, generation, part.to_vec());
     }
-    let (first, second) = bed
-        .run(async move {
-            let first = client.read_from(opened, b"file", holders).await?;
-            Ok::<_, tameike_core::Fault>((first, client.read_from(opened, b"file", Vec::new()).await?))
-        })
-        .expect("reads");
+    let first = bed.run(client.read_from(opened, b"file", holders)).expect("read");
+    let second = bed.run(client.read_from(opened, b"file", Vec::new())).expect("read");
     (shared, held, first, second)
 }
 
@@ -51,10 +44,9 @@ fn units_that_no_holder_has_in_this_generation_are_read_from_the_shared_file_sys
 fn truncated_bytes_in_the_memory_of_a_node_stay_truncated() {
     let bed = Bed::new(72, 3);
     let old = bytes(1, UNIT_SIZE);
-    std::fs::write(bed.root.join("file"), &old).expect("write");
+    bed.write_shared("file", &old);
     let client = bed.client(0);
-    let opener = bed.client(0);
-    let opened = bed.run(async move { opener.open(b"file", true).await }).expect("open");
+    let opened = bed.run(client.open(b"file", true)).expect("open");
     bed.put_in_memory(NodeId(2), UnitId { inode: opened.inode, index: 0 }, opened.generation, old);
     let seen = bed.run(async move {
         client.truncate(b"file", 0).await?;

@@ -3,6 +3,7 @@
 mod basic;
 mod bed;
 mod change_detection;
+mod client;
 mod damaged;
 mod ends;
 mod faults;

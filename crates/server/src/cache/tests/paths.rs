@@ -1,10 +1,11 @@
 //! Files that are not, or no longer, at the path of a request.
 
 use super::bed::Bed;
+use super::client::open_request;
 use super::faulty::Plan;
 use futures_util::future::join3;
 use std::time::Duration;
-use tameike_core::wire::cache::{CacheReply, CacheRequest};
+use tameike_core::wire::cache::{CacheReply, CacheRequest, Stamp};
 use tameike_core::{Errno, NodeId, Timestamp};
 
 /// Regression: a node had a file open, and another node renamed it. The first write failed with ENOENT, because the coordinator looked it
@@ -16,14 +17,11 @@ fn a_node_with_the_old_path_of_a_renamed_file_can_write() {
     bed.run(async move {
         client.create(b"old", b"content").await.expect("write");
         client.write_back(b"old").await.expect("the flush");
-        let stat = client.shared.stat(b"old").expect("a file");
-        let (inode, path, before) = (stat.inode_id(), b"old".to_vec(), Timestamp::default());
+        let (inode, stamp) = client.identity(b"old");
         client.rename(b"old", b"new").await.expect("rename");
-        let stamp = tameike_core::wire::cache::Stamp { ctime: before, ..stat.stamp() };
-        client
-            .request(inode, CacheRequest::Dirty { inode, path, stamp, writes: true, reach: 1 })
-            .await
-            .expect("the file exists");
+        let (path, stamp) = (b"old".to_vec(), Stamp { ctime: Timestamp::default(), ..stamp });
+        let dirty = CacheRequest::Dirty { inode, path, stamp, writes: true, reach: 1 };
+        client.request(inode, dirty).await.expect("the file exists");
         let CacheReply::Located { path } =
             client.request(inode, CacheRequest::Locate { inode }).await.expect("found")
         else {
@@ -42,20 +40,11 @@ fn an_append_to_a_removed_file_leaves_nothing_to_flush() {
         client.create(b"file", b"content").await.expect("write");
         let inode = client.open(b"file", true).await.expect("open").inode;
         client.unlink(b"file").await.expect("unlink");
-        let reserve =
-            || client.request(inode, CacheRequest::Reserve { inode, length: 5, now: Timestamp::default() });
         for expected in [7, 12] {
-            let CacheReply::Reserved { offset, state } = reserve().await.expect("an offset") else {
-                panic!("the reply is not Reserved")
-            };
+            let (offset, state) = client.reserve(inode, 5).await.expect("an offset");
             assert_eq!((offset, state.newer), (expected, None));
         }
-        let CacheReply::Progress { files, .. } =
-            client.request(inode, CacheRequest::Progress).await.expect("progress")
-        else {
-            panic!("the reply is not Progress")
-        };
-        assert_eq!(files, 0);
+        assert_eq!(client.unflushed_files(inode).await, 0);
     });
 }
 
@@ -68,8 +57,7 @@ fn the_open_of_a_file_reports_a_removal_in_progress() {
     let client = bed.client(0);
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
-        let stat = client.shared.stat(b"file").expect("a file");
-        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let (inode, stamp) = client.identity(b"file");
         client.request(inode, CacheRequest::Removing { inode }).await.expect("the file is not open");
         let flush = client.request(inode, CacheRequest::Writeback { inode });
         let remove = async {
@@ -78,31 +66,12 @@ fn the_open_of_a_file_reports_a_removal_in_progress() {
         };
         let open = async {
             client.runtime.sleep(Duration::from_millis(200)).await;
-            client
-                .state(
-                    inode,
-                    CacheRequest::Open {
-                        inode,
-                        path: b"file".to_vec(),
-                        stamp,
-                        asked: Vec::new(),
-                        holds: true,
-                        made: false,
-                    },
-                )
-                .await
+            client.state(inode, open_request(inode, b"file", stamp)).await
         };
         let (_, (), opened) = join3(flush, remove, open).await;
         assert!(opened.expect("the file exists until the flush ends").removing);
-        let again = CacheRequest::Open {
-            inode,
-            path: b"file".to_vec(),
-            stamp,
-            asked: Vec::new(),
-            holds: true,
-            made: false,
-        };
-        assert_eq!(client.request(inode, again).await.expect_err("the file is removed").errno, Errno::ESTALE);
+        let again = client.request(inode, open_request(inode, b"file", stamp)).await;
+        assert_eq!(again.expect_err("the file is removed").errno, Errno::ESTALE);
     });
 }
 
@@ -113,7 +82,7 @@ fn a_file_that_is_being_renamed_is_found() {
     let (client, control) = (bed.client(0), bed.control.clone());
     bed.run(async move {
         client.create(b"file", b"content").await.expect("write");
-        let inode = client.shared.stat(b"file").expect("a file").inode_id();
+        let (inode, _) = client.identity(b"file");
         control.set(Plan::Once(0, Errno::ENOENT));
         client.request(inode, CacheRequest::Locate { inode }).await.expect("the file exists again");
         assert_eq!(control.failed(), 1);

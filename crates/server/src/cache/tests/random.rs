@@ -1,6 +1,6 @@
 //! Random operations on a few files, with flushes, crashes and renames, against a model in memory.
 
-use super::bed::{Bed, bytes};
+use super::bed::{Bed, bytes, checksum};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,8 +62,7 @@ impl World {
     fn ensure(&mut self, file: usize) -> &'static str {
         let name = NAMES[file];
         if !self.model.contains_key(name) {
-            let client = self.bed.client(0);
-            self.bed.run(async move { client.create(name.as_bytes(), b"").await.expect("create") });
+            self.bed.create(name, b"");
             self.model.insert(name, Vec::new());
         }
         name
@@ -74,17 +73,12 @@ impl World {
         match step {
             Step::Write { node, file, offset, length } => {
                 let (name, data) = (self.ensure(file), bytes(self.count, length));
-                let (client, sent) = (self.bed.client(node), data.clone());
-                let flusher = self.bed.client(0);
+                let (client, flusher) = (self.bed.client(node), self.bed.client(0));
+                let write = client.write(name.as_bytes(), offset, &data);
                 // Run a flush of the same file concurrently.
-                let work = async move {
-                    let write = client.write(name.as_bytes(), offset, &sent);
-                    let flush = flusher.write_back(name.as_bytes());
-                    let (written, flushed) = futures_util::future::join(write, flush).await;
-                    written.expect("write");
-                    flushed.expect("flush");
-                };
-                self.bed.run(work);
+                let flush = flusher.write_back(name.as_bytes());
+                let both = self.bed.run(futures_util::future::join(write, flush));
+                assert_eq!(both, (Ok(()), Ok(())));
                 let content = self.model.get_mut(name).expect("the file exists");
                 let end = offset as usize + length;
                 content.resize(content.len().max(end), 0);
@@ -92,25 +86,24 @@ impl World {
             }
             Step::Truncate { node, file, size } => {
                 let (name, client) = (self.ensure(file), self.bed.client(node));
-                self.bed.run(async move { client.truncate(name.as_bytes(), size).await.expect("truncate") });
+                self.bed.run(client.truncate(name.as_bytes(), size)).expect("truncate");
                 self.model.get_mut(name).expect("the file exists").resize(size as usize, 0);
             }
             Step::Read { node, file } => self.compare(node, NAMES[file]),
             Step::Flush { file } => {
                 let (name, client) = (self.ensure(file), self.bed.client(1));
-                self.bed.run(async move { client.write_back(name.as_bytes()).await.expect("flush") });
+                self.bed.run(client.write_back(name.as_bytes())).expect("flush");
             }
             Step::Rename { from, to } if from != to => {
                 let (old, new, client) = (self.ensure(from), NAMES[to], self.bed.client(2));
-                self.bed
-                    .run(async move { client.rename(old.as_bytes(), new.as_bytes()).await.expect("rename") });
+                self.bed.run(client.rename(old.as_bytes(), new.as_bytes())).expect("rename");
                 let content = self.model.remove(old).expect("the file exists");
                 self.model.insert(new, content);
             }
             Step::Rename { .. } => {}
             Step::Unlink { file } => {
                 let (name, client) = (self.ensure(file), self.bed.client(0));
-                self.bed.run(async move { client.unlink(name.as_bytes()).await.expect("unlink") });
+                self.bed.run(client.unlink(name.as_bytes())).expect("unlink");
                 self.model.remove(name);
             }
             Step::Rest { milliseconds } => self.bed.machine.rest(Duration::from_millis(milliseconds)),
@@ -125,27 +118,22 @@ impl World {
 
     fn compare(&self, node: u32, name: &'static str) {
         let Some(expected) = self.model.get(name) else { return };
-        let client = self.bed.client(node);
-        let (content, size) = self.bed.run(async move {
-            let content = client.read(name.as_bytes()).await.expect("read");
-            (content, client.size(name.as_bytes()).await.expect("size"))
-        });
-        assert_eq!(size, expected.len() as u64, "size of {name}");
-        assert!(content == *expected, "content of {name}");
+        assert!(self.bed.read(node, name) == *expected, "content of {name}");
+        let size = self.bed.run(self.bed.client(node).size(name.as_bytes()));
+        assert_eq!(size, Ok(expected.len() as u64), "size of {name}");
     }
 
     fn finish(self) {
         for (node, name) in NAMES.into_iter().enumerate() {
             self.compare(node as u32, name);
         }
-        let receipt = self.bed.drain(true);
-        assert!(receipt.is_complete(), "{receipt:?}");
+        let receipt = self.bed.drain_completely(true);
         for (name, expected) in &self.model {
             assert!(self.bed.shared_content(name) == *expected, "{name} on the shared directory");
             let file = receipt.files.iter().find(|file| file.path == *name).expect("a receipt");
             assert_eq!(file.size, expected.len() as u64);
             if !file.checksum.starts_with("units:") {
-                assert_eq!(file.checksum, blake3::hash(expected).to_hex().to_string(), "{name}");
+                assert_eq!(file.checksum, checksum(expected), "{name}");
             }
             assert!(matches!(file.outcome, FileOutcome::Synced | FileOutcome::Verified));
         }

@@ -1,6 +1,7 @@
 //! Several nodes flush one file concurrently: a node's result counts only with the results of the others.
 
-use super::bed::{Bed, bytes};
+use super::bed::{Bed, bytes, checksum};
+use super::ends::bed_with_remote_coordinator;
 use super::faulty::Plan;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -9,16 +10,13 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_core::receipt::FileOutcome;
 use tameike_core::wire::Reply;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
-use tameike_core::{Errno, Generation, InodeId, Layout, NodeId, UnitId};
+use tameike_core::{Errno, Generation, InodeId, Layout, NodeId, Result, UnitId};
 
 const UNIT: usize = UNIT_SIZE;
 
-fn create(bed: &Bed, path: &'static str, content: &[u8]) -> InodeId {
-    let (client, content) = (bed.client(0), content.to_vec());
-    bed.run(async move {
-        client.create(path.as_bytes(), &content).await.expect("create");
-        client.shared.stat(path.as_bytes()).expect("stat").inode_id()
-    })
+fn create(bed: &Bed, content: &[u8]) -> InodeId {
+    bed.create("file", content);
+    bed.client(0).identity(b"file").0
 }
 
 fn home(bed: &Bed, inode: InodeId, index: u64) -> NodeId {
@@ -26,13 +24,26 @@ fn home(bed: &Bed, inode: InodeId, index: u64) -> NodeId {
 }
 
 fn is_dirty(bed: &Bed, node: NodeId, inode: InodeId) -> bool {
-    let (client, coordinator) = (bed.client(0), bed.cluster.inode_home(inode));
+    let coordinator = bed.cluster.inode_home(inode);
     let request = UnitRequest::DirtyInodes { coordinator, after: InodeId(0), limit: 100 };
-    let answer = bed.run(async move { client.unit(node, request, None).await });
+    let answer = bed.run(bed.client(0).unit(node, request, None));
     match answer.expect("the node runs").reply {
         Reply::Unit(UnitReply::DirtyInodes(inodes)) => inodes.contains(&inode),
         other => panic!("{node} answered {other:?}"),
     }
+}
+
+type FlushOutcome = Arc<Mutex<Option<Result<()>>>>;
+
+/// Begins a flush, and stops when the coordinator sends the first confirmation of its round.
+fn flush_until_confirmed(bed: &Bed, node: NodeId) -> FlushOutcome {
+    let (client, outcome) = (bed.client(node.0), FlushOutcome::default());
+    let result = outcome.clone();
+    bed.machine.runtime().spawn(async move { *result.lock() = Some(client.write_back(b"file").await) });
+    while bed.confirmed_nodes().is_empty() {
+        assert!(bed.machine.step(), "no node received a confirmation");
+    }
+    outcome
 }
 
 /// Regression: the fsync of one node failed, and reported the error. Another node opened the file after that, its own fsync succeeded, and
@@ -43,7 +54,7 @@ fn a_successful_fsync_after_the_failed_one_of_another_node_does_not_count() {
         for crash in [false, true] {
             let bed = Bed::new(300 + late, 2);
             let content = bytes(late, 2 * UNIT);
-            let inode = create(&bed, "file", &content);
+            let inode = create(&bed, &content);
             assert_ne!(home(&bed, inode, 0), home(&bed, inode, 1));
             bed.delay_flushes(home(&bed, inode, late), Duration::from_secs(1));
             bed.control.set(Plan::Fsync(Errno::EIO));
@@ -67,7 +78,7 @@ fn the_flush_of_a_node_counts_if_another_gets_enospc() {
     for full in 0..2 {
         let bed = Bed::new(310 + full, 2);
         let content = bytes(full, 2 * UNIT);
-        let inode = create(&bed, "file", &content);
+        let inode = create(&bed, &content);
         bed.control.set(Plan::Write(full * UNIT as u64, Errno::ENOSPC));
         let first = bed.drain(true);
         assert_eq!(bed.control.failed(), 1);
@@ -75,9 +86,8 @@ fn the_flush_of_a_node_counts_if_another_gets_enospc() {
         assert_eq!(bed.confirmed_nodes(), [home(&bed, inode, 1 - full)]);
         assert!(is_dirty(&bed, home(&bed, inode, full), inode));
         assert!(!is_dirty(&bed, home(&bed, inode, 1 - full), inode));
-        let second = bed.drain(true);
+        bed.drain_completely(true);
         assert_eq!(bed.confirmed_nodes(), [home(&bed, inode, full)]);
-        assert!(second.is_complete(), "{second:?}");
         assert!(bed.shared_content("file") == content);
     }
 }
@@ -87,12 +97,9 @@ fn the_flush_of_a_node_counts_if_another_gets_enospc() {
 #[test]
 fn a_flush_counts_once_the_coordinator_confirms_the_round() {
     let bed = Bed::new(330, 2);
-    let inode = create(&bed, "file", &bytes(1, UNIT));
+    let inode = create(&bed, &bytes(1, UNIT));
     let node = home(&bed, inode, 0);
-    let send = |request| {
-        let client = bed.client(1);
-        bed.run(async move { client.unit(node, request, None).await.map(|_| ()) })
-    };
+    let send = |request| bed.run(bed.client(1).unit(node, request, None)).map(drop);
     let flush = |round| {
         send(UnitRequest::Flush {
             inode,
@@ -121,8 +128,7 @@ fn a_flush_counts_once_the_coordinator_confirms_the_round() {
     send(UnitRequest::Truncate { inode, size: UNIT as u64 }).expect("a truncate");
     refused(10);
     flush(11).expect("a flush");
-    let client = bed.client(0);
-    bed.run(async move { client.write(b"file", 5, b"meanwhile").await.expect("write") });
+    bed.write("file", 5, b"meanwhile");
     send(UnitRequest::MarkClean { inode, round: 11 }).expect("the confirmation");
     assert!(is_dirty(&bed, node, inode));
     flush(12).expect("a flush");
@@ -138,19 +144,11 @@ fn a_flush_counts_once_the_coordinator_confirms_the_round() {
 fn a_restarted_node_refuses_the_confirmation() {
     let bed = Bed::new(340, 3);
     let content = bytes(1, 3 * UNIT);
-    let inode = create(&bed, "file", &content);
+    let inode = create(&bed, &content);
     let coordinator = bed.cluster.inode_home(inode);
     let victim = (0..3).map(|index| home(&bed, inode, index)).find(|node| *node != coordinator);
     let victim = victim.expect("three nodes");
-    let (client, outcome) = (bed.client(coordinator.0), Arc::new(Mutex::new(None)));
-    let result = outcome.clone();
-    bed.machine.runtime().spawn(async move { *result.lock() = Some(client.write_back(b"file").await) });
-    let mut confirmed = Vec::new();
-    while confirmed.is_empty() {
-        let ended = bed.machine.steps(1);
-        assert!(!ended, "no node received a confirmation");
-        confirmed = bed.confirmed_nodes();
-    }
+    let outcome = flush_until_confirmed(&bed, coordinator);
     bed.stop(victim);
     bed.start(victim);
     bed.machine.rest(Duration::from_secs(1));
@@ -158,9 +156,31 @@ fn a_restarted_node_refuses_the_confirmation() {
     // The confirmation arrives before or after the restart.
     assert!(matches!(fault.errno, Errno::ESTALE | Errno::EHOSTDOWN), "{fault}");
     assert!(is_dirty(&bed, victim, inode));
-    let receipt = bed.drain(true);
-    assert!(receipt.is_complete(), "{receipt:?}");
+    bed.drain_completely(true);
     assert!(!is_dirty(&bed, victim, inode));
+    assert!(bed.shared_content("file") == content);
+}
+
+/// The journal fails between the confirmation of a flush round and the end of the flush.
+#[test]
+fn a_file_stays_queued_if_the_journal_refuses_the_end_of_its_flush() {
+    let bed = bed_with_remote_coordinator(380);
+    let content = bytes(1, UNIT);
+    bed.write("file", 0, &content);
+    let (inode, _) = bed.client(0).identity(b"file");
+    let coordinator = bed.cluster.inode_home(inode);
+    let outcome = flush_until_confirmed(&bed, coordinator);
+    bed.break_ledger(coordinator);
+    bed.machine.rest(Duration::from_secs(1));
+    let fault = outcome.lock().take().expect("the flush has ended").expect_err("the journal is broken");
+    assert!(fault.to_string().contains("accepts no more changes"), "{fault}");
+    assert!(bed.shared_content("file") == content);
+    assert!(!is_dirty(&bed, home(&bed, inode, 0), inode), "only the end of the flush failed");
+    assert_eq!(bed.run(bed.client(0).unflushed_files(inode)), 1, "the file is in the queue");
+    bed.crash();
+    let receipt = bed.drain_completely(true);
+    assert_eq!(receipt.files[0].outcome, FileOutcome::Verified, "{receipt:?}");
+    assert_eq!(bed.run(bed.client(0).unflushed_files(inode)), 0);
     assert!(bed.shared_content("file") == content);
 }
 
@@ -170,18 +190,17 @@ fn a_restarted_node_refuses_the_confirmation() {
 fn a_lost_reply_leaves_no_stale_digest() {
     for late_ms in [1, 1000] {
         let bed = Bed::new(350 + late_ms, 2);
-        let inode = create(&bed, "file", &bytes(1, UNIT));
-        assert!(bed.drain(true).is_complete());
+        let inode = create(&bed, &bytes(1, UNIT));
+        bed.drain_completely(true);
         let content = bytes(2, UNIT);
-        let (client, new) = (bed.client(0), content.clone());
-        bed.run(async move { client.write(b"file", 0, &new).await.expect("write") });
+        bed.write("file", 0, &content);
         bed.delay_flush_replies(home(&bed, inode, 0), Some(Duration::from_millis(late_ms)));
         assert!(!bed.drain(false).is_complete());
         bed.delay_flush_replies(home(&bed, inode, 0), None);
         bed.machine.rest(Duration::from_secs(2));
         let receipt = bed.drain(true);
         assert_eq!(receipt.files[0].outcome, FileOutcome::Verified, "{receipt:?}");
-        assert_eq!(receipt.files[0].checksum, blake3::hash(&content).to_hex().to_string());
+        assert_eq!(receipt.files[0].checksum, checksum(&content));
         assert!(bed.shared_content("file") == content);
     }
 }
@@ -191,18 +210,16 @@ fn a_lost_reply_leaves_no_stale_digest() {
 fn agents_that_crash_during_a_flush_leave_no_stale_digest() {
     for steps in 0.. {
         let bed = Bed::new(360 + steps, 2);
-        create(&bed, "file", &bytes(1, 2 * UNIT));
-        assert!(bed.drain(true).is_complete());
+        create(&bed, &bytes(1, 2 * UNIT));
+        bed.drain_completely(true);
         let content = bytes(2, 2 * UNIT);
-        let (client, new) = (bed.client(0), content.clone());
-        bed.run(async move { client.write(b"file", 0, &new).await.expect("write") });
+        bed.write("file", 0, &content);
         bed.begin_drain();
         let ended = bed.machine.steps(steps);
         bed.crash();
         let receipt = bed.drain(true);
         assert_eq!(receipt.files[0].outcome, FileOutcome::Verified, "after {steps} steps: {receipt:?}");
-        let checksum = blake3::hash(&content).to_hex().to_string();
-        assert_eq!(receipt.files[0].checksum, checksum, "after {steps} steps");
+        assert_eq!(receipt.files[0].checksum, checksum(&content), "after {steps} steps");
         if ended {
             return;
         }
@@ -214,12 +231,11 @@ fn agents_that_crash_during_a_flush_leave_no_stale_digest() {
 #[test]
 fn uncommitted_bytes_count_as_missing() {
     let bed = Bed::new(370, 2);
-    let inode = create(&bed, "file", &bytes(1, UNIT));
+    let inode = create(&bed, &bytes(1, UNIT));
     let client = bed.client(0);
-    let opened = bed.run(async move { client.open(b"file", true).await.expect("open") });
-    assert!(bed.drain(true).is_complete());
-    let client = bed.client(0);
-    bed.run(async move { client.write_uncommitted(opened, 5, b"uncommitted").await.expect("put") });
+    let opened = bed.run(client.open(b"file", true)).expect("open");
+    bed.drain_completely(true);
+    bed.run(client.write_uncommitted(opened, 5, b"uncommitted")).expect("put");
     bed.control.set(Plan::Fsync(Errno::EIO));
     let first = bed.drain(false);
     assert!(matches!(first.files[0].outcome, FileOutcome::Missing(_)), "{first:?}");
@@ -229,7 +245,6 @@ fn uncommitted_bytes_count_as_missing() {
     assert!(!is_dirty(&bed, home(&bed, inode, 0), inode));
     // A file that another flush has made clean keeps its mtime.
     let before = bed.shared.stat(b"file").expect("stat");
-    let client = bed.client(0);
-    bed.run(async move { client.write_back(b"file").await.expect("nothing to do") });
+    bed.run(client.write_back(b"file")).expect("nothing to do");
     assert_eq!(bed.shared.stat(b"file").expect("stat").mtime, before.mtime);
 }

@@ -17,14 +17,10 @@ fn holes_cost_no_memory_and_no_reads_in_a_receipt() {
     let mut checksum = None;
     for step in 0.. {
         let bed = Bed::new(300 + step, 2);
-        let client = bed.client(0);
-        let near = 3 * UNIT;
         let far = FAR - FAR % UNIT;
-        bed.run(async move {
-            client.create(b"sparse", b"").await.expect("write");
-            client.write(b"sparse", near, b"head").await.expect("write");
-            client.write(b"sparse", far + 7, b"tail").await.expect("write");
-        });
+        bed.create("sparse", b"");
+        bed.write("sparse", 3 * UNIT, b"head");
+        bed.write("sparse", far + 7, b"tail");
         let (receipt, failed) = drain_with_failure(&bed, step);
         let [file] = receipt.files.as_slice() else { panic!("step {step}: {receipt:?}") };
         assert_eq!(file.outcome, FileOutcome::Verified, "step {step}: {file:?}");
@@ -53,13 +49,10 @@ fn drain_with_failure(bed: &Bed, step: u64) -> (Receipt, bool) {
 fn a_receipt_of_many_units_is_made_in_parts() {
     const UNITS: u64 = 1030;
     let bed = Bed::new(500, 2);
-    let client = bed.client(0);
-    bed.run(async move {
-        client.create(b"file", b"").await.expect("write");
-        for unit in 0..UNITS {
-            client.write(b"file", unit * UNIT, &[unit as u8 | 1]).await.expect("write");
-        }
-    });
+    bed.create("file", b"");
+    for unit in 0..UNITS {
+        bed.write("file", unit * UNIT, &[unit as u8 | 1]);
+    }
     let receipt = bed.drain(false);
     let mut expected = blake3::Hasher::new();
     let mut unit = vec![0; UNIT_SIZE];
@@ -72,16 +65,12 @@ fn a_receipt_of_many_units_is_made_in_parts() {
 
 /// Checks the content that the job reads, then crashes the agents, drains, and checks the shared file and the receipt.
 fn assert_content(bed: &Bed, expected: &[u8], what: &str) {
-    let client = bed.client(1);
-    let seen = bed.run(async move { client.read(b"file").await }).expect("read");
-    assert!(seen == expected, "{what}: as the job reads it");
+    assert!(bed.read(1, "file") == expected, "{what}: as the job reads it");
     bed.crash();
     let receipt = bed.drain(true);
     assert_eq!(receipt.files[0].outcome, FileOutcome::Verified, "{what}: {receipt:?}");
     assert!(bed.shared_content("file") == expected, "{what}: on the shared file system");
-    let client = bed.client(0);
-    let seen = bed.run(async move { client.read(b"file").await }).expect("read");
-    assert!(seen == expected, "{what}: after the drain");
+    assert!(bed.read(0, "file") == expected, "{what}: after the drain");
 }
 
 /// Punched and zeroed ranges of flushed, dirty and cached data read as zeros, whenever agents crash.
@@ -90,33 +79,23 @@ fn punched_and_zeroed_bytes_do_not_reappear() {
     for (number, change) in (0..).zip([SpaceChange::Punch, SpaceChange::Zero]) {
         for step in 0.. {
             let bed = Bed::new(700 + 100 * number + step, 2);
-            let client = bed.client(0);
             let mut expected = bytes(number, 4 * UNIT_SIZE);
-            let content = expected.clone();
-            bed.run(async move { client.create(b"file", &content).await }).expect("write");
+            bed.create("file", &expected);
             bed.drain(false);
-            let client = bed.client(1);
-            bed.run(async move {
-                client.read(b"file").await.expect("read");
-                client.write(b"file", UNIT + 100, b"dirty again").await.expect("write");
-                client.write(b"file", 3 * UNIT - 50, &[7; 100]).await.expect("write");
-            });
+            bed.read(1, "file");
+            bed.run(bed.client(1).write(b"file", UNIT + 100, b"dirty again")).expect("write");
+            bed.run(bed.client(1).write(b"file", 3 * UNIT - 50, &[7; 100])).expect("write");
             expected[3 * UNIT_SIZE - 50..3 * UNIT_SIZE + 50].fill(7);
             expected[UNIT_SIZE / 2..3 * UNIT_SIZE].fill(0);
             bed.control.set(Plan::Once(step, Errno::EIO));
             let client = bed.client(0);
-            let punch =
-                move || async move { client.change_space(b"file", change, UNIT / 2..3 * UNIT, false).await };
-            let changed = bed.run(punch());
+            let punch = || bed.run(client.change_space(b"file", change, UNIT / 2..3 * UNIT, false));
+            let changed = punch();
             let failed = bed.control.failed() > 0;
             bed.control.set(Plan::Good);
             if changed.is_err() {
                 assert!(failed, "step {step}: {changed:?}");
-                let client = bed.client(0);
-                let again = move || async move {
-                    client.change_space(b"file", change, UNIT / 2..3 * UNIT, false).await
-                };
-                bed.run(again()).expect("another attempt");
+                punch().expect("another attempt");
             }
             assert_content(&bed, &expected, &format!("{change:?}, step {step}"));
             if !failed {

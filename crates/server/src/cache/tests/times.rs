@@ -1,12 +1,12 @@
 //! Timestamps of shared files: change detection, and timestamps that programs set during a flush.
 
-use super::bed::{Bed, Client, bytes};
+use super::bed::{Bed, bytes};
+use super::client::{Client, open_request};
 use super::faulty::Plan;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheRequest, Stamp};
 use tameike_core::{Errno, Generation, Result, Timestamp};
-use tameike_io::Runtime;
 use tameike_io::shared::Access;
 
 const FILE: &[u8] = b"file";
@@ -18,37 +18,34 @@ fn at(seconds: i64) -> Timestamp {
 
 /// Sets the mtime as the cache view does: on the shared file, then with the coordinator. `pauses` are scheduler steps before and between
 /// these.
-async fn set_mtime(client: &Client, runtime: &Runtime, mtime: Timestamp, pauses: [u64; 2]) -> Result<()> {
-    pause(runtime, pauses[0]).await;
+async fn set_mtime(client: &Client, mtime: Timestamp, pauses: [u64; 2]) -> Result<()> {
+    pause(client, pauses[0]).await;
     let inode = client.shared.stat(FILE)?.inode_id();
     let change = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
     client.shared.change(FILE, &change)?;
-    pause(runtime, pauses[1]).await;
+    pause(client, pauses[1]).await;
     client.request(inode, CacheRequest::SetMtime { inode, mtime }).await.map(drop)
 }
 
-async fn pause(runtime: &Runtime, steps: u64) {
+async fn pause(client: &Client, steps: u64) {
     for _ in 0..steps {
-        runtime.block(|| ()).await;
+        client.runtime.block(|| ()).await;
     }
 }
 
 /// The mtime that `stat` returns.
-async fn shown_mtime(client: &Client, runtime: &Runtime) -> Result<Timestamp> {
-    let Stamp { size, mtime, .. } = client.shared.stat(FILE)?.stamp();
-    let inode = client.shared.stat(FILE)?.inode_id();
-    runtime.block(|| ()).await;
-    let state = client.state(inode, CacheRequest::State { inode, size, mtime }).await?;
-    Ok(state.newer.map_or(mtime, |(_, mtime)| mtime))
+async fn shown_mtime(client: &Client) -> Timestamp {
+    let (inode, Stamp { size, mtime, .. }) = client.identity(FILE);
+    pause(client, 1).await;
+    let state = client.state(inode, CacheRequest::State { inode, size, mtime }).await.expect("stat");
+    state.newer.map_or(mtime, |(_, mtime)| mtime)
 }
 
 /// Opens the file with the attributes of the shared file; if `joined`, with the mtime as ctime.
-async fn generation(client: &Client, joined: bool) -> Result<Generation> {
-    let stat = client.shared.stat(FILE)?;
-    let (inode, path, stamp) = (stat.inode_id(), FILE.to_vec(), stat.stamp());
+async fn generation(client: &Client, joined: bool) -> Generation {
+    let (inode, stamp) = client.identity(FILE);
     let stamp = if joined { Stamp { ctime: stamp.mtime, ..stamp } } else { stamp };
-    let open = CacheRequest::Open { inode, path, stamp, asked: Vec::new(), holds: true, made: false };
-    client.state(inode, open).await.map(|state| state.generation)
+    client.state(inode, open_request(inode, FILE, stamp)).await.expect("open").generation
 }
 
 /// Regression: some time after the last close of a file with several writers, Gfarm shows the mtime as ctime. The coordinator took the
@@ -57,18 +54,13 @@ async fn generation(client: &Client, joined: bool) -> Result<Generation> {
 fn a_ctime_that_becomes_the_mtime_is_not_a_change() {
     let bed = Bed::new(41, 2);
     let client = bed.client(0);
-    let control = bed.control.clone();
-    bed.run(async move {
+    bed.run(async {
         client.create(FILE, b"content").await.expect("write");
         client.write_back(FILE).await.expect("flush");
-        let before = generation(&client, false).await.expect("open");
-        control.show_ctime_as_mtime();
-        assert_eq!(generation(&client, true).await.expect("open"), before, "the generation stays");
-        assert_eq!(
-            generation(&client, true).await.expect("open"),
-            before,
-            "the generation stays at the next open"
-        );
+        let before = generation(&client, false).await;
+        bed.control.show_ctime_as_mtime();
+        assert_eq!(generation(&client, true).await, before, "the generation stays");
+        assert_eq!(generation(&client, true).await, before, "the generation stays at the next open");
     });
 }
 
@@ -80,8 +72,7 @@ fn a_late_mtime_of_a_new_file_is_not_a_change() {
     let client = bed.client(0);
     bed.run(async move {
         client.shared.create(FILE, 0o644).expect("create");
-        let stat = client.shared.stat(FILE).expect("stat");
-        let (inode, stamp) = (stat.inode_id(), stat.stamp());
+        let (inode, stamp) = client.identity(FILE);
         let earlier = Timestamp { seconds: stamp.mtime.seconds - 1, ..stamp.mtime };
         let open = async |mtime: Timestamp, made: bool| {
             let (path, stamp) = (FILE.to_vec(), Stamp { mtime, ..stamp });
@@ -92,10 +83,7 @@ fn a_late_mtime_of_a_new_file_is_not_a_change() {
         assert_eq!(open(stamp.mtime, false).await, made, "the generation stays");
         let file = client.shared.open(FILE, Access::Write).expect("open");
         file.write_at(b"by others", 0).expect("write");
-        let changed = client.shared.stat(FILE).expect("stat").stamp();
-        let (path, asked) = (FILE.to_vec(), Vec::new());
-        let open = CacheRequest::Open { inode, path, stamp: changed, asked, holds: true, made: false };
-        assert_ne!(client.state(inode, open).await.expect("open").generation, made, "the size has changed");
+        assert_ne!(generation(&client, false).await, made, "the size has changed");
     });
 }
 
@@ -107,12 +95,12 @@ fn an_mtime_that_was_set_back_hides_no_change() {
     bed.run(async move {
         client.create(FILE, b"content").await.expect("write");
         client.write_back(FILE).await.expect("flush");
-        let before = generation(&client, false).await.expect("open");
+        let before = generation(&client, false).await;
         let mtime = client.shared.stat(FILE).expect("stat").mtime;
         client.shared.open(FILE, Access::Write).expect("open").write_at(b"CONTENT", 0).expect("write");
         let back = AttrChange { mtime: Some(SetTime::To(mtime)), ..AttrChange::default() };
         client.shared.change(FILE, &back).expect("set back");
-        assert_ne!(generation(&client, false).await.expect("open"), before);
+        assert_ne!(generation(&client, false).await, before);
         assert_eq!(client.read(FILE).await.expect("read"), b"CONTENT");
     });
 }
@@ -121,8 +109,8 @@ fn an_mtime_that_was_set_back_hides_no_change() {
 /// Returns the note in the receipt of the next drain.
 fn note_after(size: Option<u64>, shown_mtime: impl FnOnce(Timestamp) -> Timestamp) -> String {
     let bed = Bed::new(43, 2);
-    let (client, began) = (bed.client(0), bed.machine.runtime().now());
-    bed.run(async move { client.create(FILE, &bytes(1, 2 * UNIT_SIZE)).await.expect("write") });
+    let began = bed.machine.runtime().now();
+    bed.create("file", &bytes(1, 2 * UNIT_SIZE));
     bed.control.set(Plan::Write(UNIT_SIZE as u64, Errno::ENOSPC));
     assert!(!bed.drain(false).is_complete());
     if let Some(size) = size {
@@ -130,9 +118,7 @@ fn note_after(size: Option<u64>, shown_mtime: impl FnOnce(Timestamp) -> Timestam
     }
     let time = AttrChange { mtime: Some(SetTime::To(shown_mtime(began))), ..AttrChange::default() };
     bed.shared.change(FILE, &time).expect("set");
-    let receipt = bed.drain(false);
-    assert!(receipt.is_complete(), "{receipt:?}");
-    receipt.files[0].note.clone()
+    bed.drain_completely(false).files[0].note.clone()
 }
 
 /// Regression: Gfarm shows the mtime of a write after all writers have closed the file. The coordinator took the flush's own writes for
@@ -160,22 +146,16 @@ fn an_mtime_that_a_program_sets_during_a_flush_is_kept() {
         if seed % 2 == 1 {
             bed.control.allow_writers_to_finish();
         }
-        let (one, two, runtime) = (bed.client(0), bed.client(1), bed.machine.runtime());
+        let (one, two) = (bed.client(0), bed.client(1));
         let pauses = [bed.machine.draw(40), bed.machine.draw(12)];
-        bed.run(async move {
+        bed.run(async {
             one.create(FILE, b"content").await.expect("write");
-            let other = two.clone();
-            let flush = async move { other.write_back(FILE).await };
             let set = async {
-                set_mtime(&one, &runtime, at(1_000_000), pauses).await.expect("set");
-                assert_eq!(
-                    shown_mtime(&one, &runtime).await.expect("look"),
-                    at(1_000_000),
-                    "seed {seed}: at once"
-                );
+                set_mtime(&one, at(1_000_000), pauses).await.expect("set");
+                assert_eq!(shown_mtime(&one).await, at(1_000_000), "seed {seed}: at once");
             };
-            futures_util::future::join(flush, set).await.0.expect("flush");
-            assert_eq!(shown_mtime(&two, &runtime).await.expect("look"), at(1_000_000), "seed {seed}: later");
+            futures_util::future::join(two.write_back(FILE), set).await.0.expect("flush");
+            assert_eq!(shown_mtime(&two).await, at(1_000_000), "seed {seed}: later");
         });
         let receipt = bed.drain(true);
         assert!(receipt.is_complete(), "seed {seed}: {receipt:?}");
@@ -185,15 +165,8 @@ fn an_mtime_that_a_program_sets_during_a_flush_is_kept() {
         );
         let mtime = bed.shared.stat(FILE).expect("stat").mtime;
         assert_eq!(mtime, at(1_000_000), "seed {seed}: on the shared file system");
-        let (client, runtime) = (bed.client(0), bed.machine.runtime());
-        bed.run(async move {
-            client.open(FILE, false).await.expect("open");
-            assert_eq!(
-                shown_mtime(&client, &runtime).await.expect("look"),
-                at(1_000_000),
-                "seed {seed}: after"
-            );
-        });
+        bed.run(one.open(FILE, false)).expect("open");
+        assert_eq!(bed.run(shown_mtime(&one)), at(1_000_000), "seed {seed}: after");
     }
 }
 
@@ -205,23 +178,15 @@ fn a_file_of_one_node_is_finished_by_the_descriptor_that_wrote_it() {
         if writers_end {
             bed.control.allow_writers_to_finish();
         }
-        let (client, runtime) = (bed.client(0), bed.machine.runtime());
-        bed.run(async move {
-            client.create(FILE, &bytes(1, 70_000)).await.expect("write");
-            set_mtime(&client, &runtime, at(1_000_000), [0, 0]).await.expect("a time");
-        });
-        let receipt = bed.drain(true);
-        assert!(receipt.is_complete(), "{receipt:?}");
+        bed.create("file", &bytes(1, 70_000));
+        bed.run(set_mtime(&bed.client(0), at(1_000_000), [0, 0])).expect("a time");
+        bed.drain_completely(true);
         assert_eq!(bed.control.syncs(), syncs);
         let stat = bed.shared.stat(FILE).expect("a file");
         assert_eq!((stat.size, stat.mtime), (70_000, at(1_000_000)));
         assert!(bed.shared_content("file") == bytes(1, 70_000));
         // The coordinator has the final size and mtime of the file.
-        let client = bed.client(1);
-        bed.run(async move {
-            client.write(FILE, 70_000, b"more").await.expect("write");
-        });
-        let receipt = bed.drain(true);
-        assert!(receipt.is_complete() && receipt.files[0].note.is_empty(), "{receipt:?}");
+        bed.run(bed.client(1).write(FILE, 70_000, b"more")).expect("write");
+        assert_eq!(bed.drain_completely(true).files[0].note, "");
     }
 }

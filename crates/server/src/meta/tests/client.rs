@@ -22,6 +22,13 @@ pub(super) fn new(kind: FileKind) -> NewInode {
     NewInode { kind, mode: 0o644, uid: 1000, gid: 1000, rdev: 0, layout: Layout::Striped, symlink }
 }
 
+fn node(reply: MetaReply) -> Node {
+    match reply {
+        MetaReply::Node(node) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
 impl Client {
     pub(super) fn now(&self) -> Timestamp {
         self.world.machine.runtime_of(0).now()
@@ -133,25 +140,18 @@ impl Client {
     }
 
     pub(super) async fn set_attr(&self, inode: InodeId, change: AttrChange) -> Result<Attr> {
-        match self.change(inode, Command::SetAttr { inode, change, now: self.now() }).await? {
-            MetaReply::Node(node) => Ok(node.attr),
-            other => panic!("{other:?}"),
-        }
+        let command = Command::SetAttr { inode, change, now: self.now() };
+        self.change(inode, command).await.map(|reply| node(reply).attr)
     }
 
     pub(super) async fn write_inline(&self, inode: InodeId, offset: u32, data: &[u8]) -> Result<Attr> {
         let command = Command::WriteInline { inode, offset, data: data.to_vec(), now: self.now() };
-        match self.change(inode, command).await? {
-            MetaReply::Node(node) => Ok(node.attr),
-            other => panic!("{other:?}"),
-        }
+        self.change(inode, command).await.map(|reply| node(reply).attr)
     }
 
     pub(super) async fn content(&self, inode: InodeId) -> Result<Vec<u8>> {
-        match self.on_inode(inode, MetaRequest::GetContent { inode }).await? {
-            MetaReply::Node(Node { content: Some(content), .. }) => Ok(content.into_vec()),
-            other => panic!("{other:?}"),
-        }
+        let reply = self.on_inode(inode, MetaRequest::GetContent { inode }).await?;
+        Ok(node(reply).content.expect("the content is inline").into_vec())
     }
 
     pub(super) fn opener(&self, open: u64) -> Opener {
@@ -159,10 +159,7 @@ impl Client {
     }
 
     pub(super) async fn open(&self, inode: InodeId, open: u64) -> Result<Node> {
-        match self.on_inode(inode, MetaRequest::Open { inode, opener: self.opener(open) }).await? {
-            MetaReply::Node(node) => Ok(node),
-            other => panic!("{other:?}"),
-        }
+        self.on_inode(inode, MetaRequest::Open { inode, opener: self.opener(open) }).await.map(node)
     }
 
     pub(super) async fn close(&self, inode: InodeId, open: u64) -> Result<()> {
@@ -173,9 +170,8 @@ impl Client {
     pub(super) async fn send_closes(&self, inode: InodeId, opens: &[u64], undone: &[u64]) -> Result<()> {
         let opens = opens.iter().map(|&open| Closed { open: OpenId(open), read: None }).collect();
         let undone = undone.iter().copied().map(OpenId).collect();
-        self.on_inode(inode, MetaRequest::Close { node: self.node, opens, undone, asked: Vec::new() })
-            .await
-            .map(|_| ())
+        let close = MetaRequest::Close { node: self.node, opens, undone, asked: Vec::new() };
+        self.on_inode(inode, close).await.map(drop)
     }
 
     /// Closes a file, with the time of its last read.
@@ -205,10 +201,7 @@ impl Client {
 
     /// Returns attributes as a program sees them.
     pub(super) async fn stat(&self, inode: InodeId) -> Result<Attr> {
-        let mut attr = match self.on_inode(inode, MetaRequest::GetAttr { inode }).await? {
-            MetaReply::Node(node) => node.attr,
-            other => panic!("{other:?}"),
-        };
+        let mut attr = node(self.on_inode(inode, MetaRequest::GetAttr { inode }).await?).attr;
         if attr.kind == FileKind::Directory {
             let stat = self.dir_stat(inode).await?;
             attr.nlink += stat.subdirs as u32;

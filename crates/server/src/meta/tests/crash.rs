@@ -2,12 +2,12 @@
 //! effect or none, and leaves nothing behind.
 
 use super::check::check;
-use super::client::{Client, name, new};
+use super::client::{Client, new};
 use super::world::{CrashPoint, World};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::limits::UNSHARDED_ENTRIES_MAX;
-use tameike_core::wire::meta::{Command, MetaReply, NameOperation, RenameMode, Target};
+use tameike_core::wire::meta::{Command, MetaReply, RenameMode, Target};
 use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
 const NODES: usize = 3;
@@ -48,12 +48,12 @@ async fn setup(client: &Client) -> Setup {
     Setup { dirs, file, sub }
 }
 
-type Work = fn(Client, Arc<Setup>) -> futures_util::future::BoxFuture<'static, Result<()>>;
-
-macro_rules! work {
-    (|$client:ident, $setup:ident| $work:expr) => {
-        |$client, $setup| Box::pin(async move { $work.await.map(|_| ()) })
-    };
+/// Starts a cluster with the names of a [`Setup`].
+fn cluster(seed: u64) -> (Arc<World>, Client, Setup) {
+    let world = World::new(seed, &[true; NODES]);
+    let client = super::client(&world);
+    let setup = world.machine.run(setup(&client));
+    (world, client, setup)
 }
 
 type Listing = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
@@ -61,9 +61,8 @@ type Listing = Vec<Option<Vec<(Vec<u8>, InodeId)>>>;
 async fn listing(client: &Client, setup: &Setup) -> Listing {
     let mut listing = Vec::new();
     for dir in setup.dirs.into_iter().chain([setup.sub.inode, InodeId::ROOT]) {
-        let names = client.read_dir(dir, 500).await.ok();
-        listing
-            .push(names.map(|names| names.into_iter().map(|name| (name.name, name.target.inode)).collect()));
+        let names = client.read_dir(dir, 500).await.ok().map(Vec::into_iter);
+        listing.push(names.map(|names| names.map(|name| (name.name, name.target.inode)).collect()));
     }
     listing
 }
@@ -76,10 +75,11 @@ enum CrashAt {
 }
 
 /// Runs `work` with a crash. Returns the names before and after, the result, and the number of messages.
-fn run(work: Work, crash: Option<CrashAt>) -> (Listing, Listing, Result<()>, u64) {
-    let world = World::new(7, &[true; NODES]);
-    let client = super::client(&world);
-    let setup = Arc::new(world.machine.run(setup(&client)));
+fn run(
+    work: &impl AsyncFn(&Client, &Setup) -> Result<()>,
+    crash: Option<CrashAt>,
+) -> (Listing, Listing, Result<()>, u64) {
+    let (world, client, setup) = cluster(7);
     world.machine.finish();
     let before = world.machine.run(listing(&client, &setup));
     world.crash_point(match crash {
@@ -89,7 +89,7 @@ fn run(work: Work, crash: Option<CrashAt>) -> (Listing, Listing, Result<()>, u64
     if let Some(CrashAt::Write(crash_point)) = crash {
         world.faults[crash_point.node].after(crash_point.event);
     }
-    let result = world.machine.run(work(client.clone(), setup.clone()));
+    let result = world.machine.run(work(&client, &setup));
     if let Some(CrashAt::Write(crash_point)) = crash {
         world.kill(crash_point.node);
     }
@@ -104,11 +104,11 @@ fn run(work: Work, crash: Option<CrashAt>) -> (Listing, Listing, Result<()>, u64
 }
 
 /// Runs `work` with a crash at every point.
-fn walk(work: Work) {
-    let (before, done, result, events) = run(work, None);
+fn walk(work: impl AsyncFn(&Client, &Setup) -> Result<()>) {
+    let (before, done, result, events) = run(&work, None);
     result.expect("it succeeds without a crash");
     let check = |crash| {
-        let (_, after, result, _) = run(work, Some(crash));
+        let (_, after, result, _) = run(&work, Some(crash));
         let whole = after == done || after == before;
         assert!(whole, "{crash:?}: ended as {result:?}\nbefore {before:?}\ndone {done:?}\nafter {after:?}");
         after == done
@@ -125,64 +125,50 @@ fn walk(work: Work) {
     assert_eq!(ends, [true; 2], "some crashes come before the decision and some after");
 }
 
+/// Renames with a crash at every point. A name is given with the number of its directory.
+fn walk_rename(from: (usize, &str), to: (usize, &str), mode: RenameMode) {
+    walk(async |client, Setup { dirs, .. }| {
+        client.rename((dirs[from.0], from.1), (dirs[to.0], to.1), mode).await
+    });
+}
+
 #[test]
 fn unlink_of_an_inode_on_another_node() {
-    walk(work!(|client, setup| client.unlink(setup.dirs[0], "moved")));
-    walk(work!(|client, setup| client.unlink(setup.dirs[2], "link")));
+    walk(async |client, setup| client.unlink(setup.dirs[0], "moved").await);
+    walk(async |client, setup| client.unlink(setup.dirs[2], "link").await);
 }
 
 #[test]
 fn link_of_an_inode_on_another_node() {
-    walk(work!(|client, setup| client.link(setup.file, setup.dirs[1], "new")));
+    walk(async |client, setup| client.link(setup.file, setup.dirs[1], "new").await);
 }
 
 #[test]
 fn rmdir_with_children_on_other_nodes() {
-    walk(work!(|client, setup| client.rmdir(setup.dirs[0], "sub")));
-    walk(work!(|client, setup| client.rmdir(setup.dirs[2], "empty")));
+    walk(async |client, setup| client.rmdir(setup.dirs[0], "sub").await);
+    walk(async |client, setup| client.rmdir(setup.dirs[2], "empty").await);
 }
 
 #[test]
 fn rename_of_a_file_over_another() {
-    walk(work!(|client, setup| client.rename(
-        (setup.dirs[0], "file"),
-        (setup.dirs[1], "new"),
-        RenameMode::Replace
-    )));
-    walk(work!(|client, setup| async {
-        let rename = client.rename((setup.dirs[2], "link"), (setup.dirs[0], "moved"), RenameMode::Replace);
-        rename.await
-    }));
+    walk_rename((0, "file"), (1, "new"), RenameMode::Replace);
+    walk_rename((2, "link"), (0, "moved"), RenameMode::Replace);
 }
 
 #[test]
 fn rename_of_a_directory_over_another() {
-    walk(work!(|client, setup| client.rename(
-        (setup.dirs[0], "sub"),
-        (setup.dirs[2], "empty"),
-        RenameMode::Replace
-    )));
-    walk(work!(|client, setup| client.rename(
-        (setup.dirs[2], "empty"),
-        (setup.dirs[1], "new"),
-        RenameMode::NoReplace
-    )));
+    walk_rename((0, "sub"), (2, "empty"), RenameMode::Replace);
+    walk_rename((2, "empty"), (1, "new"), RenameMode::NoReplace);
 }
 
 #[test]
 fn exchange_of_a_file_and_a_directory() {
-    walk(work!(|client, setup| client.rename(
-        (setup.dirs[0], "sub"),
-        (setup.dirs[2], "link"),
-        RenameMode::Exchange
-    )));
+    walk_rename((0, "sub"), (2, "link"), RenameMode::Exchange);
 }
 
 #[test]
 fn a_synced_operation_is_not_lost() {
-    let world = World::new(8, &[true; NODES]);
-    let client = super::client(&world);
-    let setup = Arc::new(world.machine.run(setup(&client)));
+    let (world, client, setup) = cluster(8);
     let done = world.machine.run(async {
         client.rename((setup.dirs[0], "file"), (setup.dirs[1], "new"), RenameMode::Replace).await.unwrap();
         client.create(setup.dirs[0], "made", FileKind::File).await.unwrap();
@@ -218,9 +204,7 @@ fn inode_numbers_are_never_reused() {
 fn a_truncation_is_completed_after_a_crash() {
     for node in 0..NODES {
         for event in 0..20 {
-            let world = World::new(10, &[true; NODES]);
-            let client = super::client(&world);
-            let setup = world.machine.run(setup(&client));
+            let (world, client, setup) = cluster(10);
             world.machine.finish();
             world.crash_point(Some(CrashPoint { node, event }));
             let inode = setup.file.inode;
@@ -248,9 +232,8 @@ fn sharding_is_completed_after_a_crash() {
             world.crash_point(Some(CrashPoint { node, event }));
             let last = world.machine.run(client.create(dir, "last", FileKind::File));
             let home = world.cluster.children_home(dir);
-            world
-                .machine
-                .run(world.machine.runtime_of(home.0 as usize).sleep(std::time::Duration::from_secs(60)));
+            let minute = std::time::Duration::from_secs(60);
+            world.machine.run(world.machine.runtime_of(home.0 as usize).sleep(minute));
             world.heal();
             check(&world);
             // Creates that a crashed node had only in memory may be lost, the last ones first.
@@ -266,9 +249,7 @@ fn sharding_is_completed_after_a_crash() {
 
 #[test]
 fn names_of_a_pending_operation_are_blocked_until_its_nodes_restart() {
-    let world = World::new(12, &[true; NODES]);
-    let client = super::client(&world);
-    let setup = world.machine.run(setup(&client));
+    let (world, client, setup) = cluster(12);
     let (from, to) = ((setup.dirs[0], "file"), (setup.dirs[1], "new"));
     // The node of the new name crashes before it replies: it may have the name or not.
     world.crash_point(Some(CrashPoint { node: 1, event: 3 }));
@@ -329,28 +310,16 @@ async fn crowd(client: &Client) -> InodeId {
 #[test]
 fn concurrent_renames_all_end() {
     for seed in 0..200 {
-        let world = World::new(100 + seed, &[true; NODES]);
-        let client = super::client(&world);
-        let dirs = world.machine.run(setup(&client)).dirs;
-        let crossing: Vec<_> = (0..6)
-            .map(|number| {
-                let (from, to) = (dirs[number % NODES], dirs[(number + 1 + number / NODES) % NODES]);
-                let client = client.clone();
-                let mode = if number % 2 == 0 { RenameMode::Exchange } else { RenameMode::Replace };
-                async move {
-                    let made = client.create_as(from, "x", new(FileKind::File), false, None).await;
-                    made.unwrap();
-                    match client.rename((from, "x"), (to, "x"), mode).await {
-                        Ok(()) => (),
-                        Err(fault) => {
-                            let gone = Errno::ENOENT;
-                            assert_eq!(fault.errno, gone, "a rename ended with {fault}");
-                        }
-                    }
-                }
-            })
-            .collect();
-        world.machine.run(futures_util::future::join_all(crossing));
+        let (world, client, Setup { dirs, .. }) = cluster(100 + seed);
+        let rename = async |number: usize| {
+            let (from, to) = (dirs[number % NODES], dirs[(number + 1 + number / NODES) % NODES]);
+            let mode = if number.is_multiple_of(2) { RenameMode::Exchange } else { RenameMode::Replace };
+            client.create_as(from, "x", new(FileKind::File), false, None).await.unwrap();
+            if let Err(fault) = client.rename((from, "x"), (to, "x"), mode).await {
+                assert_eq!(fault.errno, Errno::ENOENT, "a rename ended with {fault}");
+            }
+        };
+        world.machine.run(futures_util::future::join_all((0..6).map(rename)));
         world.machine.finish();
         check(&world);
     }
@@ -359,28 +328,18 @@ fn concurrent_renames_all_end() {
 #[test]
 fn concurrent_moves_of_directories_make_no_loop() {
     for seed in 0..100 {
-        let world = World::new(500 + seed, &[true; NODES]);
-        let client = super::client(&world);
-        let dirs = world.machine.run(setup(&client)).dirs;
+        let (world, client, Setup { dirs, .. }) = cluster(500 + seed);
         let names = world.machine.run(client.read_dir(InodeId::ROOT, 500)).unwrap();
         let name_of = |dir| {
             let entry = names.iter().find(|entry| entry.target.inode == dir).unwrap();
             String::from_utf8(entry.name.clone()).unwrap()
         };
-        let moves: Vec<_> = (0..NODES)
-            .map(|number| {
-                let (moved, below) = (name_of(dirs[number]), dirs[(number + 1) % NODES]);
-                let client = client.clone();
-                async move {
-                    let entry = name(InodeId::ROOT, &moved);
-                    let to = name(below, "moved");
-                    let operation =
-                        NameOperation::Rename { from: entry.clone(), to, mode: RenameMode::Replace };
-                    client.names(&entry, operation).await.is_ok()
-                }
-            })
-            .collect();
-        let moved = world.machine.run(futures_util::future::join_all(moves));
+        let move_below_next = async |number: usize| {
+            let (moved, below) = (name_of(dirs[number]), dirs[(number + 1) % NODES]);
+            let rename = client.rename((InodeId::ROOT, &moved), (below, "moved"), RenameMode::Replace);
+            rename.await.is_ok()
+        };
+        let moved = world.machine.run(futures_util::future::join_all((0..NODES).map(move_below_next)));
         assert_eq!(moved.iter().filter(|moved| **moved).count(), NODES - 1);
         world.machine.finish();
         check(&world);

@@ -1,12 +1,12 @@
 //! Compares random operations on clusters with a POSIX tree in memory.
 
 use super::check::check;
-use super::client::{Client, name, new};
-use super::world::World;
+use super::client::{Client, new};
+use super::world::{CrashPoint, World};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tameike_core::wire::meta::{MetaRequest, NameOperation, RenameMode, Target};
+use tameike_core::wire::meta::{MetaRequest, RenameMode, Target};
 use tameike_core::{Errno, FileKind, InodeId, NodeId, Result};
 
 type Path = Vec<u8>;
@@ -233,29 +233,28 @@ async fn walk(client: &Client, path: &[u8]) -> Result<Target> {
     Ok(target)
 }
 
+async fn walk_to_directory(client: &Client, path: &[u8]) -> Result<InodeId> {
+    match walk(client, path).await? {
+        Target { inode, kind: FileKind::Directory } => Ok(inode),
+        _ => Err(Errno::ENOTDIR.into()),
+    }
+}
+
 async fn parent(client: &Client, path: &[u8]) -> Result<(InodeId, String)> {
     let (&name, dir) = path.split_last().expect("a path has a name");
-    let dir = walk(client, dir).await?;
-    if dir.kind != FileKind::Directory {
-        return Err(Errno::ENOTDIR.into());
-    }
-    Ok((dir.inode, text(name)))
+    Ok((walk_to_directory(client, dir).await?, text(name)))
+}
+
+async fn make(client: &Client, path: &[u8], kind: FileKind, exclusive: bool) -> Result<()> {
+    let (dir, name) = parent(client, path).await?;
+    client.create_as(dir, &name, new(kind), exclusive, None).await.map(drop)
 }
 
 async fn perform(client: &Client, operation: &Operation) -> Result<Vec<u8>> {
-    let (path, kind, exclusive) = match operation {
-        Operation::Create(path, exclusive) => (path, FileKind::File, *exclusive),
-        Operation::Mkdir(path) => (path, FileKind::Directory, true),
-        Operation::Symlink(path) => (path, FileKind::Symlink, true),
-        _ => return perform_on_names(client, operation).await,
-    };
-    let (dir, name) = parent(client, path).await?;
-    client.create_as(dir, &name, new(kind), exclusive, None).await?;
-    Ok(Vec::new())
-}
-
-async fn perform_on_names(client: &Client, operation: &Operation) -> Result<Vec<u8>> {
     match operation {
+        Operation::Create(path, exclusive) => make(client, path, FileKind::File, *exclusive).await?,
+        Operation::Mkdir(path) => make(client, path, FileKind::Directory, true).await?,
+        Operation::Symlink(path) => make(client, path, FileKind::Symlink, true).await?,
         Operation::Unlink(path) => {
             let (dir, name) = parent(client, path).await?;
             client.unlink(dir, &name).await?;
@@ -275,22 +274,19 @@ async fn perform_on_names(client: &Client, operation: &Operation) -> Result<Vec<
             client.rename((from_dir, &from), (to_dir, &to), *mode).await?;
         }
         Operation::List(path) => {
-            let dir = walk(client, path).await?;
-            if dir.kind != FileKind::Directory {
-                return Err(Errno::ENOTDIR.into());
-            }
-            let mut names: Vec<_> =
-                client.read_dir(dir.inode, 2).await?.into_iter().map(|entry| entry.name[0]).collect();
+            let dir = walk_to_directory(client, path).await?;
+            let entries = client.read_dir(dir, 2).await?;
+            let mut names: Vec<_> = entries.into_iter().map(|entry| entry.name[0]).collect();
             names.sort_unstable();
             return Ok(names);
         }
-        _ => (),
+        Operation::Crash(_) => (),
     }
     Ok(Vec::new())
 }
 
 /// Reads the tree below the root: paths, file types and link counts.
-async fn seen(client: &Client) -> BTreeSet<(Path, FileKindName, u32)> {
+async fn seen(client: &Client) -> BTreeSet<(Path, String, u32)> {
     let mut seen = BTreeSet::new();
     let mut pending = vec![(Path::new(), InodeId::ROOT)];
     while let Some((path, dir)) = pending.pop() {
@@ -307,9 +303,7 @@ async fn seen(client: &Client) -> BTreeSet<(Path, FileKindName, u32)> {
     seen
 }
 
-type FileKindName = String;
-
-fn expected(model: &Model) -> BTreeSet<(Path, FileKindName, u32)> {
+fn expected(model: &Model) -> BTreeSet<(Path, String, u32)> {
     let mut seen = BTreeSet::new();
     let mut pending = vec![(Path::new(), ROOT)];
     while let Some((path, dir)) = pending.pop() {
@@ -402,17 +396,11 @@ fn concurrent_operations_with_crashes_leave_consistent_tables() {
             ),
         );
         for round in 0..4 {
-            let scripts: Vec<Vec<Operation>> = (0..5)
-                .map(|_| {
-                    let script = prop::collection::vec(operation(), 10..30);
-                    let tree = script.new_tree(&mut runner).unwrap();
-                    proptest::strategy::ValueTree::current(&tree)
-                })
-                .collect();
-            let clients = scripts.into_iter().enumerate().map(|(number, script)| {
-                let client = Client { world: world.clone(), node: NodeId(number as u32 % 4) };
+            let clients = [0, 1, 2, 3, 0].map(|node| {
+                let script = prop::collection::vec(operation(), 10..30).new_tree(&mut runner).unwrap();
+                let client = Client { world: world.clone(), node: NodeId(node) };
                 async move {
-                    for operation in script {
+                    for operation in proptest::strategy::ValueTree::current(&script) {
                         // Calls to a failed node return an error.
                         let _ = perform(&client, &operation).await;
                     }
@@ -420,7 +408,7 @@ fn concurrent_operations_with_crashes_leave_consistent_tables() {
             });
             let victim = [0, 1, 3][world.machine.draw(3) as usize];
             let event = world.machine.draw(150);
-            world.crash_point((round > 0).then_some(super::world::CrashPoint { node: victim, event }));
+            world.crash_point((round > 0).then_some(CrashPoint { node: victim, event }));
             world.machine.run(futures_util::future::join_all(clients));
             world.heal();
             check(&world);
@@ -434,10 +422,8 @@ fn a_rename_to_another_view_is_refused() {
     let world = World::new(3, &[true, true]);
     let client = super::client(&world);
     let local = InodeId::local_root(NodeId(1), NodeId(1));
-    let result = world.machine.run(async {
-        client.create(local, "file", FileKind::File).await.unwrap();
-        let (from, to) = (name(local, "file"), name(InodeId::ROOT, "file"));
-        client.names(&from, NameOperation::Rename { from: from.clone(), to, mode: RenameMode::Replace }).await
-    });
+    world.machine.run(client.create(local, "file", FileKind::File)).unwrap();
+    let rename = client.rename((local, "file"), (InodeId::ROOT, "file"), RenameMode::Replace);
+    let result = world.machine.run(rename);
     assert_eq!(result.unwrap_err().errno, Errno::EXDEV);
 }

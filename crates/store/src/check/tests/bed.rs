@@ -1,6 +1,6 @@
 //! A stopped store with files of each kind, and functions to damage it.
 
-use crate::check::{Book, Dirty, Report, Rooms, Severity, check};
+use crate::check::{Book, Dirty, RecordChecks, Report, Severity, check};
 use crate::directory::{Options, Store};
 use crate::extent::Pieces;
 use crate::ledger::kv::{Changes, Kv};
@@ -48,7 +48,7 @@ pub(super) fn start(command: &mut process::Command) -> process::Child {
 /// Checks no journal: the cache view of these stores consists of units.
 pub(super) struct Plain;
 
-impl Rooms for Plain {
+impl RecordChecks for Plain {
     fn replay(&self, kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
         assert_eq!(kind, RecordKind::Names);
         meta::replay(table, body)
@@ -85,15 +85,15 @@ fn execute(ledger: &Ledger, command: &LogCommand) -> meta::Outcome {
     applied.unwrap().outcome
 }
 
-fn wire(ledger: &Ledger, birth: u64, command: Command) -> meta::Outcome {
-    execute(ledger, &LogCommand::Wire { command, birth: 1 << 32 | birth, held: Vec::new() })
+fn wire(ledger: &Ledger, inode_counter: u64, command: Command) -> meta::Outcome {
+    execute(ledger, &LogCommand::Wire { command, inode_counter: 1 << 32 | inode_counter, held: Vec::new() })
 }
 
-fn create(ledger: &Ledger, birth: u64, entry: EntryName, kind: FileKind) -> InodeId {
+fn create(ledger: &Ledger, inode_counter: u64, entry: EntryName, kind: FileKind) -> InodeId {
     let symlink = if kind == FileKind::Symlink { b"target".to_vec() } else { Vec::new() };
     let new = NewInode { kind, mode: 0o644, uid: 1, gid: 1, rdev: 0, layout: Layout::Striped, symlink };
     let command = Command::Create { entry, new, exclusive: true, opener: None, sharded: false, now: NOW };
-    match wire(ledger, birth, command) {
+    match wire(ledger, inode_counter, command) {
         meta::Outcome::Created { target, .. } => target.inode,
         other => panic!("{other:?}"),
     }
@@ -119,7 +119,7 @@ impl Bed {
 
     fn fill(&mut self, store: &Store) {
         let ledger = &store.ledger;
-        let share = Some(Share { node: NodeId(0), place: 0, count: 1 });
+        let share = Some(Share { node: NodeId(0), index: 0, count: 1 });
         execute(ledger, &LogCommand::Start { roots: vec![InodeId::ROOT], share, uid: 1, gid: 1, now: NOW });
         self.note = create(ledger, 1, entry(InodeId::ROOT, "note"), FileKind::File);
         let data = b"hello".to_vec();
@@ -219,7 +219,7 @@ impl Bed {
         let mut found = Vec::new();
         for finding in report.findings.iter().filter(|finding| finding.severity > Severity::Note) {
             assert_eq!(finding.lost.is_empty(), finding.severity == Severity::Wrong, "{finding:?}");
-            found.push(format!("{} {}", finding.severity.as_str(), finding.words));
+            found.push(format!("{} {}", finding.severity.as_str(), finding.message));
         }
         assert_eq!(repaired.repaired, !found.is_empty());
         let again = self.check(true);

@@ -84,9 +84,9 @@ fn names_must_have_inodes() {
 
 #[test]
 fn wrong_derived_records_are_repaired_without_loss() {
-    let only = |found: Vec<String>, words: &str| {
+    let only = |found: Vec<String>, message: &str| {
         assert!(
-            matches!(found.as_slice(), [one] if one.starts_with("wrong ") && one.contains(words)),
+            matches!(found.as_slice(), [one] if one.starts_with("wrong ") && one.contains(message)),
             "{found:?}"
         );
     };
@@ -227,16 +227,16 @@ fn units_of_removed_files_are_a_leak() {
         leak,
         ["wrong 12288 bytes in 1 units belong to inode 77, which no longer exists: their space is leaked"]
     );
-    let cut = after(|bed, get| {
-        let cut = Truncation { layout: Layout::Striped, size: 0 };
+    let truncated = after(|bed, get| {
+        let truncation = Truncation { layout: Layout::Striped, size: 0 };
         let unit = unit_key(prefix::UNIT, bed.data, 1);
         Changes::from([
-            (numbered(prefix::TRUNCATION, InodeId(0x77)), Some(encode(&cut).unwrap())),
+            (numbered(prefix::TRUNCATION, InodeId(0x77)), Some(encode(&truncation).unwrap())),
             (unit_key(prefix::UNIT, InodeId(0x77), 0), Some(get(&unit))),
             (unit, None),
         ])
     });
-    assert_eq!(cut, Vec::<String>::new(), "the next start of the node truncates them");
+    assert_eq!(truncated, Vec::<String>::new(), "the next start of the node truncates them");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn pending_operations_are_noted_and_left_to_the_next_start() {
         changes
     });
     assert_eq!(bed.found(), Vec::<String>::new());
-    let notes: Vec<_> = bed.check(false).findings.into_iter().map(|finding| finding.words).collect();
+    let notes: Vec<_> = bed.check(false).findings.into_iter().map(|finding| finding.message).collect();
     assert_eq!(
         notes,
         [

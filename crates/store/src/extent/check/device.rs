@@ -14,9 +14,6 @@ const SIZE: u64 = BLOCK as u64;
 /// The medium of the data: a file, or its simulated counterpart.
 pub trait Device {
     /// Fills `bytes` from byte `offset` on.
-    ///
-    /// # Errors
-    /// Those of the device.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
 }
 

@@ -39,9 +39,6 @@ pub(in crate::extent) fn split_body(body: &[u8]) -> Result<(UnitId, &[u8])> {
 }
 
 /// Applies a log record to the table.
-///
-/// # Errors
-/// `EIO` if the record is malformed, and those of the table.
 pub fn apply(body: &[u8], table: &mut dyn Table) -> Result<()> {
     let (unit, value) = split_body(body)?;
     if unit.inode.is_cached() {

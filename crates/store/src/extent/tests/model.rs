@@ -76,53 +76,19 @@ impl Image {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write {
-        unit: usize,
-        pieces: RangeSet,
-        value: u8,
-        generation: u64,
-    },
-    Fill {
-        unit: usize,
-        offset: usize,
-        size: usize,
-        value: u8,
-        generation: u64,
-    },
-    Read {
-        unit: usize,
-        generation: u64,
-    },
-    Truncate {
-        file: usize,
-        size: usize,
-    },
-    Space {
-        unit: usize,
-        offset: usize,
-        size: usize,
-        change: SpaceChange,
-    },
-    TakeDirty {
-        file: usize,
-    },
-    MarkClean {
-        generation: u64,
-    },
-    DropClean {
-        file: usize,
-    },
-    Sync {
-        durable: bool,
-    },
+    Write { unit: usize, pieces: RangeSet, value: u8, generation: u64 },
+    Fill { unit: usize, offset: usize, size: usize, value: u8, generation: u64 },
+    Read { unit: usize, generation: u64 },
+    Truncate { file: usize, size: usize },
+    Space { unit: usize, offset: usize, size: usize, change: SpaceChange },
+    TakeDirty { file: usize },
+    MarkClean { generation: u64 },
+    DropClean { file: usize },
+    Sync { durable: bool },
     Rest,
-    /// Other data leaves so many free blocks on the disk.
-    Others {
-        free: u64,
-    },
-    Crash {
-        power_loss: bool,
-    },
+    // Other data leaves so many free blocks on the disk.
+    Others { free: u64 },
+    Crash { power_loss: bool },
 }
 
 /// Ranges, many of them whole blocks.
@@ -309,7 +275,7 @@ impl Test {
                 }
             }
             Step::Rest => self.world.machine.rest(Duration::from_secs(2)),
-            Step::Others { free } => self.world.crowded.iter().for_each(|crowded| crowded.leave(free)),
+            Step::Others { free } => self.world.crowded.iter().for_each(|disk| disk.below().free = free),
             Step::Crash { .. } => unreachable!("a crash is not a step of the store"),
         }
         Ok(())
@@ -467,7 +433,7 @@ proptest! {
         // On volatile media, blocks are reused without a durable sync.
         world.volatile = seed & 4 == 0;
         // In half of the cases other data fills the disk.
-        world.crowded = (seed & 8 == 0).then(|| Crowded::over(&world, 30));
+        world.crowded = (seed & 8 == 0).then(|| DiskBelow::over(&world, 30));
         let volatile = world.volatile;
         let store = world.open();
         let histories = vec![vec![Image::new()]; 4];

@@ -1,70 +1,25 @@
 //! Space for writers: preallocation, retired blocks, eviction.
 
 use super::*;
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::FutureExt;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A disk that counts syncs, and may refuse preallocation.
-#[derive(Clone)]
-struct Counting {
-    disk: MemoryDisk,
-    syncs: Arc<AtomicUsize>,
-    allocated: Arc<Mutex<Vec<Range<u64>>>>,
-    refuses: bool,
-}
-
-impl Counting {
-    fn over(world: &World) -> Self {
-        Self { disk: world.disk.clone(), syncs: Arc::default(), allocated: Arc::default(), refuses: false }
-    }
-}
-
-impl Disk for Counting {
-    fn size(&self) -> u64 {
-        self.disk.size()
-    }
-    fn is_new(&self) -> bool {
-        self.disk.is_new()
-    }
-    fn read(&self, offset: u64, frame: Frame, range: Range<u32>) -> BoxFuture<'static, (Frame, Result<()>)> {
-        self.disk.read(offset, frame, range)
-    }
-    fn write(&self, offset: u64, payload: Payload) -> BoxFuture<'static, Result<()>> {
-        self.disk.write(offset, payload)
-    }
-    fn sync(&self) -> BoxFuture<'static, Result<()>> {
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        self.disk.sync()
-    }
-    fn allocate(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        self.allocated.lock().push(range.clone());
-        if self.refuses {
-            return async { Err(Fault::new(Errno::ENOSPC, "injected: no space")) }.boxed();
-        }
-        self.disk.allocate(range)
-    }
-    fn discard(&self, range: Range<u64>) -> BoxFuture<'static, Result<()>> {
-        self.disk.discard(range)
-    }
-}
 
 /// Regression: a store with a few overwrites synced its disk every second.
 #[test]
 fn a_few_retired_blocks_cause_no_sync() {
     let world = World::new(1, 128 << 20, [0, 128 * MIB, 0]);
-    let counting = Counting::over(&world);
-    let syncs = counting.syncs.clone();
-    let store = world.open_on(Arc::new(counting), false).unwrap();
+    let disk = DiskBelow::over(&world, u64::MAX);
+    let syncs = || disk.below().syncs;
+    let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
     let retired = || store.accounting.lock().quarantined();
     for round in 0..20 {
         world.write(&store, shared(0), 0, &pattern(round, 8192)).unwrap();
         world.machine.rest(Duration::from_secs(1));
     }
-    assert_eq!(syncs.load(Ordering::SeqCst), 0);
+    assert_eq!(syncs(), 0);
     assert_eq!(retired(), 19 * 2);
     world.machine.rest(Duration::from_secs(60));
-    assert_eq!((syncs.load(Ordering::SeqCst), retired()), (1, 0), "the time limit frees them");
+    assert_eq!((syncs(), retired()), (1, 0), "the time limit frees them");
 
     // Syncs of programs free them as well.
     for round in 0..5 {
@@ -72,7 +27,7 @@ fn a_few_retired_blocks_cause_no_sync() {
         world.machine.run(store.sync(true)).unwrap();
     }
     world.machine.rest(Duration::from_secs(3));
-    assert_eq!((syncs.load(Ordering::SeqCst), retired()), (6, 2));
+    assert_eq!((syncs(), retired()), (6, 2));
     world.machine.rest(Duration::from_secs(60));
 
     // Many retired blocks cause a sync.
@@ -89,20 +44,21 @@ fn space_is_preallocated_ahead_of_writes_and_discarded_at_rest() {
     const PREALLOCATED: u64 = 64 * MIB;
     for refuses in [false, true] {
         let world = World::new(1, 256 << 20, [0, 192 * MIB, 0]);
-        let disk = Counting { refuses, ..Counting::over(&world) };
+        let disk = DiskBelow::over(&world, u64::MAX);
+        disk.below().refuses = refuses;
         let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
         let bytes = pattern(1, UNIT_SIZE - 8);
         for index in 0..160 {
             world.write(&store, shared(index), 0, &bytes).unwrap();
-            let allocated: u64 = disk.allocated.lock().iter().map(|run| run.end - run.start).sum();
+            let allocated: u64 = disk.below().preallocated.iter().map(|run| run.end - run.start).sum();
             assert!(allocated <= (index + 1) * MIB + PREALLOCATED, "{allocated} bytes after unit {index}");
         }
         if refuses {
-            assert_eq!(disk.allocated.lock().len(), 1, "no retry at once");
+            assert_eq!(disk.below().preallocated.len(), 1, "no retry at once");
             assert!(!store.accounting.lock().has_surplus());
             world.machine.rest(Duration::from_secs(2));
             world.write(&store, shared(0), 0, &bytes).unwrap();
-            assert_eq!(disk.allocated.lock().len(), 2);
+            assert_eq!(disk.below().preallocated.len(), 2);
             world.rest_and_check(&store);
             continue;
         }
@@ -112,7 +68,7 @@ fn space_is_preallocated_ahead_of_writes_and_discarded_at_rest() {
                 let blocks = extent.device_blocks();
                 let bytes = blocks.start * BLOCK_SIZE as u64..blocks.end * BLOCK_SIZE as u64;
                 let has = |run: &Range<u64>| run.start <= bytes.start && bytes.end <= run.end;
-                assert!(disk.allocated.lock().iter().any(has), "unit {index}: {bytes:?}");
+                assert!(disk.below().preallocated.iter().any(has), "unit {index}: {bytes:?}");
             }
         }
         assert!(store.accounting.lock().has_surplus());
@@ -124,12 +80,12 @@ fn space_is_preallocated_ahead_of_writes_and_discarded_at_rest() {
 #[test]
 fn preallocation_stays_within_the_capacity_of_the_views() {
     let world = World::new(1, 256 << 20, [0, 40 * MIB, 0]);
-    let disk = Counting::over(&world);
+    let disk = DiskBelow::over(&world, u64::MAX);
     let store = world.open_on(Arc::new(disk.clone()), false).unwrap();
     for index in 0..40 {
         world.write(&store, shared(index), 0, &pattern(1, UNIT_SIZE - 8)).unwrap();
     }
-    let allocated: u64 = disk.allocated.lock().iter().map(|run| run.end - run.start).sum();
+    let allocated: u64 = disk.below().preallocated.iter().map(|run| run.end - run.start).sum();
     assert!(allocated <= 40 * MIB, "{allocated}");
     world.rest_and_check(&store);
 }

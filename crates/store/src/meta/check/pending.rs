@@ -38,16 +38,10 @@ impl Names {
         })?;
         let mut steps = 0;
         for_each(table, prefix::STEP, |key, value| {
+            let what = "a step of another node's operation";
             if key.len() != STEP_KEY_SIZE {
-                lose_key("a step of another node's operation", key, value, book);
-            } else if decode_or_lose::<StepRecord>(
-                "a step of another node's operation",
-                None,
-                (key, value),
-                book,
-            )
-            .is_some()
-            {
+                lose_key(what, key, value, book);
+            } else if decode_or_lose::<StepRecord>(what, None, (key, value), book).is_some() {
                 steps += 1;
             }
             Ok(())
@@ -82,10 +76,8 @@ impl Names {
             book.wrong(Part::Names, message);
             book.remove(key::tree_lock());
         } else {
-            book.note(
-                Part::Names,
-                format!("{what} is held by operation {} of {}", holder.sequence, holder.node),
-            );
+            let message = format!("{what} is held by operation {} of {}", holder.sequence, holder.node);
+            book.note(Part::Names, message);
         }
         Ok(())
     }

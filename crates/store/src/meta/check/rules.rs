@@ -18,19 +18,15 @@ impl Names {
             let Some(dir) = only_inode(what, key, value, book) else { return Ok(()) };
             let (entries, subdirs) = counted.remove(&dir).unwrap_or_default();
             let Ok(children) = record::decode::<DirectoryRecord>(key, value) else {
-                book.wrong(
-                    Part::Names,
-                    format!(
-                        "the counts of directory {dir} are damaged; they can be derived from its entries"
-                    ),
+                let message = format!(
+                    "the counts of directory {dir} are damaged; they can be derived from its entries"
                 );
+                book.wrong(Part::Names, message);
                 return self.recount(dir, DirectoryRecord::default(), (entries, subdirs), book);
             };
             if self.keeps(dir) && !self.inodes.contains_key(&dir) {
-                book.wrong(
-                    Part::Names,
-                    format!("the counts of directory {dir} remain, but it no longer exists"),
-                );
+                let message = format!("the counts of directory {dir} remain, but it no longer exists");
+                book.wrong(Part::Names, message);
                 book.remove(key.to_vec());
             } else if (children.entries, children.subdirs) != (entries, subdirs) {
                 let message = format!(
@@ -43,20 +39,14 @@ impl Names {
             } else if children.sealed.is_some() && entries > 0 {
                 let message = format!("directory {dir} is sealed for its removal, but has {entries} entries");
                 book.wrong(Part::Names, message);
-                return self.recount(
-                    dir,
-                    DirectoryRecord { sealed: None, ..children },
-                    (entries, subdirs),
-                    book,
-                );
+                let unsealed = DirectoryRecord { sealed: None, ..children };
+                return self.recount(dir, unsealed, (entries, subdirs), book);
             }
             Ok(())
         })?;
         for (dir, counts) in counted {
-            book.wrong(
-                Part::Names,
-                format!("directory {dir} has {} entries on this node and no counts", counts.0),
-            );
+            let message = format!("directory {dir} has {} entries on this node and no counts", counts.0);
+            book.wrong(Part::Names, message);
             self.recount(dir, DirectoryRecord::default(), counts, book)?;
         }
         Ok(())
@@ -70,10 +60,10 @@ impl Names {
         (entries, subdirs): (u64, u64),
         book: &mut Book,
     ) -> Result<()> {
-        let narrow_here = self.share.is_none_or(|share| {
-            dir.pinned_node().is_some() || dir.children_slot().0 % share.count.max(1) == share.place
+        let is_home_unsharded = self.share.is_none_or(|share| {
+            dir.pinned_node().is_some() || dir.children_slot().0 % share.count.max(1) == share.index
         });
-        let sharded = children.sharded || !narrow_here;
+        let sharded = children.sharded || !is_home_unsharded;
         let repaired = DirectoryRecord { entries, subdirs, sharded, ..children };
         book.set(key::directory(dir), codec::encode(&repaired)?);
         Ok(())
@@ -194,10 +184,8 @@ impl Names {
             Ok(())
         })?;
         if stale > 0 {
-            book.wrong(
-                Part::Names,
-                format!("{stale} orphan marks are of inodes that do not exist or have names"),
-            );
+            let message = format!("{stale} orphan marks are of inodes that do not exist or have names");
+            book.wrong(Part::Names, message);
         }
         for (&inode, known) in &self.inodes {
             if known.record.links == 0 && !self.orphans.contains(&inode) {

@@ -9,13 +9,13 @@ use tameike_core::wire::codec;
 use tameike_core::wire::meta::{EntryName, Target};
 use tameike_core::{FileKind, InodeId, Result};
 
-/// The entry of a directory.
-pub(super) struct Place {
+/// The entry of a directory in its parent.
+pub(super) struct ParentEntry {
     pub(super) dir: InodeId,
     pub(super) key: Vec<u8>,
 }
 
-impl Place {
+impl ParentEntry {
     fn name(&self) -> String {
         key::offset_and_name(&self.key)
             .map_or_else(String::new, |(_, name)| String::from_utf8_lossy(name).into())
@@ -29,7 +29,7 @@ impl Names {
         if self.busy {
             return Ok(());
         }
-        let named: Vec<InodeId> = self.places.keys().copied().collect();
+        let named: Vec<InodeId> = self.parent_entries.keys().copied().collect();
         for &inode in &named {
             self.remove_extra_names(inode, book)?;
         }
@@ -42,27 +42,27 @@ impl Names {
     /// Keeps the name of a directory that matches its recorded parent, or else the first; a root has none.
     fn remove_extra_names(&mut self, inode: InodeId, book: &mut Book) -> Result<()> {
         let Some(known) = self.inodes.get_mut(&inode) else { return Ok(()) };
-        let Some(places) = self.places.get_mut(&inode) else { return Ok(()) };
+        let Some(entries) = self.parent_entries.get_mut(&inode) else { return Ok(()) };
         let parent = known.record.parent;
         let kept = match parent == inode {
             true => None,
-            false => Some(places.iter().position(|place| place.dir == parent).unwrap_or(0)),
+            false => Some(entries.iter().position(|entry| entry.dir == parent).unwrap_or(0)),
         };
         let mut number = 0;
-        let extra = places.extract_if(.., |_| {
+        let extra = entries.extract_if(.., |_| {
             number += 1;
             kept != Some(number - 1)
         });
-        for place in extra {
+        for entry in extra {
             let message = format!(
                 "the name {:?} in directory {} refers to directory {inode}, which is in {parent}: a directory must have \
                  one name",
-                place.name(),
-                place.dir
+                entry.name(),
+                entry.dir
             );
             book.wrong(Part::Names, message);
             let target = Target { inode, kind: FileKind::Directory };
-            book.remove_aside(place.key, codec::encode(&target)?);
+            book.remove_aside(entry.key, codec::encode(&target)?);
             known.names -= 1;
         }
         Ok(())
@@ -71,18 +71,18 @@ impl Names {
     /// The recorded parent must be the directory with the name.
     fn examine_parent(&mut self, inode: InodeId, book: &mut Book) -> Result<()> {
         let has_all_names = self.has_all_names(inode);
-        let (Some(known), Some([place])) =
-            (self.inodes.get(&inode), self.places.get(&inode).map(Vec::as_slice))
+        let (Some(known), Some([entry])) =
+            (self.inodes.get(&inode), self.parent_entries.get(&inode).map(Vec::as_slice))
         else {
             return Ok(());
         };
-        if !has_all_names || known.record.parent == place.dir {
+        if !has_all_names || known.record.parent == entry.dir {
             return Ok(());
         }
         let message =
-            format!("directory {inode} has parent {}, but its name is in {}", known.record.parent, place.dir);
+            format!("directory {inode} has parent {}, but its name is in {}", known.record.parent, entry.dir);
         book.wrong(Part::Names, message);
-        self.set_parent(inode, place.dir, book)
+        self.set_parent(inode, entry.dir, book)
     }
 
     fn set_parent(&mut self, inode: InodeId, parent: InodeId, book: &mut Book) -> Result<()> {
@@ -101,15 +101,14 @@ impl Names {
             let mut at = start;
             while seen.insert(at) {
                 path.push(at);
-                match self.places.get(&at).and_then(|places| places.first()) {
-                    Some(place) => at = place.dir,
+                match self.parent_entries.get(&at).and_then(|entries| entries.first()) {
+                    Some(entry) => at = entry.dir,
                     None => break,
                 }
             }
             let cycle = path.iter().position(|&inode| inode == at).map(|first| &path[first..]);
-            if let Some(cycle) =
-                cycle.filter(|_| self.places.get(&at).is_some_and(|places| !places.is_empty()))
-            {
+            let is_named = self.parent_entries.get(&at).is_some_and(|entries| !entries.is_empty());
+            if let Some(cycle) = cycle.filter(|_| is_named) {
                 self.break_cycle(cycle, book)?;
             }
         }
@@ -118,27 +117,27 @@ impl Names {
 
     fn break_cycle(&mut self, cycle: &[InodeId], book: &mut Book) -> Result<()> {
         let Some(&first) = cycle.iter().min() else { return Ok(()) };
-        let Some(place) = self.places.get_mut(&first).and_then(Vec::pop) else { return Ok(()) };
+        let Some(entry) = self.parent_entries.get_mut(&first).and_then(Vec::pop) else { return Ok(()) };
         let all: Vec<String> = cycle.iter().map(ToString::to_string).collect();
         let message = format!(
             "directories form a cycle that no path reaches: {}; the one with the lowest inode number, {:?} in directory \
              {}, is moved out",
             all.join(", "),
-            place.name(),
-            place.dir
+            entry.name(),
+            entry.dir
         );
         book.wrong(Part::Names, message);
         let target = codec::encode(&Target { inode: first, kind: FileKind::Directory })?;
         if let Some(root) = self.root_of(first).filter(|_| self.has_all_names(first)) {
             let name = format!("lost+found-{:016x}", first.0).into_bytes();
             book.set(key::entry(&EntryName { dir: root, name }), target);
-            book.remove(place.key);
+            book.remove(entry.key);
             return self.set_parent(first, root, book);
         }
         if let Some(known) = self.inodes.get_mut(&first) {
             known.names -= 1;
         }
-        book.remove_aside(place.key, target);
+        book.remove_aside(entry.key, target);
         Ok(())
     }
 
