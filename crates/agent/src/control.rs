@@ -305,9 +305,6 @@ pub enum Isolation {
 /// Control of an agent by the `cli` crate. Methods block; the caller uses a thread for each, and may call `status` while `drain` runs.
 pub trait AgentControl: Send + Sync + Sized + 'static {
     /// Opens the device and listens. Call it after namespaces and mounts are set up, as it starts threads.
-    ///
-    /// # Errors
-    /// The reason why the agent cannot start.
     fn start(input: StartInput) -> Result<Self>;
 
     /// Returns `address:port` of the fabric endpoint, with the actual port.

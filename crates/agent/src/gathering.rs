@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tameike_core::wire::admin::{AdminReply, AdminRequest, FILES_ASKED_MAX};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
-use tameike_fabric::Rpc;
+use tameike_fabric::{Answer, Rpc};
 
 /// Nodes that are queried concurrently.
 const NODES_AT_ONCE: usize = 64;
@@ -62,22 +62,19 @@ impl Gathering {
         for file in files {
             lines.push(match file {
                 FileAsked::Inode(inode) => FileLine::of(InodeId(inode)),
-                FileAsked::Shared(path) => match self.node.views().cache() {
-                    Some(cache) => match cache.inode_at(path).await {
-                        Ok(inode) => FileLine::of(inode),
-                        Err(fault) => FileLine { fault: Some(fault.to_string()), ..FileLine::of(InodeId(0)) },
-                    },
-                    None => {
-                        let fault = Some("the job has no shared directory".to_owned());
-                        FileLine { fault, ..FileLine::of(InodeId(0)) }
-                    }
-                },
+                FileAsked::Shared(path) => {
+                    let inode = match self.node.views().cache() {
+                        Some(cache) => cache.inode_at(path).await.map_err(|fault| fault.to_string()),
+                        None => Err("the job has no shared directory".to_owned()),
+                    };
+                    let failed = |fault| FileLine { fault: Some(fault), ..FileLine::of(InodeId(0)) };
+                    inode.map_or_else(failed, FileLine::of)
+                }
             });
         }
         lines
     }
 
-    /// Sends a request to all nodes, and returns the replies.
     async fn ask(&self, request: &AdminRequest) -> Vec<(NodeId, AdminReply)> {
         let nodes: Vec<NodeId> = self.cluster.nodes().iter().map(|info| info.id).collect();
         let calls = nodes.into_iter().map(|node| {
@@ -85,11 +82,9 @@ impl Gathering {
             async move { (node, call.await) }
         });
         let answers: Vec<_> = stream::iter(calls).buffer_unordered(NODES_AT_ONCE).collect().await;
-        let reply = |(node, answer): (NodeId, Result<tameike_fabric::Answer>)| match answer {
-            Ok(answer) => match answer.reply {
-                Reply::Admin(reply) => Some((node, reply)),
-                _ => None,
-            },
+        let reply = |(node, answer): (NodeId, Result<Answer>)| match answer {
+            Ok(Answer { reply: Reply::Admin(reply), .. }) => Some((node, reply)),
+            Ok(_) => None,
             Err(fault) => {
                 log::info!("{node} does not report its files: {fault}");
                 None

@@ -27,15 +27,11 @@ const BUSY_STEP: Duration = Duration::from_millis(20);
 const INSPECTION_FRAMES: u32 = 4;
 
 /// Opens or creates the store in a device directory. `scratch` is a pool of `slab`.
-///
-/// # Errors
-/// Another agent has the store open, it is damaged, or the disk fails.
 pub async fn open(
     system: &System,
     dir: &Path,
     capacity: [u64; 3],
-    slab: &Arc<Slab>,
-    scratch: Pool,
+    (slab, scratch): (&Arc<Slab>, Pool),
     on_damage: OnDamage<'_>,
 ) -> Result<Store> {
     let options = Options {
@@ -62,9 +58,6 @@ pub enum OnDamage<'a> {
 }
 
 /// Replays a record of names or of cached files.
-///
-/// # Errors
-/// The record is damaged.
 pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
         RecordKind::Names => meta::replay(table, body),
@@ -74,9 +67,6 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
 }
 
 /// Returns the data of an open store in `dir` that is not on the shared file system.
-///
-/// # Errors
-/// The store cannot be read.
 fn left(store: &Store, dir: &Path) -> Result<Left> {
     let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
     let dir = PosixTree::open(dir)?;
@@ -84,10 +74,7 @@ fn left(store: &Store, dir: &Path) -> Result<Left> {
     Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 
-/// As [`left`], but never reports a salvaged store as empty: the user must decide to discard it.
-///
-/// # Errors
-/// The same, and `EIO` for a salvaged store.
+/// As [`left`], but fails with `EIO` for a salvaged store: the user must decide to discard it.
 pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
     match store.damage.first() {
         None => left(store, dir),
@@ -98,10 +85,8 @@ pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
     }
 }
 
-/// As [`left_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
-///
-/// # Errors
-/// The store cannot be opened or read; `EBUSY` if a process keeps it open.
+/// As [`left_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same store;
+/// fails with `EBUSY` if a process keeps it open.
 pub fn inspect(dir: &Path) -> Result<Left> {
     let mut busy = None;
     let inspected = process::ask_until(BUSY_TIME, BUSY_STEP, || match inspect_now(dir) {
@@ -120,8 +105,8 @@ fn inspect_now(dir: &Path) -> Result<Left> {
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
     Store::verify_table(dir).map_err(|fault| fault.context(doing()))?;
     // The inspection only reads: it needs no capacity.
-    let scratch = slab.pool(INSPECTION_FRAMES);
-    let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, OnDamage::Refuse));
+    let frames = (&slab, slab.pool(INSPECTION_FRAMES));
+    let store = pollster::block_on(open(&system, dir, [0; 3], frames, OnDamage::Refuse));
     store.and_then(|store| left_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
 }
 
@@ -136,8 +121,8 @@ mod tests {
         let open_store = || {
             let system = System::start(1).expect("a thread");
             let slab = Slab::new(INSPECTION_FRAMES).expect("memory");
-            let scratch = slab.pool(INSPECTION_FRAMES);
-            let opened = open(&system, dir.path(), [1 << 20; 3], &slab, scratch, OnDamage::Refuse);
+            let frames = (&slab, slab.pool(INSPECTION_FRAMES));
+            let opened = open(&system, dir.path(), [1 << 20; 3], frames, OnDamage::Refuse);
             (pollster::block_on(opened).expect("a store"), system)
         };
         let held = open_store();
