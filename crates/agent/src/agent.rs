@@ -330,7 +330,7 @@ impl AgentControl for Agent {
                 Ok(warmed) => return Ok(warmed),
                 Err(RecvTimeoutError::Timeout) => {
                     if progress(warming.so_far()).is_break() {
-                        warming.break_off();
+                        warming.cancel();
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(stopped()),
