@@ -2,10 +2,10 @@
 
 use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
-    AgentControl, AgentMode, AgentStart, FabricChoice, Left, PROGRESS_INTERVAL, Progress, StartInput,
+    AgentControl, AgentMode, AgentStart, FabricChoice, PROGRESS_INTERVAL, Progress, StartInput, Undrained,
     ViewFrontend,
 };
-use crate::files::{FileLine, FilesAsked};
+use crate::files::{FileLine, FileSelection};
 use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
@@ -290,7 +290,7 @@ impl AgentControl for Agent {
         self.coordinator().map_or_else(Receipt::default, |cache| cache.undrained())
     }
 
-    fn save_gone(&self, dir: &Path) -> Receipt {
+    fn save_removed(&self, dir: &Path) -> Receipt {
         let Some(cache) = self.coordinator() else { return Receipt::default() };
         let dir = dir.to_owned();
         let saved = self.begin(async move { cache.save_gone(&dir).await }).recv();
@@ -338,11 +338,11 @@ impl AgentControl for Agent {
         }
     }
 
-    fn files(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
+    fn files(&self, selection: FileSelection) -> Result<Vec<FileLine>> {
         let (node, rpc) = (self.node()?.clone(), self.rpc());
         let cluster = self.cluster.get().cloned().ok_or(Errno::EAGAIN)?;
         let gathering = Gathering { node, rpc, cluster };
-        self.begin(async move { gathering.lines(asked).await }).recv().map_err(|_| stopped())?
+        self.begin(async move { gathering.lines(selection).await }).recv().map_err(|_| stopped())?
     }
 
     fn measure(&self, order: Order) -> Result<Outcome> {
@@ -350,13 +350,13 @@ impl AgentControl for Agent {
         self.begin(async move { meter.measure(order).await }).recv().map_err(|_| stopped())?
     }
 
-    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Left> {
+    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
         if let Some(ring) = self.ring.get() {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
         let (Some(store), Some(dir)) = (&self.store, self.device_dir()) else {
             self.fabric.close();
-            return Ok(Left::default());
+            return Ok(Undrained::default());
         };
         let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained, stopping));
         let runtime = self.system.runtime().clone();
@@ -366,9 +366,9 @@ impl AgentControl for Agent {
         let late = || Fault::new(Errno::ETIMEDOUT, "the journal could not be synced within the grace time");
         synced.ok_or_else(late)??;
         packed?;
-        let left = storage::left_unless_salvaged(store, dir)?;
+        let undrained = storage::undrained_unless_salvaged(store, dir)?;
         // After a complete drain, the receipt has reported the files that were cut off.
-        Ok(Left { open: if drained { 0 } else { left.open }, ..left })
+        Ok(Undrained { open: if drained { 0 } else { undrained.open }, ..undrained })
     }
 
     fn cut_off(&self) {
@@ -377,7 +377,7 @@ impl AgentControl for Agent {
         let _ = self.begin(async move { cache.cut_off().await }).recv();
     }
 
-    fn inspect(device_dir: &Path) -> Result<Left> {
+    fn inspect(device_dir: &Path) -> Result<Undrained> {
         storage::inspect(device_dir)
     }
 }

@@ -1,6 +1,6 @@
 //! Collects the cached data of single files from all nodes, for `tameike cache stat`.
 
-use crate::files::{FILES_MAX, FileAsked, FileLine, FilesAsked};
+use crate::files::{FILES_MAX, FileLine, FileSelection, FileSelector};
 use crate::node::Node;
 use futures_util::{StreamExt, stream};
 use std::cmp::Reverse;
@@ -23,15 +23,15 @@ pub(crate) struct Gathering {
 
 impl Gathering {
     /// Returns a line for each file. Nodes that do not reply are missing in it.
-    pub(crate) async fn lines(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
-        let mut lines = match asked {
-            FilesAsked::Most(count) => self.most_asked(count.min(FILES_MAX)).await,
-            FilesAsked::These(files) if files.len() > FILES_MAX as usize => {
+    pub(crate) async fn lines(&self, selection: FileSelection) -> Result<Vec<FileLine>> {
+        let mut lines = match selection {
+            FileSelection::Most(count) => self.most_asked(count.min(FILES_MAX)).await,
+            FileSelection::These(files) if files.len() > FILES_MAX as usize => {
                 let count = files.len();
                 let why = format!("{count} files are too many for one request: request at most {FILES_MAX}");
                 return Err(Fault::new(Errno::EINVAL, why));
             }
-            FilesAsked::These(files) => self.find(files).await,
+            FileSelection::These(files) => self.find(files).await,
         };
         for some in lines.chunks_mut(FILES_ASKED_MAX) {
             let inodes: Vec<_> = some.iter().map(|line| InodeId(line.inode)).collect();
@@ -57,12 +57,12 @@ impl Gathering {
         files.into_iter().map(|(inode, _)| FileLine::of(inode)).collect()
     }
 
-    async fn find(&self, files: Vec<FileAsked>) -> Vec<FileLine> {
+    async fn find(&self, files: Vec<FileSelector>) -> Vec<FileLine> {
         let mut lines = Vec::with_capacity(files.len());
         for file in files {
             lines.push(match file {
-                FileAsked::Inode(inode) => FileLine::of(InodeId(inode)),
-                FileAsked::Shared(path) => {
+                FileSelector::Inode(inode) => FileLine::of(InodeId(inode)),
+                FileSelector::Shared(path) => {
                     let inode = match self.node.views().cache() {
                         Some(cache) => cache.inode_at(path).await.map_err(|fault| fault.to_string()),
                         None => Err("the job has no shared directory".to_owned()),

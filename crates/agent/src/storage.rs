@@ -1,6 +1,6 @@
 //! Opens the store of an agent, and inspects the store of an agent that has failed.
 
-use crate::control::Left;
+use crate::control::Undrained;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,17 +67,17 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
 }
 
 /// Returns the data of an open store in `dir` that is not on the shared file system.
-fn left(store: &Store, dir: &Path) -> Result<Left> {
+fn undrained(store: &Store, dir: &Path) -> Result<Undrained> {
     let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
     let dir = PosixTree::open(dir)?;
     let names = count_journaled(&dir)? + count_pending_promotions(&dir)?;
-    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
+    Ok(Undrained { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 
-/// As [`left`], but fails with `EIO` for a salvaged store: the user must decide to discard it.
-pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
+/// As [`undrained`], but fails with `EIO` for a salvaged store: the user must decide to discard it.
+pub fn undrained_unless_salvaged(store: &Store, dir: &Path) -> Result<Undrained> {
     match store.damage.first() {
-        None => left(store, dir),
+        None => undrained(store, dir),
         Some(damage) => Err(Fault::io(format!(
             "the journal was damaged ({damage}): its readable part is drained; `tameike recover --discard` gives \
              up the rest"
@@ -85,9 +85,9 @@ pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
     }
 }
 
-/// As [`left_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same store;
-/// fails with `EBUSY` if a process keeps it open.
-pub fn inspect(dir: &Path) -> Result<Left> {
+/// As [`undrained_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same
+/// store; fails with `EBUSY` if a process keeps it open.
+pub fn inspect(dir: &Path) -> Result<Undrained> {
     let mut busy = None;
     let inspected = process::ask_until(BUSY_TIME, BUSY_STEP, || match inspect_now(dir) {
         Err(fault) if fault.errno == Errno::EBUSY => {
@@ -99,7 +99,7 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     inspected.unwrap_or_else(|| Err(busy.unwrap_or_else(|| Errno::EBUSY.into())))
 }
 
-fn inspect_now(dir: &Path) -> Result<Left> {
+fn inspect_now(dir: &Path) -> Result<Undrained> {
     let doing = || format!("reading the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
@@ -107,7 +107,7 @@ fn inspect_now(dir: &Path) -> Result<Left> {
     // The inspection only reads: it needs no capacity.
     let frames = (&slab, slab.pool(INSPECTION_FRAMES));
     let store = pollster::block_on(open(&system, dir, [0; 3], frames, OnDamage::Refuse));
-    store.and_then(|store| left_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
+    store.and_then(|store| undrained_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
 }
 
 #[cfg(test)]
