@@ -2,10 +2,10 @@
 
 use crate::assembly::{self, Parts, StoreParts};
 use crate::control::{
-    AgentControl, AgentMode, AgentStart, FabricChoice, Left, PROGRESS_INTERVAL, Progress, StartInput,
+    AgentControl, AgentMode, AgentStart, FabricChoice, PROGRESS_INTERVAL, Progress, StartInput, Undrained,
     ViewFrontend,
 };
-use crate::files::{FileLine, FilesAsked};
+use crate::files::{FileLine, FileSelection};
 use crate::gathering::Gathering;
 use crate::memory::Memory;
 use crate::node::Node;
@@ -32,6 +32,7 @@ use tameike_io::disk::HostDevice;
 use tameike_io::os::process;
 use tameike_io::os::system::System;
 use tameike_io::shared::{PosixTree, SharedFs};
+use tameike_server::cache::CacheService;
 use tameike_store::Store;
 use tameike_store::directory::LOCAL;
 
@@ -115,9 +116,12 @@ impl Agent {
         let tree = Arc::new(PosixTree::open(&dir)?);
         Ok(LocalFiles::Directory(tree, self.start.capacity[View::NodeLocal.index()]))
     }
-}
 
-impl Agent {
+    /// Returns the coordinator of cached files, if the agent has joined its job and the node has a device.
+    fn coordinator(&self) -> Option<Arc<CacheService>> {
+        Some(self.node().ok()?.services()?.cache.clone())
+    }
+
     /// Serves preloaded programs. If that fails, they use the mounts.
     fn open_ring(&self, views: &Views, served: Vec<(View, PathBuf)>) {
         let Some(path) = &self.ring_path else { return };
@@ -155,13 +159,12 @@ impl AgentControl for Agent {
         let memory = Memory::new(start.memory, start.shared_dir.is_some())?;
         let store = match &start.device {
             Some(device) => {
-                let scratch = memory.scratch.clone();
                 let on_damage = match start.mode {
                     AgentMode::Serve => OnDamage::Refuse,
                     AgentMode::Recover => OnDamage::Salvage(&start.damage),
                 };
-                let slab = &memory.slab;
-                let open = storage::open(&system, &device.dir, start.capacity, slab, scratch, on_damage);
+                let frames = (&memory.slab, memory.scratch.clone());
+                let open = storage::open(&system, &device.dir, start.capacity, frames, on_damage);
                 Some(pollster::block_on(open)?)
             }
             None => None,
@@ -170,6 +173,7 @@ impl AgentControl for Agent {
             Some(dir) => Some(Arc::new(PosixTree::open(dir)?) as Arc<dyn SharedFs>),
             None => None,
         };
+        let device_memory = store.as_ref().and_then(|store| store.extents.memory());
         let config = SocketConfig {
             node: start.node,
             job: start.job.clone(),
@@ -186,11 +190,7 @@ impl AgentControl for Agent {
                 }
                 FabricChoice::Auto | FabricChoice::Tcp => None,
             },
-            device: store
-                .as_ref()
-                .and_then(|store| store.extents.memory())
-                .map(HostDevice::new)
-                .map(Arc::new),
+            device: device_memory.map(|memory| Arc::new(HostDevice::new(memory))),
             connections: assembly::connections(start.connections),
         };
         let fabric = Arc::new(SocketFabric::listen(config, &system)?);
@@ -260,15 +260,14 @@ impl AgentControl for Agent {
     }
 
     fn drain(&self, verify: bool, progress: &mut dyn FnMut(Progress)) -> Receipt {
-        let cache = match self.node() {
-            Ok(node) => node.services().map(|services| services.cache.clone()),
-            Err(fault) => return Receipt { faults: vec![fault.to_string()], ..Receipt::default() },
-        };
+        if let Err(fault) = self.node() {
+            return Receipt { faults: vec![fault.to_string()], ..Receipt::default() };
+        }
         if let Some(ring) = self.ring.get() {
             ring.settle();
         }
         // A node without a device coordinates no file.
-        let Some(cache) = cache else {
+        let Some(cache) = self.coordinator() else {
             return Receipt { storms: packing::storms(&self.packing), ..Receipt::default() };
         };
         let before = pollster::block_on(assembly::progress_of(&cache));
@@ -288,13 +287,11 @@ impl AgentControl for Agent {
     }
 
     fn undrained(&self) -> Receipt {
-        let cache = self.node().ok().and_then(|node| node.services().map(|services| services.cache.clone()));
-        cache.map_or_else(Receipt::default, |cache| cache.undrained())
+        self.coordinator().map_or_else(Receipt::default, |cache| cache.undrained())
     }
 
-    fn save_gone(&self, dir: &Path) -> Receipt {
-        let cache = self.node().ok().and_then(|node| node.services().map(|services| services.cache.clone()));
-        let Some(cache) = cache else { return Receipt::default() };
+    fn save_removed(&self, dir: &Path) -> Receipt {
+        let Some(cache) = self.coordinator() else { return Receipt::default() };
         let dir = dir.to_owned();
         let saved = self.begin(async move { cache.save_gone(&dir).await }).recv();
         saved.unwrap_or_else(|_| Receipt { faults: vec![stopped().to_string()], ..Receipt::default() })
@@ -333,7 +330,7 @@ impl AgentControl for Agent {
                 Ok(warmed) => return Ok(warmed),
                 Err(RecvTimeoutError::Timeout) => {
                     if progress(warming.so_far()).is_break() {
-                        warming.break_off();
+                        warming.cancel();
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(stopped()),
@@ -341,11 +338,11 @@ impl AgentControl for Agent {
         }
     }
 
-    fn files(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
+    fn files(&self, selection: FileSelection) -> Result<Vec<FileLine>> {
         let (node, rpc) = (self.node()?.clone(), self.rpc());
         let cluster = self.cluster.get().cloned().ok_or(Errno::EAGAIN)?;
         let gathering = Gathering { node, rpc, cluster };
-        self.begin(async move { gathering.lines(asked).await }).recv().map_err(|_| stopped())?
+        self.begin(async move { gathering.lines(selection).await }).recv().map_err(|_| stopped())?
     }
 
     fn measure(&self, order: Order) -> Result<Outcome> {
@@ -353,32 +350,25 @@ impl AgentControl for Agent {
         self.begin(async move { meter.measure(order).await }).recv().map_err(|_| stopped())?
     }
 
-    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Left> {
+    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
         if let Some(ring) = self.ring.get() {
             ring.stop(self.system.runtime(), grace.max(Duration::from_secs(1)));
         }
         let (Some(store), Some(dir)) = (&self.store, self.device_dir()) else {
             self.fabric.close();
-            return Ok(Left::default());
+            return Ok(Undrained::default());
         };
         let packed = self.packing.get().map_or(Ok(()), |packing| packing.finish(drained, stopping));
         let runtime = self.system.runtime().clone();
         let synced =
             pollster::block_on(runtime.timeout(grace.max(Duration::from_secs(1)), store.extents.sync(true)));
         self.fabric.close();
-        match synced {
-            Some(synced) => synced?,
-            None => {
-                return Err(Fault::new(
-                    Errno::ETIMEDOUT,
-                    "the journal could not be synced within the grace time",
-                ));
-            }
-        }
+        let late = || Fault::new(Errno::ETIMEDOUT, "the journal could not be synced within the grace time");
+        synced.ok_or_else(late)??;
         packed?;
-        let left = storage::left_unless_salvaged(store, dir)?;
+        let undrained = storage::undrained_unless_salvaged(store, dir)?;
         // After a complete drain, the receipt has reported the files that were cut off.
-        Ok(Left { open: if drained { 0 } else { left.open }, ..left })
+        Ok(Undrained { open: if drained { 0 } else { undrained.open }, ..undrained })
     }
 
     fn cut_off(&self) {
@@ -387,7 +377,7 @@ impl AgentControl for Agent {
         let _ = self.begin(async move { cache.cut_off().await }).recv();
     }
 
-    fn inspect(device_dir: &Path) -> Result<Left> {
+    fn inspect(device_dir: &Path) -> Result<Undrained> {
         storage::inspect(device_dir)
     }
 }

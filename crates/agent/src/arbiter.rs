@@ -81,16 +81,8 @@ impl State {
 }
 
 impl Arbiter {
-    pub(crate) fn new(runtime: Runtime) -> Arc<Self> {
-        Self::with(runtime, false)
-    }
-
-    /// Creates the arbiter of a view that never changes.
-    pub(crate) fn unchanging(runtime: Runtime) -> Arc<Self> {
-        Self::with(runtime, true)
-    }
-
-    fn with(runtime: Runtime, is_unchanging: bool) -> Arc<Self> {
+    /// Creates the arbiter of a view, which never changes if it `is_unchanging`.
+    pub(crate) fn new(runtime: Runtime, is_unchanging: bool) -> Arc<Self> {
         Arc::new(Self {
             runtime,
             is_unchanging,
@@ -115,9 +107,6 @@ impl Arbiter {
     }
 
     /// Gives a file to the kernel before the reply to its open, until [`Self::kernel_closed`]. Waits for ring requests in flight.
-    ///
-    /// # Errors
-    /// The kernel cannot invalidate what it has cached.
     pub(crate) async fn kernel_opens(&self, file: FileNumber) -> Result<()> {
         let gate = {
             let mut state = self.state.lock();
@@ -249,25 +238,24 @@ impl Arbiter {
     pub(crate) fn access_changed(&self, file: FileNumber, mode: Option<u16>) {
         self.directory_changed();
         if mode.is_some_and(has_setid) {
-            self.set_gives_rights(file, true);
+            self.set_has_setid(file, true);
         }
     }
 
     /// Records an open of a file. Assumes set-ID bits if they are `known`, or may have been set since the count was `changes`.
     pub(crate) fn opened(&self, file: FileNumber, known: bool, changes: u64) {
         if known || self.directories() != changes {
-            self.set_gives_rights(file, true);
+            self.set_has_setid(file, true);
         }
     }
 
-    /// Returns whether a write may have to clear set-ID bits of the file.
     pub(crate) fn has_setid(&self, file: FileNumber) -> bool {
         self.state.lock().gates.get(&file).is_some_and(|gate| gate.has_setid())
     }
 
-    pub(crate) fn set_gives_rights(&self, file: FileNumber, gives: bool) {
+    pub(crate) fn set_has_setid(&self, file: FileNumber, has_setid: bool) {
         if let Some(gate) = self.state.lock().gates.get(&file) {
-            gate.set_gives_rights(gives);
+            gate.set_has_setid(has_setid);
         }
     }
 
@@ -281,7 +269,6 @@ impl Arbiter {
         name
     }
 
-    /// Returns the file of a handover name.
     pub(crate) fn handed_over(&self, dir: FileNumber, name: &[u8]) -> Option<FileNumber> {
         let is_one = dir == FileNumber::ROOT && name.starts_with(HANDOVER_PREFIX);
         if is_one { self.state.lock().handed_over.get(name).copied() } else { None }

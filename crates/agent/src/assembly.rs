@@ -90,9 +90,6 @@ pub struct StoreParts {
 }
 
 /// Assembles a node. The caller then attaches it to the network, and calls [`greet`] and [`begin`].
-///
-/// # Errors
-/// When the ledger fails or holds damaged records.
 pub async fn assemble(parts: Parts<'_>) -> Result<Arc<Node>> {
     let services = match &parts.store {
         Some(store) => Some(services(&parts, store).await?),
@@ -158,10 +155,8 @@ async fn services(parts: &Parts<'_>, store: &StoreParts) -> Result<Services> {
     Ok(Services { meta, unit, cache, locks, holders, extents, activity, packing })
 }
 
-/// Verifies that the neighbours of this node, which watch it for failures, are reachable and know the secret.
-///
-/// # Errors
-/// Names the first unreachable neighbour.
+/// Verifies that the neighbours of this node, which watch it for failures, are reachable and know the secret. The
+/// error names the first one that is not.
 pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
     let (node, neighbours) = (rpc.local(), cluster.neighbours(rpc.local()));
     let greeted = |info: &&NodeInfo| info.id == node || neighbours.contains(&info.id);
@@ -180,9 +175,6 @@ pub async fn greet(rpc: &Arc<dyn Rpc>, cluster: &Cluster) -> Result<()> {
 }
 
 /// Completes operations that an earlier incarnation of the node left, and starts background flushes. Call it once peers are reachable.
-///
-/// # Errors
-/// The journal of a recovered job cannot be read or written.
 pub fn begin(node: &Node, runtime: &Runtime, mode: AgentMode) -> Result<()> {
     let Some(services) = node.services() else { return Ok(()) };
     let meta = services.meta.clone();

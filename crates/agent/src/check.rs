@@ -29,17 +29,11 @@ impl RecordChecks for All {
 }
 
 /// Checks the media of a stopped node's store.
-///
-/// # Errors
-/// As [`tameike_store::check::check_media`].
 pub fn check_media(media: StoppedMedia) -> Result<Report> {
     tameike_store::check::check_media(media, &All)
 }
 
 /// Checks the store in a device directory, and repairs it if `repair` is set; `progress` as in [`tameike_store::check::check`].
-///
-/// # Errors
-/// As there.
 pub fn check(dir: &Path, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Report> {
     let failed = |error| Fault::from_os(format!("checking the store {}", dir.display()), &error);
     let system = System::start(1).map_err(failed)?;

@@ -9,13 +9,13 @@
 
 mod aggregate;
 mod fabric;
-mod left;
+mod undrained;
 
 pub use aggregate::{Aggregate, AggregateChoice};
 pub use fabric::FabricChoice;
-pub use left::{Left, Progress};
+pub use undrained::{Progress, Undrained};
 
-use crate::files::{FileLine, FilesAsked};
+use crate::files::{FileLine, FileSelection};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -180,9 +180,10 @@ pub enum AgentRequest {
     },
     /// List the files that this node coordinates and that are not drained yet. Reply: `Receipt`.
     Undrained,
-    /// Write the journaled data of files that are gone from the shared directory below another one, and remove it from the journal.
+    /// Write the journaled data of files that were removed from the shared directory below another one, and remove it from the journal.
     /// Reply: `Receipt` of these files.
-    SaveGone {
+    #[serde(rename = "save-gone")]
+    SaveRemoved {
         /// The directory.
         dir: PathBuf,
     },
@@ -194,13 +195,14 @@ pub enum AgentRequest {
         /// Paths relative to the shared directory.
         paths: Vec<Vec<u8>>,
     },
-    /// Stop an earlier `Warm`. Reply: `Done`.
-    BreakOff {
+    /// Cancel an earlier `Warm`. Reply: `Done`.
+    #[serde(rename = "break-off")]
+    CancelWarm {
         /// Number of the `Warm` command.
         command: u64,
     },
     /// Report the cached data of files. Reply: `Files`.
-    Files(FilesAsked),
+    Files(FileSelection),
     /// Measure the network between this node and another one. Reply: `Measured`.
     Measure(Order),
     /// Send a signal to a command that was started in this node's namespaces. Reply: `Done`.
@@ -270,7 +272,7 @@ pub enum AgentReply {
     /// The agent is stopping, and has made progress since the last report.
     Stopping,
     /// The agent has stopped.
-    Stopped(Left),
+    Stopped(Undrained),
     /// The command failed. The agent continues, except after a failed start.
     Failed(Fault),
 }
@@ -305,9 +307,6 @@ pub enum Isolation {
 /// Control of an agent by the `cli` crate. Methods block; the caller uses a thread for each, and may call `status` while `drain` runs.
 pub trait AgentControl: Send + Sync + Sized + 'static {
     /// Opens the device and listens. Call it after namespaces and mounts are set up, as it starts threads.
-    ///
-    /// # Errors
-    /// The reason why the agent cannot start.
     fn start(input: StartInput) -> Result<Self>;
 
     /// Returns `address:port` of the fabric endpoint, with the actual port.
@@ -327,9 +326,9 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
         Receipt::default()
     }
 
-    /// Writes the journaled data of files that are gone from the shared directory below `dir`, under their paths, and removes it from
+    /// Writes the journaled data of files that were removed from the shared directory below `dir`, under their paths, and removes it from
     /// the journal. The receipt lists these files, with errors.
-    fn save_gone(&self, _dir: &Path) -> Receipt {
+    fn save_removed(&self, _dir: &Path) -> Receipt {
         Receipt::default()
     }
 
@@ -355,7 +354,7 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// `EINVAL`: too many files.
-    fn files(&self, asked: FilesAsked) -> Result<Vec<FileLine>>;
+    fn files(&self, selection: FileSelection) -> Result<Vec<FileLine>>;
 
     /// Measures the network between this node and another one.
     ///
@@ -372,13 +371,13 @@ pub trait AgentControl: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// The journal could not be closed; the caller must keep the device directory.
-    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Left>;
+    fn stop(&self, grace: Duration, drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained>;
 
     /// Inspects the device directory of a failed agent, without changing its dirty data.
     ///
     /// # Errors
     /// The directory cannot be read; the caller must keep it.
-    fn inspect(device_dir: &Path) -> Result<Left>;
+    fn inspect(device_dir: &Path) -> Result<Undrained>;
 }
 
 #[cfg(test)]

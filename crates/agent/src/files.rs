@@ -11,17 +11,17 @@ pub const FILES_MAX: u32 = 256;
 /// Selects the files of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum FilesAsked {
+pub enum FileSelection {
     /// The files, at most this many, whose cache holders were queried most often.
     Most(u32),
     /// A list of files.
-    These(Vec<FileAsked>),
+    These(Vec<FileSelector>),
 }
 
 /// Identifies a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum FileAsked {
+pub enum FileSelector {
     /// By path, relative to the shared directory.
     Shared(Vec<u8>),
     /// By inode number.

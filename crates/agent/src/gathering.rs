@@ -1,6 +1,6 @@
 //! Collects the cached data of single files from all nodes, for `tameike cache stat`.
 
-use crate::files::{FILES_MAX, FileAsked, FileLine, FilesAsked};
+use crate::files::{FILES_MAX, FileLine, FileSelection, FileSelector};
 use crate::node::Node;
 use futures_util::{StreamExt, stream};
 use std::cmp::Reverse;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tameike_core::wire::admin::{AdminReply, AdminRequest, FILES_ASKED_MAX};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
-use tameike_fabric::Rpc;
+use tameike_fabric::{Answer, Rpc};
 
 /// Nodes that are queried concurrently.
 const NODES_AT_ONCE: usize = 64;
@@ -23,15 +23,15 @@ pub(crate) struct Gathering {
 
 impl Gathering {
     /// Returns a line for each file. Nodes that do not reply are missing in it.
-    pub(crate) async fn lines(&self, asked: FilesAsked) -> Result<Vec<FileLine>> {
-        let mut lines = match asked {
-            FilesAsked::Most(count) => self.most_asked(count.min(FILES_MAX)).await,
-            FilesAsked::These(files) if files.len() > FILES_MAX as usize => {
+    pub(crate) async fn lines(&self, selection: FileSelection) -> Result<Vec<FileLine>> {
+        let mut lines = match selection {
+            FileSelection::Most(count) => self.most_asked(count.min(FILES_MAX)).await,
+            FileSelection::These(files) if files.len() > FILES_MAX as usize => {
                 let count = files.len();
                 let why = format!("{count} files are too many for one request: request at most {FILES_MAX}");
                 return Err(Fault::new(Errno::EINVAL, why));
             }
-            FilesAsked::These(files) => self.find(files).await,
+            FileSelection::These(files) => self.find(files).await,
         };
         for some in lines.chunks_mut(FILES_ASKED_MAX) {
             let inodes: Vec<_> = some.iter().map(|line| InodeId(line.inode)).collect();
@@ -57,27 +57,24 @@ impl Gathering {
         files.into_iter().map(|(inode, _)| FileLine::of(inode)).collect()
     }
 
-    async fn find(&self, files: Vec<FileAsked>) -> Vec<FileLine> {
+    async fn find(&self, files: Vec<FileSelector>) -> Vec<FileLine> {
         let mut lines = Vec::with_capacity(files.len());
         for file in files {
             lines.push(match file {
-                FileAsked::Inode(inode) => FileLine::of(InodeId(inode)),
-                FileAsked::Shared(path) => match self.node.views().cache() {
-                    Some(cache) => match cache.inode_at(path).await {
-                        Ok(inode) => FileLine::of(inode),
-                        Err(fault) => FileLine { fault: Some(fault.to_string()), ..FileLine::of(InodeId(0)) },
-                    },
-                    None => {
-                        let fault = Some("the job has no shared directory".to_owned());
-                        FileLine { fault, ..FileLine::of(InodeId(0)) }
-                    }
-                },
+                FileSelector::Inode(inode) => FileLine::of(InodeId(inode)),
+                FileSelector::Shared(path) => {
+                    let inode = match self.node.views().cache() {
+                        Some(cache) => cache.inode_at(path).await.map_err(|fault| fault.to_string()),
+                        None => Err("the job has no shared directory".to_owned()),
+                    };
+                    let failed = |fault| FileLine { fault: Some(fault), ..FileLine::of(InodeId(0)) };
+                    inode.map_or_else(failed, FileLine::of)
+                }
             });
         }
         lines
     }
 
-    /// Sends a request to all nodes, and returns the replies.
     async fn ask(&self, request: &AdminRequest) -> Vec<(NodeId, AdminReply)> {
         let nodes: Vec<NodeId> = self.cluster.nodes().iter().map(|info| info.id).collect();
         let calls = nodes.into_iter().map(|node| {
@@ -85,11 +82,9 @@ impl Gathering {
             async move { (node, call.await) }
         });
         let answers: Vec<_> = stream::iter(calls).buffer_unordered(NODES_AT_ONCE).collect().await;
-        let reply = |(node, answer): (NodeId, Result<tameike_fabric::Answer>)| match answer {
-            Ok(answer) => match answer.reply {
-                Reply::Admin(reply) => Some((node, reply)),
-                _ => None,
-            },
+        let reply = |(node, answer): (NodeId, Result<Answer>)| match answer {
+            Ok(Answer { reply: Reply::Admin(reply), .. }) => Some((node, reply)),
+            Ok(_) => None,
             Err(fault) => {
                 log::info!("{node} does not report its files: {fault}");
                 None

@@ -80,12 +80,10 @@ impl KernelCache {
         .await
     }
 
-    /// Drops cached attributes of a file.
     pub(crate) async fn drop_attributes(&self, file: FileNumber) -> Result<()> {
         self.drop_known(file, ATTRIBUTES_ONLY).await
     }
 
-    /// Drops cached attributes and pages of a file.
     pub(crate) async fn drop_all(&self, file: FileNumber) -> Result<()> {
         self.drop_known(file, 0).await
     }
@@ -99,7 +97,6 @@ impl KernelCache {
         .await
     }
 
-    /// Records that the kernel keeps mappings of files with direct handles coherent.
     pub(super) fn maps_direct(&self) {
         self.0.maps_direct.store(true, Ordering::Relaxed);
     }
@@ -132,7 +129,6 @@ impl KernelCache {
         self.0.handles.lock().range(of_file).next().is_some()
     }
 
-    /// Drops the pages of a byte range.
     pub(super) async fn drop_bytes(&self, file: FileNumber, offset: u64, length: u32) -> Result<()> {
         self.order(move |notifier| notifier.invalidate(file.0, offset as i64, length.into())).await
     }

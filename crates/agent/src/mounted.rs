@@ -15,19 +15,13 @@ const BACKLOG_SIZE: usize = 1 << 20;
 
 /// Serves a tree through an open `/dev/fuse` until it is unmounted. Blocks. If the tree `is_unchanging`, the kernel caches names,
 /// attributes and pages.
-///
-/// # Errors
-/// The system has no threads left, or the kernel refuses the session.
 pub fn serve_tree(tree: Arc<dyn SharedFs>, is_unchanging: bool, fuse: OwnedFd) -> Result<()> {
     let system = System::start(BLOCKING_THREADS_MAX)
         .map_err(|error| Fault::from_os("starting the threads of a mount", &error))?;
     let runtime = system.runtime();
     let view = Arc::new(LocalView::new(runtime.clone(), tree, 0));
     let tasks = Tasks::new(runtime.clone(), None, fuse::THREADS_BLOCKED_MAX);
-    let arbiter = match is_unchanging {
-        true => Arbiter::unchanging(runtime.clone()),
-        false => Arbiter::new(runtime.clone()),
-    };
+    let arbiter = Arbiter::new(runtime.clone(), is_unchanging);
     let frontend = FuseFrontend::new(tasks, view, WriteBacklog::new(BACKLOG_SIZE), arbiter);
     fuse::serve(frontend, fuse, None)
 }

@@ -25,7 +25,6 @@ impl Neighbours {
         Self { node, cluster, runtime, rpc: Arc::downgrade(rpc) }
     }
 
-    /// Notifies neighbours of a failure that this node has detected.
     pub(crate) fn announce_failure(&self, failed: NodeId) {
         let informed = self.cluster.neighbours(failed);
         let neighbours = self.cluster.neighbours(self.node);

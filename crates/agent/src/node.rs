@@ -154,7 +154,6 @@ impl Node {
         Space { capacity, used: local.used + own.used, inodes: local.inodes + own.inodes, ..local }
     }
 
-    /// Returns the data of a file on this node.
     fn file(&self, inode: InodeId) -> FileHeld {
         let memory_bytes = self.views.bytes_in_memory(inode);
         let Some(services) = &self.services else { return FileHeld { memory_bytes, ..FileHeld::default() } };
@@ -255,9 +254,7 @@ impl Service for Node {
             }
         };
         let request = match request {
-            Request::Admin(request) => {
-                return self.admin(from, request, payload);
-            }
+            Request::Admin(request) => return self.admin(from, request, payload),
             Request::Client(request) => {
                 let answer = self.client(request).inspect(move |(_, carried)| count(carried));
                 return answer.map(|(reply, carried)| (Reply::Client(reply), carried)).boxed();

@@ -1,6 +1,6 @@
 //! Opens the store of an agent, and inspects the store of an agent that has failed.
 
-use crate::control::Left;
+use crate::control::Undrained;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,15 +27,11 @@ const BUSY_STEP: Duration = Duration::from_millis(20);
 const INSPECTION_FRAMES: u32 = 4;
 
 /// Opens or creates the store in a device directory. `scratch` is a pool of `slab`.
-///
-/// # Errors
-/// Another agent has the store open, it is damaged, or the disk fails.
 pub async fn open(
     system: &System,
     dir: &Path,
     capacity: [u64; 3],
-    slab: &Arc<Slab>,
-    scratch: Pool,
+    (slab, scratch): (&Arc<Slab>, Pool),
     on_damage: OnDamage<'_>,
 ) -> Result<Store> {
     let options = Options {
@@ -62,9 +58,6 @@ pub enum OnDamage<'a> {
 }
 
 /// Replays a record of names or of cached files.
-///
-/// # Errors
-/// The record is damaged.
 pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()> {
     match kind {
         RecordKind::Names => meta::replay(table, body),
@@ -74,23 +67,17 @@ pub fn replay(kind: RecordKind, body: &[u8], table: &mut dyn Table) -> Result<()
 }
 
 /// Returns the data of an open store in `dir` that is not on the shared file system.
-///
-/// # Errors
-/// The store cannot be read.
-fn left(store: &Store, dir: &Path) -> Result<Left> {
+fn undrained(store: &Store, dir: &Path) -> Result<Undrained> {
     let Journaled { dirty, named, open } = journaled(store.ledger.clone())?;
     let dir = PosixTree::open(dir)?;
     let names = count_journaled(&dir)? + count_pending_promotions(&dir)?;
-    Ok(Left { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
+    Ok(Undrained { files: dirty, bytes: store.extents.space(View::Cache).dirty, named, names, open })
 }
 
-/// As [`left`], but never reports a salvaged store as empty: the user must decide to discard it.
-///
-/// # Errors
-/// The same, and `EIO` for a salvaged store.
-pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
+/// As [`undrained`], but fails with `EIO` for a salvaged store: the user must decide to discard it.
+pub fn undrained_unless_salvaged(store: &Store, dir: &Path) -> Result<Undrained> {
     match store.damage.first() {
-        None => left(store, dir),
+        None => undrained(store, dir),
         Some(damage) => Err(Fault::io(format!(
             "the journal was damaged ({damage}): its readable part is drained; `tameike recover --discard` gives \
              up the rest"
@@ -98,11 +85,9 @@ pub fn left_unless_salvaged(store: &Store, dir: &Path) -> Result<Left> {
     }
 }
 
-/// As [`left_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same store.
-///
-/// # Errors
-/// The store cannot be opened or read; `EBUSY` if a process keeps it open.
-pub fn inspect(dir: &Path) -> Result<Left> {
+/// As [`undrained_unless_salvaged`], for the device directory of an agent that has failed. Waits while another process inspects the same
+/// store; fails with `EBUSY` if a process keeps it open.
+pub fn inspect(dir: &Path) -> Result<Undrained> {
     let mut busy = None;
     let inspected = process::ask_until(BUSY_TIME, BUSY_STEP, || match inspect_now(dir) {
         Err(fault) if fault.errno == Errno::EBUSY => {
@@ -114,15 +99,15 @@ pub fn inspect(dir: &Path) -> Result<Left> {
     inspected.unwrap_or_else(|| Err(busy.unwrap_or_else(|| Errno::EBUSY.into())))
 }
 
-fn inspect_now(dir: &Path) -> Result<Left> {
+fn inspect_now(dir: &Path) -> Result<Undrained> {
     let doing = || format!("reading the journal in {}", dir.display());
     let system = System::start(1).map_err(|error| Fault::from_os(doing(), &error))?;
     let slab = Slab::new(INSPECTION_FRAMES).map_err(|error| Fault::from_os(doing(), &error))?;
     Store::verify_table(dir).map_err(|fault| fault.context(doing()))?;
     // The inspection only reads: it needs no capacity.
-    let scratch = slab.pool(INSPECTION_FRAMES);
-    let store = pollster::block_on(open(&system, dir, [0; 3], &slab, scratch, OnDamage::Refuse));
-    store.and_then(|store| left_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
+    let frames = (&slab, slab.pool(INSPECTION_FRAMES));
+    let store = pollster::block_on(open(&system, dir, [0; 3], frames, OnDamage::Refuse));
+    store.and_then(|store| undrained_unless_salvaged(&store, dir)).map_err(|fault| fault.context(doing()))
 }
 
 #[cfg(test)]
@@ -136,8 +121,8 @@ mod tests {
         let open_store = || {
             let system = System::start(1).expect("a thread");
             let slab = Slab::new(INSPECTION_FRAMES).expect("memory");
-            let scratch = slab.pool(INSPECTION_FRAMES);
-            let opened = open(&system, dir.path(), [1 << 20; 3], &slab, scratch, OnDamage::Refuse);
+            let frames = (&slab, slab.pool(INSPECTION_FRAMES));
+            let opened = open(&system, dir.path(), [1 << 20; 3], frames, OnDamage::Refuse);
             (pollster::block_on(opened).expect("a store"), system)
         };
         let held = open_store();

@@ -82,10 +82,10 @@ impl Views {
         activity: Option<Arc<Activity>>,
     ) -> Self {
         let frame_grants = memory.frame_grants.clone();
-        let lender = frame_grants.map(|table| Arc::new(RingFrameGrants(table)) as Arc<dyn FrameGranter>);
+        let granter = frame_grants.map(|table| Arc::new(RingFrameGrants(table)) as Arc<dyn FrameGranter>);
         let engine = |pool: &Pool| {
             let (runtime, cluster, rpc) = (runtime.clone(), cluster.clone(), rpc.clone());
-            DataEngine::new(runtime, cluster, rpc, pool.clone(), lender.clone())
+            DataEngine::new(runtime, cluster, rpc, pool.clone(), granter.clone())
         };
         let shared_engine = engine(&memory.shared_view);
         let striped = |root| {
@@ -109,7 +109,7 @@ impl Views {
         });
         let (shared_backlog, cache_backlog) = (memory.shared_backlog.clone(), memory.cache_backlog.clone());
         let (runtime, shared) = (runtime.clone(), striped(InodeId::ROOT));
-        let arbiters = View::ALL.map(|_| Arbiter::new(runtime.clone()));
+        let arbiters = View::ALL.map(|_| Arbiter::new(runtime.clone(), false));
         let frames = memory.shared_view.clone();
         Self {
             runtime,
@@ -163,10 +163,8 @@ impl Views {
         .boxed()
     }
 
-    /// Prepares for the removal of a file's last name on the shared file system by another node.
-    ///
-    /// # Errors
-    /// Processes of this node that have the file open could not continue to use it.
+    /// Prepares for the removal of a file's last name on the shared file system by another node. Fails if programs of this node that
+    /// have the file open could not continue to use it.
     pub fn removing(&self, inode: InodeId) -> BoxFuture<'static, Result<()>> {
         let cache = self.cache.clone();
         async move {
@@ -267,9 +265,6 @@ impl Views {
 
     /// Starts threads that serve a mounted view until it is unmounted. Does nothing for a view without a FUSE device. With
     /// `coherent_mmap`, mappings and calls may write to one page at the same time.
-    ///
-    /// # Errors
-    /// A thread cannot be started, or the view does not exist.
     pub fn serve(&self, frontend: ViewFrontend, coherent_mmap: bool) -> Result<()> {
         let ViewFrontend { view, fuse: Some(fuse), path } = frontend else { return Ok(()) };
         let mount = FuseMount { view, fuse, path };

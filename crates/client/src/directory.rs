@@ -50,8 +50,8 @@ impl Page {
         if after == self.after {
             return Some(0);
         }
-        let told = self.entries.iter().position(|entry| entry.next == after)? + 1;
-        (told < self.entries.len()).then_some(told)
+        let position = self.entries.iter().position(|entry| entry.next == after)? + 1;
+        (position < self.entries.len()).then_some(position)
     }
 
     fn size_bytes(&self) -> usize {
@@ -62,16 +62,16 @@ impl Page {
 /// A batch of entries after a cursor.
 pub struct Entries {
     page: Arc<Page>,
-    told: usize,
+    start: usize,
 }
 
 impl Entries {
     /// The entries: cursor after it, inode number, kind, name.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, FileKind, &[u8])> {
-        let mut start = self.told.checked_sub(1).map_or(0, |last| self.page.entries[last].end as usize);
-        self.page.entries[self.told..].iter().map(move |entry| {
-            let name = &self.page.names[start..entry.end as usize];
-            start = entry.end as usize;
+        let mut name_start = self.start.checked_sub(1).map_or(0, |last| self.page.entries[last].end as usize);
+        self.page.entries[self.start..].iter().map(move |entry| {
+            let name = &self.page.names[name_start..entry.end as usize];
+            name_start = entry.end as usize;
             (entry.next, entry.inode, entry.kind, name)
         })
     }
@@ -131,27 +131,27 @@ impl<S: Clone> OpenDirs<S> {
         let source = {
             let mut state = self.state.lock();
             // A reader that restarts wants the current entries.
-            if let Some(entries) = state.told(handle, after).filter(|_| after > 0) {
+            if let Some(entries) = state.cached(handle, after).filter(|_| after > 0) {
                 return Ok(entries);
             }
             state.open.get(&handle).ok_or(Errno::EBADF)?.source.clone()
         };
         let page = Arc::new(Page::new(after, fetch(source).await?));
         self.state.lock().keep(handle, page.clone());
-        Ok(Entries { page, told: 0 })
+        Ok(Entries { page, start: 0 })
     }
 }
 
 impl<S> State<S> {
     /// The entries after a cursor, from the directory's page.
-    fn told(&mut self, handle: HandleNumber, after: u64) -> Option<Entries> {
+    fn cached(&mut self, handle: HandleNumber, after: u64) -> Option<Entries> {
         let open = self.open.get_mut(&handle)?;
         let page = open.page.clone()?;
-        let told = page.position(after)?;
+        let start = page.position(after)?;
         self.uses += 1;
         self.order.remove(&std::mem::replace(&mut open.used, self.uses));
         self.order.insert(self.uses, handle);
-        Some(Entries { page, told })
+        Some(Entries { page, start })
     }
 
     /// Stores a directory's page, and drops the least recently used pages if necessary.
@@ -220,11 +220,11 @@ mod tests {
     fn portion(dirs: &Dirs, handle: HandleNumber, after: u64) -> Vec<u64> {
         let read = dirs.read(handle, after, |source| async move { Ok(source.fetch(after)) });
         let entries = futures_util::FutureExt::now_or_never(read).expect("nothing waits").expect("entries");
-        let told = entries.iter().take(KERNEL).map(|(next, inode, kind, told)| {
-            assert_eq!((inode, kind, told), (next + 7, FileKind::File, &name(next)[..]));
+        let cursors = entries.iter().take(KERNEL).map(|(next, inode, kind, found)| {
+            assert_eq!((inode, kind, found), (next + 7, FileKind::File, &name(next)[..]));
             next
         });
-        told.collect()
+        cursors.collect()
     }
 
     fn rest(dirs: &Dirs, handle: HandleNumber, mut after: u64) -> Vec<u64> {
@@ -264,11 +264,11 @@ mod tests {
     fn permanent_entries_are_listed_once_while_the_directory_changes() {
         let (dirs, source) = (Dirs::default(), Source::of(0..5000));
         let handle = dirs.open(source.clone());
-        let (mut told, mut after, mut step) = (Vec::new(), 0, 0);
+        let (mut listed, mut after, mut step) = (Vec::new(), 0, 0);
         loop {
             let part = portion(&dirs, handle, after);
             let Some(&last) = part.last() else { break };
-            (after, told) = (last, [told, part].concat());
+            (after, listed) = (last, [listed, part].concat());
             // Names not divisible by 4 come and go, before and after the cursor.
             for place in [after.saturating_sub(30), after + 3, after + 3000] {
                 let name = (place.min(14_000)) / 4 * 4 + 1 + step % 3;
@@ -280,8 +280,8 @@ mod tests {
             step += 1;
         }
         let stable: Vec<_> = (0..5000).map(|name| name * 3 + 1).filter(|name| name % 4 == 0).collect();
-        told.retain(|name| name % 4 == 0);
-        assert!(told == stable, "{} listed, {} present", told.len(), stable.len());
+        listed.retain(|name| name % 4 == 0);
+        assert!(listed == stable, "{} listed, {} present", listed.len(), stable.len());
     }
 
     /// The cache kept 16 whole listings of any size.

@@ -41,7 +41,6 @@ impl<F: Copy + Ord, T: Clone> Handles<F, T> {
         self.0.lock().handles.get(&handle).map(|(_, open)| open.clone())
     }
 
-    /// The open file of a handle.
     pub(crate) fn file(&self, handle: HandleNumber) -> Option<F> {
         self.0.lock().handles.get(&handle).map(|(file, _)| *file)
     }
@@ -55,21 +54,18 @@ impl<F: Copy + Ord, T: Clone> Handles<F, T> {
         Some((file, open, is_last))
     }
 
-    /// The first handle of a file that matches.
     pub(crate) fn find(&self, file: F, fits: impl Fn(&T) -> bool) -> Option<T> {
         let state = self.0.lock();
         let mut handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
         handles.find(|(_, open)| fits(open)).map(|(_, open)| open.clone())
     }
 
-    /// All handles of a file.
     pub(crate) fn all_of(&self, file: F) -> Vec<T> {
         let state = self.0.lock();
         let handles = state.files.range(of(file)).filter_map(|(_, handle)| state.handles.get(handle));
         handles.map(|(_, open)| open.clone()).collect()
     }
 
-    /// All handles with their files.
     pub(crate) fn all(&self) -> Vec<(F, T)> {
         self.0.lock().handles.values().cloned().collect()
     }
@@ -112,9 +108,9 @@ mod tests {
     /// Each GETATTR request scanned all open files of the view.
     #[test]
     fn a_lookup_by_file_touches_only_its_handles() {
-        let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
+        let (handles, clones) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
         for number in 0..10_000 {
-            handles.add(InodeId(number), |_| Counted(looks.clone()));
+            handles.add(InodeId(number), |_| Counted(clones.clone()));
         }
         let fitted = AtomicUsize::new(0);
         for number in 0..10_000 {
@@ -122,20 +118,20 @@ mod tests {
             assert!(handles.find(InodeId(number), fits).is_some());
             assert_eq!(handles.all_of(InodeId(number)).len(), 1);
         }
-        assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 20_000));
+        assert_eq!((fitted.into_inner(), clones.load(Ordering::Relaxed)), (10_000, 20_000));
     }
 
     /// Each open scanned all handles of its file.
     #[test]
     fn the_oldest_handle_is_found_without_touching_the_rest() {
-        let (handles, looks) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
+        let (handles, clones) = (Handles::default(), Arc::new(AtomicUsize::new(0)));
         let fitted = AtomicUsize::new(0);
         for _ in 0..10_000 {
-            handles.add(InodeId(1), |_| Counted(looks.clone()));
+            handles.add(InodeId(1), |_| Counted(clones.clone()));
             assert!(
                 handles.find(InodeId(1), |_| fitted.fetch_add(1, Ordering::Relaxed) < usize::MAX).is_some()
             );
         }
-        assert_eq!((fitted.into_inner(), looks.load(Ordering::Relaxed)), (10_000, 10_000));
+        assert_eq!((fitted.into_inner(), clones.load(Ordering::Relaxed)), (10_000, 10_000));
     }
 }

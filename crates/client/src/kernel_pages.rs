@@ -15,10 +15,7 @@ pub(crate) struct EngineFile {
 
 /// A view whose files are in the data engine.
 pub(crate) trait OnEngine: Send + Sync + 'static {
-    /// The file of a handle.
-    ///
-    /// # Errors
-    /// `EBADF` when there is no such handle.
+    /// Returns the file of a handle, or `EBADF`.
     fn engine_file(&self, handle: HandleNumber) -> Result<EngineFile>;
 }
 

@@ -7,12 +7,15 @@
 pub mod cache;
 pub mod data;
 mod directory;
+#[cfg(test)]
+mod fixtures;
 mod handles;
 mod kernel_pages;
 pub mod local;
 pub mod lock_calls;
 pub mod locks;
 pub mod passthrough;
+mod replies;
 pub mod reported_sizes;
 pub mod shared;
 mod types;

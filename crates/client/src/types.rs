@@ -15,6 +15,9 @@ impl FileNumber {
     pub const ROOT: Self = Self(1);
 }
 
+/// A directory, and the name of an entry in it.
+pub type Name<'a> = (FileNumber, &'a [u8]);
+
 /// An open file or directory of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleNumber(pub u64);

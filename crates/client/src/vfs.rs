@@ -5,8 +5,8 @@
 
 pub use crate::directory::Entries;
 pub use crate::types::{
-    FileNumber, Found, FrameBytes, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
-    has_setid, without_setid,
+    FileNumber, Found, FrameBytes, HandleNumber, Name, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt,
+    WriteBytes, has_setid, without_setid,
 };
 
 use crate::data::{Grantable, Located};
@@ -53,8 +53,8 @@ pub trait Names: Send + Sync + 'static {
     /// Renames an entry.
     fn rename(
         &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
+        from: Name<'_>,
+        to: Name<'_>,
         mode: RenameMode,
     ) -> impl Future<Output = Result<()>> + Send;
     /// Adds the names whose leases this node holds to a table that programs read by themselves. Returns whether the view has such
@@ -163,26 +163,20 @@ pub trait Content: Send + Sync + 'static {
     /// [`Content::read`].
     fn locate(
         &self,
-        handle: HandleNumber,
-        offset: u64,
-        length: u32,
+        _handle: HandleNumber,
+        _offset: u64,
+        _length: u32,
     ) -> impl Future<Output = Result<Option<Located>>> + Send {
-        let _ = (handle, offset, length);
-        async { Ok(None) }
+        std::future::ready(Ok(None))
     }
     /// Drops a stale location that [`Content::locate`] has returned.
-    fn drop_location(&self, handle: HandleNumber, offset: u64) {
-        let _ = (handle, offset);
-    }
+    fn drop_location(&self, _handle: HandleNumber, _offset: u64) {}
     /// Returns what programs of this node can be granted of an open file: nothing where the file is not in frames.
     fn grantable(&self, _handle: HandleNumber) -> Option<Grantable> {
         None
     }
     /// Writes as much of `data`, from its start, as needs no wait, and returns the number of bytes. The caller passes the rest to
     /// [`Content::write`]: all of it for an append, whose offset only the file's home knows.
-    ///
-    /// # Errors
-    /// Those of [`Content::write`], if they are known at once.
     fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize>;
     /// Returns a free frame for the bytes of a later write, if the view keeps data in frames.
     fn spare_frame(&self) -> Option<Frame> {
@@ -196,10 +190,8 @@ pub trait Content: Send + Sync + 'static {
         at: WriteAt,
         data: &[u8],
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Allocates or frees space of a byte range. With `grows` the file grows to the end of the range.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` where the file system below cannot.
+    /// Allocates or frees space of a byte range. With `grows` the file grows to the end of the range. Fails with
+    /// `EOPNOTSUPP` if the file system below cannot.
     fn change_space(
         &self,
         handle: HandleNumber,
@@ -207,10 +199,8 @@ pub trait Content: Send + Sync + 'static {
         bytes: Range<u64>,
         grows: bool,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Returns the offset of the first data, or of the first hole (the end of the file is one), at or after `offset`.
-    ///
-    /// # Errors
-    /// `ENXIO` behind the end of the file, or when no data follows.
+    /// Returns the offset of the first data, or of the first hole (the end of the file is one), at or after `offset`. Fails with
+    /// `ENXIO` behind the end of the file, or if no data follows.
     fn seek(
         &self,
         handle: HandleNumber,
@@ -225,10 +215,7 @@ pub trait Locking: Send + Sync + 'static {
     fn locks(&self) -> Option<&Arc<FileLocks>> {
         None
     }
-    /// The inode of a handle, by which locks are kept.
-    ///
-    /// # Errors
-    /// `EBADF` when there is no such handle.
+    /// Returns the inode of a handle, by which homes keep locks, or `EBADF`.
     fn locked_inode(&self, _handle: HandleNumber) -> Result<InodeId> {
         Err(Errno::EOPNOTSUPP.into())
     }

@@ -9,7 +9,7 @@ use tameike::settings::capacity::Capacity;
 use tameike::settings::hostfile::HostSpec;
 use tameike_agent::control::{
     AgentAnswer, AgentCommand, AgentMode, AgentReply, AgentRequest, AgentStart, Aggregate, AggregateChoice,
-    CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, Left, NodeRecord, Progress, Secret,
+    CONTROL_VERSION, DeviceStart, FabricChoice, Isolation, NodeRecord, Progress, Secret, Undrained,
 };
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::call::{CallId, Carriage, ExtentLocation, ReplyHeader, RequestHeader, Run};
@@ -220,7 +220,7 @@ fn node() -> NodeRecord {
     }
 }
 
-const LEFT: Left = Left { files: 1, bytes: 2, named: 3, names: 4, open: 5 };
+const LEFT: Undrained = Undrained { files: 1, bytes: 2, named: 3, names: 4, open: 5 };
 
 fn job_record(job: JobId) -> JobRecord {
     JobRecord {

@@ -33,20 +33,18 @@ impl Gate {
         (word < KERNEL).then_some(in_flight)
     }
 
-    /// A write may have to clear set-ID bits of the file.
     pub(crate) fn has_setid(&self) -> bool {
         self.has_setid.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_gives_rights(&self, gives: bool) {
-        self.has_setid.store(gives, Ordering::Release);
+    pub(super) fn set_has_setid(&self, has_setid: bool) {
+        self.has_setid.store(has_setid, Ordering::Release);
     }
 
     pub(super) fn is_open_in_kernel(&self) -> bool {
         self.word.load(Ordering::Acquire) >= KERNEL
     }
 
-    /// Neither the kernel nor the ring uses the file.
     pub(super) fn is_idle(&self) -> bool {
         self.word.load(Ordering::Acquire) == 0 && self.handles.load(Ordering::Acquire) == 0
     }
@@ -80,12 +78,10 @@ impl Gate {
         }
     }
 
-    /// Records a ring write, before it begins.
     pub(super) fn writes(&self, now: Duration) {
         self.written.store((now.as_nanos() as u64).max(1), Ordering::Release);
     }
 
-    /// Time of the last ring write since the kernel opened the file.
     pub(super) fn written(&self) -> Option<Duration> {
         let time = self.written.load(Ordering::Acquire);
         (time > 0).then_some(Duration::from_nanos(time))

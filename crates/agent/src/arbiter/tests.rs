@@ -6,7 +6,7 @@ const OTHER: FileNumber = FileNumber(8);
 
 fn bed() -> (Simulation, Arc<Arbiter>) {
     let simulation = Simulation::new(3);
-    let arbiter = Arbiter::new(simulation.runtime());
+    let arbiter = Arbiter::new(simulation.runtime(), false);
     (simulation, arbiter)
 }
 

@@ -3,6 +3,7 @@
 use super::convert::errno;
 use super::{ATTRIBUTE_LIFETIME, NAME_LIFETIME, UNCHANGING_LIFETIME, open_flags};
 use crate::arbiter::Arbiter;
+use std::ops::Deref;
 use std::time::Duration;
 use tameike_client::vfs::{FileNumber, Found, HandleNumber, OpenMode, Opened, ViewSpace};
 use tameike_core::limits::{BLOCK_SIZE, NAME_SIZE_MAX};
@@ -28,22 +29,24 @@ fn attribute_lifetime(arbiter: &Arbiter, file: FileNumber, attr: &Attr, changes:
     if may_keep { ATTRIBUTE_LIFETIME } else { Duration::ZERO }
 }
 
-pub(super) fn answer_done(reply: Reply, done: Result<()>) {
-    match done {
-        Ok(()) => reply.done(),
+/// Replies to a request: with its error if it failed, else through `send`.
+pub(super) fn answer<T>(reply: Reply, result: Result<T>, send: impl FnOnce(Reply, T)) {
+    match result {
+        Ok(value) => send(reply, value),
         Err(fault) => reply.error(errno(&fault)),
     }
 }
 
+pub(super) fn answer_done(reply: Reply, done: Result<()>) {
+    answer(reply, done, |reply, ()| reply.done());
+}
+
 pub(super) fn answer_entry(reply: Reply, found: Result<Found>, arbiter: &Arbiter, changes: u64) {
-    match found {
-        Ok(found) => {
-            let attr = attribute_lifetime(arbiter, found.file, &found.attr, changes);
-            let lifetimes = Lifetimes { name: name_lifetime(arbiter, found.attr.kind), attr };
-            reply.entry(found.file.0, &found.attr, lifetimes);
-        }
-        Err(fault) => reply.error(errno(&fault)),
-    }
+    answer(reply, found, |reply, found| {
+        let attr = attribute_lifetime(arbiter, found.file, &found.attr, changes);
+        let lifetimes = Lifetimes { name: name_lifetime(arbiter, found.attr.kind), attr };
+        reply.entry(found.file.0, &found.attr, lifetimes);
+    });
 }
 
 pub(super) fn answer_attr(
@@ -53,17 +56,9 @@ pub(super) fn answer_attr(
     arbiter: &Arbiter,
     changes: u64,
 ) {
-    match attr {
-        Ok(attr) => reply.attr(file.0, &attr, attribute_lifetime(arbiter, file, &attr, changes)),
-        Err(fault) => reply.error(errno(&fault)),
-    }
-}
-
-pub(super) fn answer_open(reply: Reply, opened: Result<Opened>, mode: OpenMode, keeps_locks: bool) {
-    match opened {
-        Ok(opened) => reply.opened(opened.handle.0, open_flags(opened, mode, keeps_locks)),
-        Err(fault) => reply.error(errno(&fault)),
-    }
+    answer(reply, attr, |reply, attr| {
+        reply.attr(file.0, &attr, attribute_lifetime(arbiter, file, &attr, changes));
+    });
 }
 
 pub(super) fn answer_created(
@@ -72,55 +67,31 @@ pub(super) fn answer_created(
     mode: OpenMode,
     keeps_locks: bool,
 ) {
-    match created {
-        Ok((found, opened)) => {
-            let open = (opened.handle.0, open_flags(opened, mode, keeps_locks));
-            let lifetimes = Lifetimes { name: NAME_LIFETIME, attr: ATTRIBUTE_LIFETIME };
-            reply.created(found.file.0, &found.attr, lifetimes, open);
-        }
-        Err(fault) => reply.error(errno(&fault)),
-    }
+    answer(reply, created, |reply, (found, opened)| {
+        let open = (opened.handle.0, open_flags(opened, mode, keeps_locks));
+        let lifetimes = Lifetimes { name: NAME_LIFETIME, attr: ATTRIBUTE_LIFETIME };
+        reply.created(found.file.0, &found.attr, lifetimes, open);
+    });
 }
 
 pub(super) fn answer_open_dir(reply: Reply, opened: Result<HandleNumber>, arbiter: &Arbiter) {
     let flags = if arbiter.is_unchanging() { open_flag::CACHE_DIR | open_flag::KEEP_CACHE } else { 0 };
-    match opened {
-        Ok(handle) => reply.opened(handle.0, flags),
-        Err(fault) => reply.error(errno(&fault)),
-    }
+    answer(reply, opened, |reply, handle| reply.opened(handle.0, flags));
 }
 
-pub(super) fn answer_bytes<B: std::ops::Deref<Target = [u8]>>(reply: Reply, bytes: Result<B>) {
-    match bytes {
-        Ok(bytes) => reply.bytes(&bytes),
-        Err(fault) => reply.error(errno(&fault)),
-    }
-}
-
-pub(super) fn answer_write(reply: Reply, size: u32, written: Result<()>) {
-    match written {
-        Ok(()) => reply.size(size),
-        Err(fault) => reply.error(errno(&fault)),
-    }
-}
-
-pub(super) fn answer_seek(reply: Reply, found: Result<u64>) {
-    match found {
-        Ok(at) => reply.offset(at),
-        Err(fault) => reply.error(errno(&fault)),
-    }
+pub(super) fn answer_bytes(reply: Reply, bytes: Result<impl Deref<Target = [u8]>>) {
+    answer(reply, bytes, |reply, bytes| reply.bytes(&bytes));
 }
 
 pub(super) fn answer_space(reply: Reply, space: Result<ViewSpace>) {
-    match space {
-        Ok(space) => reply.space(Space {
+    answer(reply, space, |reply, space| {
+        reply.space(Space {
             blocks: space.capacity / BLOCK_SIZE as u64,
             blocks_free: space.free / BLOCK_SIZE as u64,
             files: space.inodes + space.inodes_free,
             files_free: space.inodes_free,
             block_size: BLOCK_SIZE as u32,
             name_size: NAME_SIZE_MAX as u32,
-        }),
-        Err(fault) => reply.error(errno(&fault)),
-    }
+        });
+    });
 }

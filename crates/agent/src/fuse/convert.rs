@@ -42,7 +42,8 @@ pub(super) fn kind_of_mode(mode: u32) -> Result<FileKind> {
     }
 }
 
-pub(super) fn open_mode(flags: i32) -> OpenMode {
+/// The access of an open, from the flags of `open`.
+pub(crate) fn open_mode(flags: i32) -> OpenMode {
     let access = flags & libc::O_ACCMODE;
     OpenMode {
         read: access != libc::O_WRONLY,

@@ -23,7 +23,6 @@ struct Halves {
 }
 
 impl Directories {
-    /// Records the attributes of a reply to the kernel.
     pub(super) fn record(&self, file: FileNumber, attr: &Attr) {
         if attr.kind != FileKind::Directory {
             return;
@@ -79,29 +78,7 @@ fn is_gone(errno: Errno) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tameike_core::{Generation, InodeId, Layout, Timestamp};
-
-    fn attr(number: u64, kind: FileKind) -> Attr {
-        let time = Timestamp { seconds: 1, nanoseconds: 0 };
-        Attr {
-            inode: InodeId(number),
-            kind,
-            mode: 0o755,
-            nlink: 2,
-            uid: 3,
-            gid: 4,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            generation: Generation(0),
-            layout: Layout::Striped,
-            inline: false,
-            sparse: false,
-        }
-    }
+    use crate::fuse::recent_lookups::tests::attr;
 
     #[test]
     fn removed_directories_keep_their_attributes_and_files_do_not() {

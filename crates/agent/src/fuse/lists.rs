@@ -1,6 +1,6 @@
 //! Directory listings and lists of extended attributes in the kernel's formats.
 
-use super::convert::errno;
+use super::answer::answer;
 use tameike_client::vfs::{HandleNumber, Vfs};
 use tameike_core::{Errno, Result};
 use tameike_fuse::Reply;
@@ -21,21 +21,14 @@ pub(super) async fn list<V: Vfs>(vfs: &V, dir: HandleNumber, after: u64, size: u
 
 /// Replies with an attribute's value or the list of names, or with its size if `size` is 0.
 pub(super) fn answer_xattr(reply: Reply, size: u32, value: Result<Vec<u8>>) {
-    match value {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() <= size as usize => reply.bytes(&value),
-        Ok(_) => reply.error(Errno::ERANGE),
-        Err(fault) => reply.error(errno(&fault)),
-    }
+    answer(reply, value, |reply, value| match size {
+        0 => reply.size(value.len() as u32),
+        _ if value.len() <= size as usize => reply.bytes(&value),
+        _ => reply.error(Errno::ERANGE),
+    });
 }
 
 /// Joins names, each terminated by NUL.
 pub(super) fn joined(names: Vec<Vec<u8>>) -> Vec<u8> {
-    names
-        .into_iter()
-        .flat_map(|mut name| {
-            name.push(0);
-            name
-        })
-        .collect()
+    names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()
 }

@@ -5,7 +5,7 @@
 //! replies EINTR: the kernel then restarts or fails the call as the signal's handler specifies. Without a signal it must not reply
 //! EINTR, as the program would see an internal error number.
 
-use super::convert::errno;
+use super::answer::answer;
 use crate::kernel_cache::KernelCache;
 use futures_util::future::{Either, select};
 use std::pin::pin;
@@ -40,17 +40,15 @@ fn call(wanted: &LockRequest) -> Result<LockCall> {
 /// Replies with a conflicting lock, if there is one.
 pub(super) async fn test<V: Vfs>(vfs: &V, wanted: LockRequest, reply: Reply) {
     let tested = async { lock_calls::test(vfs, HandleNumber(wanted.handle), call(&wanted)?).await };
-    match tested.await {
-        Ok(None) => {
-            reply.lock(LockState { start: wanted.start, end: wanted.end, kind: libc::F_UNLCK, pid: 0 });
-        }
-        Ok(Some(lock)) => {
-            let kind = if lock.kind == LockKind::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
-            let (start, end) = (lock.range.start, lock.range.last);
-            reply.lock(LockState { start, end, kind, pid: lock.pid });
-        }
-        Err(fault) => reply.error(errno(&fault)),
-    }
+    answer(reply, tested.await, |reply, conflict| {
+        reply.lock(match conflict {
+            None => LockState { start: wanted.start, end: wanted.end, kind: libc::F_UNLCK, pid: 0 },
+            Some(lock) => {
+                let kind = if lock.kind == LockKind::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
+                LockState { start: lock.range.start, end: lock.range.last, kind, pid: lock.pid }
+            }
+        });
+    });
 }
 
 /// A request that acquires, changes or releases a lock.

@@ -33,6 +33,8 @@ pub use backlog::WriteBacklog;
 pub use state::FuseFrontend;
 pub use tasks::Tasks;
 
+pub(crate) use convert::open_mode;
+
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tameike_client::vfs::{OpenMode, Opened, Vfs};
@@ -56,9 +58,6 @@ pub(crate) const THREADS_BLOCKED_MAX: usize = THREADS_PER_VIEW / 2;
 const REQUEST_SIZE_MAX: u32 = 1 << 20;
 
 /// Serves a mounted view until it is unmounted. Blocks. Uses io_uring with frames of `rings`, if given and available.
-///
-/// # Errors
-/// The kernel refuses the session.
 pub fn serve<V: Vfs>(frontend: FuseFrontend<V>, fuse: OwnedFd, rings: Option<Pool>) -> Result<()> {
     let init = Init { request_size: REQUEST_SIZE_MAX, keeps_locks: frontend.vfs.locks().is_some() };
     let session = Session::start(fuse, Settings { init, threads: THREADS_PER_VIEW, rings })?;

@@ -1,9 +1,8 @@
 //! Lookups, opens, creates and attribute requests of the kernel, which the arbiter must track.
 
-use super::FuseFrontend;
-use super::answer::{answer_attr, answer_created, answer_entry, answer_open};
+use super::answer::{answer, answer_attr, answer_created, answer_entry};
+use super::{FuseFrontend, open_flags};
 use crate::arbiter::Arbiter;
-
 use std::time::Duration;
 use tameike_client::lock_calls;
 use tameike_client::reported_sizes::ReportedSizes;
@@ -77,11 +76,12 @@ impl<V: Vfs> FuseFrontend<V> {
                 }
                 opened = Err(fault);
             }
-            answer_open(reply, opened, mode, vfs.locks().is_some());
+            answer(reply, opened, |reply, opened| {
+                reply.opened(opened.handle.0, open_flags(opened, mode, vfs.locks().is_some()));
+            });
         });
     }
 
-    /// Creates or finds a file, and opens it.
     pub(super) fn create_file(
         &self,
         (dir, name): (FileNumber, &[u8]),

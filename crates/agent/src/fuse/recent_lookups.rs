@@ -45,7 +45,6 @@ impl RecentLookups {
         (entry.file == file && entry.time + LIFETIME > now).then_some(entry.attr)
     }
 
-    /// Removes the entry of a thread.
     pub(super) fn forget(&self, thread: u32) {
         self.slot(thread).lock().take_if(|entry| entry.thread == thread);
     }
@@ -56,34 +55,37 @@ impl RecentLookups {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use tameike_core::{Generation, InodeId, Layout, Timestamp};
 
     const START: Duration = Duration::from_secs(7);
     const THREAD: u32 = 11;
 
-    fn found(number: u64, kind: FileKind) -> Found {
-        let (time, generation) = (Timestamp { seconds: 1, nanoseconds: 0 }, Generation(0));
-        let attr = Attr {
+    pub(in crate::fuse) fn attr(number: u64, kind: FileKind) -> Attr {
+        let time = Timestamp { seconds: 1, nanoseconds: 0 };
+        Attr {
             inode: InodeId(number),
             kind,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
+            mode: 0o755,
+            nlink: 2,
+            uid: 3,
+            gid: 4,
             rdev: 0,
             size: 5,
             blocks: 8,
             atime: time,
             mtime: time,
             ctime: time,
-            generation,
+            generation: Generation(0),
             layout: Layout::Striped,
             inline: false,
             sparse: false,
-        };
-        Found { file: FileNumber(number), attr }
+        }
+    }
+
+    fn found(number: u64, kind: FileKind) -> Found {
+        Found { file: FileNumber(number), attr: attr(number, kind) }
     }
 
     #[test]

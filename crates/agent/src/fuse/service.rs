@@ -1,7 +1,7 @@
 //! Dispatches FUSE requests to a [`Vfs`].
 
 use super::FuseFrontend;
-use super::answer::{answer_bytes, answer_done, answer_entry, answer_open_dir, answer_seek, answer_space};
+use super::answer::{answer, answer_bytes, answer_done, answer_entry, answer_open_dir, answer_space};
 use super::convert::{Caller, errno, kind_of_mode, new_inode, open_mode, rename_mode, sought, space_change};
 use super::lists::{answer_xattr, joined, list};
 use super::lock::{self, SetLock};
@@ -213,7 +213,7 @@ impl<V: Vfs> FuseFrontend<V> {
         let (vfs, from) = (self.vfs.clone(), u64::try_from(from).map_err(|_| Errno::ENXIO));
         self.tasks.spawn(async move {
             let found = async { vfs.seek(handle, sought(whence)?, from?).await };
-            answer_seek(reply, found.await);
+            answer(reply, found.await, Reply::offset);
         });
     }
 

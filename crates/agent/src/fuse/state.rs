@@ -63,7 +63,6 @@ impl<V: Vfs> FuseFrontend<V> {
         }
     }
 
-    /// Creates a name with a new inode, and replies.
     pub(super) fn make(&self, dir: FileNumber, name: &[u8], new: NewInode, reply: Reply) {
         let (vfs, arbiter, name) = (self.vfs.clone(), self.arbiter.clone(), name.to_vec());
         let directories = self.directories.clone();
@@ -86,7 +85,6 @@ impl<V: Vfs> FuseFrontend<V> {
         });
     }
 
-    /// Runs an operation that returns no data, and replies.
     pub(super) fn run<F>(&self, reply: Reply, operation: impl FnOnce(Arc<V>) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,

@@ -13,7 +13,7 @@ use tameike_server::cache::Activity;
 /// first poll and after), and copy it.
 pub struct Tasks {
     runtime: Runtime,
-    lender: InlineSpawner,
+    spawner: InlineSpawner,
     activity: Option<Arc<Activity>>,
 }
 
@@ -21,8 +21,8 @@ impl Tasks {
     /// Requests count as foreground requests in `activity`, if given. Their calls may block at most `blocked_max` threads of the
     /// frontend at the same time.
     pub fn new(runtime: Runtime, activity: Option<Arc<Activity>>, blocked_max: usize) -> Self {
-        let lender = InlineSpawner::new(runtime.clone(), blocked_max);
-        Self { runtime, lender, activity }
+        let spawner = InlineSpawner::new(runtime.clone(), blocked_max);
+        Self { runtime, spawner, activity }
     }
 
     /// Runtime for requests that wait for other programs, which do not count.
@@ -33,7 +33,7 @@ impl Tasks {
     /// Runs a request to its end; see [`InlineSpawner::spawn`].
     pub fn spawn(&self, request: impl Future<Output = ()> + Send + 'static) {
         let foreground = self.activity.as_ref().map(Activity::begin);
-        self.lender.spawn(request.map(move |()| drop(foreground)));
+        self.spawner.spawn(request.map(move |()| drop(foreground)));
     }
 
     /// Runs a request to its end from a thread that must not block.
@@ -45,7 +45,7 @@ impl Tasks {
     /// Runs a request that blocks this thread; see [`InlineSpawner::wait`].
     pub fn wait<T>(&self, request: impl FnOnce() -> T) -> T {
         let _foreground = self.activity.as_ref().map(Activity::begin);
-        self.lender.wait(request)
+        self.spawner.wait(request)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Write requests of the kernel: clears set-ID bits before them, and drops stale pages after them.
 
 use super::FuseFrontend;
-use super::answer::answer_write;
+use super::answer::answer;
 use super::convert::errno;
 use tameike_client::vfs::{FileNumber, HandleNumber, Vfs, WriteAt, WriteBytes, without_setid};
 use tameike_core::attr::AttrChange;
@@ -30,27 +30,24 @@ impl<V: Vfs> FuseFrontend<V> {
         self.backlog.write(&self.tasks, &self.vfs, (handle, at, data), answer);
     }
 
-    /// Clears set-ID bits of a file, before a process without privileges writes to it.
     async fn clear_setid(&self, file: FileNumber) -> Result<()> {
         let cleared = async {
             // Before the mode is read, so that a concurrent chmod is not missed.
-            self.arbiter.set_gives_rights(file, false);
+            self.arbiter.set_has_setid(file, false);
             let mode = self.vfs.getattr(file).await?.mode;
             let left = without_setid(mode);
             if left != mode {
                 let change = AttrChange { mode: Some(left), ..AttrChange::default() };
-                match self.vfs.setattr(file, change).await {
-                    // For a file of another owner, the file system below clears them at the write.
-                    Err(fault) if fault.errno == Errno::EPERM => {}
-                    changed => {
-                        changed?;
-                    }
+                let changed = self.vfs.setattr(file, change).await;
+                // For a file of another owner, the file system below clears them at the write.
+                if !changed.as_ref().is_err_and(|fault| fault.errno == Errno::EPERM) {
+                    changed?;
                 }
                 self.arbiter.kernel().drop_attributes(file).await?;
             }
             Ok(())
         };
-        cleared.await.inspect_err(|_| self.arbiter.set_gives_rights(file, true))
+        cleared.await.inspect_err(|_| self.arbiter.set_has_setid(file, true))
     }
 
     /// Replies to a write once all readers on this node see its data.
@@ -70,10 +67,11 @@ impl<V: Vfs> FuseFrontend<V> {
                 vfs.mark_pages_stale(handle);
             }
             if !is_direct || written.is_err() || !kernel.is_used(file) {
-                return answer_write(reply, size, written);
+                return answer(reply, written, |reply, ()| reply.size(size));
             }
             runtime.spawn(async move {
-                answer_write(reply, size, kernel.drop_bytes(file, offset, size).await);
+                let dropped = kernel.drop_bytes(file, offset, size).await;
+                answer(reply, dropped, |reply, ()| reply.size(size));
             });
         }
     }

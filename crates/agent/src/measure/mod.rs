@@ -90,7 +90,6 @@ impl Meter {
         ended.map(|_| outcome)
     }
 
-    /// Serves a part of a measurement by another node.
     pub(crate) fn serve(
         self: &Arc<Self>,
         from: NodeId,
@@ -107,7 +106,6 @@ impl Meter {
         .boxed()
     }
 
-    /// Frees the data for a node that has failed.
     pub(crate) fn peer_failed(&self, peer: NodeId) {
         self.free_source(peer);
     }

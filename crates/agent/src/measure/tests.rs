@@ -94,6 +94,10 @@ fn pair(inline_max: usize, damage: Option<fn(&mut Frame) -> u32>, right: u32) ->
     Pair { simulation, a, b, _nodes: [a_node, b_node], pools: [a_pool, b_pool] }
 }
 
+fn errno<T>(result: Result<T>) -> Option<Errno> {
+    result.err().map(|fault| fault.errno)
+}
+
 fn order(quantity: Quantity, size: u32) -> Order {
     Order { quantity, with: B, size, window: 20, repetitions: 5, repetition_ms: 2 }
 }
@@ -138,11 +142,7 @@ fn a_truncated_or_damaged_message_ends_the_measurement() {
             for right in [0, 9, 40] {
                 let pair = pair(UNIT_SIZE, Some(damage), right);
                 let failed = pair.simulation.run(pair.a.measure(order(quantity, 5000)));
-                assert_eq!(
-                    failed.err().map(|fault| fault.errno),
-                    Some(Errno::EBADMSG),
-                    "{quantity:?} {right}"
-                );
+                assert_eq!(errno(failed), Some(Errno::EBADMSG), "{quantity:?} {right}");
                 assert_eq!(pair.b.served.lock().last(), Some(&Exchange::End));
             }
         }
@@ -156,12 +156,9 @@ fn a_second_measurement_is_refused_until_the_first_peer_fails() {
     let begin = Exchange::Begin { session: 1, size: 5 };
     pair.simulation.run(pair.b.meter.reply(third, begin, None)).map(drop).expect("begun");
     let refused = pair.simulation.run(pair.a.measure(order(Quantity::Get, 5)));
-    assert_eq!(refused.err().map(|fault| fault.errno), Some(Errno::EBUSY));
+    assert_eq!(errno(refused), Some(Errno::EBUSY));
     pair.b.meter.peer_failed(third);
     pair.simulation.run(pair.a.measure(order(Quantity::Get, 5))).map(drop).expect("measured");
     let itself = Order { with: A, ..order(Quantity::Get, 5) };
-    assert_eq!(
-        pair.simulation.run(pair.a.measure(itself)).err().map(|fault| fault.errno),
-        Some(Errno::EINVAL)
-    );
+    assert_eq!(errno(pair.simulation.run(pair.a.measure(itself))), Some(Errno::EINVAL));
 }

@@ -65,8 +65,8 @@ impl<V: Vfs> RingView<V> {
                 if takes.placed { view.vfs.locate(open.handle, offset, size).await } else { Ok(None) }
             };
             let asked = match located.await {
-                Ok(Some(Located { device, place, range })) => {
-                    match asked.answer_placed(&device, &place, &range) {
+                Ok(Some(Located { device, location, range })) => {
+                    match asked.answer_placed(&device, &location, &range) {
                         Ok(()) => return,
                         Err(asked) => asked,
                     }

@@ -25,9 +25,6 @@ pub(crate) struct Ring {
 impl Ring {
     /// Listens at `path` for programs of this user. Serves the views `served`, with their mount points, through the frontend that
     /// `make_frontend` returns. `frame_grants` shares frames with programs.
-    ///
-    /// # Errors
-    /// The error of the system call that failed.
     pub(crate) fn open(
         system: &System,
         path: &Path,
@@ -48,7 +45,6 @@ impl Ring {
         Ok(Self { server, frontend })
     }
 
-    /// Returns counters for the agent's status.
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let Usage { clients, answered, declined, looked_up } = self.server.usage();
         let named = [

@@ -75,7 +75,6 @@ pub(crate) struct RingFrontend {
 }
 
 impl RingFrontend {
-    /// Creates a frontend without views.
     pub(crate) fn new(names: Arc<NameTable>) -> Self {
         Self { views: Vec::new(), names, endings: Arc::default() }
     }
@@ -114,7 +113,6 @@ impl RingFrontend {
     }
 }
 
-/// Returns the handle of a request on an open file.
 fn handle_of(request: &Request) -> Option<u64> {
     match request {
         Request::Read { handle, .. }

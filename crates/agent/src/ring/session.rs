@@ -45,12 +45,10 @@ impl Session {
         Self { user: peer.user, group: peer.group, handles: Mutex::default() }
     }
 
-    /// Returns whether the program may open another file.
     pub(super) fn can_open(&self) -> bool {
         self.handles.lock().open.len() < HANDLES_MAX
     }
 
-    /// Adds an open file, and returns its handle.
     pub(super) fn add(&self, open: OpenFile) -> u64 {
         let mut handles = self.handles.lock();
         handles.last += 1;
@@ -67,7 +65,6 @@ impl Session {
         self.handles.lock().open.remove(&number)
     }
 
-    /// Records that the program has ended.
     pub(super) fn leaves(&self, ending: Arc<Ending>) {
         self.handles.lock().ending = Some(ending);
     }

@@ -30,7 +30,6 @@ impl ShownView {
         self.table.show_directory(self.view, (above.0, name), directory.0, changes, until);
     }
 
-    /// Publishes the count of directory changes.
     pub(crate) fn directories_changed(&self, changes: u64) {
         self.table.directories_changed(self.view, changes);
     }

@@ -40,7 +40,7 @@ fn bed() -> Bed {
     let system = System::start(1).expect("a system");
     let tree = Arc::new(PosixTree::open(&below).expect("a tree"));
     let vfs = Arc::new(LocalView::new(system.runtime().clone(), tree, 1 << 30));
-    let arbiter = Arbiter::new(system.runtime().clone());
+    let arbiter = Arbiter::new(system.runtime().clone(), false);
     let tasks = Tasks::new(system.runtime().clone(), None, 1);
     let names = NameTable::new().expect("memory");
     let mut frontend = RingFrontend::new(names.clone());
@@ -79,11 +79,9 @@ fn files_written_through_the_ring_are_on_disk() {
     let bed = bed();
     let client = bed.client();
     assert_eq!(client.make_dir(ROOT, b"dir", 0o755), Answer::Done(()));
-    let handle = opened(&client, "dir/file", libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
-    assert_eq!(
-        open(&client, "dir/file", libc::O_RDWR | libc::O_CREAT | libc::O_EXCL),
-        Answer::Failed(EEXIST)
-    );
+    let exclusive = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    let handle = opened(&client, "dir/file", exclusive);
+    assert_eq!(open(&client, "dir/file", exclusive), Answer::Failed(EEXIST));
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|place| (place % 253) as u8).collect();
     assert_eq!(client.write(handle, 5, &[&bytes]), Answer::Done(bytes.len()));
     let mut found = vec![0; bytes.len() + 100];

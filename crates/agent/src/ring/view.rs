@@ -14,9 +14,7 @@ use tameike_ring::message::{Reply, Request};
 
 /// A view of any type.
 pub(super) trait AnyView: Send + Sync + 'static {
-    /// Serves a request with a path.
     fn serve_path(self: Arc<Self>, asked: Asked, request: Request);
-    /// Serves a request on an open file.
     fn serve_open(self: Arc<Self>, asked: Asked, request: Request, open: Arc<OpenFile>);
     /// Closes a file that the program did not change, without a reply.
     fn close_unchanged(self: Arc<Self>, open: Arc<OpenFile>);
@@ -61,16 +59,7 @@ impl<V: Vfs> RingView<V> {
             Request::SetSize { size, .. } => self.set_size(open, size).await,
             Request::Sync { .. } => self.sync(open).await,
             Request::Seek { data, offset, .. } => self.seek(open, data, offset).await,
-            Request::HandOver { .. }
-            | Request::Open { .. }
-            | Request::Read { .. }
-            | Request::Write { .. }
-            | Request::Append { .. }
-            | Request::StatusAt { .. }
-            | Request::Close { .. }
-            | Request::Unlink { .. }
-            | Request::MakeDir { .. }
-            | Request::Rename { .. } => Err(Refusal::Declined),
+            _ => Err(Refusal::Declined),
         }
     }
 

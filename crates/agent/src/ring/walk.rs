@@ -32,7 +32,6 @@ pub(super) struct PathTarget<'a, V: Vfs> {
 }
 
 impl<V: Vfs> RingView<V> {
-    /// Walks a path to its last name.
     pub(super) async fn walk<'a>(
         &self,
         session: &Session,
@@ -65,7 +64,6 @@ impl<V: Vfs> RingView<V> {
         Ok(PathTarget { dir, name: None })
     }
 
-    /// Returns the directory where a path starts.
     async fn start(&self, session: &Session, file: FileNumber) -> Served<Arc<Directory<V>>> {
         let (changes, now) = (self.arbiter.directories(), self.now());
         let key = (file, Vec::new());

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tameike_agent::control::AgentControl;
-use tameike_agent::files::{FileAsked, FilesAsked};
+use tameike_agent::files::{FileSelection, FileSelector};
 use tameike_core::{Errno, Fault, JobId, Result, View};
 
 #[derive(Serialize)]
@@ -66,10 +66,10 @@ pub fn cache_stat<A: AgentControl>(arguments: &StatArguments) -> u8 {
 fn show_files(arguments: &StatArguments) -> Result<bool> {
     let (job_dir, record) = JobRecord::find(arguments.status.job.job.as_ref())?;
     let asked = match arguments.files {
-        Some(count) => FilesAsked::Most(count),
+        Some(count) => FileSelection::Most(count),
         None => {
             let files: Result<_> = arguments.paths.iter().map(|path| file_at(path, &record)).collect();
-            FilesAsked::These(files?)
+            FileSelection::These(files?)
         }
     };
     let mut connection = Connection::ask(&job_dir, &ClientRequest::Files(asked), &[])?;
@@ -94,7 +94,7 @@ fn show_files(arguments: &StatArguments) -> Result<bool> {
 }
 
 /// Identifies a file of the shared directory by its relative path, a file of the shared view by its inode number.
-fn file_at(path: &Path, record: &JobRecord) -> Result<FileAsked> {
+fn file_at(path: &Path, record: &JobRecord) -> Result<FileSelector> {
     let absolute = std::path::absolute(path)
         .map_err(|error| Fault::from_os(format_args!("finding {}", path.display()), &error))?;
     let mounts = record.nodes.iter().flat_map(|node| &node.mounts);
@@ -102,11 +102,11 @@ fn file_at(path: &Path, record: &JobRecord) -> Result<FileAsked> {
     if shared.any(|mount| absolute.starts_with(mount)) {
         let status = std::fs::symlink_metadata(path);
         return status
-            .map(|found| FileAsked::Inode(found.ino()))
+            .map(|found| FileSelector::Inode(found.ino()))
             .map_err(|error| Fault::from_os(format_args!("stat of {}", path.display()), &error));
     }
     let below = super::warm::in_shared(path, record)?;
-    Ok(FileAsked::Shared(below.into_os_string().into_vec()))
+    Ok(FileSelector::Shared(below.into_os_string().into_vec()))
 }
 
 fn show<A: AgentControl>(arguments: &StatusArguments, table: Table) -> u8 {

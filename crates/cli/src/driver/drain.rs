@@ -146,7 +146,7 @@ impl Driver {
     /// Has the agents write journaled data of files that are missing in the shared directory below `dir`. Returns the receipt of
     /// these files, which is incomplete after a signal.
     pub(super) fn save_gone(&mut self, dir: &Path) -> Receipt {
-        let id = self.ask(&AgentRequest::SaveGone { dir: dir.to_owned() }, None);
+        let id = self.ask(&AgentRequest::SaveRemoved { dir: dir.to_owned() }, None);
         while !self.is_gathered(id) {
             if let Notice::Signal(_) = self.next(None) {
                 break;

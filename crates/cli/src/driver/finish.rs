@@ -6,7 +6,7 @@ use super::event::Notice;
 use crate::place::record::JobState;
 use crate::place::{base, janitor};
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Left};
+use tameike_agent::control::{AgentControl, AgentMode, AgentReply, AgentRequest, Undrained};
 use tameike_core::{Errno, Fault, NodeId};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::process::monotonic;
@@ -24,7 +24,7 @@ const END_COMMANDS_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Dirty data in journals.
-    pub left: Left,
+    pub left: Undrained,
     /// Messages on parts that could not be removed or examined.
     pub faults: Vec<String>,
 }
@@ -53,7 +53,7 @@ impl Driver {
     /// incomplete, the job's record stays for `recover`.
     pub(super) fn take_down<A: AgentControl>(mut self, grace: Duration, keep: bool) -> Remains {
         let faults = self.stop_agents(grace, STOP_LIMIT, keep);
-        let mut remains = Remains { left: Left::default(), faults };
+        let mut remains = Remains { left: Undrained::default(), faults };
         for left in self.left.values() {
             remains.left += *left;
         }

@@ -104,7 +104,7 @@ impl Driver {
                 // No caller waits for the reply.
                 let id = self.next_id;
                 self.next_id += 1;
-                link.send(id, &AgentRequest::BreakOff { command: answer.id });
+                link.send(id, &AgentRequest::CancelWarm { command: answer.id });
             }
             return None;
         }

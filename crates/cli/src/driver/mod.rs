@@ -30,7 +30,7 @@ use gather::Gather;
 use link::AgentLink;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
-use tameike_agent::control::{AgentMode, Left};
+use tameike_agent::control::{AgentMode, Undrained};
 
 /// A running job.
 pub struct Driver {
@@ -46,7 +46,7 @@ pub struct Driver {
     /// Nodes whose agent has exited or is unreachable, with the cause.
     lost: BTreeMap<u32, String>,
     /// Dirty data of agents that stopped regularly.
-    left: BTreeMap<u32, Left>,
+    left: BTreeMap<u32, Undrained>,
     stopping: bool,
     /// Messages on data that damaged journals lack.
     damage: Vec<String>,

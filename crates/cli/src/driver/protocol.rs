@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use tameike_agent::control::Progress;
-use tameike_agent::files::{FileLine, FilesAsked};
+use tameike_agent::files::{FileLine, FileSelection};
 use tameike_core::receipt::Receipt;
 use tameike_core::wire::admin::{NodeStatus, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
@@ -23,7 +23,7 @@ pub enum ClientRequest {
         paths: Vec<Vec<u8>>,
     },
     /// The nodes that cache files. Reply: `Files`.
-    Files(FilesAsked),
+    Files(FileSelection),
     /// Have a node measure the network to another one. Reply: `Measured`.
     Measure {
         /// The node that measures.

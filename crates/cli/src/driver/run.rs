@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, AggregateChoice, Left};
+use tameike_agent::control::{AgentControl, AgentMode, AgentRequest, AggregateChoice, Undrained};
 use tameike_core::receipt::FileReceipt;
 use tameike_core::{Errno, Fault, Result};
 use tameike_io::os::process::{ProcessId, monotonic, start_thread};
@@ -283,9 +283,11 @@ impl Driver {
         }
         if !complete {
             let left = match remains.left {
-                Left { bytes: 0, names: 0, .. } => String::new(),
-                Left { bytes: 0, .. } => " (names of packed files left in a journal)".to_owned(),
-                Left { bytes, .. } => format!(" ({} left in journals)", crate::settings::size::show(bytes)),
+                Undrained { bytes: 0, names: 0, .. } => String::new(),
+                Undrained { bytes: 0, .. } => " (names of packed files left in a journal)".to_owned(),
+                Undrained { bytes, .. } => {
+                    format!(" ({} left in journals)", crate::settings::size::show(bytes))
+                }
             };
             report::say(format_args!(
                 "the drain is incomplete{left}; when the cause is fixed, run: tameike recover --job {job}"

@@ -9,7 +9,7 @@ use crate::place::{janitor, tree};
 use libc::{SIGKILL, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tameike_agent::control::{Isolation, Left};
+use tameike_agent::control::{Isolation, Undrained};
 use tameike_core::{Fault, JobId, NodeId, Result};
 use tameike_fabric::ofi::leftovers;
 use tameike_io::os::mount;
@@ -120,13 +120,13 @@ impl Belongings {
 
     /// Cleans up after a failed start, which has produced no dirty data.
     pub(super) fn clean_up_unused(self) {
-        let left = if self.is_new { Ok(Left::default()) } else { Err(Fault::io("the start failed")) };
+        let left = if self.is_new { Ok(Undrained::default()) } else { Err(Fault::io("the start failed")) };
         self.clean_up(&left, false);
     }
 
     /// Cleans up after the agent has stopped. The device directory stays if it has dirty data or its state is unknown, or if it
     /// has names of files and other nodes may have dirty data (`keep`).
-    pub(super) fn clean_up(self, left: &Result<Left>, keep: bool) {
+    pub(super) fn clean_up(self, left: &Result<Undrained>, keep: bool) {
         self.unmount();
         leftovers::sweep(&self.job, Some(NodeId(self.node)));
         if !matches!(left, Ok(left) if left.is_needless(keep)) {

@@ -97,7 +97,7 @@ impl<A: AgentControl> Serving<A> {
                 AgentReply::Receipt(self.agent.drain(verify, &mut progress))
             }
             AgentRequest::Undrained => AgentReply::Receipt(self.agent.undrained()),
-            AgentRequest::SaveGone { dir } => AgentReply::Receipt(self.agent.save_gone(&dir)),
+            AgentRequest::SaveRemoved { dir } => AgentReply::Receipt(self.agent.save_removed(&dir)),
             AgentRequest::Status => AgentReply::Status(Box::new(self.agent.status()?)),
             AgentRequest::Warm { paths } => {
                 self.broken_off.lock().insert(id, false);
@@ -112,7 +112,7 @@ impl<A: AgentControl> Serving<A> {
                 self.broken_off.lock().remove(&id);
                 AgentReply::Warmed(warmed?)
             }
-            AgentRequest::BreakOff { command } => {
+            AgentRequest::CancelWarm { command } => {
                 // It may have ended.
                 self.broken_off.lock().entry(command).and_modify(|is_broken_off| *is_broken_off = true);
                 AgentReply::Done

@@ -11,7 +11,7 @@ use crate::settings::RAM_DIR;
 use crate::settings::hostfile::HostSpec;
 use std::path::Path;
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, Left};
+use tameike_agent::control::{AgentControl, Undrained};
 use tameike_agent::give_space_back;
 use tameike_core::{Errno, Fault, JobId, Result};
 use tameike_fabric::ofi::leftovers;
@@ -25,7 +25,7 @@ pub struct Kept {
     /// The job.
     pub job: JobId,
     /// Dirty data on this host.
-    pub left: Left,
+    pub left: Undrained,
     /// Messages on data of this host that is lost.
     pub lost: Vec<String>,
     /// Messages on files that programs outside the job wrote to its mount points.
@@ -67,7 +67,7 @@ impl Kept {
     }
 }
 
-pub(super) fn show_left(left: Left) -> String {
+pub(super) fn show_left(left: Undrained) -> String {
     let size = crate::settings::size::show(left.bytes);
     let files = match left.files {
         // Another node knows the files.
@@ -78,9 +78,9 @@ pub(super) fn show_left(left: Left) -> String {
     let names = format!("{} {changes} of names of packed files", left.names);
     let open = format!("{} {} open for writing", left.open, plural(left.open as usize, "file"));
     let data = match left {
-        Left { names: 0, files: 0, bytes: 0, .. } => return open,
-        Left { names: 0, .. } => format!("{size}{files} not on the shared file system"),
-        Left { files: 0, bytes: 0, .. } => format!("{names} that may not be on the shared file system"),
+        Undrained { names: 0, files: 0, bytes: 0, .. } => return open,
+        Undrained { names: 0, .. } => format!("{size}{files} not on the shared file system"),
+        Undrained { files: 0, bytes: 0, .. } => format!("{names} that may not be on the shared file system"),
         _ => format!("{size}{files} not on the shared file system, and {names} that may not be there"),
     };
     if left.open == 0 { data } else { format!("{data}, and {open}") }
@@ -104,7 +104,7 @@ pub fn sweep<A: AgentControl>(base: &Base, only: Option<&JobId>) -> Result<Vec<K
 struct Examined {
     kept: Kept,
     /// Nodes that could be examined, with their dirty data.
-    nodes: Vec<(u32, Left)>,
+    nodes: Vec<(u32, Undrained)>,
 }
 
 /// Examines a job without running processes on this host, and changes nothing.
@@ -118,7 +118,7 @@ fn examine_job<A: AgentControl>(job: &JobId, dir: &Path) -> Examined {
     let known = JobRecord::read(dir).ok().flatten();
     let mut kept = Kept {
         job: job.clone(),
-        left: Left::default(),
+        left: Undrained::default(),
         lost: record.iter().flat_map(|record| record.unknown.iter().cloned()).collect(),
         strays: mount_points::strays(dir),
         faults: Vec::new(),
@@ -157,7 +157,7 @@ pub fn sweep_job<A: AgentControl>(job: &JobId, dir: &Path) -> Option<Kept> {
     let keep = !kept.lost.is_empty() || nodes.iter().any(|(_, left)| !left.is_nothing());
     let others = keep || !kept.faults.is_empty();
     // The directory of a node proves that its data is lost.
-    let needless = |left: Left| kept.lost.is_empty() && left.is_needless(others);
+    let needless = |left: Undrained| kept.lost.is_empty() && left.is_needless(others);
     let needless: Vec<_> = nodes.into_iter().filter(|(_, left)| needless(*left)).collect();
     for (node, _) in needless {
         kept.faults.extend(discard_node(dir, node).err().map(|fault| fault.to_string()));
@@ -191,14 +191,14 @@ pub(super) fn device_option(root: &Path) -> String {
     if root == Path::new(RAM_DIR) { String::new() } else { format!(" --device {}", root.display()) }
 }
 
-fn examine_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
+fn examine_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Undrained> {
     let Some(device) = NodeState::read(dir, node)?.and_then(|state| state.device_dir) else {
-        return Ok(Left::default());
+        return Ok(Undrained::default());
     };
     // A directory of another user has no data of the job: `lost_device` reports the loss.
     let is_own = owned::is_own_dir(&device).unwrap_or(false);
     if !is_own || tree::is_empty_but_for(&device, OWNER_FILE)? {
-        return Ok(Left::default());
+        return Ok(Undrained::default());
     }
     A::inspect(&device)
 }
@@ -208,7 +208,7 @@ fn examine_node<A: AgentControl>(dir: &Path, node: u32) -> Result<Left> {
 ///
 /// # Errors
 /// A part could not be examined or removed; it still exists.
-pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Result<Left> {
+pub fn sweep_node<A: AgentControl>(dir: &Path, node: u32, others: bool) -> Result<Undrained> {
     let left = examine_node::<A>(dir, node)?;
     if left.is_needless(others) {
         discard_node(dir, node)?;

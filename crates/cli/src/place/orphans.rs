@@ -3,7 +3,7 @@
 use super::janitor;
 use super::stores::{self, Store};
 use std::path::PathBuf;
-use tameike_agent::control::{AgentControl, Left};
+use tameike_agent::control::{AgentControl, Undrained};
 use tameike_core::{Errno, JobId, Result};
 
 /// A job of which only stores are visible.
@@ -16,7 +16,7 @@ pub struct Orphan {
     /// Device directories that are kept.
     pub kept: Vec<PathBuf>,
     /// Their dirty data.
-    left: Left,
+    left: Undrained,
     /// Messages on parts that could not be examined or removed.
     faults: Vec<String>,
 }
@@ -104,6 +104,6 @@ pub fn examine<A: AgentControl>(roots: &[PathBuf]) -> Vec<Orphan> {
     found
 }
 
-fn examine_store<A: AgentControl>(store: &Store) -> Result<Left> {
-    if store.is_unused() { Ok(Left::default()) } else { A::inspect(&store.dir) }
+fn examine_store<A: AgentControl>(store: &Store) -> Result<Undrained> {
+    if store.is_unused() { Ok(Undrained::default()) } else { A::inspect(&store.dir) }
 }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use tameike_agent::control::{AgentControl, AgentStart, Left, Progress, StartInput, ViewFrontend};
-use tameike_agent::files::{FileLine, FilesAsked};
+use tameike_agent::control::{AgentControl, AgentStart, Progress, StartInput, Undrained, ViewFrontend};
+use tameike_agent::files::{FileLine, FileSelection};
 use tameike_core::receipt::{FileOutcome, FileReceipt, Receipt};
 use tameike_core::wire::admin::{NodeStatus, Space, Warmed};
 use tameike_core::wire::measure::{Order, Outcome};
@@ -40,10 +40,10 @@ impl Recording {
     }
 }
 
-fn left_in(device_dir: &Path) -> Left {
+fn left_in(device_dir: &Path) -> Undrained {
     match std::fs::read(device_dir.join("dirty")) {
-        Ok(bytes) => Left { files: 1, bytes: bytes.len() as u64, named: 1, names: 0, open: 0 },
-        Err(_) => Left::default(),
+        Ok(bytes) => Undrained { files: 1, bytes: bytes.len() as u64, named: 1, names: 0, open: 0 },
+        Err(_) => Undrained::default(),
     }
 }
 
@@ -145,7 +145,7 @@ impl AgentControl for Recording {
         Ok(Warmed { files: paths.len() as u64, ..Warmed::default() })
     }
 
-    fn files(&self, _asked: FilesAsked) -> Result<Vec<FileLine>> {
+    fn files(&self, _asked: FileSelection) -> Result<Vec<FileLine>> {
         Ok(Vec::new())
     }
 
@@ -154,7 +154,7 @@ impl AgentControl for Recording {
         Ok(Outcome { quantity, size, window, repetitions: Vec::new(), half_trips: None })
     }
 
-    fn stop(&self, _grace: Duration, _drained: bool, stopping: &mut dyn FnMut()) -> Result<Left> {
+    fn stop(&self, _grace: Duration, _drained: bool, stopping: &mut dyn FnMut()) -> Result<Undrained> {
         drop(self.stopper.lock().take());
         if self.is_requested(&format!("slow-stop-{}", self.start.node.0)) {
             // Longer than the limit without progress messages.
@@ -165,10 +165,10 @@ impl AgentControl for Recording {
             let shared = self.start.shared_dir.as_ref().expect("the file that requests it is there");
             std::fs::write(shared.join("ended"), "").expect("the test's own file");
         }
-        Ok(self.start.device.as_ref().map_or_else(Left::default, |device| left_in(&device.dir)))
+        Ok(self.start.device.as_ref().map_or_else(Undrained::default, |device| left_in(&device.dir)))
     }
 
-    fn inspect(device_dir: &Path) -> Result<Left> {
+    fn inspect(device_dir: &Path) -> Result<Undrained> {
         Ok(left_in(device_dir))
     }
 }

@@ -1,18 +1,23 @@
 //! File content in the cache view: open, read, write and truncate.
 
+use super::CacheView;
 use super::opens::OpenFile;
-use super::{CacheView, unexpected_reply, version};
-use crate::data::{FileVersion, Home};
+use crate::data::{FileVersion, Grantable, Home, Located};
 use crate::passthrough::Identity;
+use crate::replies::unexpected_reply;
 use crate::types::{FileNumber, HandleNumber, OpenMode, Opened, ReadBytes, WriteAt, WriteBytes, has_setid};
+use crate::vfs::Content;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState, Stamp, Writing};
 use tameike_core::wire::holders::Holder;
+use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, FaultKind, Generation, InodeId, Result};
+use tameike_io::Frame;
 use tameike_io::shared::{Access, FileStat, SharedFile, SharedFs, revalidate_path};
 
 impl CacheView {
@@ -28,11 +33,11 @@ impl CacheView {
 
     /// Makes the next lookup of a path bypass this node's caches.
     pub(super) async fn revalidate(&self, path: Vec<u8>) -> Result<()> {
-        let anew = move |fs: &dyn SharedFs| {
+        let revalidate = move |fs: &dyn SharedFs| {
             revalidate_path(fs, &path);
             Ok(())
         };
-        self.below.run(anew).await
+        self.below.run(revalidate).await
     }
 
     async fn open_there(&self, path: Vec<u8>, mode: OpenMode) -> Result<(FileStat, Opened)> {
@@ -73,8 +78,13 @@ impl CacheView {
         };
         let layout = tameike_core::Layout::Striped;
         let home = Home::Shared(cell.clone());
-        let (data, keep_cache) =
-            self.engine.open(inode, layout, home, FileVersion { holders, ..version(state, stat.size) }, mode);
+        let (data, keep_cache) = self.engine.open(
+            inode,
+            layout,
+            home,
+            FileVersion { holders, ..FileVersion::of_cache(state, stat.size) },
+            mode,
+        );
         let open = OpenFile::new(file, data.clone(), shared, cell.clone(), stamp, mode);
         let (direct, has_setid) = (mode.is_direct(data.size()), has_setid(stat.mode));
         let handle = self.opens.add(open);
@@ -114,10 +124,8 @@ impl CacheView {
         }
     }
 
-    /// Opens another handle of an open file without a name, for example through `/proc/self/fd`.
-    ///
-    /// # Errors
-    /// `EACCES` to write when no handle is open for writing, and the errors of truncate.
+    /// Opens another handle of an open file without a name, for example through `/proc/self/fd`. Fails with `EACCES` to write when no
+    /// handle is open for writing.
     pub(super) async fn reopen_orphan(&self, file: FileNumber, mode: OpenMode) -> Result<Option<Opened>> {
         let id = self.below.identity(file);
         // The oldest handle suffices: when a file loses its last name, it becomes an orphan first.
@@ -140,65 +148,6 @@ impl CacheView {
         }
     }
 
-    pub(super) async fn read_open(&self, open: &OpenFile, offset: u64, length: u32) -> Result<ReadBytes> {
-        let _stays = open.data.leaving.read().await;
-        if !open.is_orphan() {
-            return self.engine.read(&open.data, offset, length).await;
-        }
-        let shared = open.shared.clone();
-        let bytes = self.below.run(move |_| {
-            let mut bytes = vec![0; length as usize];
-            let mut count = shared.read_at(&mut bytes, offset)?;
-            if count < bytes.len() {
-                // The cached size of the shared file may be stale.
-                shared.revalidate()?;
-                count = shared.read_at(&mut bytes, offset)?;
-            }
-            bytes.truncate(count);
-            Ok(bytes)
-        });
-        bytes.await.map(ReadBytes::Memory)
-    }
-
-    /// Writes what it can without waiting. Returns 0 if a frame or a reply from another node is needed first.
-    pub(super) fn write_open_now(
-        &self,
-        open: &OpenFile,
-        at: WriteAt,
-        data: &dyn WriteBytes,
-    ) -> Result<usize> {
-        let WriteAt::Offset(offset) = at else { return Ok(0) };
-        let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
-        if open.is_orphan() || !open.is_announced_to(offset.saturating_add(data.size() as u64)) {
-            return Ok(0);
-        }
-        open.data.check_full(&open.reported)?;
-        self.engine.write_now(&open.data, offset, data)
-    }
-
-    pub(super) async fn write_open(&self, open: &OpenFile, at: WriteAt, data: &[u8]) -> Result<()> {
-        let _stays = open.data.leaving.read().await;
-        if open.is_orphan() {
-            let (shared, data) = (open.shared.clone(), data.to_vec());
-            let write = move |_: &dyn tameike_io::shared::SharedFs| match at {
-                WriteAt::Offset(offset) => shared.write_at(&data, offset),
-                WriteAt::End => shared.append(&data),
-            };
-            return self.below.run(write).await;
-        }
-        open.data.check_full(&open.reported)?;
-        let end = match at {
-            WriteAt::Offset(offset) => offset.saturating_add(data.len() as u64),
-            // The coordinator reserves the range.
-            WriteAt::End => 0,
-        };
-        self.announce(open, end).await?;
-        match at {
-            WriteAt::Offset(offset) => self.engine.write(&open.data, offset, data).await,
-            WriteAt::End => self.engine.append(&open.data, data).await,
-        }
-    }
-
     /// Announces writes to the coordinator before the first write of a handle and the first one after each commit. The coordinator then
     /// logs the file in its journal. The announced range doubles each time, which limits the number of requests.
     pub(super) async fn announce(&self, open: &OpenFile, end: u64) -> Result<()> {
@@ -217,7 +166,7 @@ impl CacheView {
             }
             _ => CacheRequest::Writing { inode, what: Writing::Begins { reach } },
         };
-        self.tell(inode, request).await?;
+        self.notify(inode, request).await?;
         open.reach.fetch_max(reach, Ordering::AcqRel);
         open.announced.store(commits + 1, Ordering::Release);
         Ok(())
@@ -225,16 +174,15 @@ impl CacheView {
 
     /// Reports all files that programs here write as cut off, before those programs are killed.
     pub async fn cut_off(&self) {
-        let told = self.opens.writing().into_iter().map(|inode| async move {
+        let reports = self.opens.writing().into_iter().map(|inode| async move {
             let request = CacheRequest::Writing { inode, what: Writing::CutOff };
-            if let Err(fault) = self.tell(inode, request).await {
+            if let Err(fault) = self.notify(inode, request).await {
                 log::warn!("cannot report that {inode} was cut off during writes: {fault}");
             }
         });
-        futures_util::future::join_all(told).await;
+        futures_util::future::join_all(reports).await;
     }
 
-    /// Truncates a file, open or not.
     pub(super) async fn truncate(&self, file: FileNumber, size: u64) -> Result<()> {
         let id = self.below.identity(file);
         let open = self.opens.of_file(&id);
@@ -258,7 +206,7 @@ impl CacheView {
             };
             self.below.run(check).await?;
         }
-        self.cut(id.inode, path, stamp, size).await
+        self.truncate_content(id.inode, path, stamp, size).await
     }
 
     /// Truncates a file to 0 during its open.
@@ -269,19 +217,19 @@ impl CacheView {
             return self.below.run(move |_| shared.truncate(0)).await;
         }
         let path = open.path.lock().clone();
-        self.cut(open.data.inode, path, open.stamp, 0).await
+        self.truncate_content(open.data.inode, path, open.stamp, 0).await
     }
 
-    async fn cut(&self, inode: InodeId, path: Vec<u8>, stamp: Stamp, size: u64) -> Result<()> {
-        self.tell(inode, CacheRequest::Dirty { inode, path, stamp, writes: false, reach: 0 }).await?;
+    async fn truncate_content(&self, inode: InodeId, path: Vec<u8>, stamp: Stamp, size: u64) -> Result<()> {
+        self.notify(inode, CacheRequest::Dirty { inode, path, stamp, writes: false, reach: 0 }).await?;
         let now = self.runtime.now();
-        let tell = self.ask_state(inode, CacheRequest::Truncate { inode, size, now });
+        let resize = self.ask_state(inode, CacheRequest::Truncate { inode, size, now });
         match self.engine.find(inode) {
             Some(data) => {
-                let state = self.engine.resize(&data, size, tell).await?;
-                data.refresh(version(state, size));
+                let state = self.engine.resize(&data, size, resize).await?;
+                data.refresh(FileVersion::of_cache(state, size));
             }
-            None => tell.await.map(drop)?,
+            None => resize.await.map(drop)?,
         }
         Ok(())
     }
@@ -304,10 +252,7 @@ impl CacheView {
             self.engine.flush(&data, false).await?;
         }
         let Some(mtime) = change.mtime else { return self.change_shared(file, change).await };
-        let mtime = match mtime {
-            SetTime::Now => self.runtime.now(),
-            SetTime::To(time) => time,
-        };
+        let mtime = if let SetTime::To(time) = mtime { time } else { self.runtime.now() };
         // The coordinator recognises this change by its exact time.
         let exact = AttrChange { mtime: Some(SetTime::To(mtime)), ..change };
         match self.change_shared(file, exact.clone()).await {
@@ -317,7 +262,7 @@ impl CacheView {
             }
             changed => changed?,
         }
-        self.tell(inode, CacheRequest::SetMtime { inode, mtime }).await
+        self.notify(inode, CacheRequest::SetMtime { inode, mtime }).await
     }
 
     async fn change_shared(&self, file: FileNumber, change: AttrChange) -> Result<()> {
@@ -333,7 +278,7 @@ impl CacheView {
         if open.is_orphan() {
             return Ok(Some(Generation(0))); // other nodes write to the shared file directly
         }
-        let stat = match self.below.number_of(&open.file) {
+        let stat = match self.below.tree.number_of(&open.file) {
             Some(number) => self.stat(number).await?,
             None => {
                 let shared = open.shared.clone();
@@ -344,31 +289,122 @@ impl CacheView {
         if self.removed_elsewhere(&open.file, &attr).is_some() {
             return Ok(None);
         }
-        let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
-        let state = self.ask_state(inode, look).await?;
-        Ok(open.data.revalidate(version(state, attr.size)))
+        let request = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
+        let state = self.ask_state(inode, request).await?;
+        Ok(open.data.revalidate(FileVersion::of_cache(state, attr.size)))
     }
 
     /// Flushes a handle for close, or syncs it for fsync if `durable`.
     pub(super) async fn sync_open(&self, open: &OpenFile, durable: bool) -> Result<()> {
+        if !durable && !open.mode.write {
+            return Ok(());
+        }
         if open.is_orphan() {
             let shared = open.shared.clone();
             if durable {
                 self.below.run(move |_| shared.sync()).await?;
             }
-        }
-        if !durable && !open.mode.write {
-            return Ok(());
-        }
-        if !open.is_orphan() {
+        } else {
             self.engine.flush(&open.data, durable).await?;
             if open.is_announced() {
                 // The flush had nothing to commit.
                 open.data.count_commit();
                 let inode = open.data.inode;
-                self.tell(inode, CacheRequest::Writing { inode, what: Writing::Ends }).await?;
+                self.notify(inode, CacheRequest::Writing { inode, what: Writing::Ends }).await?;
             }
         }
         open.data.report_faults(&open.reported)
+    }
+}
+
+impl Content for CacheView {
+    async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
+        let open = self.handle(handle)?;
+        let _stays = open.data.leaving.read().await;
+        if !open.is_orphan() {
+            return self.engine.read(&open.data, offset, length).await;
+        }
+        let shared = open.shared.clone();
+        let bytes = self.below.run(move |_| {
+            let mut bytes = vec![0; length as usize];
+            let mut count = shared.read_at(&mut bytes, offset)?;
+            if count < bytes.len() {
+                // The cached size of the shared file may be stale.
+                shared.revalidate()?;
+                count = shared.read_at(&mut bytes, offset)?;
+            }
+            bytes.truncate(count);
+            Ok(bytes)
+        });
+        bytes.await.map(ReadBytes::Memory)
+    }
+
+    async fn locate(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
+        let open = self.handle(handle)?;
+        let _stays = open.data.leaving.read().await;
+        Ok(if open.is_orphan() { None } else { self.engine.locate(&open.data, offset, length).await })
+    }
+
+    fn drop_location(&self, handle: HandleNumber, offset: u64) {
+        if let Ok(open) = self.handle(handle) {
+            open.data.drop_location(offset);
+        }
+    }
+
+    fn spare_frame(&self) -> Option<Frame> {
+        self.engine.frame_now()
+    }
+
+    fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize> {
+        let open = self.handle(handle)?;
+        let WriteAt::Offset(offset) = at else { return Ok(0) };
+        let Some(_stays) = open.data.leaving.try_read() else { return Ok(0) };
+        if open.is_orphan() || !open.is_announced_to(offset.saturating_add(data.size() as u64)) {
+            return Ok(0);
+        }
+        open.data.check_full(&open.reported)?;
+        self.engine.write_now(&open.data, offset, data)
+    }
+
+    async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
+        let open = self.handle(handle)?;
+        let _stays = open.data.leaving.read().await;
+        if open.is_orphan() {
+            let (shared, data) = (open.shared.clone(), data.to_vec());
+            let write = move |_: &dyn SharedFs| match at {
+                WriteAt::Offset(offset) => shared.write_at(&data, offset),
+                WriteAt::End => shared.append(&data),
+            };
+            return self.below.run(write).await;
+        }
+        open.data.check_full(&open.reported)?;
+        let end = match at {
+            WriteAt::Offset(offset) => offset.saturating_add(data.len() as u64),
+            // The coordinator reserves the range.
+            WriteAt::End => 0,
+        };
+        self.announce(&open, end).await?;
+        match at {
+            WriteAt::Offset(offset) => self.engine.write(&open.data, offset, data).await,
+            WriteAt::End => self.engine.append(&open.data, data).await,
+        }
+    }
+
+    fn grantable(&self, handle: HandleNumber) -> Option<Grantable> {
+        self.handle(handle).ok().map(|open| self.engine.grantable(&open.data))
+    }
+
+    async fn change_space(
+        &self,
+        handle: HandleNumber,
+        change: SpaceChange,
+        bytes: Range<u64>,
+        grows: bool,
+    ) -> Result<()> {
+        self.change_open_space(&*self.handle(handle)?, change, bytes, grows).await
+    }
+
+    async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
+        self.seek_open(&*self.handle(handle)?, sought, offset).await
     }
 }

@@ -14,6 +14,7 @@ mod warm;
 use crate::data::{DataEngine, FileVersion, dense_blocks};
 use crate::locks::FileLocks;
 use crate::passthrough::{Identity, Passthrough, Waiting};
+use crate::replies::unexpected_reply;
 use crate::types::{FileNumber, HandleNumber};
 pub use warm::Warming;
 
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use tameike_core::wire::Reply;
 use tameike_core::wire::Request;
 use tameike_core::wire::cache::{CacheReply, CacheRequest, CacheState};
-use tameike_core::{Attr, Cluster, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result};
+use tameike_core::{Attr, Cluster, Errno, FileKind, InodeId, Layout, NodeId, Result};
 use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 use tameike_io::shared::{FileStat, SharedFs};
@@ -68,7 +69,8 @@ impl CacheView {
         }
     }
 
-    async fn tell(&self, inode: InodeId, request: CacheRequest) -> Result<()> {
+    /// Sends a request to the file's coordinator.
+    async fn notify(&self, inode: InodeId, request: CacheRequest) -> Result<()> {
         self.ask(self.cluster.inode_home(inode), request).await.map(drop)
     }
 
@@ -96,16 +98,16 @@ impl CacheView {
             attr.size = open.data.size();
             return Ok(attr);
         }
-        let look = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
-        let mut state = self.ask_state(inode, look.clone()).await?;
+        let request = CacheRequest::State { inode, size: attr.size, mtime: attr.mtime };
+        let mut state = self.ask_state(inode, request.clone()).await?;
         if self.engine.find(inode).is_some_and(|data| data.is_beyond(state.generation)) {
             // A report of this node overtook the reply; it cannot overtake the next one.
-            state = self.ask_state(inode, look).await?;
+            state = self.ask_state(inode, request).await?;
         }
         let mut newer = state.newer;
         // If the inode number was reused, the old file's data must not take these attributes.
         if let Some(open) = self.opens.of_file(file) {
-            open.data.refresh(version(state, attr.size));
+            open.data.refresh(FileVersion::of_cache(state, attr.size));
             newer = open.data.newer().map(|(size, time)| (size, time.max(attr.mtime))).or(newer);
         }
         if let Some((size, time)) = newer {
@@ -135,7 +137,7 @@ impl CacheView {
             return shared.blocks.max(dense);
         }
         let unsent = file.map_or(0, |file| file.unsent_blocks());
-        match self.engine.usage(shared.inode, Layout::Striped).await {
+        match self.engine.space().usage(shared.inode, Layout::Striped).await {
             Ok(dirty) => shared.blocks.max((shared.blocks + dirty + unsent).min(dense)),
             Err(_) => shared.blocks.max(dense),
         }
@@ -174,26 +176,15 @@ impl CacheView {
         }
     }
 
-    /// Updates the paths of all open files.
     fn refresh_all_paths(&self) {
         self.opens.refresh_paths(|file| self.path_of_open(file));
     }
 
     fn path_of_open(&self, file: &Identity) -> Option<Vec<u8>> {
-        self.below.path(self.below.number_of(file)?).ok()
+        self.below.path(self.below.tree.number_of(file)?).ok()
     }
 
     fn handle(&self, handle: HandleNumber) -> Result<Arc<OpenFile>> {
         self.opens.get(handle).ok_or_else(|| Errno::EBADF.into())
     }
-}
-
-fn unexpected_reply(reply: &impl std::fmt::Debug) -> Fault {
-    Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {reply:?}"))
-}
-
-/// Converts a coordinator's state to a content version; `size` is that of the shared file.
-fn version(state: CacheState, size: u64) -> FileVersion {
-    let size = state.newer.map_or(size, |(newer, _)| newer);
-    FileVersion { size, generation: state.generation, ..FileVersion::default() }
 }

@@ -15,7 +15,7 @@ impl CacheView {
         }
         let dir = stat.inode_id();
         let others = self.cluster.nodes().iter().map(|info| info.id).filter(|&node| node != self.rpc.local());
-        let told = others.map(|node| {
+        let reports = others.map(|node| {
             let request = ClientRequest::Moved { dir, from: from.to_vec(), to: to.to_vec() };
             let call = self.rpc.call(node, Request::Client(request), None, None);
             async move {
@@ -24,7 +24,7 @@ impl CacheView {
                 }
             }
         });
-        join_all(told).await;
+        join_all(reports).await;
     }
 
     /// Handles another node's rename of a directory.

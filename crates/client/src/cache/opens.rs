@@ -62,7 +62,6 @@ impl OpenFile {
         self.announced.load(Ordering::Acquire) == self.data.commits() + 1
     }
 
-    /// Returns true if writes up to byte `end` are announced.
     pub(super) fn is_announced_to(&self, end: u64) -> bool {
         self.is_announced() && end <= self.reach.load(Ordering::Acquire).saturating_mul(UNIT_SIZE as u64)
     }
@@ -80,7 +79,6 @@ impl OpenFile {
         self.orphan.store(true, Ordering::Release);
     }
 
-    /// Updates the path from `path`, if that returns one.
     pub(super) fn refresh_path(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
         if let Some(path) = path(&self.file) {
             *self.path.lock() = path;
@@ -134,17 +132,10 @@ impl Opens {
         Opening { opens: self, inode }
     }
 
-    /// Records that another node has begun to remove the file.
-    pub(super) fn mark_removed(&self, inode: InodeId) {
+    /// Records that another node has begun to remove the file, or that the removal did not happen.
+    pub(super) fn set_removed(&self, inode: InodeId, is_removed: bool) {
         if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
-            *removed = true;
-        }
-    }
-
-    /// Records that the removal did not happen.
-    pub(super) fn mark_kept(&self, inode: InodeId) {
-        if let Some((_, removed)) = self.opening.lock().get_mut(&inode) {
-            *removed = false;
+            *removed = is_removed;
         }
     }
 
@@ -165,14 +156,12 @@ impl Opens {
         self.handles.all_of(inode)
     }
 
-    /// All handles of a file.
     pub(super) fn all_of(&self, file: &Identity) -> Vec<Arc<OpenFile>> {
         let mut opens = self.with_number(file.inode);
         opens.retain(|open| open.file.is(file));
         opens
     }
 
-    /// The oldest handle of a file.
     pub(super) fn of_file(&self, file: &Identity) -> Option<Arc<OpenFile>> {
         self.find_of(file, |_| true)
     }
@@ -189,15 +178,10 @@ impl Opens {
 
     /// Files with a handle that has written and may write more.
     pub(super) fn writing(&self) -> BTreeSet<InodeId> {
-        self.handles
-            .all()
-            .into_iter()
-            .filter(|(_, open)| open.writes())
-            .map(|(_, open)| open.data.inode)
-            .collect()
+        let all = self.handles.all().into_iter();
+        all.filter(|(_, open)| open.writes()).map(|(inode, _)| inode).collect()
     }
 
-    /// Updates the paths of all open files from `path`.
     pub(super) fn refresh_paths(&self, path: impl Fn(&Identity) -> Option<Vec<u8>>) {
         for (_, open) in self.handles.all() {
             open.refresh_path(&path);

@@ -1,18 +1,13 @@
 //! Unlink and rename in the cache view: handling of dirty data and of open handles on all nodes when a name goes away.
 
 use super::CacheView;
-use super::opens::OpenFile;
 use crate::passthrough::{Identity, Passthrough};
-use crate::types::FileNumber;
+use crate::types::{FileNumber, Name};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use tameike_core::wire::cache::CacheRequest;
 use tameike_core::wire::meta::RenameMode;
 use tameike_core::{Attr, Errno, FaultKind, FileKind, InodeId, Result};
-use tameike_io::shared::{FileStat, SharedFs};
-
-/// A directory and the name in it.
-pub(super) type Name<'a> = (FileNumber, &'a [u8]);
+use tameike_io::shared::FileStat;
 
 impl CacheView {
     /// Unlinks anything but a directory.
@@ -20,11 +15,13 @@ impl CacheView {
         let path = self.below.child(dir, name)?;
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of((dir, name))])).await?;
         let at = path.clone();
-        let look = move |fs: &dyn SharedFs| {
-            fs.revalidate(&at);
-            fs.stat(&at)
-        };
-        let stat = self.below.run(look).await?;
+        let stat = self
+            .below
+            .run(move |fs| {
+                fs.revalidate(&at);
+                fs.stat(&at)
+            })
+            .await?;
         self.before_removal(&stat, (dir, name), &path).await?;
         // Pin the inode number: no new file may get it before the coordinator has dropped the old file's data.
         let (removed, _pin) = match self.below.unlink(dir, name).await {
@@ -40,7 +37,6 @@ impl CacheView {
         self.after_removal(&removed).await
     }
 
-    /// Renames a file or directory.
     pub(super) async fn rename_name(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         let _held = self.locks.hold_names(BTreeSet::from([self.lock_of(from), self.lock_of(to)])).await?;
         // Retry if the new name has changed since the stat.
@@ -108,19 +104,15 @@ impl CacheView {
         match attr.kind {
             FileKind::File => {
                 let inode = attr.inode;
-                self.tell(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
+                self.notify(inode, CacheRequest::Renamed { inode: Some(inode), from, to }).await
             }
             FileKind::Directory => {
                 let request = CacheRequest::Renamed { inode: None, from, to };
                 let nodes = self.cluster.device_nodes().iter();
-                let told = nodes.map(|&node| self.ask(node, request.clone()));
-                futures_util::future::try_join_all(told).await.map(drop)
+                let reports = nodes.map(|&node| self.ask(node, request.clone()));
+                futures_util::future::try_join_all(reports).await.map(drop)
             }
-            FileKind::Symlink
-            | FileKind::Fifo
-            | FileKind::Socket
-            | FileKind::CharacterDevice
-            | FileKind::BlockDevice => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -135,35 +127,33 @@ impl CacheView {
         }
         let inode = stat.inode_id();
         if stat.nlink > 1 {
-            let number = self.below.number_of(&Identity::of(stat));
-            return match number.and_then(|number| self.below.other_path(number, dir, name)) {
+            let number = self.below.tree.number_of(&Identity::of(stat));
+            return match number.and_then(|number| self.below.tree.other_path(number, dir, name)) {
                 Some(other) => self.report_rename(&stat.attr(), path, &other).await,
                 None => self.write_back(inode).await.map(drop),
             };
         }
         // First announce it: from then on the coordinator reports the removal to each new open.
-        let told = match self.tell(inode, CacheRequest::Removing { inode }).await {
-            Ok(_) => self.removing(inode).await,
-            Err(fault) => Err(fault),
+        let announced = async {
+            self.notify(inode, CacheRequest::Removing { inode }).await?;
+            self.removing(inode).await
         };
-        if told.is_err() {
+        let announced = announced.await;
+        if announced.is_err() {
             self.not_removed(stat).await;
         }
-        told
+        announced
     }
 
     /// Writes back a file's content to the shared file. Returns false if that file is already gone.
     async fn write_back(&self, inode: InodeId) -> Result<bool> {
-        match self.tell(inode, CacheRequest::Writeback { inode }).await {
+        match self.notify(inode, CacheRequest::Writeback { inode }).await {
             Err(fault) if fault.kind() == FaultKind::Missing => Ok(false),
-            told => told.map(|()| true),
+            written => written.map(|()| true),
         }
     }
 
-    /// Switches all handles of the file on this node to the shared file.
-    ///
-    /// # Errors
-    /// `ESTALE` if the file and its content are already gone.
+    /// Switches all handles of the file on this node to the shared file. Fails with `ESTALE` if the file and its content are already gone.
     pub(super) async fn switch_to_shared(&self, inode: InodeId) -> Result<()> {
         // Repeat: a program may open the file during the switch.
         while let Some(open) = self.opens.named_of(inode) {
@@ -175,41 +165,34 @@ impl CacheView {
             if !is_there && !opens.iter().any(|open| open.is_orphan()) {
                 return Err(Errno::ESTALE.into());
             }
-            self.look_at_content(opens.clone()).await?;
+            let shared: Vec<_> = opens.iter().map(|open| open.shared.clone()).collect();
+            // The next reads of the shared files must return what other nodes wrote back.
+            self.below.run(move |_| shared.iter().try_for_each(|file| file.revalidate_content())).await?;
             opens.iter().for_each(|open| {
                 open.set_orphan();
-                open.data.set_lends(false);
+                open.data.set_grantable(false);
             });
             self.engine.forget(inode);
         }
         Ok(())
     }
 
-    /// Revalidates content, so that the next reads of the shared files return what other nodes wrote back.
-    async fn look_at_content(&self, opens: Vec<Arc<OpenFile>>) -> Result<()> {
-        let look = move |_: &dyn SharedFs| opens.iter().try_for_each(|open| open.shared.revalidate_content());
-        self.below.run(look).await
-    }
-
     /// Handles the coordinator's report that a node is about to remove the last name of a file.
-    ///
-    /// # Errors
-    /// If the content cannot be written back for the handles that are open here.
     pub async fn removing(&self, inode: InodeId) -> Result<()> {
-        self.opens.mark_removed(inode);
+        self.opens.set_removed(inode, true);
         match self.switch_to_shared(inode).await {
             // Another node has already removed the file and has written back its content.
             Err(fault) if fault.errno == Errno::ESTALE => Ok(()),
-            switch_to_shared => switch_to_shared,
+            switched => switched,
         }
     }
 
     /// Handles the report that the announced removal did not happen.
     pub fn kept(&self, inode: InodeId) {
-        self.opens.mark_kept(inode);
+        self.opens.set_removed(inode, false);
         self.opens.with_number(inode).iter().for_each(|open| {
             open.set_named();
-            open.data.set_lends(true);
+            open.data.set_grantable(true);
         });
     }
 
@@ -220,7 +203,7 @@ impl CacheView {
         }
         let inode = stat.inode_id();
         self.kept(inode);
-        if let Err(fault) = self.tell(inode, CacheRequest::Kept { inode }).await {
+        if let Err(fault) = self.notify(inode, CacheRequest::Kept { inode }).await {
             log::warn!("cannot report the failed removal of {inode} to its coordinator: {fault}");
         }
     }
@@ -232,7 +215,7 @@ impl CacheView {
         }
         let inode = stat.inode_id();
         self.engine.forget(inode);
-        self.tell(inode, CacheRequest::Removed { inode }).await
+        self.notify(inode, CacheRequest::Removed { inode }).await
     }
 }
 

@@ -1,7 +1,8 @@
 //! Holes in files of the cache view. The shared file owns the allocation; data is in the shared file, or dirty in the pool.
 
+use super::CacheView;
 use super::opens::OpenFile;
-use super::{CacheView, version};
+use crate::data::FileVersion;
 use crate::passthrough::{change_space, seek_of};
 use std::ops::Range;
 use tameike_core::wire::cache::CacheRequest;
@@ -25,10 +26,11 @@ impl CacheView {
         self.announce(open, 0).await?;
         let (inode, now) = (open.data.inode, self.runtime.now());
         let Range { start, end } = bytes;
-        let tell = self.ask_state(inode, CacheRequest::Space { inode, change, start, end, grows, now });
-        let state = self.engine.change_space(&open.data, change, bytes, tell).await?;
+        let change_homes =
+            self.ask_state(inode, CacheRequest::Space { inode, change, start, end, grows, now });
+        let state = self.engine.space().change(&open.data, change, bytes, change_homes).await?;
         let size = if grows { open.data.size().max(end) } else { open.data.size() };
-        open.data.refresh(version(state, size));
+        open.data.refresh(FileVersion::of_cache(state, size));
         Ok(())
     }
 
@@ -45,14 +47,15 @@ impl CacheView {
         match sought {
             Sought::Data => {
                 // Query the pool first: data that is flushed meanwhile is then found in the shared file.
-                let dirty = self.engine.seek(&open.data, sought, offset, size).await?.unwrap_or(u64::MAX);
+                let dirty =
+                    self.engine.space().seek(&open.data, sought, offset, size).await?.unwrap_or(u64::MAX);
                 let shared = self.seek_shared(open, sought, offset).await?.unwrap_or(u64::MAX);
                 Some(dirty.min(shared)).filter(|&at| at < size).ok_or_else(|| Errno::ENXIO.into())
             }
             Sought::Hole => {
                 let mut at = offset;
                 while at < size {
-                    let dirty = self.engine.seek(&open.data, sought, at, size).await?.unwrap_or(size);
+                    let dirty = self.engine.space().seek(&open.data, sought, at, size).await?.unwrap_or(size);
                     let shared = self.seek_shared(open, sought, dirty).await?.unwrap_or(dirty);
                     if shared == dirty {
                         return Ok(dirty.min(size));

@@ -1,21 +1,15 @@
-//! [`Vfs`](crate::vfs::Vfs) of the cache view.
+//! [`Vfs`](crate::vfs::Vfs) of the cache view, except for file content.
 
 use super::CacheView;
-use crate::data::{Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
 use crate::passthrough::{Owner, Passthrough, TreeView};
-use crate::types::{
-    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
-};
-use crate::vfs::{Content, Inodes, Locking, Names, OpenFiles, Usage};
-use std::ops::Range;
+use crate::types::{FileNumber, Found, HandleNumber, Name, OpenMode, Opened, ViewSpace};
+use crate::vfs::{Inodes, Locking, Names, OpenFiles, Usage};
 use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
-use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Attr, Errno, Generation, InodeId, Result};
-use tameike_io::Frame;
 
 impl TreeView for CacheView {
     fn below(&self) -> &Passthrough {
@@ -58,25 +52,18 @@ impl Names for CacheView {
         self.below.rmdir(dir, name).await
     }
 
-    async fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> Result<()> {
+    async fn rename(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         self.rename_name(from, to, mode).await
     }
 }
 
 impl Inodes for CacheView {
     async fn lookup_again(&self, file: FileNumber) -> Result<Found> {
-        self.below.hold(file)?;
-        let found = self.getattr(file).await.map(|attr| Found { file, attr });
-        found.inspect_err(|_| self.below.forget(file, 1))
+        self.below.lookup_again(file, self.getattr(file)).await
     }
 
     fn forget(&self, file: FileNumber, count: u64) {
-        self.below.forget(file, count);
+        self.below.tree.forget(file, count);
     }
 
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
@@ -170,54 +157,6 @@ impl OpenFiles for CacheView {
             self.engine.flush_mapped(&open.data, open.mode).await;
         }
         self.close(handle);
-    }
-}
-
-impl Content for CacheView {
-    async fn read(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<ReadBytes> {
-        self.read_open(&*self.handle(handle)?, offset, length).await
-    }
-
-    async fn locate(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
-        let open = self.handle(handle)?;
-        let _stays = open.data.leaving.read().await;
-        Ok(if open.is_orphan() { None } else { self.engine.locate(&open.data, offset, length).await })
-    }
-
-    fn drop_location(&self, handle: HandleNumber, offset: u64) {
-        if let Ok(open) = self.handle(handle) {
-            open.data.drop_location(offset);
-        }
-    }
-
-    fn spare_frame(&self) -> Option<Frame> {
-        self.engine.frame_now()
-    }
-
-    fn write_now(&self, handle: HandleNumber, at: WriteAt, data: &dyn WriteBytes) -> Result<usize> {
-        self.write_open_now(&*self.handle(handle)?, at, data)
-    }
-
-    async fn write(&self, handle: HandleNumber, at: WriteAt, data: &[u8]) -> Result<()> {
-        self.write_open(&*self.handle(handle)?, at, data).await
-    }
-
-    fn grantable(&self, handle: HandleNumber) -> Option<Grantable> {
-        self.handle(handle).ok().map(|open| self.engine.grantable(&open.data))
-    }
-
-    async fn change_space(
-        &self,
-        handle: HandleNumber,
-        change: SpaceChange,
-        bytes: Range<u64>,
-        grows: bool,
-    ) -> Result<()> {
-        self.change_open_space(&*self.handle(handle)?, change, bytes, grows).await
-    }
-
-    async fn seek(&self, handle: HandleNumber, sought: Sought, offset: u64) -> Result<u64> {
-        self.seek_open(&*self.handle(handle)?, sought, offset).await
     }
 }
 

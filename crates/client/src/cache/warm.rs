@@ -3,8 +3,9 @@
 //! Per directory it keeps only one batch of entries of the shared file system. After a cancellation it sends no more requests; those in
 //! flight complete. No cleanup is needed, because each unit is either loaded or absent.
 
-use super::{CacheView, version};
+use super::CacheView;
 use crate::data::FileVersion;
+use crate::replies::unexpected_reply;
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use futures_util::stream::FuturesUnordered;
@@ -18,7 +19,7 @@ use tameike_core::wire::admin::Warmed;
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Fault, FaultKind, FileKind, InodeId, Layout, NodeId, Result, UnitId};
-use tameike_io::shared::{FileStat, NamedFile, SharedDir, join};
+use tameike_io::shared::{NamedFile, SharedDir, join};
 
 /// Files that load concurrently.
 const FILES_AT_ONCE: usize = 16;
@@ -33,7 +34,7 @@ const LEVELS_MAX: usize = 256;
 pub struct Warming {
     number: u64,
     so_far: Mutex<Warmed>,
-    is_broken_off: AtomicBool,
+    is_cancelled: AtomicBool,
 }
 
 impl Warming {
@@ -43,13 +44,13 @@ impl Warming {
     }
 
     /// Cancels the preload.
-    pub fn break_off(&self) {
-        self.is_broken_off.store(true, Ordering::Release);
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
         self.so_far.lock().is_broken_off = true;
     }
 
-    fn is_broken_off(&self) -> bool {
-        self.is_broken_off.load(Ordering::Acquire)
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
     }
 
     fn note_fault(&self, path: &[u8], fault: &Fault) {
@@ -83,8 +84,8 @@ struct Level {
 impl CacheView {
     /// Creates a preload. Units that it loads first are not evicted for its later ones.
     pub fn warming(&self) -> Arc<Warming> {
-        let (so_far, is_broken_off) = Default::default();
-        Arc::new(Warming { number: self.runtime.random_u64(), so_far, is_broken_off })
+        let (so_far, is_cancelled) = Default::default();
+        Arc::new(Warming { number: self.runtime.random_u64(), so_far, is_cancelled })
     }
 
     /// Loads the file at `path`, relative to the root, or all regular files below that directory. Does not follow symbolic links.
@@ -99,7 +100,7 @@ impl CacheView {
         let mut loads = FuturesUnordered::new();
         loop {
             while loads.len() < FILES_AT_ONCE
-                && !warming.is_broken_off()
+                && !warming.is_cancelled()
                 && let Some(file) = self.next_file(&mut levels, warming).await
             {
                 loads.push(self.load_and_note(file, warming));
@@ -124,25 +125,21 @@ impl CacheView {
         }
     }
 
-    /// Returns the path of the next regular file.
     async fn next_file(&self, levels: &mut Vec<Level>, warming: &Warming) -> Option<Vec<u8>> {
         loop {
             let level = levels.last_mut()?;
             let Some(found) = level.names.next() else {
                 let (dir, after) = (level.dir.clone(), level.after);
-                let names = self.below.run(move |_| dir.read(after)).await;
-                match names.as_ref().map(|names| names.last().map(|last| last.next)) {
-                    Ok(Some(next)) => level.after = next,
-                    Ok(None) => drop(levels.pop()),
+                match self.below.run(move |_| dir.read(after)).await {
+                    Ok(names) if names.is_empty() => drop(levels.pop()),
+                    Ok(names) => {
+                        level.after = names.last().map_or(after, |last| last.next);
+                        level.names = names.into_iter();
+                    }
                     Err(fault) => {
-                        warming.note_fault(&level.path, fault);
+                        warming.note_fault(&level.path, &fault);
                         levels.pop();
                     }
-                }
-                if let (Some(level), Ok(names)) = (levels.last_mut(), names)
-                    && !names.is_empty()
-                {
-                    level.names = names.into_iter();
                 }
                 continue;
             };
@@ -166,12 +163,8 @@ impl CacheView {
         }
     }
 
-    /// Returns true if a listed file no longer exists.
     async fn is_gone(&self, path: Vec<u8>) -> bool {
-        let gone = |result: &Result<FileStat>| {
-            result.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Missing)
-        };
-        gone(&self.below.run(move |fs| fs.stat(&path)).await)
+        self.below.run(move |fs| fs.stat(&path)).await.is_err_and(|fault| fault.kind() == FaultKind::Missing)
     }
 
     /// Has the homes of a file's units load them. Returns the number of bytes that did not fit, or None after a cancellation.
@@ -183,12 +176,12 @@ impl CacheView {
         }
         let inode = stat.inode_id();
         let (state, _) = self.ask_open((inode, path.clone(), stat.stamp()), false, false).await?;
-        let known = version(state, stat.size);
+        let known = FileVersion::of_cache(state, stat.size);
         let (count, homes) =
             (known.size.div_ceil(UNIT_SIZE as u64), self.cluster.device_nodes().len() as u64);
         let (some, mut left_out) = (UNITS_AT_ONCE * homes, 0);
         for first in (0..count).step_by(some as usize) {
-            if warming.is_broken_off() {
+            if warming.is_cancelled() {
                 return Ok(None);
             }
             let units = first..(first + some).min(count);
@@ -225,16 +218,13 @@ impl CacheView {
                     warming.so_far.lock().bytes += held;
                     sum += left_out;
                 }
-                other => return Err(super::unexpected_reply(&other)),
+                other => return Err(unexpected_reply(&other)),
             }
         }
         Ok(sum)
     }
 
     /// Returns the inode of the file at `path`, relative to the root.
-    ///
-    /// # Errors
-    /// Returns the fault of the stat, for example if the file does not exist.
     pub async fn inode_at(&self, path: Vec<u8>) -> Result<InodeId> {
         self.below.run(move |fs| fs.stat(&path)).await.map(|stat| stat.inode_id())
     }

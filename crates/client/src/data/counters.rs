@@ -32,25 +32,15 @@ impl Count {
 
 impl Counters {
     pub(super) fn report(&self) -> Vec<Counter> {
-        let Counters {
-            memory,
-            holders,
-            homes,
-            requested,
-            delivered,
-            requested_pages,
-            delivered_pages,
-            damaged,
-        } = self;
         let named = [
-            (counters::READ_MEMORY, memory),
-            (counters::READ_HOLDERS, holders),
-            (counters::READ_HOMES, homes),
-            (counters::HELD_REQUESTED, requested),
-            (counters::HELD_DELIVERED, delivered),
-            (counters::HELD_REQUESTED_PAGES, requested_pages),
-            (counters::HELD_DELIVERED_PAGES, delivered_pages),
-            (counters::DAMAGED, damaged),
+            (counters::READ_MEMORY, &self.memory),
+            (counters::READ_HOLDERS, &self.holders),
+            (counters::READ_HOMES, &self.homes),
+            (counters::HELD_REQUESTED, &self.requested),
+            (counters::HELD_DELIVERED, &self.delivered),
+            (counters::HELD_REQUESTED_PAGES, &self.requested_pages),
+            (counters::HELD_DELIVERED_PAGES, &self.delivered_pages),
+            (counters::DAMAGED, &self.damaged),
         ];
         named.map(|(name, count)| Counter::new(name, count.0.load(Ordering::Relaxed))).into()
     }

@@ -1,9 +1,10 @@
 //! Unit eviction by S3-FIFO (Yang et al., SOSP 2023), extended with last-copy protection ([decision
 //! 0042](../../../../docs/decisions/0042-s3-fifo-eviction-with-last-copy-protection.md)).
 //!
-//! A new unit enters a queue of a tenth of the memory. If it was used again when it reaches the front, it moves to the main queue, where it
-//! stays as long as it is used; otherwise it is evicted. So a scan does not displace data that is read repeatedly. A use takes no lock.
-//! Reading on within a unit is not another use (`Pass` in the file's units): a unit that is read in eight steps is read once.
+//! A new unit enters the small queue, a tenth of the memory. If it was used again when it reaches the front, it moves to the main queue,
+//! where it stays as long as it is used; otherwise it is evicted, and the ghost queue keeps its name. So a scan does not displace data that
+//! is read repeatedly. A use takes no lock. Reading on within a unit is not another use (`Pass` in the file's units): a unit that is read
+//! in eight steps is read once.
 //!
 //! A unit that no other node is known to have in memory passes through its queue once more: it may be the last copy.
 
@@ -12,10 +13,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tameike_core::InodeId;
 
-/// New units get 1/`NEW_PART` of the memory,
-const NEW_PART: usize = 10;
+/// The small queue, which new units enter, gets 1/`SMALL_PART` of the memory,
+const SMALL_PART: usize = 10;
 /// but at least this many units, up to a quarter of the memory: enough for eight readers with one unit each and their readahead.
-const NEW_MIN: usize = 32;
+const SMALL_MIN: usize = 32;
 
 /// Purpose of an eviction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,8 +29,8 @@ pub(super) enum Need {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
-    New,
-    Kept,
+    Small,
+    Main,
 }
 
 /// The unit to evict next.
@@ -39,9 +40,9 @@ pub(super) struct Candidate {
 }
 
 /// Units of each queue that the search may still examine: each unit that cannot be evicted once, after the last one was requeued for a use.
-pub(super) struct Looks {
-    new: usize,
-    kept: usize,
+pub(super) struct Search {
+    small: usize,
+    main: usize,
 }
 
 /// The eviction queues. Each unit in memory is in one of them. An entry whose unit has left memory for another reason is removed when it
@@ -49,21 +50,20 @@ pub(super) struct Looks {
 pub(super) struct Queues {
     /// Number of units that fit in memory.
     capacity: usize,
-    new: VecDeque<Arc<QueueEntry>>,
-    kept: VecDeque<Arc<QueueEntry>>,
-    gone: Names,
+    small: VecDeque<Arc<QueueEntry>>,
+    main: VecDeque<Arc<QueueEntry>>,
+    ghost: Ghost,
 }
 
 impl Queues {
     pub(super) fn new(capacity: usize) -> Self {
-        let (new, kept, gone) = Default::default();
-        Self { capacity, new, kept, gone }
+        let (small, main, ghost) = Default::default();
+        Self { capacity, small, main, ghost }
     }
 
-    /// Adds a unit that has come into memory.
     pub(super) fn enter(&mut self, file: &Arc<FileData>, unit: u64) -> Arc<QueueEntry> {
         let entry = Arc::new(QueueEntry::new(file, unit));
-        let queue = if self.gone.remove((file.inode, unit)) { Queue::Kept } else { Queue::New };
+        let queue = if self.ghost.remove((file.inode, unit)) { Queue::Main } else { Queue::Small };
         let capacity = self.capacity;
         let queue = self.queue(queue);
         if queue.len() > 2 * capacity {
@@ -73,82 +73,84 @@ impl Queues {
         entry
     }
 
-    /// A search over all units.
-    pub(super) fn looks(&self) -> Looks {
-        Looks { new: self.new.len(), kept: self.kept.len() }
+    /// Begins a search over all units.
+    pub(super) fn begin_search(&self) -> Search {
+        Search { small: self.small.len(), main: self.main.len() }
     }
 
-    /// Returns the unit to evict next.
-    pub(super) fn candidate(&mut self, need: Need, looks: &mut Looks) -> Option<Candidate> {
-        let has_many_new = self.new.len() >= self.new_target();
-        // New units may move to the kept queue, which is then searched again.
-        let order: &[Queue] =
-            if has_many_new { &[Queue::New, Queue::Kept] } else { &[Queue::Kept, Queue::New, Queue::Kept] };
+    pub(super) fn candidate(&mut self, need: Need, search: &mut Search) -> Option<Candidate> {
+        let is_small_full = self.small.len() >= self.small_target();
+        // New units may move to the main queue, which is then searched again.
+        let order: &[Queue] = if is_small_full {
+            &[Queue::Small, Queue::Main]
+        } else {
+            &[Queue::Main, Queue::Small, Queue::Main]
+        };
         order.iter().find_map(|&queue| {
             let entry = match queue {
-                Queue::New => self.first_new(need, looks),
-                Queue::Kept => self.first_kept(looks),
+                Queue::Small => self.first_small(need, search),
+                Queue::Main => self.first_main(search),
             };
             Some(Candidate { entry: entry?, queue })
         })
     }
 
-    fn first_new(&mut self, need: Need, looks: &mut Looks) -> Option<Arc<QueueEntry>> {
-        while looks.new > 0 {
-            let entry = self.new.pop_front()?;
+    fn first_small(&mut self, need: Need, search: &mut Search) -> Option<Arc<QueueEntry>> {
+        while search.small > 0 {
+            let entry = self.small.pop_front()?;
             if !is_in_memory(&entry) {
                 continue;
             }
             if entry.take_uses() > 0 {
-                (looks.new, looks.kept) = (looks.new - 1, looks.kept + 1);
-                self.kept.push_back(entry);
-            } else if need == Need::Ahead && !entry.is_met() {
-                looks.new -= 1;
-                self.new.push_back(entry);
+                (search.small, search.main) = (search.small - 1, search.main + 1);
+                self.main.push_back(entry);
+            } else if need == Need::Ahead && !entry.is_accessed() {
+                search.small -= 1;
+                self.small.push_back(entry);
             } else if entry.is_spared_now() {
-                self.new.push_back(entry);
-                looks.new = self.new.len();
+                self.small.push_back(entry);
+                search.small = self.small.len();
             } else {
-                self.new.push_front(entry.clone());
+                self.small.push_front(entry.clone());
                 return Some(entry);
             }
         }
         None
     }
 
-    fn first_kept(&mut self, looks: &mut Looks) -> Option<Arc<QueueEntry>> {
-        while looks.kept > 0 {
-            let entry = self.kept.pop_front()?;
+    fn first_main(&mut self, search: &mut Search) -> Option<Arc<QueueEntry>> {
+        while search.main > 0 {
+            let entry = self.main.pop_front()?;
             if !is_in_memory(&entry) {
                 continue;
             }
             if entry.take_use() == 0 && !entry.is_spared_now() {
-                self.kept.push_front(entry.clone());
+                self.main.push_front(entry.clone());
                 return Some(entry);
             }
-            self.kept.push_back(entry);
-            looks.kept = self.kept.len();
+            self.main.push_back(entry);
+            search.main = self.main.len();
         }
         None
     }
 
     /// Requeues a unit that cannot be evicted now.
-    pub(super) fn pass_by(&mut self, candidate: &Candidate, looks: &mut Looks) {
-        let left = match candidate.queue {
-            Queue::New => &mut looks.new,
-            Queue::Kept => &mut looks.kept,
+    pub(super) fn requeue(&mut self, candidate: &Candidate, search: &mut Search) {
+        let budget = match candidate.queue {
+            Queue::Small => &mut search.small,
+            Queue::Main => &mut search.main,
         };
-        *left = left.saturating_sub(1);
+        *budget = budget.saturating_sub(1);
         if self.forget(candidate) {
             self.queue(candidate.queue).push_back(candidate.entry.clone());
         }
     }
 
     /// Removes an evicted unit. A new one is remembered: if it soon returns, it counts as used again.
-    pub(super) fn left(&mut self, candidate: &Candidate) {
+    pub(super) fn evicted(&mut self, candidate: &Candidate) {
         self.forget(candidate);
-        if candidate.queue == Queue::New {
-            self.gone.insert(candidate.entry.name(), self.capacity);
+        if candidate.queue == Queue::Small {
+            self.ghost.insert(candidate.entry.name(), self.capacity);
         }
     }
 
@@ -161,19 +163,19 @@ impl Queues {
 
     /// Returns the unit at a position in both queues, new units first.
     pub(super) fn nth(&self, number: usize) -> Option<Arc<QueueEntry>> {
-        let kept = number.checked_sub(self.new.len());
-        kept.map_or_else(|| self.new.get(number), |number| self.kept.get(number)).cloned()
+        let in_main = number.checked_sub(self.small.len());
+        in_main.map_or_else(|| self.small.get(number), |number| self.main.get(number)).cloned()
     }
 
     fn queue(&mut self, queue: Queue) -> &mut VecDeque<Arc<QueueEntry>> {
         match queue {
-            Queue::New => &mut self.new,
-            Queue::Kept => &mut self.kept,
+            Queue::Small => &mut self.small,
+            Queue::Main => &mut self.main,
         }
     }
 
-    fn new_target(&self) -> usize {
-        (self.capacity / NEW_PART).max(NEW_MIN.min(self.capacity / 4)).max(1)
+    fn small_target(&self) -> usize {
+        (self.capacity / SMALL_PART).max(SMALL_MIN.min(self.capacity / 4)).max(1)
     }
 }
 
@@ -182,14 +184,15 @@ fn is_in_memory(entry: &Arc<QueueEntry>) -> bool {
     Arc::strong_count(entry) > 1
 }
 
-/// Names of the units evicted last. A unit that was evicted twice may be forgotten with its first eviction.
+/// The ghost queue: names of the units that the small queue evicted last. A unit that was evicted twice may be forgotten with its first
+/// eviction.
 #[derive(Default)]
-struct Names {
+struct Ghost {
     order: VecDeque<(InodeId, u64)>,
     names: BTreeSet<(InodeId, u64)>,
 }
 
-impl Names {
+impl Ghost {
     fn insert(&mut self, name: (InodeId, u64), limit: usize) {
         if !self.names.insert(name) {
             return;
@@ -202,7 +205,6 @@ impl Names {
         }
     }
 
-    /// Returns true if the name was there.
     fn remove(&mut self, name: (InodeId, u64)) -> bool {
         self.names.remove(&name)
     }

@@ -24,11 +24,6 @@ impl Flusher {
         Self { homes, writer }
     }
 
-    /// Sends all acknowledged writes and commits them to the home; every later open on any node sees them. With `durable` they also survive
-    /// power loss. [`FileData::report_faults`] reports failures of single writes; the other writes still reach their homes.
-    ///
-    /// # Errors
-    /// If a home is unreachable; the next flush retries.
     pub(super) async fn flush(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
         let _order = file.begin_flush().await;
         let writes = file.begin_commit();
@@ -36,13 +31,6 @@ impl Flusher {
         self.persist(file, file.committing(), durable).await?;
         file.end_commit(writes);
         Ok(())
-    }
-
-    /// Flushes, and logs a failure.
-    pub(super) async fn flush_or_log(&self, file: &Arc<FileData>) {
-        if let Err(fault) = self.flush(file, false).await {
-            log::error!("bytes written through a mapping of {} are not flushed: {fault}", file.inode);
-        }
     }
 
     async fn persist(&self, file: &FileData, committing: Option<Uncommitted>, durable: bool) -> Result<()> {

@@ -82,7 +82,6 @@ impl FrameCache {
         self.take_for(Need::Now)
     }
 
-    /// Returns a frame for readahead.
     pub(super) fn take_ahead(&self) -> Option<Frame> {
         self.take_for(Need::Ahead)
     }
@@ -97,23 +96,22 @@ impl FrameCache {
         }
     }
 
-    /// Evicts one clean unit; returns false if there is none.
     fn evict_one(&self, need: Need) -> bool {
         let queues = &self.queues;
-        let mut looks = queues.lock().looks();
+        let mut search = queues.lock().begin_search();
         loop {
-            let candidate = queues.lock().candidate(need, &mut looks);
+            let candidate = queues.lock().candidate(need, &mut search);
             let Some(candidate) = candidate else { return false };
             match self.evict(&candidate) {
                 Evicted::Now => {
-                    queues.lock().left(&candidate);
+                    queues.lock().evicted(&candidate);
                     return true;
                 }
                 Evicted::Before => {
                     queues.lock().forget(&candidate);
                 }
                 // The unit stays in its queue meanwhile, so that concurrent searches find it.
-                Evicted::Dirty => queues.lock().pass_by(&candidate, &mut looks),
+                Evicted::Dirty => queues.lock().requeue(&candidate, &mut search),
             }
         }
     }

@@ -41,7 +41,8 @@ impl FileVersion {
         Self { size, generation, inline, content, holders }
     }
 
-    pub(super) fn of_cache(state: CacheState, size: u64) -> Self {
+    /// Converts a coordinator's state; `size` is that of the shared file.
+    pub(crate) fn of_cache(state: CacheState, size: u64) -> Self {
         let size = state.newer.map_or(size, |(newer, _)| newer);
         Self { size, generation: state.generation, ..Self::default() }
     }

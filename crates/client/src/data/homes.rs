@@ -2,19 +2,16 @@
 
 use super::file::FileData;
 use super::home::{FileVersion, Home};
+use crate::replies::unexpected_reply;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::cache::{CacheReply, CacheRequest};
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Cluster, Errno, Fault, InodeId, NodeId, Result, Timestamp, UnitId};
+use tameike_core::{Attr, Cluster, InodeId, NodeId, Result, Timestamp, UnitId};
 use tameike_fabric::{Answer, Rpc};
 use tameike_io::{Frame, Payload, Runtime};
-
-pub(super) fn unexpected(answer: &Answer) -> Fault {
-    Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {:?}", answer.reply))
-}
 
 /// Client of the nodes that store files and their units.
 pub(super) struct HomeClient {
@@ -40,7 +37,6 @@ impl HomeClient {
         self.cluster.unit_home(file.layout, UnitId { inode: file.inode, index })
     }
 
-    /// Returns true if this node is the home of the unit.
     pub(super) fn is_local(&self, file: &FileData, index: u64) -> bool {
         self.of_unit(file, index) == self.rpc.local()
     }
@@ -87,17 +83,16 @@ impl HomeClient {
         match answer.reply {
             Reply::Meta(MetaReply::Node(node)) => Ok((FileVersion::of_node(&node), Some(node.attr))),
             Reply::Cache(CacheReply::State(state)) => Ok((FileVersion::of_cache(state, end), None)),
-            _ => Err(unexpected(&answer)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
-    /// Asks the home of an inode for its version.
     pub(super) async fn version(&self, inode: InodeId) -> Result<FileVersion> {
         let request = Request::Meta(MetaRequest::GetAttr { inode });
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
         match answer.reply {
             Reply::Meta(MetaReply::Node(node)) => Ok(FileVersion::of_node(&node)),
-            _ => Err(unexpected(&answer)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -112,7 +107,7 @@ impl HomeClient {
         match answer.reply {
             Reply::Meta(MetaReply::Reserved { offset, .. })
             | Reply::Cache(CacheReply::Reserved { offset, .. }) => Ok(offset),
-            _ => Err(unexpected(&answer)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -122,7 +117,7 @@ impl HomeClient {
         let answer = self.ask(self.cluster.inode_home(inode), request).await?;
         match answer.reply {
             Reply::Cache(CacheReply::Located { path: found }) => *path.lock() = found,
-            _ => return Err(unexpected(&answer)),
+            other => return Err(unexpected_reply(&other)),
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub struct Located {
     /// The device that stores the unit.
     pub device: Arc<HostDevice>,
     /// The location of the unit on the device.
-    pub place: Arc<UnitLocation>,
+    pub location: Arc<UnitLocation>,
     /// The bytes within the unit.
     pub range: Range<u32>,
 }
@@ -40,9 +40,8 @@ impl Locator {
         Self { homes }
     }
 
-    /// Returns the location at which a program of this host can read `length` bytes at `offset` directly. `None` unless they all belong to
-    /// one unit that its home holds whole and this node has no bytes of. The caller passes `is_sequential` if it has already checked for a
-    /// sequential reader.
+    /// As [`DataEngine::locate`](super::DataEngine::locate). The caller passes `is_sequential` if it has already checked for a sequential
+    /// reader.
     pub(super) async fn locate(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -63,9 +62,9 @@ impl Locator {
                     ended.await;
                     continue;
                 }
-                LocationPlan::There(place, others) => {
+                LocationPlan::Known(location, others) => {
                     self.ask_homes(others, None);
-                    return Some(Located { device, place, range: start..start + count });
+                    return Some(Located { device, location, range: start..start + count });
                 }
                 LocationPlan::Request(_) if requests == REQUESTS_MAX => return None,
                 LocationPlan::Request(request) => request,
@@ -105,9 +104,9 @@ impl Locator {
         }
         let (inode, generation, units) =
             (request.file().inode, request.generation(), request.units().to_vec());
-        let places = Request::Unit(UnitRequest::Locations { inode, units, generation });
-        match self.homes.ask(home, places).await.map(|answer| answer.reply) {
-            Ok(Reply::Unit(UnitReply::Locations(places))) => request.learn(places),
+        let locations = Request::Unit(UnitRequest::Locations { inode, units, generation });
+        match self.homes.ask(home, locations).await.map(|answer| answer.reply) {
+            Ok(Reply::Unit(UnitReply::Locations(locations))) => request.learn(locations),
             // The fallback read through the home reports the failure.
             Ok(_) | Err(_) => request.learn(Vec::new()),
         }

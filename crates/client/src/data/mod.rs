@@ -52,7 +52,6 @@ use std::sync::Arc;
 use tameike_core::limits::UNIT_SIZE;
 use tameike_core::wire::admin::Counter;
 use tameike_core::wire::client::ClientReply;
-use tameike_core::wire::unit::{Sought, SpaceChange};
 use tameike_core::{Cluster, Generation, InodeId, Layout, Result, UnitId};
 use tameike_fabric::Rpc;
 use tameike_io::{Frame, Payload, Pool, Runtime};
@@ -70,18 +69,18 @@ pub struct DataEngine {
     reader: Arc<Reader>,
     peer_server: PeerServer,
     space: SpaceClient,
-    lender: Arc<FileGranter>,
+    granter: Arc<FileGranter>,
     counters: Arc<Counters>,
 }
 
 impl DataEngine {
-    /// Creates an engine whose frames come from `pool`; `lender`, if any, grants them to programs.
+    /// Creates an engine whose frames come from `pool`; `table`, if any, grants them to programs.
     pub fn new(
         runtime: Runtime,
         cluster: Arc<Cluster>,
         rpc: Arc<dyn Rpc>,
         pool: Pool,
-        lender: Option<Arc<dyn FrameGranter>>,
+        table: Option<Arc<dyn FrameGranter>>,
     ) -> Arc<Self> {
         let (counters, files) = (Arc::new(Counters::default()), Arc::new(FileTable::default()));
         let homes = Arc::new(HomeClient::new(runtime.clone(), cluster, rpc));
@@ -95,7 +94,7 @@ impl DataEngine {
             reader: Arc::new(Reader::new(homes.clone(), units, elsewhere, counters.clone())),
             peer_server: PeerServer::new(files.clone(), frames.clone(), counters.clone()),
             space: SpaceClient::new(homes.clone(), writer.clone(), flusher.clone()),
-            lender: Arc::new(FileGranter::new(runtime, frames.clone(), lender)),
+            granter: Arc::new(FileGranter::new(runtime, frames.clone(), table)),
             homes,
             files,
             frames,
@@ -155,9 +154,6 @@ impl DataEngine {
     }
 
     /// Reads at most `length` bytes (at most a unit's size) at `offset`; fewer only at the end of the file.
-    ///
-    /// # Errors
-    /// Those of the unit's home.
     pub async fn read(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Result<ReadBytes> {
         self.reader.read(file, offset, length).await
     }
@@ -177,17 +173,11 @@ impl DataEngine {
     }
 
     /// Writes as much of `data`, from its start, as it can without waiting for frames; returns the number of bytes.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
     pub fn write_now(&self, file: &Arc<FileData>, offset: u64, data: &dyn WriteBytes) -> Result<usize> {
         self.writer.write_now(file, offset, data)
     }
 
     /// Appends `data` at the end of the file, after the appends of other nodes.
-    ///
-    /// # Errors
-    /// Those of the home, which reserves the bytes.
     pub async fn append(&self, file: &Arc<FileData>, data: &[u8]) -> Result<()> {
         self.flusher.flush_new(file).await?;
         let offset = self.homes.reserve(&file.home(), file.inode, data.len() as u64).await?;
@@ -202,10 +192,8 @@ impl DataEngine {
     }
 
     /// Sends all acknowledged writes and commits them to the home; every later open on any node sees them. With `durable` they also survive
-    /// power loss. [`FileData::report_faults`] reports failures of single writes; the other writes still reach their homes.
-    ///
-    /// # Errors
-    /// If a home is unreachable; the next flush retries.
+    /// power loss. [`FileData::report_faults`] reports failures of single writes; the other writes still reach their homes. If a home is
+    /// unreachable, the flush fails, and the next one retries.
     pub async fn flush(&self, file: &Arc<FileData>, durable: bool) -> Result<()> {
         self.flusher.flush(file, durable).await
     }
@@ -213,16 +201,16 @@ impl DataEngine {
     /// Flushes writes made through a mapping after the last close, since no later close commits them. It logs a failure, as no program is
     /// left to receive it.
     pub async fn flush_mapped(&self, file: &Arc<FileData>, mode: OpenMode) {
-        if mode.write && !file.is_flushed() {
-            self.flusher.flush_or_log(file).await;
+        if mode.write
+            && !file.is_flushed()
+            && let Err(fault) = self.flush(file, false).await
+        {
+            log::error!("bytes written through a mapping of {} are not flushed: {fault}", file.inode);
         }
     }
 
     /// Truncates or extends the file: waits for writes in flight, drops bytes beyond `size`, then has `resize` change the size at the
     /// file's home.
-    ///
-    /// # Errors
-    /// Those of `resize`.
     pub async fn resize<T>(
         &self,
         file: &Arc<FileData>,
@@ -240,56 +228,9 @@ impl DataEngine {
         Ok(resized)
     }
 
-    /// Allocates or punches space: sends dirty bytes, has `change_homes` change the homes, and drops this node's copies of bytes that
-    /// became zeros.
-    ///
-    /// # Errors
-    /// Those of `change_homes`.
-    pub async fn change_space<T>(
-        &self,
-        file: &Arc<FileData>,
-        change: SpaceChange,
-        bytes: Range<u64>,
-        change_homes: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        self.space.change(file, change, bytes, change_homes).await
-    }
-
-    /// Changes space at the homes of a file's units, then at the home of its inode.
-    ///
-    /// # Errors
-    /// `ENOSPC` when a home is full.
-    pub async fn change_space_at_homes(
-        &self,
-        file: &Arc<FileData>,
-        change: SpaceChange,
-        bytes: Range<u64>,
-        grows: bool,
-    ) -> Result<()> {
-        self.space.change_at_homes(file, change, bytes, grows).await
-    }
-
-    /// Returns the first data or hole byte in `start..end`, according to the units' homes. It first sends this node's dirty bytes.
-    ///
-    /// # Errors
-    /// When a home is unreachable.
-    pub async fn seek(
-        &self,
-        file: &Arc<FileData>,
-        sought: Sought,
-        start: u64,
-        end: u64,
-    ) -> Result<Option<u64>> {
-        self.space.seek(file, sought, start, end).await
-    }
-
-    /// Returns the file's space in blocks of `st_blocks`: the space at its homes and this node's unsent bytes. For a cached file, that of
-    /// its dirty bytes.
-    ///
-    /// # Errors
-    /// When a home is unreachable.
-    pub async fn usage(&self, inode: InodeId, layout: Layout) -> Result<u64> {
-        self.space.usage(inode, layout).await
+    /// Returns the client that allocates, punches and seeks space of files.
+    pub(crate) fn space(&self) -> &SpaceClient {
+        &self.space
     }
 
     /// Asks the home of an inode for its version.
@@ -312,9 +253,8 @@ impl DataEngine {
         self.peer_server.at_rest()
     }
 
-    /// Returns the file for grants to programs of this node.
     pub(crate) fn grantable(&self, file: &Arc<FileData>) -> Grantable {
-        Grantable::new(&self.lender, file)
+        Grantable::new(&self.granter, file)
     }
 }
 

@@ -5,11 +5,12 @@ use super::file::FileData;
 use super::file::{FetchInFlight, InlineContent, ReadPlan};
 use super::frames::FrameCache;
 use super::home::{FileVersion, Home};
-use super::homes::{HomeClient, unexpected};
+use super::homes::HomeClient;
 use super::locate::{Located, Locator};
 use super::read_peer::PeerReader;
 use super::split;
 use super::write::Writer;
+use crate::replies::unexpected_reply;
 use crate::types::ReadBytes;
 use event_listener::listener;
 use std::ops::Range;
@@ -28,7 +29,7 @@ const SEARCHES_MAX: u32 = 8;
 
 /// Minimum read from another agent's device on this host that keeps no copy. Smaller reads belong to a sequential reader, which the cache
 /// serves.
-const PLACED_MIN: usize = 32 << 10;
+const DIRECT_MIN: usize = 32 << 10;
 
 /// Fetched bytes, and whether another node also has them in memory.
 struct Fetched {
@@ -56,10 +57,6 @@ impl Reader {
         Self { homes, frames, writer, locator, peers, counters }
     }
 
-    /// Reads at most `length` bytes (at most a unit's size) at `offset`; fewer only at the end of the file.
-    ///
-    /// # Errors
-    /// Those of the unit's home.
     pub(super) async fn read(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -88,8 +85,8 @@ impl Reader {
         sequential: bool,
     ) -> Result<Payload> {
         let unit = UnitId { inode: file.inode, index };
-        if range.len() >= PLACED_MIN
-            && let Some(bytes) = self.read_near(file, unit, &range, sequential).await
+        if range.len() >= DIRECT_MIN
+            && let Some(bytes) = self.read_direct(file, unit, &range, sequential).await
         {
             self.counters.homes.add(range.len());
             return Ok(bytes);
@@ -130,7 +127,7 @@ impl Reader {
     }
 
     /// Reads bytes of a unit from the device of another agent of this host, without keeping a copy.
-    async fn read_near(
+    async fn read_direct(
         self: &Arc<Self>,
         file: &Arc<FileData>,
         unit: UnitId,
@@ -142,16 +139,15 @@ impl Reader {
         }
         let offset = unit.start() + u64::from(range.start);
         let length = range.len() as u32;
-        let Located { device, place, range } =
+        let Located { device, location, range } =
             self.locator.locate(file, offset, length, Some(sequential)).await?;
-        let read = device.read_unit(&place, &range, self.frames.take_now()?);
+        let read = device.read_unit(&location, &range, self.frames.take_now()?);
         if read.is_none() {
             file.drop_location(offset);
         }
         read
     }
 
-    /// Fetches bytes of a unit into the cache.
     async fn fetch(self: &Arc<Self>, file: &Arc<FileData>, fetch: FetchInFlight, frame: Frame) -> Result<()> {
         let (unit, range) = (fetch.unit(), fetch.range());
         let fetched = match file.inline_content(unit.index) {
@@ -220,16 +216,17 @@ impl Reader {
                 Errno::EPROTO,
                 format!("{home} sent a wrong number of bytes for a read of {} bytes", range.len()),
             )),
-            _ => Err(unexpected(&answer)),
+            _ => Err(unexpected_reply(&answer.reply)),
         }
     }
 
     async fn fetch_content(&self, file: &FileData) -> Result<()> {
         let home = self.homes.cluster().inode_home(file.inode);
-        let answer =
-            self.homes.ask(home, Request::Meta(MetaRequest::GetContent { inode: file.inode })).await?;
-        let Reply::Meta(MetaReply::Node(node)) = answer.reply else { return Err(unexpected(&answer)) };
-        file.learn_inline(FileVersion::of_node(&node))
+        let request = Request::Meta(MetaRequest::GetContent { inode: file.inode });
+        match self.homes.ask(home, request).await?.reply {
+            Reply::Meta(MetaReply::Node(node)) => file.learn_inline(FileVersion::of_node(&node)),
+            other => Err(unexpected_reply(&other)),
+        }
     }
 
     fn read_ahead(self: &Arc<Self>, file: &Arc<FileData>, index: u64) {

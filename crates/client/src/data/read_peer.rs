@@ -5,9 +5,10 @@
 use super::counters::Counters;
 use super::file::FileData;
 use super::holder_reports::HolderReports;
-use super::homes::{HomeClient, unexpected};
+use super::homes::HomeClient;
 use super::response_times::{Kind, ResponseTimes, TimedRequest};
 use super::write::Writer;
+use crate::replies::unexpected_reply;
 use std::ops::Range;
 use std::sync::Arc;
 use tameike_core::limits::HOLDER_TIMEOUT;
@@ -46,7 +47,6 @@ impl PeerReader {
         Self { homes, writer, times, time_limit, reports, counters }
     }
 
-    /// Outcomes of the peer requests.
     pub(super) fn reports(&self) -> &Arc<HolderReports> {
         &self.reports
     }
@@ -73,14 +73,14 @@ impl PeerReader {
             let node = self.choose_holder(file, tried, home, range.len())?;
             tried.push(node);
             let is_kept = into.is_some();
-            let heard = self.ask_holder(node, unit, range, generation, into.take()).await;
-            let has_delivered = matches!(heard, Ok(PeerAnswer::Bytes(_)));
-            let was_asked = !matches!(heard, Ok(PeerAnswer::Busy));
+            let answer = self.ask_holder(node, unit, range, generation, into.take()).await;
+            let has_delivered = matches!(answer, Ok(PeerAnswer::Bytes(_)));
+            let was_asked = !matches!(answer, Ok(PeerAnswer::Busy));
             if was_asked {
                 self.reports.add(coordinator, file.inode, node, has_delivered);
                 file.count_request(node, has_delivered);
             }
-            match heard {
+            match answer {
                 Ok(PeerAnswer::Bytes(bytes)) => {
                     self.counters.holders.add(range.len());
                     return Some(bytes);
@@ -136,7 +136,7 @@ impl PeerReader {
             }
             Answer { reply: Reply::Client(ClientReply::NotHeld), .. } => Ok(PeerAnswer::NotHeld),
             Answer { reply: Reply::Client(ClientReply::Busy), .. } => Ok(PeerAnswer::Busy),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other.reply)),
         }
     }
 }

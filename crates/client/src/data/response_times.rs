@@ -61,12 +61,10 @@ pub(super) struct Kind(usize);
 impl Kind {
     const COUNT: usize = 4;
 
-    /// The kind of a request for `length` bytes to the home of a unit.
     pub(super) fn of_home(length: usize) -> Self {
         Self(usize::from(length > SMALL_MAX))
     }
 
-    /// The kind of a request for `length` bytes to a holder.
     pub(super) fn of_holder(length: usize) -> Self {
         Self(2 + usize::from(length > SMALL_MAX))
     }
@@ -81,7 +79,6 @@ pub(super) struct TimedRequest<'a> {
 }
 
 impl TimedRequest<'_> {
-    /// Records the end of the request.
     pub(super) fn ended(self, now: Duration) {
         let seconds = (now.saturating_sub(self.began)).as_secs_f64();
         let mut known = self.times.0.lock();

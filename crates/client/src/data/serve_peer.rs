@@ -34,7 +34,6 @@ impl PeerServer {
         Self { files, frames, sent, counters }
     }
 
-    /// Serves a peer request: returns bytes of a unit if this node has them in memory, in this version and as the home has them.
     pub(super) fn serve(
         &self,
         unit: UnitId,
@@ -69,7 +68,6 @@ impl PeerServer {
         (ClientReply::Read, Some(bytes))
     }
 
-    /// Returns all bytes in memory that their homes also have, for the memory scrubber.
     pub(super) fn at_rest(&self) -> Vec<AtRest> {
         let mut found = Vec::new();
         self.files.all().iter().for_each(|file| file.collect_at_rest(&mut found));

@@ -3,15 +3,16 @@
 use super::file::FileData;
 use super::flush::Flusher;
 use super::home::Home;
-use super::homes::{HomeClient, unexpected};
+use super::homes::HomeClient;
 use super::write::Writer;
+use crate::replies::unexpected_reply;
 use futures_util::future::try_join_all;
 use std::ops::Range;
 use std::sync::Arc;
-use tameike_core::Result;
 use tameike_core::limits::BLOCK_SIZE;
 use tameike_core::wire::unit::{Sought, SpaceChange, UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
+use tameike_core::{InodeId, Layout, Result};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -21,7 +22,7 @@ pub fn dense_blocks(size: u64) -> u64 {
 }
 
 /// Changes and queries the space of files.
-pub(super) struct SpaceClient {
+pub(crate) struct SpaceClient {
     homes: Arc<HomeClient>,
     writer: Arc<Writer>,
     flusher: Arc<Flusher>,
@@ -34,10 +35,7 @@ impl SpaceClient {
 
     /// Allocates or punches space: sends dirty bytes, has `change_homes` change the homes, and drops this node's copies of bytes that
     /// became zeros.
-    ///
-    /// # Errors
-    /// Those of `change_homes`.
-    pub(super) async fn change<T>(
+    pub(crate) async fn change<T>(
         &self,
         file: &Arc<FileData>,
         change: SpaceChange,
@@ -58,11 +56,8 @@ impl SpaceClient {
         Ok(changed)
     }
 
-    /// Changes space at the homes of a file's units, then at the home of its inode.
-    ///
-    /// # Errors
-    /// `ENOSPC` when a home is full.
-    pub(super) async fn change_at_homes(
+    /// Changes space at the homes of a file's units, then at the home of its inode. Fails with `ENOSPC` if a home is full.
+    pub(crate) async fn change_at_homes(
         &self,
         file: &Arc<FileData>,
         change: SpaceChange,
@@ -88,10 +83,7 @@ impl SpaceClient {
     }
 
     /// Returns the first data or hole byte in `start..end`, according to the units' homes. It first sends this node's dirty bytes.
-    ///
-    /// # Errors
-    /// When a home is unreachable.
-    pub(super) async fn seek(
+    pub(crate) async fn seek(
         &self,
         file: &Arc<FileData>,
         sought: Sought,
@@ -109,7 +101,7 @@ impl SpaceClient {
             let answer = self.homes.ask(node, Request::Unit(request)).await?;
             match answer.reply {
                 Reply::Unit(UnitReply::Found { at, found }) => Ok((node, at, found)),
-                _ => Err(unexpected(&answer)),
+                other => Err(unexpected_reply(&other)),
             }
         };
         let first = turns.into_iter().filter(|(_, at)| *at < end).map(|(node, at)| ask(node, at));
@@ -126,19 +118,12 @@ impl SpaceClient {
 
     /// Returns the file's space in blocks of `st_blocks`: the space at its homes and this node's unsent bytes. For a cached file, that of
     /// its dirty bytes.
-    ///
-    /// # Errors
-    /// When a home is unreachable.
-    pub(super) async fn usage(
-        &self,
-        inode: tameike_core::InodeId,
-        layout: tameike_core::Layout,
-    ) -> Result<u64> {
+    pub(crate) async fn usage(&self, inode: InodeId, layout: Layout) -> Result<u64> {
         let asked = self.homes.cluster().unit_homes(layout, inode).into_iter().map(|node| async move {
             let answer = self.homes.ask(node, Request::Unit(UnitRequest::Usage { inode })).await?;
             match answer.reply {
                 Reply::Unit(UnitReply::Usage(bytes)) => Ok(bytes),
-                _ => Err(unexpected(&answer)),
+                other => Err(unexpected_reply(&other)),
             }
         });
         let at_homes: u64 = try_join_all(asked).await?.into_iter().sum();

@@ -3,27 +3,28 @@
 mod dropped;
 mod flushes;
 mod gathered;
+mod grants;
 mod holders;
-mod lending;
+mod locations;
 mod overtaken;
-mod places;
 mod replacement;
 mod sparse;
 mod waiting;
 
 use super::*;
+use crate::fixtures;
 use crate::types::FrameBytes;
 use futures_util::future::Either;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use tameike_core::attr::{FileKind, Timestamp};
+use tameike_core::attr::AttrChange;
 use tameike_core::limits::INLINE_SIZE_MAX;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest, Node};
 use tameike_core::wire::unit::{UnitReply, UnitRequest};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Attr, Errno, Generation, JobId, NodeId, NodeInfo, Slot, UnitId};
+use tameike_core::{Attr, Errno, Generation, NodeId, Slot, Timestamp, UnitId};
 use tameike_fabric::Answer;
 use tameike_io::disk::HostDevice;
 use tameike_io::os::simulated::Simulation;
@@ -52,7 +53,7 @@ struct Homes {
     sparse: bool,
     /// Requests in flight: current and peak.
     in_flight: (usize, usize),
-    device: places::Device,
+    device: locations::Device,
     peers: holders::Peers,
 }
 
@@ -87,7 +88,7 @@ impl Homes {
                 Ok((Reply::Unit(UnitReply::Read), bytes[range].to_vec()))
             }
             Request::Unit(UnitRequest::Locations { units, .. }) => {
-                Ok((Reply::Unit(places::serve(self, units)), Vec::new()))
+                Ok((Reply::Unit(locations::serve(self, units)), Vec::new()))
             }
             Request::Unit(request) => Ok((Reply::Unit(sparse::serve(self, request)), Vec::new())),
             Request::Meta(_) if self.is_down => Err(Errno::EHOSTDOWN.into()),
@@ -113,8 +114,8 @@ impl Homes {
                 attr.size = attr.size.max(end as u64);
             }
             MetaRequest::Execute(Command::SetAttr { change, .. }) => {
-                let before =
-                    std::mem::replace(&mut attr.size, change.size.expect("the tests set only sizes"));
+                let size = change.size.expect("the tests set only sizes");
+                let before = std::mem::replace(&mut attr.size, size);
                 if let Some(content) = &mut inode.content {
                     content.resize(attr.size as usize, 0);
                 }
@@ -127,8 +128,8 @@ impl Homes {
             MetaRequest::Spill { .. } => {
                 if let Some(content) = inode.content.take() {
                     let unit = UnitId { inode: INODE, index: 0 };
-                    self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE])[..content.len()]
-                        .copy_from_slice(&content);
+                    let bytes = self.units.entry(unit).or_insert_with(|| vec![0; UNIT_SIZE]);
+                    bytes[..content.len()].copy_from_slice(&content);
                 }
                 attr.inline = false;
                 return Ok(MetaReply::Done);
@@ -169,6 +170,12 @@ impl Rpc for HomesRpc {
         let (runtime, homes, pool) = (self.runtime.clone(), self.homes.clone(), self.pool.clone());
         Box::pin(async move {
             let wait = homes.lock().peers.delay(&request, runtime.random_u64() % 1000);
+            let frame = async move {
+                match into {
+                    Some(frame) => frame,
+                    None => pool.take().await,
+                }
+            };
             {
                 let (now, most) = &mut homes.lock().in_flight;
                 *now += 1;
@@ -178,11 +185,7 @@ impl Rpc for HomesRpc {
             if let Request::Client(request) = request {
                 runtime.sleep(std::time::Duration::from_micros(wait)).await;
                 homes.lock().in_flight.0 -= 1;
-                let frame = match into {
-                    Some(frame) => frame,
-                    None => pool.take().await,
-                };
-                return holders::serve(&homes, to, request, frame);
+                return holders::serve(&homes, to, request, frame.await);
             }
             // The network reads the payload at this point.
             payload.as_ref().map(Payload::sums);
@@ -190,10 +193,7 @@ impl Rpc for HomesRpc {
             runtime.sleep(std::time::Duration::from_micros(wait)).await;
             homes.lock().in_flight.0 -= 1;
             let (reply, bytes) = served?;
-            let mut frame = match into {
-                Some(frame) => frame,
-                None => pool.take().await,
-            };
+            let mut frame = frame.await;
             frame[..bytes.len()].copy_from_slice(&bytes);
             let length = bytes.len() as u32;
             Ok(Answer { reply, payload: (length > 0).then(|| Payload::new(Arc::new(frame), 0..length)) })
@@ -205,7 +205,7 @@ struct Bench {
     simulation: Simulation,
     homes: Arc<Mutex<Homes>>,
     engines: Vec<Arc<DataEngine>>,
-    lenders: Vec<Arc<lending::Lender>>,
+    tables: Vec<Arc<grants::RecordingTable>>,
     /// A frame for the tests themselves.
     spare: Pool,
 }
@@ -213,22 +213,15 @@ struct Bench {
 impl Bench {
     fn new(seed: u64, frames: u32) -> Self {
         let simulation = Simulation::new(seed);
-        let nodes = (0..2).map(|id| NodeInfo {
-            id: NodeId(id),
-            host: String::new(),
-            address: String::new(),
-            group: 0,
-            device: true,
-        });
-        let cluster = Cluster::new(JobId::new("test").expect("a name"), nodes.collect()).expect("two nodes");
-        let cluster = Arc::new(cluster);
+        let cluster = fixtures::cluster(2);
         let homes = Arc::new(Mutex::new(Homes::default()));
-        homes.lock().inode = Some(Inode { attr: new_attr(), content: Some(Vec::new()) });
+        let attr = fixtures::attr(InodeId::in_slot(Slot(0), 7));
+        homes.lock().inode = Some(Inode { attr, content: Some(Vec::new()) });
         let slabs = [(); 2].map(|()| Slab::new(frames + 9).expect("a small slab"));
-        let lenders: Vec<_> = slabs.iter().map(lending::Lender::new).collect();
+        let tables: Vec<_> = slabs.iter().map(grants::RecordingTable::new).collect();
         let engine = |id: u32| {
             let slab = &slabs[id as usize];
-            let lender: Arc<dyn FrameGranter> = lenders[id as usize].clone();
+            let table: Arc<dyn FrameGranter> = tables[id as usize].clone();
             let runtime = simulation.runtime();
             let rpc = Arc::new(HomesRpc {
                 node: NodeId(id),
@@ -236,12 +229,12 @@ impl Bench {
                 pool: slab.pool(8),
                 homes: homes.clone(),
             });
-            DataEngine::new(runtime, cluster.clone(), rpc, slab.pool(frames), Some(lender))
+            DataEngine::new(runtime, cluster.clone(), rpc, slab.pool(frames), Some(table))
         };
         let spare = slabs[0].pool(1);
         let engines = vec![engine(0), engine(1)];
         homes.lock().peers.engines = engines.iter().map(Arc::downgrade).collect();
-        Self { engines, simulation, homes, lenders, spare }
+        Self { engines, simulation, homes, tables, spare }
     }
 
     fn open(&self, node: usize) -> Arc<FileData> {
@@ -254,67 +247,34 @@ impl Bench {
 
     /// Writes as a frontend does: a whole unit in a frame if one is free, else as much as possible without waiting, then the rest.
     fn write(&self, node: usize, file: &Arc<FileData>, offset: u64, data: Vec<u8>) {
-        let (engine, file) = (self.engines[node].clone(), file.clone());
+        let engine = &self.engines[node];
         let frame = if data.len() == UNIT_SIZE { engine.frame_now() } else { None };
         let written = match frame {
             Some(mut frame) => {
                 frame.copy_from_slice(&data);
-                engine.write_now(&file, offset, &FrameBytes::new(frame))
+                engine.write_now(file, offset, &FrameBytes::new(frame))
             }
-            None => engine.write_now(&file, offset, &data),
+            None => engine.write_now(file, offset, &data),
         };
         let written = written.expect("the write");
-        let rest = offset + written as u64;
-        self.simulation
-            .run(async move { engine.write(&file, rest, &data[written..]).await })
-            .expect("the write");
+        let rest = engine.write(file, offset + written as u64, &data[written..]);
+        self.simulation.run(rest).expect("the write");
     }
 
     fn read(&self, node: usize, file: &Arc<FileData>, offset: u64, length: u32) -> Vec<u8> {
-        let (engine, file) = (self.engines[node].clone(), file.clone());
-        self.simulation
-            .run(async move { engine.read(&file, offset, length).await })
-            .expect("the read")
-            .to_vec()
+        let read = self.engines[node].read(file, offset, length);
+        self.simulation.run(read).expect("the read").to_vec()
     }
 
     fn flush(&self, node: usize, file: &Arc<FileData>) -> Result<()> {
-        let (engine, file) = (self.engines[node].clone(), file.clone());
-        self.simulation.run(async move { engine.flush(&file, false).await })
+        self.simulation.run(self.engines[node].flush(file, false))
     }
 
     fn truncate(&self, node: usize, file: &Arc<FileData>, size: u64) {
-        let (engine, file) = (self.engines[node].clone(), file.clone());
-        let homes = self.homes.clone();
-        let command = Command::SetAttr {
-            inode: INODE,
-            change: tameike_core::attr::AttrChange { size: Some(size), ..Default::default() },
-            now: Timestamp::default(),
-        };
-        let resize = async move { homes.lock().serve_meta(MetaRequest::Execute(command)) };
-        self.simulation.run(async move { engine.resize(&file, size, resize).await }).expect("the truncation");
-    }
-}
-
-fn new_attr() -> Attr {
-    let zero = Timestamp::default();
-    Attr {
-        inode: InodeId::in_slot(Slot(0), 7),
-        kind: FileKind::File,
-        mode: 0o644,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: zero,
-        mtime: zero,
-        ctime: zero,
-        generation: Generation(1),
-        layout: Layout::Striped,
-        inline: true,
-        sparse: false,
+        let change = AttrChange { size: Some(size), ..AttrChange::default() };
+        let command = Command::SetAttr { inode: INODE, change, now: Timestamp::default() };
+        let resize = async { self.homes.lock().serve_meta(MetaRequest::Execute(command)) };
+        self.simulation.run(self.engines[node].resize(file, size, resize)).expect("the truncation");
     }
 }
 
@@ -443,10 +403,10 @@ fn a_lost_write_is_reported_once_per_handle_and_not_readable() {
     let late = file.reported_faults();
     assert_eq!(file.check_full(&late), Ok(()));
     assert_eq!(file.report_faults(&late).expect_err("a full device").errno, Errno::ENOSPC);
-    for told in [&writer, &other] {
-        assert_eq!(file.check_full(told).expect_err("a full device").errno, Errno::ENOSPC);
-        assert_eq!(file.report_faults(told).expect_err("a full device").errno, Errno::ENOSPC);
-        assert_eq!((file.report_faults(told), file.check_full(told)), (Ok(()), Ok(())));
+    for handle in [&writer, &other] {
+        assert_eq!(file.check_full(handle).expect_err("a full device").errno, Errno::ENOSPC);
+        assert_eq!(file.report_faults(handle).expect_err("a full device").errno, Errno::ENOSPC);
+        assert_eq!((file.report_faults(handle), file.check_full(handle)), (Ok(()), Ok(())));
     }
     assert_eq!(file.report_faults(&file.reported_faults()), Ok(()));
     assert_eq!(bench.flush(0, &file), Ok(()));
@@ -555,23 +515,20 @@ fn a_late_reply_does_not_hide_written_bytes() {
     bench.flush(0, &file).expect("the flush");
     file.refresh(old);
     assert_eq!(bench.read(0, &file, 0, 20_000), vec![1; 10_000]);
-    let engine = bench.engines[0].clone();
-    let (flushed, writer, look) = (file.clone(), file.clone(), file.clone());
+    let engine = &bench.engines[0];
     let before =
         FileVersion { size: 10_000, generation: file.generation(), inline: false, ..FileVersion::default() };
-    bench.write(0, &writer, 10_000, vec![2; 5000]);
-    bench.simulation.run(async move {
-        let flush = engine.flush(&flushed, false);
-        let looks = async {
-            for _ in 0..200 {
-                engine.homes.runtime.sleep(std::time::Duration::from_micros(20)).await;
-                look.refresh(before.clone());
-                let bytes = engine.read(&look, 14_999, 10).await.expect("the read");
-                assert_eq!(&bytes[..], [2], "an acknowledged byte is lost");
-            }
-        };
-        futures_util::future::join(flush, looks).await.0.expect("the flush");
-    });
+    bench.write(0, &file, 10_000, vec![2; 5000]);
+    let reads = async {
+        for _ in 0..200 {
+            engine.homes.runtime.sleep(std::time::Duration::from_micros(20)).await;
+            file.refresh(before.clone());
+            let bytes = engine.read(&file, 14_999, 10).await.expect("the read");
+            assert_eq!(&bytes[..], [2], "an acknowledged byte is lost");
+        }
+    };
+    let flush = engine.flush(&file, false);
+    bench.simulation.run(futures_util::future::join(flush, reads)).0.expect("the flush");
 }
 
 /// A reader that came while all frames were being sent to the homes waited for ever: frames that became clean before the reader was on the
@@ -581,24 +538,17 @@ fn frames_that_become_clean_reach_waiting_tasks() {
     for seed in 0..40 {
         let bench = Bench::new(seed, 3);
         let file = bench.open(0);
-        let engine = bench.engines[0].clone();
-        bench.simulation.run(async move {
-            let tasks = (0..6u64).map(|task| {
-                let (engine, file) = (engine.clone(), file.clone());
-                async move {
-                    for step in 0..4u64 {
-                        let offset = (task * 4 + step) * UNIT_SIZE as u64;
-                        engine
-                            .write(&file, offset, &vec![task as u8 + 1; UNIT_SIZE])
-                            .await
-                            .expect("the write");
-                        let bytes = engine.read(&file, offset, 5000).await.expect("the read");
-                        assert_eq!(&bytes[..], vec![task as u8 + 1; 5000]);
-                    }
-                }
-            });
-            futures_util::future::join_all(tasks).await;
+        let (engine, file) = (&bench.engines[0], &file);
+        let tasks = (0..6u64).map(|task| async move {
+            let data = vec![task as u8 + 1; UNIT_SIZE];
+            for step in 0..4u64 {
+                let offset = (task * 4 + step) * UNIT_SIZE as u64;
+                engine.write(file, offset, &data).await.expect("the write");
+                let bytes = engine.read(file, offset, 5000).await.expect("the read");
+                assert_eq!(&bytes[..], &data[..5000]);
+            }
         });
+        bench.simulation.run(futures_util::future::join_all(tasks));
     }
 }
 
@@ -609,8 +559,7 @@ fn a_fetch_reuses_the_frame_that_it_fills() {
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 100]);
     bench.write(0, &file, 3000, vec![2; 100]);
-    let (engine, other) = (bench.engines[0].clone(), file.clone());
-    let held = bench.simulation.run(async move { engine.read(&other, 0, 100).await }).expect("the read");
+    let held = bench.simulation.run(bench.engines[0].read(&file, 0, 100)).expect("the read");
     let found = bench.read(0, &file, 0, 3100);
     assert_eq!(found, [vec![1; 100], vec![0; 2900], vec![2; 100]].concat());
     assert_eq!(held.to_vec(), [1; 100]);

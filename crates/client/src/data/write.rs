@@ -5,8 +5,9 @@ use super::file::FileData;
 use super::file::UnitFrame;
 use super::frames::FrameCache;
 use super::home::Home;
-use super::homes::{HomeClient, unexpected};
+use super::homes::HomeClient;
 use super::split;
+use crate::replies::unexpected_reply;
 use crate::types::WriteBytes;
 use event_listener::listener;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -18,7 +19,6 @@ use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
 use tameike_core::wire::unit::{SPACE_ATTEMPTS_MAX, UnitRequest};
 use tameike_core::wire::{Reply, Request};
 use tameike_core::{Errno, Generation, NodeId, Result, UnitId};
-use tameike_fabric::Answer;
 use tameike_io::{Frame, Payload};
 
 /// Pieces of one unit that may be in flight at the same time.
@@ -42,10 +42,6 @@ impl Writer {
         self.frames.take(|| self.frames.send_first(|file, index| self.send_unit(file, index))).await
     }
 
-    /// Writes `data` at `offset`; every later read on this node sees it.
-    ///
-    /// # Errors
-    /// `EFBIG` beyond the largest file. The next flush reports failures to send to the homes.
     pub(super) async fn write(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -55,10 +51,6 @@ impl Writer {
         self.write_counted(file, offset, &data, &mut 0).await
     }
 
-    /// Writes as much of `data`, from its start, as it can without waiting for frames; returns the number of bytes.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
     pub(super) fn write_now(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -97,7 +89,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes bytes of a unit with `copy`.
     async fn write_piece(
         self: &Arc<Self>,
         file: &Arc<FileData>,
@@ -235,7 +226,7 @@ impl Writer {
                 now: self.homes.runtime.now(),
             };
             match self.homes.ask(to, Request::Meta(MetaRequest::Execute(command))).await {
-                Ok(answer) => wrote_inline(file, &answer)?,
+                Ok(answer) => wrote_inline(file, answer.reply)?,
                 Err(fault) if fault.errno == Errno::EFBIG => return Ok(false),
                 Err(fault) => return Err(fault),
             }
@@ -255,10 +246,9 @@ impl Writer {
     }
 }
 
-/// Records the version after this node's inline write.
-fn wrote_inline(file: &FileData, answer: &Answer) -> Result<()> {
-    let Reply::Meta(MetaReply::Node(node)) = &answer.reply else { return Err(unexpected(answer)) };
+fn wrote_inline(file: &FileData, reply: Reply) -> Result<()> {
+    let Reply::Meta(MetaReply::Node(node)) = reply else { return Err(unexpected_reply(&reply)) };
     file.own_change(node.attr.generation, node.attr.inline);
-    file.learn_attr(Some(node.attr.clone()));
+    file.learn_attr(Some(node.attr));
     Ok(())
 }

@@ -9,7 +9,7 @@ mod tests;
 use crate::handles::Handles;
 use crate::passthrough::{Identity, Owner, Passthrough, TreeView, Waiting, change_space, seek_of};
 use crate::types::{
-    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
+    FileNumber, Found, HandleNumber, Name, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
 use crate::vfs::{Content, Inodes, KernelPages, Locking, Names, OpenFiles, Usage};
 use parking_lot::Mutex;
@@ -113,19 +113,18 @@ impl LocalView {
         self.change_content(&open, growth, |offset| open.file.write_at(data, offset))
     }
 
-    fn truncate_shared(&self, open: &Handle, size: u64) -> Result<()> {
+    fn truncate(&self, open: &Handle, size: u64) -> Result<()> {
         // Extending a file with a hole needs no space.
         self.change_content(open, |_| Ok((0, ())), |()| open.file.truncate(size))
     }
 
-    /// Opens a file, and truncates it if requested.
     fn opened(&self, id: Identity, file: Arc<dyn SharedFile>, mode: OpenMode) -> Result<Opened> {
         let handle = self.add_handle(id, file, mode);
         if mode.write && mode.truncate {
-            let truncate_shared = self.handle(handle).and_then(|open| self.truncate_shared(&open, 0));
-            truncate_shared.inspect_err(|_| self.close(handle))?;
+            let truncated = self.handle(handle).and_then(|open| self.truncate(&open, 0));
+            truncated.inspect_err(|_| self.close(handle))?;
         }
-        let keep_cache = !mode.beside_kernel && !self.below.mark_pages(id.inode, false);
+        let keep_cache = !mode.beside_kernel && !self.below.tree.mark_pages(id.inode, false);
         Ok(Opened { handle, keep_cache, direct: false, has_setid: false })
     }
 
@@ -191,19 +190,12 @@ impl Names for LocalView {
         Ok(())
     }
 
-    async fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> Result<()> {
+    async fn rename(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         let target = self.below.child(to.0, to.1)?;
         let source = self.below.child(from.0, from.1)?;
-        let replaced = self
-            .below
-            .run(move |fs| Ok((fs.stat(&target).ok(), fs.stat(&source)?)))
-            .await
-            .map(|(target, source)| target.filter(|target| target.inode != source.inode))?;
+        let stats = self.below.run(move |fs| Ok((fs.stat(&target).ok(), fs.stat(&source)?)));
+        let (target, source) = stats.await?;
+        let replaced = target.filter(|target| target.inode != source.inode);
         self.below.rename(from, to, mode).await?;
         if let (RenameMode::Replace, Some(stat)) = (mode, replaced) {
             self.lost_name(&stat);
@@ -214,38 +206,31 @@ impl Names for LocalView {
 
 impl Inodes for LocalView {
     async fn lookup_again(&self, file: FileNumber) -> Result<Found> {
-        self.below.hold(file)?;
-        let found = self.getattr(file).await.map(|attr| Found { file, attr });
-        found.inspect_err(|_| self.below.forget(file, 1))
+        self.below.lookup_again(file, self.getattr(file)).await
     }
 
     fn forget(&self, file: FileNumber, count: u64) {
-        self.below.forget(file, count);
+        self.below.tree.forget(file, count);
     }
 
     async fn getattr(&self, file: FileNumber) -> Result<Attr> {
-        match self.below.stat(file).await {
-            Ok(stat) => Ok(stat.attr()),
-            Err(fault) => self
-                .open_handle(&self.below.identity(file), false)
-                .ok_or(fault)?
-                .file
-                .stat()
-                .map(|stat| stat.attr()),
-        }
+        let stat = match self.below.stat(file).await {
+            Err(fault) => self.open_handle(&self.below.identity(file), false).ok_or(fault)?.file.stat(),
+            stat => stat,
+        };
+        Ok(stat?.attr())
     }
 
     async fn setattr(&self, file: FileNumber, change: AttrChange) -> Result<Attr> {
         if let Some(size) = change.size {
             match self.open_handle(&self.below.identity(file), true) {
-                Some(open) => self.truncate_shared(&open, size)?,
+                Some(open) => self.truncate(&open, size)?,
                 None => {
                     let mode = OpenMode { write: true, ..OpenMode::default() };
                     let opened = self.open(file, mode).await?;
-                    let truncate_shared =
-                        self.handle(opened.handle).and_then(|open| self.truncate_shared(&open, size));
+                    let truncated = self.handle(opened.handle).and_then(|open| self.truncate(&open, size));
                     self.close(opened.handle);
-                    truncate_shared?;
+                    truncated?;
                 }
             }
         }
@@ -276,11 +261,8 @@ impl OpenFiles for LocalView {
         mode: OpenMode,
     ) -> Result<(Found, Opened)> {
         let path = self.below.child(dir, name)?;
-        let created = {
-            let path = path.clone();
-            let owner = Owner::of(&new);
-            self.below.run(move |fs| owner.create(fs, &path, new.mode)).await
-        };
+        let (at, owner) = (path.clone(), Owner::of(&new));
+        let created = self.below.run(move |fs| owner.create(fs, &at, new.mode)).await;
         let (file, is_new) = match created {
             Err(fault) if fault.errno == Errno::EEXIST && !exclusive => {
                 (self.open_path(path, mode).await?, false)
@@ -367,11 +349,11 @@ impl Locking for LocalView {}
 
 impl KernelPages for LocalView {
     fn mark_pages_stale(&self, handle: HandleNumber) {
-        let _ = self.handles.file(handle).map(|inode| self.below.mark_pages(inode, true));
+        let _ = self.handles.file(handle).map(|inode| self.below.tree.mark_pages(inode, true));
     }
 
     fn keeps_pages(&self, handle: HandleNumber) -> bool {
-        self.handles.file(handle).is_some_and(|inode| !self.below.has_stale_pages(inode))
+        self.handles.file(handle).is_some_and(|inode| !self.below.tree.has_stale_pages(inode))
     }
 }
 

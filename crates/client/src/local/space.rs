@@ -45,10 +45,8 @@ impl LocalSpace {
         self.counts.lock().inodes
     }
 
-    /// Reserves the space that a change may need. Waits for other changes in progress that may need less than they have reserved.
-    ///
-    /// # Errors
-    /// `ENOSPC` if there is not enough space.
+    /// Reserves the space that a change may need. Waits for other changes in progress that may need less than they have reserved;
+    /// fails with `ENOSPC` if there is not enough space.
     pub(super) fn reserve(&self, bytes: u64) -> Result<Reserved<'_>> {
         let mut counts = self.counts.lock();
         while bytes > 0 && counts.used + counts.reserved + bytes > self.capacity {

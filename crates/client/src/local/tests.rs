@@ -7,14 +7,6 @@ use tameike_io::os::simulated::Simulation;
 use tameike_io::shared::PosixTree;
 
 const ROOT: FileNumber = FileNumber::ROOT;
-const WRITE: OpenMode = OpenMode {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    noatime: false,
-    beside_kernel: false,
-};
 
 fn view(capacity: u64) -> (tempfile::TempDir, LocalView) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -32,6 +24,10 @@ fn new(kind: FileKind) -> NewInode {
     NewInode { kind, mode: 0o700, uid: 0, gid: 0, rdev: 0, layout: Layout::default(), symlink: b"x".to_vec() }
 }
 
+fn read_write() -> OpenMode {
+    OpenMode { read: true, write: true, ..OpenMode::default() }
+}
+
 fn create(view: &LocalView, name: &[u8], mode: OpenMode) -> (FileNumber, HandleNumber) {
     let (found, opened) = now(view.create(ROOT, name, new(FileKind::File), false, mode)).expect("a file");
     (found.file, opened.handle)
@@ -41,7 +37,7 @@ fn create(view: &LocalView, name: &[u8], mode: OpenMode) -> (FileNumber, HandleN
 #[test]
 fn writers_of_two_files_do_not_wait_for_each_other() {
     let (_dir, view) = view(1 << 20);
-    let ((_, one), (_, two)) = (create(&view, b"one", WRITE), create(&view, b"two", WRITE));
+    let ((_, one), (_, two)) = (create(&view, b"one", read_write()), create(&view, b"two", read_write()));
     let open = view.handle(one).expect("open");
     let (sender, receiver) = channel();
     std::thread::scope(|threads| {
@@ -63,7 +59,7 @@ fn writers_of_two_files_do_not_wait_for_each_other() {
 #[test]
 fn concurrent_appends_do_not_overwrite_each_other() {
     let (_dir, view) = view(1 << 30);
-    let append = OpenMode { append: true, ..WRITE };
+    let append = OpenMode { append: true, ..read_write() };
     let (file, first) = create(&view, b"log", append);
     let line = |writer: usize, number: usize| format!("{writer} {number} {}\n", "x".repeat(number % 50));
     std::thread::scope(|threads| {
@@ -90,7 +86,7 @@ fn concurrent_appends_do_not_overwrite_each_other() {
 #[test]
 fn writes_get_enospc_at_the_capacity_until_space_is_freed() {
     let (_dir, view) = view(1 << 20);
-    let (file, handle) = create(&view, b"file", WRITE);
+    let (file, handle) = create(&view, b"file", read_write());
     assert_eq!(view.write_now(handle, WriteAt::Offset(0), &[1; 1 << 20]), Ok(1 << 20));
     assert_eq!(view.write_now(handle, WriteAt::Offset(1 << 20), b"x"), Err(Errno::ENOSPC.into()));
     assert_eq!(
@@ -102,7 +98,7 @@ fn writes_get_enospc_at_the_capacity_until_space_is_freed() {
     now(view.setattr(file, change)).expect("the truncation");
     assert_eq!(view.usage().used, 0);
     // Concurrent writers together get the whole capacity, and no more.
-    let handles: Vec<_> = (0..8_u8).map(|number| create(&view, &[b'a' + number], WRITE).1).collect();
+    let handles: Vec<_> = (0..8_u8).map(|number| create(&view, &[b'a' + number], read_write()).1).collect();
     let view = &view;
     let write = |handle| {
         (0..64).filter(|at| view.write_now(handle, WriteAt::Offset(at * 4096), &[7; 4096]).is_ok()).count()
@@ -120,8 +116,8 @@ fn an_inode_counts_until_its_last_name_and_handle_are_gone() {
     let (_dir, view) = view(1 << 20);
     let count = || now(view.space()).expect("the space").inodes;
     assert_eq!(count(), 1, "the root");
-    let (file, handle) = create(&view, b"file", WRITE);
-    assert_eq!(create(&view, b"file", WRITE).0, file);
+    let (file, handle) = create(&view, b"file", read_write());
+    assert_eq!(create(&view, b"file", read_write()).0, file);
     let dir = now(view.make(ROOT, b"dir", new(FileKind::Directory))).expect("a directory").file;
     now(view.make(ROOT, b"empty", new(FileKind::Directory))).expect("a directory");
     now(view.make(dir, b"link", new(FileKind::Symlink))).expect("a link");

@@ -7,13 +7,13 @@
 //! If all links of the cycle are held locks, the wait fails with `EDEADLK`. If the first link is only an earlier request in the queue, the
 //! wait overtakes that request.
 
-use super::{FileLocks, unexpected_reply};
+use super::FileLocks;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tameike_core::InodeId;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::lock::{Blocker, LockOwner, LockReply, LockRequest, WaitEnd};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{InodeId, Result};
 
 /// Largest number of owners in a search; a longer cycle is not found.
 const OWNERS_MAX: usize = 1024;
@@ -56,32 +56,27 @@ impl FileLocks {
         let mut seen = BTreeSet::from([start]);
         let mut open = vec![(inode, start, Chain::new())];
         while let Some((inode, owner, chain)) = open.pop() {
-            let blockers = self.blockers(inode, owner).await.unwrap_or_default();
+            let Ok(LockReply::Blockers(blockers)) =
+                self.ask(inode, LockRequest::Blockers { inode, owner }).await
+            else {
+                continue;
+            };
             for blocker in blockers.into_iter().filter(|blocker| blocker.holds || !only_held) {
                 let chain = [&chain[..], &[blocker]].concat();
                 if blocker.owner == start {
                     return Some(chain);
                 }
                 if seen.len() < OWNERS_MAX && seen.insert(blocker.owner) {
-                    let waits = self.waits_of_owner(blocker.owner).await.unwrap_or_default();
-                    open.extend(waits.into_iter().map(|inode| (inode, blocker.owner, chain.clone())));
+                    let owner = blocker.owner;
+                    let request = Request::Client(ClientRequest::LockWaits { owner });
+                    if let Ok(Reply::Client(ClientReply::Waits(inodes))) =
+                        self.call(owner.node, request).await
+                    {
+                        open.extend(inodes.into_iter().map(|inode| (inode, owner, chain.clone())));
+                    }
                 }
             }
         }
         None
-    }
-
-    async fn blockers(&self, inode: InodeId, owner: LockOwner) -> Result<Vec<Blocker>> {
-        match self.ask(inode, LockRequest::Blockers { inode, owner }).await? {
-            LockReply::Blockers(blockers) => Ok(blockers),
-            other => Err(unexpected_reply(&other)),
-        }
-    }
-
-    async fn waits_of_owner(&self, owner: LockOwner) -> Result<Vec<InodeId>> {
-        match self.call(owner.node, Request::Client(ClientRequest::LockWaits { owner })).await? {
-            Reply::Client(ClientReply::Waits(inodes)) => Ok(inodes),
-            other => Err(unexpected_reply(&other)),
-        }
     }
 }

@@ -13,6 +13,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
+use crate::replies::unexpected_reply;
 use crate::types::HandleNumber;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -68,7 +69,7 @@ struct State {
     /// Requests that wait.
     waits: BTreeMap<Ticket, (InodeId, u64)>,
     /// Nodes whose agents have failed; the locks of the files with homes there are lost.
-    dead: BTreeSet<NodeId>,
+    failed: BTreeSet<NodeId>,
 }
 
 /// The locks of one view of this node.
@@ -99,10 +100,10 @@ impl FileLocks {
 
     /// Records that another node's agent has come up, failed or become unreachable.
     pub fn peer(&self, node: NodeId, event: PeerEvent) {
-        let dead = &mut self.state.lock().dead;
+        let failed = &mut self.state.lock().failed;
         match event {
-            PeerEvent::Up => dead.remove(&node),
-            PeerEvent::Failed => dead.insert(node),
+            PeerEvent::Up => failed.remove(&node),
+            PeerEvent::Failed => failed.insert(node),
             PeerEvent::Unreachable => false,
         };
     }
@@ -142,7 +143,6 @@ impl FileLocks {
         }
     }
 
-    /// Locks bytes of a file through a handle.
     pub(crate) async fn take(
         self: &Arc<Self>,
         inode: InodeId,
@@ -302,7 +302,7 @@ impl FileLocks {
                     log::error!("the home of {inode} refuses to withdraw a lock request: {fault}");
                     break;
                 }
-                if locks.state.lock().dead.contains(&home) {
+                if locks.state.lock().failed.contains(&home) {
                     break;
                 }
                 locks.runtime.sleep(pause).await;
@@ -322,8 +322,4 @@ impl FileLocks {
 /// Returns true if the error comes from the home itself, not from a failed delivery.
 fn is_answer(fault: &Fault) -> bool {
     fault.kind() != FaultKind::Unreachable
-}
-
-fn unexpected_reply(reply: &impl std::fmt::Debug) -> Fault {
-    Fault::new(Errno::EPROTO, format!("unexpected reply of a lock service: {reply:?}"))
 }

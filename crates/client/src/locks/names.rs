@@ -18,7 +18,7 @@ const NAME_WAIT_MAX: Duration = Duration::from_secs(10);
 const NO_HANDLE: HandleNumber = HandleNumber(0);
 
 /// Locks on names, released on drop.
-pub(crate) struct NameLeases {
+pub(crate) struct NameLocks {
     locks: Arc<FileLocks>,
     owner: u64,
     names: Vec<InodeId>,
@@ -28,11 +28,8 @@ impl FileLocks {
     /// Waits until no other task holds one of these names, see [`InodeId::of_name`], and locks them. If the home of a name has failed, as
     /// all nodes learn, the home of the next slot holds the lock. A name whose home or holder is unreachable is not locked: most often, no
     /// other node wants it.
-    ///
-    /// # Errors
-    /// Errors of the home.
-    pub(crate) async fn hold_names(self: &Arc<Self>, names: BTreeSet<InodeId>) -> Result<NameLeases> {
-        let mut held = NameLeases { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
+    pub(crate) async fn hold_names(self: &Arc<Self>, names: BTreeSet<InodeId>) -> Result<NameLocks> {
+        let mut held = NameLocks { locks: self.clone(), owner: self.ticket().0, names: Vec::new() };
         // In ascending order: two nodes that lock several names cannot deadlock.
         for name in names {
             let mut place = name;
@@ -70,7 +67,7 @@ impl FileLocks {
     }
 }
 
-impl Drop for NameLeases {
+impl Drop for NameLocks {
     fn drop(&mut self) {
         let (locks, owner, names) = (self.locks.clone(), self.owner, std::mem::take(&mut self.names));
         self.locks.runtime.spawn(async move {

@@ -1,11 +1,11 @@
 //! Release, withdrawal and deadlock detection of locks, against homes in memory.
 
 use super::*;
+use crate::fixtures;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tameike_core::wire::client::{ClientReply, ClientRequest};
 use tameike_core::wire::lock::Blocker;
-use tameike_core::{JobId, NodeInfo};
 use tameike_fabric::Answer;
 use tameike_io::os::runtime::{Resolver, promise};
 use tameike_io::os::simulated::Simulation;
@@ -20,7 +20,7 @@ const ALL: LockRange = LockRange::ALL;
 /// A home that records requests and sends configured replies.
 #[derive(Default)]
 struct Home {
-    said: Vec<LockRequest>,
+    requests: Vec<LockRequest>,
     /// Number of requests that still fail.
     failing: u32,
     /// True if lock requests wait, and the waiting requests.
@@ -61,7 +61,7 @@ impl Home {
                 if let LockRequest::EndWait { end: WaitEnd::Interrupted | WaitEnd::Deadlock, .. } = &request {
                     self.waiting.drain(..).for_each(|wait| wait.resolve(Err(Errno::EINTR.into())));
                 }
-                self.said.push(request);
+                self.requests.push(request);
                 LockReply::Done
             }
             other => panic!("{other:?}"),
@@ -107,10 +107,7 @@ impl Bed {
     fn new() -> Self {
         let simulation = Simulation::new(5);
         let home = Arc::new(HomeRpc(Mutex::default()));
-        let (host, address) = ("host".to_owned(), String::new());
-        let nodes = vec![NodeInfo { id: NodeId(0), host, address, group: 0, device: true }];
-        let cluster = Cluster::new(JobId::new("job").expect("a name"), nodes).expect("a cluster");
-        let locks = FileLocks::new(simulation.runtime(), Arc::new(cluster), home.clone());
+        let locks = FileLocks::new(simulation.runtime(), fixtures::cluster(1), home.clone());
         Self { simulation, home, locks }
     }
 
@@ -118,25 +115,25 @@ impl Bed {
     fn take(&self, number: u64, handle: HandleNumber, wait: bool) -> Arc<Mutex<Option<Result<()>>>> {
         let lock = FileLock { owner: owner(number), range: ALL, kind: LockKind::Exclusive, pid: 1 };
         let (locks, outcome) = (self.locks.clone(), Arc::new(Mutex::new(None)));
-        let (ticket, told) = (locks.ticket(), outcome.clone());
+        let (ticket, result) = (locks.ticket(), outcome.clone());
         self.simulation.runtime().spawn(async move {
             let taken = locks.take(FILE, handle, lock, (ticket, wait)).await;
-            *told.lock() = Some(taken);
+            *result.lock() = Some(taken);
         });
         outcome
     }
 
-    fn do_now(&self, change: impl Future<Output = ()>) {
+    fn run_now(&self, change: impl Future<Output = ()>) {
         change.now_or_never().expect("the call does not block");
     }
 
     /// The requests that the home got since the last call.
-    fn said(&self) -> Vec<LockRequest> {
-        std::mem::take(&mut self.home.0.lock().said)
+    fn requests(&self) -> Vec<LockRequest> {
+        std::mem::take(&mut self.home.0.lock().requests)
     }
 
-    fn given_back(&self) -> Vec<u64> {
-        let unlocked = self.said().into_iter().map(|request| match request {
+    fn unlocked_owners(&self) -> Vec<u64> {
+        let unlocked = self.requests().into_iter().map(|request| match request {
             LockRequest::Unlock { owner, range: ALL, .. } => owner.number,
             other => panic!("{other:?}"),
         });
@@ -155,18 +152,18 @@ fn locks_end_with_their_owners_close_or_its_last_handle() {
     for (number, handle) in [(1, ONE), (1, TWO), (2, ONE), (3, ONE), (3, TWO)] {
         assert_eq!(*bed.take(number, handle, false).lock(), Some(Ok(())));
     }
-    bed.said();
-    bed.do_now(bed.locks.closed(FILE, 9));
-    bed.do_now(bed.locks.closed(OTHER, 1));
-    assert_eq!(bed.given_back(), [], "the owner has no locks");
-    bed.do_now(bed.locks.closed(FILE, 1));
-    assert_eq!(bed.given_back(), [1], "a process, with any handle");
-    bed.do_now(bed.locks.released(FILE, ONE));
-    assert_eq!(bed.given_back(), [2], "an open file; the third owner has another handle");
-    bed.do_now(bed.locks.released(FILE, TWO));
-    assert_eq!(bed.given_back(), [3]);
-    bed.do_now(bed.locks.closed(FILE, 1));
-    assert_eq!(bed.given_back(), [], "no lock is left");
+    bed.requests();
+    bed.run_now(bed.locks.closed(FILE, 9));
+    bed.run_now(bed.locks.closed(OTHER, 1));
+    assert_eq!(bed.unlocked_owners(), [], "the owner has no locks");
+    bed.run_now(bed.locks.closed(FILE, 1));
+    assert_eq!(bed.unlocked_owners(), [1], "a process, with any handle");
+    bed.run_now(bed.locks.released(FILE, ONE));
+    assert_eq!(bed.unlocked_owners(), [2], "an open file; the third owner has another handle");
+    bed.run_now(bed.locks.released(FILE, TWO));
+    assert_eq!(bed.unlocked_owners(), [3]);
+    bed.run_now(bed.locks.closed(FILE, 1));
+    assert_eq!(bed.unlocked_owners(), [], "no lock is left");
     assert!(bed.locks.state.lock().owners.is_empty());
 }
 
@@ -176,14 +173,14 @@ fn a_lock_granted_after_a_close_is_released_with_its_handle() {
     let bed = Bed::new();
     bed.home.0.lock().busy = true;
     let outcome = bed.take(1, ONE, true);
-    bed.do_now(bed.locks.closed(FILE, 1));
+    bed.run_now(bed.locks.closed(FILE, 1));
     assert_eq!(*outcome.lock(), None);
     bed.home.0.lock().grant_all();
     bed.simulation.settle();
     assert_eq!(*outcome.lock(), Some(Ok(())));
-    bed.said();
-    bed.do_now(bed.locks.released(FILE, ONE));
-    assert_eq!(bed.given_back(), [1]);
+    bed.requests();
+    bed.run_now(bed.locks.released(FILE, ONE));
+    assert_eq!(bed.unlocked_owners(), [1]);
 }
 
 /// Each failed call left a task that sent requests to a failed agent for ever.
@@ -194,9 +191,9 @@ fn withdrawals_stop_when_the_home_has_failed() {
     assert!(bed.take(1, ONE, false).lock().as_ref().is_some_and(Result::is_err));
     bed.locks.peer(NodeId(0), PeerEvent::Failed);
     while bed.simulation.step() {}
-    bed.do_now(bed.locks.released(FILE, ONE));
+    bed.run_now(bed.locks.released(FILE, ONE));
     while bed.simulation.step() {}
-    assert!(bed.said().len() < 6);
+    assert!(bed.requests().len() < 6);
 }
 
 /// A lock whose reply was lost would have no owner and stay for ever.
@@ -214,10 +211,10 @@ fn a_request_without_a_reply_is_withdrawn_before_the_next_lock() {
     assert_eq!(bed.home.0.lock().failing, 0);
     assert!(failed(&bed.take(1, ONE, false)), "the withdrawal has not reached the home");
     assert_eq!(*bed.take(2, TWO, false).lock(), Some(Ok(())), "another owner");
-    bed.said();
+    bed.requests();
     while bed.simulation.step() {}
-    let said = bed.said();
-    assert!(matches!(said[..], [LockRequest::Withdraw { .. }]), "{said:?}");
+    let requests = bed.requests();
+    assert!(matches!(requests[..], [LockRequest::Withdraw { .. }]), "{requests:?}");
     assert_eq!(*bed.take(1, ONE, false).lock(), Some(Ok(())));
 }
 
@@ -230,12 +227,12 @@ fn a_wait_is_listed_and_interrupted_once() {
     bed.run_for(Duration::from_secs(20));
     assert_eq!(*outcome.lock(), None, "no owner waits for it: no deadlock");
     let ticket = *bed.locks.state.lock().waits.keys().next().expect("it waits");
-    bed.do_now(bed.locks.interrupt(ticket));
+    bed.run_now(bed.locks.interrupt(ticket));
     bed.simulation.settle();
     assert_eq!(*outcome.lock(), Some(Err(Errno::EINTR.into())));
-    bed.said();
-    bed.do_now(bed.locks.interrupt(ticket));
-    assert_eq!(bed.said(), [], "the wait has ended");
+    bed.requests();
+    bed.run_now(bed.locks.interrupt(ticket));
+    assert_eq!(bed.requests(), [], "the wait has ended");
 }
 
 fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
@@ -247,7 +244,7 @@ fn ends(links: &[(InodeId, u64, u64, bool)]) -> Vec<WaitEnd> {
     }
     drop(bed.take(1, ONE, true));
     bed.run_for(Duration::from_millis(300));
-    let ends = bed.said().into_iter().filter_map(|request| match request {
+    let ends = bed.requests().into_iter().filter_map(|request| match request {
         LockRequest::EndWait { end, .. } => Some(end),
         _ => None,
     });

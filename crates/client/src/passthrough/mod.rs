@@ -12,7 +12,7 @@ mod xattr;
 mod tests;
 
 use crate::directory::OpenDirs;
-use crate::types::{FileNumber, Found, ViewSpace};
+use crate::types::{FileNumber, Found, Name, ViewSpace};
 pub(crate) use identity::Identity;
 pub(crate) use owner::Owner;
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{NewInode, RenameMode};
 use tameike_core::wire::unit::{Sought, SpaceChange};
-use tameike_core::{Errno, FileKind, InodeId, Result, name};
+use tameike_core::{Attr, Errno, FileKind, InodeId, Result, name};
 use tameike_io::Runtime;
 use tameike_io::shared::{Allocate, FileStat, Pin, Seek, SharedFile, SharedFs, Special, join};
 use tree::{Seen, Tree};
@@ -47,7 +47,7 @@ pub struct Passthrough {
     runtime: Runtime,
     fs: Arc<dyn SharedFs>,
     waiting: Waiting,
-    tree: Tree,
+    pub(crate) tree: Tree,
     open_dirs: OpenDirs<OpenDir>,
 }
 
@@ -71,10 +71,7 @@ impl Passthrough {
         }
     }
 
-    /// A path of the file, relative to the root.
-    ///
-    /// # Errors
-    /// `ESTALE` if all names by which the file was known are gone.
+    /// Returns a path of the file, relative to the root; `ESTALE` if all names by which the file was known are gone.
     pub fn path(&self, file: FileNumber) -> Result<Vec<u8>> {
         self.tree.path(file).ok_or_else(|| Errno::ESTALE.into())
     }
@@ -94,24 +91,9 @@ impl Passthrough {
         self.tree.identity(file).unwrap_or(Identity { inode: InodeId(file.0), birth: 0 })
     }
 
-    /// The frontend's number of a file, if the frontend holds it.
-    pub(crate) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
-        self.tree.number_of(file)
-    }
-
     /// The frontend's number of the file that was last seen with this inode number.
     pub(crate) fn number(&self, inode: InodeId) -> FileNumber {
         self.tree.number(inode).unwrap_or(FileNumber(inode.0))
-    }
-
-    /// Sets whether the kernel's pages of a file may be stale, and returns the previous value.
-    pub(crate) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
-        self.tree.mark_pages(inode, stale)
-    }
-
-    /// Returns true if the kernel's pages of a file may be stale.
-    pub(crate) fn has_stale_pages(&self, inode: InodeId) -> bool {
-        self.tree.has_stale_pages(inode)
     }
 
     /// Returns true if the number stands for this file, and not for an earlier one with the same inode number.
@@ -131,9 +113,18 @@ impl Passthrough {
         Found { file, attr: stat.attr() }
     }
 
-    /// Counts another lookup of a file that the frontend holds.
-    pub(crate) fn hold(&self, file: FileNumber) -> Result<()> {
-        if self.tree.hold(file) { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    /// Counts another lookup of a file that the frontend holds, unless `attr` fails.
+    pub(crate) async fn lookup_again(
+        &self,
+        file: FileNumber,
+        attr: impl Future<Output = Result<Attr>>,
+    ) -> Result<Found> {
+        if !self.tree.hold(file) {
+            return Err(Errno::ESTALE.into());
+        }
+        attr.await.map(|attr| Found { file, attr }).inspect_err(|_| {
+            self.tree.forget(file, 1);
+        })
     }
 
     pub(crate) async fn lookup(&self, dir: FileNumber, child: &[u8]) -> Result<Found> {
@@ -147,10 +138,6 @@ impl Passthrough {
                 Err(fault)
             }
         }
-    }
-
-    pub(crate) fn forget(&self, file: FileNumber, count: u64) {
-        self.tree.forget(file, count);
     }
 
     pub(crate) async fn stat(&self, file: FileNumber) -> Result<FileStat> {
@@ -189,30 +176,23 @@ impl Passthrough {
 
     pub(crate) async fn link(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Result<Found> {
         let (from, to) = (self.path(file)?, self.child(dir, child)?);
-        let stat = self
-            .run(move |fs| {
-                fs.link(&from, &to)?;
-                fs.stat(&to)
-            })
-            .await?;
+        let link = move |fs: &dyn SharedFs| {
+            fs.link(&from, &to)?;
+            fs.stat(&to)
+        };
+        let stat = self.run(link).await?;
         Ok(self.found(dir, child, &stat))
-    }
-
-    /// A path of the file other than this one, if the frontend knows one.
-    pub(crate) fn other_path(&self, file: FileNumber, dir: FileNumber, child: &[u8]) -> Option<Vec<u8>> {
-        self.tree.other_path(file, dir, child)
     }
 
     /// Removes a name of anything but a directory. Returns the attributes before the removal, and a reference to the file's number.
     pub(crate) async fn unlink(&self, dir: FileNumber, child: &[u8]) -> Result<(FileStat, Pin)> {
         let path = self.child(dir, child)?;
-        let removed = self
-            .run(move |fs| {
-                let held = fs.pin(&path)?;
-                fs.unlink(&path)?;
-                Ok(held)
-            })
-            .await?;
+        let unlink = move |fs: &dyn SharedFs| {
+            let pinned = fs.pin(&path)?;
+            fs.unlink(&path)?;
+            Ok(pinned)
+        };
+        let removed = self.run(unlink).await?;
         self.tree.lost(dir, child);
         Ok(removed)
     }
@@ -224,12 +204,7 @@ impl Passthrough {
         Ok(())
     }
 
-    pub(crate) async fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> Result<()> {
+    pub(crate) async fn rename(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         let (old, new) = (self.child(from.0, from.1)?, self.child(to.0, to.1)?);
         let paths = (old.clone(), new.clone());
         self.run(move |fs| fs.rename(&paths.0, &paths.1, mode)).await?;
@@ -243,11 +218,11 @@ impl Passthrough {
     /// Records that another node has renamed a directory. Returns true if the tree confirms it.
     pub(crate) async fn moved(&self, dir: InodeId, from: &[u8], to: &[u8]) -> Result<bool> {
         let names = [from.to_vec(), to.to_vec()];
-        let look = move |fs: &dyn SharedFs| {
+        let stat = move |fs: &dyn SharedFs| {
             names.iter().for_each(|path| fs.revalidate(path));
             fs.stat(&names[1])
         };
-        let stat = self.run(look).await?;
+        let stat = self.run(stat).await?;
         let is_there = stat.inode_id() == dir;
         if is_there && let Some(dir) = self.tree.number(dir) {
             self.tree.moved(dir, from, to);
@@ -304,11 +279,10 @@ fn make(fs: &dyn SharedFs, path: &[u8], new: NewInode) -> Result<FileStat> {
     let stat = fs.make(path, &special)?;
     // The mode bits of a symbolic link have no effect.
     let bits = (kind != FileKind::Symlink).then_some(mode);
-    match owner.missing(fs, path, &stat, bits) {
-        None => Ok(stat),
-        Some(change) => match Owner::chown_applied(fs.change_made(path, kind, &change))? {
-            true => fs.stat(path),
-            false => Ok(stat),
-        },
+    if let Some(change) = owner.missing(fs, path, &stat, bits)
+        && Owner::chown_applied(fs.change_made(path, kind, &change))?
+    {
+        return fs.stat(path);
     }
+    Ok(stat)
 }

@@ -21,7 +21,6 @@ impl Owner {
         Self { uid: new.uid, gid: new.gid }
     }
 
-    /// Creates a regular file for the owner.
     pub(crate) fn create(self, fs: &dyn SharedFs, path: &[u8], mode: u16) -> Result<Arc<dyn SharedFile>> {
         let file = fs.create(path, mode)?;
         if let Some(change) = self.missing(fs, path, &file.stat()?, Some(mode)) {

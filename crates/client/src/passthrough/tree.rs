@@ -51,7 +51,6 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Derives identity and links from attributes.
     pub(super) fn of(stat: &FileStat) -> Self {
         let links = match stat.kind {
             FileKind::Directory => Links::Directory,
@@ -72,7 +71,7 @@ struct State {
 
 /// The part of a tree that the frontend holds.
 #[derive(Default)]
-pub(super) struct Tree(Mutex<State>);
+pub(crate) struct Tree(Mutex<State>);
 
 impl Tree {
     /// Records that a name resolves to `seen`, counts a lookup, and returns the number of the file. If this is the file's only name,
@@ -88,38 +87,34 @@ impl Tree {
         state.found((dir, name.to_vec()), seen)
     }
 
-    /// Returns true if the number stands for the file that was seen.
     pub(super) fn is(&self, file: FileNumber, seen: &Seen) -> bool {
         self.0.lock().nodes.get(&file).is_some_and(|node| node.seen.file.is(&seen.file))
     }
 
-    /// Identity of the file behind a number.
     pub(super) fn identity(&self, file: FileNumber) -> Option<Identity> {
         self.0.lock().nodes.get(&file).map(|node| node.seen.file)
     }
 
-    /// Number of a file, if the frontend holds it.
-    pub(super) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
+    /// Returns the number of a file, if the frontend holds it.
+    pub(crate) fn number_of(&self, file: &Identity) -> Option<FileNumber> {
         let state = self.0.lock();
         let number = *state.numbers.get(&file.inode)?;
         state.nodes.get(&number).is_some_and(|node| node.seen.file.is(file)).then_some(number)
     }
 
-    /// Number of the file that was last seen with an inode number, if the frontend holds it.
     pub(super) fn number(&self, inode: InodeId) -> Option<FileNumber> {
         self.0.lock().numbers.get(&inode).copied()
     }
 
     /// Sets whether the kernel's pages of a file may be stale, and returns the previous value.
-    pub(super) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
+    pub(crate) fn mark_pages(&self, inode: InodeId, stale: bool) -> bool {
         let mut state = self.0.lock();
         let number = state.numbers.get(&inode).copied();
         let node = number.and_then(|number| state.nodes.get_mut(&number));
         node.is_some_and(|node| std::mem::replace(&mut node.stale_pages, stale))
     }
 
-    /// Returns true if the kernel's pages of a file may be stale.
-    pub(super) fn has_stale_pages(&self, inode: InodeId) -> bool {
+    pub(crate) fn has_stale_pages(&self, inode: InodeId) -> bool {
         let state = self.0.lock();
         let number = state.numbers.get(&inode);
         number.and_then(|number| state.nodes.get(number)).is_some_and(|node| node.stale_pages)
@@ -146,7 +141,6 @@ impl Tree {
         state.nodes.get(&file).is_some_and(|node| !node.names.is_empty())
     }
 
-    /// Removes a name.
     pub(super) fn lost(&self, dir: FileNumber, name: &[u8]) {
         self.0.lock().set((dir, name.to_vec()), None);
     }
@@ -195,7 +189,7 @@ impl Tree {
     }
 
     /// Drops lookups. Returns true if the frontend no longer holds the file.
-    pub(super) fn forget(&self, file: FileNumber, count: u64) -> bool {
+    pub(crate) fn forget(&self, file: FileNumber, count: u64) -> bool {
         let mut state = self.0.lock();
         let Some(node) = state.nodes.get_mut(&file) else { return true };
         node.lookups = node.lookups.saturating_sub(count);
@@ -211,8 +205,8 @@ impl Tree {
         self.0.lock().path(file, None)
     }
 
-    /// A path of the file by another name than this one.
-    pub(super) fn other_path(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Option<Vec<u8>> {
+    /// Returns a path of the file by another name than this one.
+    pub(crate) fn other_path(&self, file: FileNumber, dir: FileNumber, name: &[u8]) -> Option<Vec<u8>> {
         self.0.lock().path(file, Some(&(dir, name.to_vec())))
     }
 }

@@ -4,9 +4,10 @@
 //! - for a directory's times and counts, the homes of its children;
 //! - for the size of a file that this node writes, the data engine.
 
-use super::held::Asked;
-use super::{SharedView, unexpected};
+use super::SharedView;
+use super::leases::RequestStart;
 use crate::data::{FileData, FileVersion, dense_blocks};
+use crate::replies::unexpected_reply;
 use crate::types::{FileNumber, ViewSpace};
 use futures_util::future::try_join_all;
 use tameike_core::attr::AttrChange;
@@ -20,7 +21,6 @@ use tameike_core::{Attr, Errno, Fault, FileKind, InodeId, Layout, NodeId, Result
 const OVERTAKEN_MAX: u32 = 2;
 
 impl SharedView {
-    /// Sets the layout of new files in a directory.
     pub(super) async fn set_layout(&self, file: FileNumber, value: &[u8]) -> Result<()> {
         let text = std::str::from_utf8(value).unwrap_or("?").trim_end_matches(['\0', '\n']);
         let layout: Layout = text.parse().map_err(|wrong: String| Fault::new(Errno::EINVAL, wrong))?;
@@ -39,38 +39,31 @@ impl SharedView {
         if let Some(attr) = self.directories.fresh_attr(inode, self.runtime.clock.monotonic()) {
             return self.with_children(attr).await;
         }
-        let asked = self.held.asking(self.runtime.clock.monotonic());
-        if let Some(attr) = self.held.attr(inode, self.runtime.clock.monotonic())
-            && let Some(attr) = self.complete_newest(Node::of(attr), &asked).await?
+        let start = self.leases.start_request(self.runtime.clock.monotonic());
+        if let Some(attr) = self.leases.attr(inode, self.runtime.clock.monotonic())
+            && let Some(attr) = self.complete_newest(Node::of(attr), &start).await?
         {
             return Ok(attr);
         }
         for _ in 0..OVERTAKEN_MAX {
-            let asked = self.held.asking(self.runtime.clock.monotonic());
-            let node = self.ask_attributes(inode).await?;
-            if let Some(attr) = self.complete_newest(node, &asked).await? {
+            let start = self.leases.start_request(self.runtime.clock.monotonic());
+            let node = self.ask_node(inode, MetaRequest::GetAttr { inode }).await?;
+            if let Some(attr) = self.complete_newest(node, &start).await? {
                 return Ok(attr);
             }
         }
-        self.complete(self.ask_attributes(inode).await?).await
+        self.complete(self.ask_node(inode, MetaRequest::GetAttr { inode }).await?).await
     }
 
-    /// Completes attributes requested at `asked` or later. Returns None if this node has reported a change to the home meanwhile: a new
+    /// Completes attributes requested at `start` or later. Returns None if this node has reported a change to the home meanwhile: a new
     /// request returns it.
-    pub(super) async fn complete_newest(&self, node: Node, asked: &Asked) -> Result<Option<Attr>> {
+    pub(super) async fn complete_newest(&self, node: Node, start: &RequestStart) -> Result<Option<Attr>> {
         if self.is_outdated(&node.attr) {
             return Ok(None);
         }
         let attr = self.complete(node).await?;
-        let is_overtaken = attr.kind == FileKind::File && self.held.is_overtaken(attr.inode, asked);
+        let is_overtaken = attr.kind == FileKind::File && self.leases.is_overtaken(attr.inode, start);
         Ok((!is_overtaken).then_some(attr))
-    }
-
-    async fn ask_attributes(&self, inode: InodeId) -> Result<Node> {
-        match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
-            MetaReply::Node(node) => Ok(node),
-            other => Err(unexpected(&other)),
-        }
     }
 
     /// Returns true if this node has reported a newer version of the file to the home: the size and times predate local writes.
@@ -101,11 +94,7 @@ impl SharedView {
                 }
                 attr.blocks = self.blocks(&attr).await;
             }
-            FileKind::Symlink
-            | FileKind::Fifo
-            | FileKind::Socket
-            | FileKind::CharacterDevice
-            | FileKind::BlockDevice => {}
+            _ => {}
         }
         Ok(attr)
     }
@@ -130,7 +119,7 @@ impl SharedView {
             return dense;
         }
         let unsent = file.map_or(0, |file| file.unsent_blocks());
-        match self.engine.usage(attr.inode, attr.layout).await {
+        match self.engine.space().usage(attr.inode, attr.layout).await {
             // Unsent blocks may overwrite stored ones.
             Ok(used) => used.max((used + unsent).min(dense)),
             Err(_) => dense,
@@ -183,11 +172,10 @@ impl SharedView {
                 self.directories.set_part(dir, home, stat, self.runtime.clock.monotonic());
                 Ok(stat)
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
-    /// Changes attributes at the inode's home.
     pub(super) async fn change(&self, inode: InodeId, change: AttrChange) -> Result<Attr> {
         let resized = change.size;
         if change.atime.is_some() {
@@ -198,25 +186,20 @@ impl SharedView {
             self.closer.forget_accesses(inode);
         }
         let command = Command::SetAttr { inode, change, now: self.runtime.now() };
-        let tell_home = async {
-            match self.ask_home(inode, MetaRequest::Execute(command)).await? {
-                MetaReply::Node(node) => Ok(node),
-                other => Err(unexpected(&other)),
-            }
-        };
+        let change_home = self.ask_node(inode, MetaRequest::Execute(command));
         let changed = match (resized, self.engine.find(inode)) {
-            (Some(size), Some(file)) => self.engine.resize(&file, size, tell_home).await,
+            (Some(size), Some(file)) => self.engine.resize(&file, size, change_home).await,
             _ => {
                 // A pending write must not overwrite times that a program sets.
                 if let Some(file) = self.engine.find(inode).filter(|file| file.newer().is_some()) {
                     self.engine.flush(&file, false).await?;
                 }
-                tell_home.await
+                change_home.await
             }
         };
         // New directory times must be visible before the cached state expires. A failed request may have changed something too.
         self.directories.changed(inode);
-        self.held.changed(inode);
+        self.leases.changed(inode);
         self.complete(changed?).await
     }
 
@@ -231,7 +214,7 @@ impl SharedView {
         let mut space = ViewSpace::default();
         for answer in try_join_all(answers).await? {
             let Reply::Admin(AdminReply::Space(part)) = answer.reply else {
-                return Err(super::unexpected_reply(&answer));
+                return Err(unexpected_reply(&answer.reply));
             };
             space.capacity += part.capacity;
             space.free += part.capacity.saturating_sub(part.used);

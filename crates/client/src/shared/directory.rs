@@ -33,10 +33,9 @@ pub(super) struct DirectoryCache {
 
 impl DirectoryCache {
     pub(super) fn is_sharded(&self, dir: InodeId) -> bool {
-        self.known.lock().get(&dir).is_some_and(|belief| belief.sharded)
+        self.known.lock().get(&dir).is_some_and(|cached| cached.sharded)
     }
 
-    /// Stores attributes that the directory's home returned.
     pub(super) fn learn(&self, attr: &Attr, now: Duration) {
         self.known.lock().entry(attr.inode).or_default().attr = Some((attr.clone(), now));
     }
@@ -48,9 +47,9 @@ impl DirectoryCache {
 
     /// Returns the attributes of [`Self::own_attr`] if they are fresh and no rename followed.
     pub(super) fn fresh_attr(&self, dir: InodeId, now: Duration) -> Option<Attr> {
-        let beliefs = self.known.lock();
-        let (attr, said) = beliefs.get(&dir)?.attr.as_ref()?;
-        (is_fresh(*said, now) && *said > *self.renamed.lock()).then(|| attr.clone())
+        let directories = self.known.lock();
+        let (attr, received) = directories.get(&dir)?.attr.as_ref()?;
+        (is_fresh(*received, now) && *received > *self.renamed.lock()).then(|| attr.clone())
     }
 
     pub(super) fn set_sharded(&self, dir: InodeId, sharded: bool) {
@@ -59,31 +58,32 @@ impl DirectoryCache {
 
     /// Stores the stat of the children that `home` keeps.
     pub(super) fn set_part(&self, dir: InodeId, home: NodeId, part: DirStat, now: Duration) {
-        let mut beliefs = self.known.lock();
-        let belief = beliefs.entry(dir).or_default();
-        belief.set_sharded(part.sharded);
+        let mut directories = self.known.lock();
+        let cached = directories.entry(dir).or_default();
+        cached.set_sharded(part.sharded);
         // Replies may arrive out of order.
-        let newer = |(old, said): &(DirStat, Duration)| is_fresh(*said, now) && old.changed > part.changed;
-        if !belief.parts.get(&home).is_some_and(newer) {
-            belief.parts.insert(home, (part, now));
+        let newer =
+            |(old, received): &(DirStat, Duration)| is_fresh(*received, now) && old.changed > part.changed;
+        if !cached.parts.get(&home).is_some_and(newer) {
+            cached.parts.insert(home, (part, now));
         }
     }
 
     /// Invalidates the children's stats after this node has changed the directory.
     pub(super) fn changed(&self, dir: InodeId) {
-        if let Some(belief) = self.known.lock().get_mut(&dir) {
-            belief.parts.clear();
+        if let Some(cached) = self.known.lock().get_mut(&dir) {
+            cached.parts.clear();
         }
     }
 
     /// Sums the stats of all `homes` of the directory's children. Returns None unless all are fresh.
     pub(super) fn fresh_stat(&self, dir: InodeId, homes: &[NodeId], now: Duration) -> Option<DirStat> {
-        let beliefs = self.known.lock();
-        let belief = beliefs.get(&dir)?;
+        let directories = self.known.lock();
+        let cached = directories.get(&dir)?;
         let mut all = DirStat::default();
         for home in homes {
-            let (part, said) = belief.parts.get(home)?;
-            all.gather(is_fresh(*said, now).then_some(*part)?);
+            let (part, received) = cached.parts.get(home)?;
+            all.gather(is_fresh(*received, now).then_some(*part)?);
         }
         Some(all)
     }
@@ -98,6 +98,6 @@ impl DirectoryCache {
     }
 }
 
-fn is_fresh(said: Duration, now: Duration) -> bool {
-    now.saturating_sub(said) < DIRECTORY_LIFETIME
+fn is_fresh(received: Duration, now: Duration) -> bool {
+    now.saturating_sub(received) < DIRECTORY_LIFETIME
 }

@@ -1,7 +1,8 @@
 //! Directory listings of the job-shared view, from one home or merged from all.
 
+use super::SharedView;
 use super::names::CORRECTIONS_MAX;
-use super::{SharedView, unexpected};
+use crate::replies::unexpected_reply;
 use crate::types::ListedEntry;
 use futures_util::future::try_join_all;
 use tameike_core::limits::READDIR_ENTRIES_MAX;
@@ -19,11 +20,9 @@ impl SharedView {
     /// Returns entries after a cursor in the order of their offsets, `.` and `..` first.
     pub(super) async fn list(&self, dir: InodeId, after: u64) -> Result<Vec<ListedEntry>> {
         let own = self.number(dir).0;
-        let dot = |next, name: &[u8]| ListedEntry {
-            next,
-            inode: own,
-            kind: FileKind::Directory,
-            name: name.to_vec(),
+        let dot = |next, name: &[u8]| {
+            let (kind, name) = (FileKind::Directory, name.to_vec());
+            ListedEntry { next, inode: own, kind, name }
         };
         let dots = [dot(AFTER_DOT, b"."), dot(AFTER_DOTDOT, b"..")];
         let mut listed: Vec<_> = dots.into_iter().filter(|dot| dot.next > after).collect();
@@ -61,7 +60,7 @@ fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
     let mut all: Vec<DirEntry> = Vec::new();
     let mut bound = DirOffset(u64::MAX);
     for reply in replies {
-        let MetaReply::Entries { entries, end } = reply else { return Err(unexpected(&reply)) };
+        let MetaReply::Entries { entries, end } = reply else { return Err(unexpected_reply(&reply)) };
         if let (false, Some(last)) = (end, entries.last()) {
             bound = bound.min(last.offset);
         }
@@ -82,6 +81,7 @@ fn merge(replies: Vec<MetaReply>) -> Result<Vec<ListedEntry>> {
 mod tests {
     use super::*;
     use crate::data::DataEngine;
+    use crate::fixtures;
     use crate::types::FileNumber;
     use crate::vfs::Directories;
     use futures_util::FutureExt;
@@ -89,9 +89,9 @@ mod tests {
     use parking_lot::Mutex;
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
+    use tameike_core::NodeId;
     use tameike_core::wire::meta::{DirStat, EntryName, Target};
     use tameike_core::wire::{Reply, Request};
-    use tameike_core::{Cluster, JobId, NodeId, NodeInfo};
     use tameike_fabric::{Answer, Rpc};
     use tameike_io::os::simulated::Simulation;
     use tameike_io::{Frame, Payload, Slab};
@@ -100,7 +100,7 @@ mod tests {
     #[derive(Default)]
     struct Homes {
         parts: BTreeMap<NodeId, BTreeMap<DirOffset, Vec<u8>>>,
-        told: Mutex<usize>,
+        returned: Mutex<usize>,
     }
 
     impl Homes {
@@ -113,7 +113,7 @@ mod tests {
                 .take(limit as usize)
                 .map(|(&offset, name)| DirEntry { offset, name: name.clone(), target })
                 .collect();
-            *self.told.lock() += entries.len();
+            *self.returned.lock() += entries.len();
             MetaReply::Entries { entries, end: rest.next().is_none() }
         }
     }
@@ -143,15 +143,7 @@ mod tests {
     }
 
     fn view(nodes: u32, names: u32) -> (SharedView, Arc<Homes>) {
-        let info = |id| NodeInfo {
-            id: NodeId(id),
-            host: String::new(),
-            address: String::new(),
-            group: 0,
-            device: true,
-        };
-        let job = JobId::new("test").expect("a name");
-        let cluster = Arc::new(Cluster::new(job, (0..nodes).map(info).collect()).expect("a cluster"));
+        let cluster = fixtures::cluster(nodes);
         let mut homes = Homes::default();
         (0..nodes).for_each(|id| drop(homes.parts.insert(NodeId(id), BTreeMap::new())));
         for number in 0..names {
@@ -187,8 +179,8 @@ mod tests {
             }
             assert_eq!(names.len(), 100_002);
             assert!(portions > 1000);
-            let told = *homes.told.lock();
-            assert!(told as f64 <= 100_000.0 * most, "{nodes} nodes returned {told} entries");
+            let returned = *homes.returned.lock();
+            assert!(returned as f64 <= 100_000.0 * most, "{nodes} nodes returned {returned} entries");
         }
     }
 
@@ -202,7 +194,7 @@ mod tests {
         let one = MetaReply::Entries { entries: vec![entry(20, b"b"), entry(30, b"c")], end: false };
         let two = MetaReply::Entries { entries: vec![entry(20, b"a"), entry(31, b"d")], end: true };
         let listed = merge(vec![one, two]).expect("a listing");
-        let told: Vec<_> = listed.iter().map(|entry| (entry.next, &entry.name[..])).collect();
-        assert_eq!(told, [(20, &b"a"[..]), (21, b"b"), (30, b"c")], "more entries may precede 31");
+        let cursors: Vec<_> = listed.iter().map(|entry| (entry.next, &entry.name[..])).collect();
+        assert_eq!(cursors, [(20, &b"a"[..]), (21, b"b"), (30, b"c")], "more entries may precede 31");
     }
 }

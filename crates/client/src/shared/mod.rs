@@ -6,7 +6,7 @@
 
 mod attributes;
 mod directory;
-mod held;
+mod leases;
 mod listing;
 mod names;
 mod opens;
@@ -17,18 +17,19 @@ mod xattrs;
 use crate::data::{DataEngine, FileData, ReportedFaults};
 use crate::directory::OpenDirs;
 use crate::locks::FileLocks;
+use crate::replies::unexpected_reply;
 use crate::types::{FileNumber, HandleNumber, OpenMode};
 use directory::DirectoryCache;
-use held::NameLeases;
+use leases::NameLeases;
 use opens::Closer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tameike_core::wire::meta::{MetaReply, MetaRequest, OpenId};
+use tameike_core::wire::meta::{MetaReply, MetaRequest, Node, OpenId};
 use tameike_core::wire::{Reply, Request};
-use tameike_core::{Cluster, Errno, Fault, InodeId, NodeId, Result};
-use tameike_fabric::{Answer, Rpc};
+use tameike_core::{Cluster, Errno, InodeId, NodeId, Result};
+use tameike_fabric::Rpc;
 use tameike_io::Runtime;
 
 #[derive(Clone)]
@@ -50,7 +51,7 @@ pub struct SharedView {
     open_dirs: OpenDirs<InodeId>,
     handles: Mutex<BTreeMap<HandleNumber, Handle>>,
     next_handle: AtomicU64,
-    held: Arc<NameLeases>,
+    leases: Arc<NameLeases>,
     closer: Arc<Closer>,
     /// None in the node-local view: the node's kernel sees all locks.
     locks: Option<Arc<FileLocks>>,
@@ -67,10 +68,10 @@ impl SharedView {
     ) -> Self {
         let locks =
             (root == InodeId::ROOT).then(|| FileLocks::new(runtime.clone(), cluster.clone(), rpc.clone()));
-        let (held, reports) = (Arc::new(NameLeases::default()), engine.reports().clone());
+        let (leases, reports) = (Arc::new(NameLeases::default()), engine.reports().clone());
         Self {
             locks,
-            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), held.clone(), reports)),
+            closer: Arc::new(Closer::new(runtime.clone(), rpc.clone(), leases.clone(), reports)),
             runtime,
             cluster,
             rpc,
@@ -80,13 +81,13 @@ impl SharedView {
             open_dirs: OpenDirs::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
-            held,
+            leases,
         }
     }
 
     /// Drops the lease on an inode that another node has changed or renamed.
     pub fn revoke(&self, inode: InodeId) {
-        self.held.changed(inode);
+        self.leases.changed(inode);
     }
 
     fn inode(&self, file: FileNumber) -> InodeId {
@@ -105,12 +106,26 @@ impl SharedView {
         let answer = self.rpc.call(to, Request::Meta(request), None, None).await?;
         match answer.reply {
             Reply::Meta(reply) => Ok(reply),
-            _ => Err(unexpected_reply(&answer)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
     async fn ask_home(&self, inode: InodeId, request: MetaRequest) -> Result<MetaReply> {
         self.ask(self.cluster.inode_home(inode), request).await
+    }
+
+    async fn ask_node(&self, inode: InodeId, request: MetaRequest) -> Result<Node> {
+        match self.ask_home(inode, request).await? {
+            MetaReply::Node(node) => Ok(node),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    async fn ask_bytes(&self, inode: InodeId, request: MetaRequest) -> Result<Vec<u8>> {
+        match self.ask_home(inode, request).await? {
+            MetaReply::Bytes(bytes) => Ok(bytes.into_vec()),
+            other => Err(unexpected_reply(&other)),
+        }
     }
 
     fn add_handle(&self, file: Arc<FileData>, mode: OpenMode, open: OpenId) -> HandleNumber {
@@ -123,12 +138,4 @@ impl SharedView {
     fn handle(&self, number: HandleNumber) -> Result<Handle> {
         self.handles.lock().get(&number).cloned().ok_or_else(|| Errno::EBADF.into())
     }
-}
-
-fn unexpected_reply(answer: &Answer) -> Fault {
-    Fault::new(Errno::EPROTO, format!("an agent sent an unexpected reply: {:?}", answer.reply))
-}
-
-fn unexpected(reply: &MetaReply) -> Fault {
-    Fault::new(Errno::EPROTO, format!("the metadata service sent an unexpected reply: {reply:?}"))
 }

@@ -1,10 +1,11 @@
 //! Name operations of the job-shared view. Each request goes to the home of its entry. If that home replies that the directory's sharding
 //! differs from the cached state, the client corrects it and retries.
 
-use super::held::Asked;
+use super::SharedView;
+use super::leases::RequestStart;
 use super::opens::Opening;
-use super::{SharedView, unexpected};
 use crate::data::{FileVersion, Home};
+use crate::replies::unexpected_reply;
 use crate::types::{Found, OpenMode, Opened, has_setid};
 use tameike_core::attr::AttrChange;
 use tameike_core::wire::meta::{
@@ -22,7 +23,7 @@ pub(super) struct Entry {
     pub target: Target,
     pub node: Option<Node>,
     pub created: bool,
-    asked: Asked,
+    start: RequestStart,
 }
 
 impl SharedView {
@@ -45,19 +46,19 @@ impl SharedView {
 
     pub(super) async fn find(&self, entry: EntryName) -> Result<Entry> {
         name::check(&entry.name)?;
-        let asked = self.held.asking(self.runtime.clock.monotonic());
+        let start = self.leases.start_request(self.runtime.clock.monotonic());
         let lookup = |sharded| MetaRequest::Lookup { entry: entry.clone(), sharded, view: true };
         let (_, reply) = self.ask_entry(&entry, lookup).await?;
-        self.told(entry, reply, asked).map(|(entry, _)| entry)
+        self.entry_of_reply(entry, reply, start).map(|(entry, _)| entry)
     }
 
     /// Returns the entry with its attributes, which may be on another node.
     pub(super) async fn found(&self, entry: Entry) -> Result<Found> {
-        let told = match entry.node {
-            Some(node) => self.complete_newest(node, &entry.asked).await?,
+        let replied = match entry.node {
+            Some(node) => self.complete_newest(node, &entry.start).await?,
             None => None,
         };
-        let attr = match told {
+        let attr = match replied {
             Some(attr) => attr,
             None => self.attributes(entry.target.inode).await?,
         };
@@ -75,7 +76,7 @@ impl SharedView {
     ) -> Result<Entry> {
         name::check(&entry.name)?;
         self.inherit(entry.dir, &mut new).await?;
-        let asked = self.held.asking(self.runtime.clock.monotonic());
+        let start = self.leases.start_request(self.runtime.clock.monotonic());
         let now = self.runtime.now();
         let command = |sharded| {
             let (entry, new) = (entry.clone(), new.clone());
@@ -85,10 +86,10 @@ impl SharedView {
         };
         let answer = self.ask_entry(&entry, command).await;
         if let Some(opening) = opening {
-            opening.heard(&answer);
+            opening.record_reply(&answer);
         }
         let ((home, reply), dir) = (answer?, entry.dir);
-        let (made, part) = self.told(entry, reply, asked)?;
+        let (made, part) = self.entry_of_reply(entry, reply, start)?;
         self.changed_directory(dir, home, part);
         Ok(made)
     }
@@ -117,39 +118,43 @@ impl SharedView {
         let request = |sharded| MetaRequest::Names { operation: operation.clone(), sharded, now };
         let done = self.ask_entry(coordinator, request).await;
         // A failed operation may have changed something too.
-        self.drop_held(&operation);
+        self.drop_leases(&operation);
         let (home, reply) = done?;
         let part = match reply {
             MetaReply::DirChanged(stat) => Some(stat),
             MetaReply::Done => None,
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected_reply(&other)),
         };
         self.changed_directory(coordinator.dir, home, part);
         Ok(())
     }
 
-    /// Ends the leases that an operation affects.
-    fn drop_held(&self, operation: &NameOperation) {
+    fn drop_leases(&self, operation: &NameOperation) {
         match operation {
-            NameOperation::Unlink { entry } | NameOperation::Rmdir { entry } => self.held.renamed(entry),
-            NameOperation::Link { target, .. } => self.held.changed(target.inode),
+            NameOperation::Unlink { entry } | NameOperation::Rmdir { entry } => self.leases.renamed(entry),
+            NameOperation::Link { target, .. } => self.leases.changed(target.inode),
             NameOperation::Rename { from, to, .. } => {
-                self.held.renamed(from);
-                self.held.renamed(to);
+                self.leases.renamed(from);
+                self.leases.renamed(to);
                 self.directories.renamed(self.runtime.clock.monotonic());
             }
         }
     }
 
     /// Converts a home's reply to an entry and the stat of the children on that home. Caches the lease if the reply grants one.
-    fn told(&self, entry: EntryName, reply: MetaReply, asked: Asked) -> Result<(Entry, Option<DirStat>)> {
+    fn entry_of_reply(
+        &self,
+        entry: EntryName,
+        reply: MetaReply,
+        start: RequestStart,
+    ) -> Result<(Entry, Option<DirStat>)> {
         let MetaReply::Entry { target, node, created, dir, lease } = reply else {
-            return Err(unexpected(&reply));
+            return Err(unexpected_reply(&reply));
         };
         if let (true, Some(node)) = (lease, &node) {
-            self.held.hold(entry, node.attr.clone(), asked);
+            self.leases.add(entry, node.attr.clone(), start);
         }
-        Ok((Entry { target, node, created, asked }, dir))
+        Ok((Entry { target, node, created, start }, dir))
     }
 
     /// Updates cached state after this node changed a directory: `part` is the new stat if the reply included it.
@@ -165,7 +170,7 @@ impl SharedView {
         let inode = node.attr.inode;
         let version = FileVersion::of_node(&node);
         let (file, keep_cache) = self.engine.open(inode, node.attr.layout, Home::Inode, version, mode);
-        self.held.hide(inode);
+        self.leases.hide(inode);
         let mut attr = node.attr;
         self.show_accesses(&file, &mut attr);
         if keep_cache && mode.read && !mode.noatime {

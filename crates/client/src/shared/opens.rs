@@ -3,7 +3,7 @@
 //! A home counts the nodes' opens of its files and frees a removed file at the last close. The client therefore retries each report until
 //! the home answers. It also reports opens without a reply: the home closes such an open, or refuses it if it arrives later.
 
-use super::held::NameLeases;
+use super::leases::NameLeases;
 use crate::data::{Access, HolderReports};
 use event_listener::{Event, listener};
 use futures_util::future::select;
@@ -41,7 +41,7 @@ struct Pending {
     /// True if the last attempt failed.
     failed: bool,
     /// Notified when a batch is full or the home is reachable again.
-    hurry: Arc<Event>,
+    wake: Arc<Event>,
 }
 
 pub(super) struct Closer {
@@ -55,7 +55,7 @@ pub(super) struct Closer {
     /// Accesses to report with closes, by file and time.
     accesses: Mutex<BTreeMap<(InodeId, Timestamp), Access>>,
     /// Its attributes lack accesses that are not reported yet.
-    held: Arc<NameLeases>,
+    leases: Arc<NameLeases>,
     /// Outcomes of requests to cache holders, reported with closes.
     reports: Arc<HolderReports>,
 }
@@ -64,15 +64,14 @@ impl Closer {
     pub(super) fn new(
         runtime: Runtime,
         rpc: Arc<dyn Rpc>,
-        held: Arc<NameLeases>,
+        leases: Arc<NameLeases>,
         reports: Arc<HolderReports>,
     ) -> Self {
         let last = AtomicU64::new(runtime.random_u64());
         let (homes, has_failed, accesses) = Default::default();
-        Self { runtime, rpc, last, homes, has_failed, accesses, held, reports }
+        Self { runtime, rpc, last, homes, has_failed, accesses, leases, reports }
     }
 
-    /// Prepares an open.
     pub(super) fn opening(self: &Arc<Self>) -> Opening {
         let open = OpenId(self.last.fetch_add(1, Ordering::Relaxed));
         Opening { closer: self.clone(), open, home: None }
@@ -87,7 +86,7 @@ impl Closer {
         read: Option<Timestamp>,
     ) {
         let closed = Closed { open, read };
-        self.add(home, |untold| untold.opens.push((inode, closed)));
+        self.add(home, |pending| pending.opens.push((inode, closed)));
     }
 
     /// Keeps an access visible until its report.
@@ -95,7 +94,6 @@ impl Closer {
         self.accesses.lock().insert((inode, access.time), access);
     }
 
-    /// Adds pending accesses to attributes.
     pub(super) fn show_accesses(&self, attr: &mut Attr) {
         let accesses = self.accesses.lock();
         let from = (attr.inode, Timestamp { seconds: i64::MIN, nanoseconds: 0 });
@@ -104,12 +102,12 @@ impl Closer {
     }
 
     /// Drops reported accesses: the home's attributes include those that it accepted (`taken`).
-    fn accesses_reported(&self, told: &[(InodeId, Timestamp)], taken: bool) {
-        for told in told {
+    fn accesses_reported(&self, reported: &[(InodeId, Timestamp)], taken: bool) {
+        for access in reported {
             // None if a program has set another time since.
-            let kept = self.accesses.lock().get(told).copied();
-            self.held.accessed(told.0, kept.filter(|_| taken));
-            self.accesses.lock().remove(told);
+            let kept = self.accesses.lock().get(access).copied();
+            self.leases.accessed(access.0, kept.filter(|_| taken));
+            self.accesses.lock().remove(access);
         }
     }
 
@@ -121,15 +119,15 @@ impl Closer {
     fn add(self: &Arc<Self>, home: NodeId, add: impl FnOnce(&mut Pending)) {
         let start = {
             let mut homes = self.homes.lock();
-            let untold = homes.entry(home).or_default();
-            add(untold);
-            if untold.opens.len() == BATCH_FULL {
-                untold.hurry.notify(usize::MAX);
+            let pending = homes.entry(home).or_default();
+            add(pending);
+            if pending.opens.len() == BATCH_FULL {
+                pending.wake.notify(usize::MAX);
             }
-            !std::mem::replace(&mut untold.sending, true)
+            !std::mem::replace(&mut pending.sending, true)
         };
         if start {
-            self.runtime.spawn(self.clone().tell(home));
+            self.runtime.spawn(self.clone().send_reports(home));
         }
     }
 
@@ -139,8 +137,8 @@ impl Closer {
         if !self.has_failed.load(Ordering::Acquire) {
             return;
         }
-        if let Some(untold) = self.homes.lock().get(&home).filter(|untold| untold.failed) {
-            untold.hurry.notify(usize::MAX);
+        if let Some(pending) = self.homes.lock().get(&home).filter(|pending| pending.failed) {
+            pending.wake.notify(usize::MAX);
         }
     }
 
@@ -148,41 +146,40 @@ impl Closer {
         if failed {
             self.has_failed.store(true, Ordering::Release);
         }
-        if let Some(untold) = self.homes.lock().get_mut(&home) {
-            untold.failed = failed;
+        if let Some(pending) = self.homes.lock().get_mut(&home) {
+            pending.failed = failed;
         }
     }
 
     /// Sends reports to a home until none is pending.
-    async fn tell(self: Arc<Self>, home: NodeId) {
-        let Some(hurry) = self.homes.lock().get(&home).map(|untold| untold.hurry.clone()) else { return };
+    async fn send_reports(self: Arc<Self>, home: NodeId) {
+        let Some(wake) = self.homes.lock().get(&home).map(|pending| pending.wake.clone()) else { return };
         loop {
-            listener!(hurry => company);
-            let has_company =
-                self.homes.lock().get(&home).is_some_and(|untold| untold.opens.len() >= BATCH_FULL);
-            if !has_company {
-                select(company, self.runtime.sleep(BATCH_WAIT)).await;
+            listener!(wake => woken);
+            let is_full =
+                self.homes.lock().get(&home).is_some_and(|pending| pending.opens.len() >= BATCH_FULL);
+            if !is_full {
+                select(woken, self.runtime.sleep(BATCH_WAIT)).await;
             }
             let Some((request, accesses)) = self.next_batch(home) else { return };
-            let done = self.send_batch(home, &hurry, request).await;
+            let done = self.send_batch(home, &wake, request).await;
             self.accesses_reported(&accesses, done);
             self.set_failed(home, false);
         }
     }
 
-    /// Takes the next batch and the accesses in it.
     fn next_batch(&self, home: NodeId) -> Option<(MetaRequest, Vec<(InodeId, Timestamp)>)> {
         let (closed, undone) = {
             // Allocate before taking the lock: programs close files meanwhile.
-            let room = Vec::with_capacity(2 * BATCH_FULL);
+            let rest = Vec::with_capacity(2 * BATCH_FULL);
             let mut homes = self.homes.lock();
-            let untold = homes.get_mut(&home)?;
-            if untold.opens.is_empty() && untold.undone.is_empty() {
-                untold.sending = false;
-                untold.opens = Vec::new();
+            let pending = homes.get_mut(&home)?;
+            if pending.opens.is_empty() && pending.undone.is_empty() {
+                pending.sending = false;
+                pending.opens = Vec::new();
                 return None;
             }
-            (first_of(&mut untold.opens, room), first_of(&mut untold.undone, Vec::new()))
+            (first_of(&mut pending.opens, rest), first_of(&mut pending.undone, Vec::new()))
         };
         let accesses = closed.iter().filter_map(|(inode, closed)| Some((*inode, closed.read?))).collect();
         let opens = closed.into_iter().map(|(_, closed)| closed).collect();
@@ -191,10 +188,10 @@ impl Closer {
     }
 
     /// Sends a batch until the home answers. Returns true if the home accepted it.
-    async fn send_batch(&self, home: NodeId, hurry: &Event, request: MetaRequest) -> bool {
+    async fn send_batch(&self, home: NodeId, wake: &Event, request: MetaRequest) -> bool {
         let mut pause = PAUSE_MIN;
         loop {
-            listener!(hurry => reached);
+            listener!(wake => reached);
             match self.rpc.call(home, Request::Meta(request.clone()), None, None).await {
                 Ok(_) => return true,
                 Err(fault) if is_answer(&fault) => {
@@ -213,10 +210,10 @@ impl Closer {
     }
 }
 
-/// Takes at most [`BATCH_MAX`] elements from the start of a list; `room` receives the rest.
-fn first_of<T>(untold: &mut Vec<T>, room: Vec<T>) -> Vec<T> {
-    let mut first = std::mem::replace(untold, room);
-    untold.extend(first.drain(first.len().min(BATCH_MAX)..));
+/// Takes at most [`BATCH_MAX`] elements from the start of a list; `rest` receives the others.
+fn first_of<T>(pending: &mut Vec<T>, rest: Vec<T>) -> Vec<T> {
+    let mut first = std::mem::replace(pending, rest);
+    pending.extend(first.drain(first.len().min(BATCH_MAX)..));
     first
 }
 
@@ -241,14 +238,14 @@ impl Opening {
     }
 
     /// Records the reply. A fault from the home itself means that it did not count the open.
-    pub(super) fn heard<T>(&mut self, answer: &Result<T>) {
+    pub(super) fn record_reply<T>(&mut self, answer: &Result<T>) {
         if answer.as_ref().is_err_and(is_answer) {
             self.home = None;
         }
     }
 
     /// Ends the opening: the home has not counted it.
-    pub(super) fn refused(mut self) {
+    pub(super) fn end_uncounted(mut self) {
         self.home = None;
     }
 
@@ -262,7 +259,7 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(home) = self.home {
-            self.closer.add(home, |untold| untold.undone.push(self.open));
+            self.closer.add(home, |pending| pending.undone.push(self.open));
         }
     }
 }
@@ -270,7 +267,7 @@ impl Drop for Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::held;
+    use crate::fixtures;
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
     use std::collections::BTreeSet;
@@ -320,12 +317,9 @@ mod tests {
                 home.undone.extend(undone);
             }
             home.failing.0 = failing.saturating_sub(1);
-            let answer = if failing > 0 {
-                Err(Errno::EHOSTDOWN.into())
-            } else {
-                Ok(Answer { reply: Reply::Meta(MetaReply::Done), payload: None })
-            };
-            async move { answer }.boxed()
+            let reply: Result<_> =
+                if failing > 0 { Err(Errno::EHOSTDOWN.into()) } else { Ok(Reply::Meta(MetaReply::Done)) };
+            async move { Ok(Answer { reply: reply?, payload: None }) }.boxed()
         }
     }
 
@@ -334,10 +328,6 @@ mod tests {
         let rpc = Arc::new(HomeRpc(Mutex::default()));
         let closer = Arc::new(Closer::new(simulation.runtime(), rpc.clone(), Arc::default(), Arc::default()));
         (simulation, rpc, closer)
-    }
-
-    fn run_out(simulation: &Simulation) {
-        while simulation.step() {}
     }
 
     /// Regression: a failed report was logged and dropped, so the home counted the file as open forever.
@@ -349,10 +339,10 @@ mod tests {
             for number in 0..3000 {
                 closer.close(HOME, INODE, OpenId(number), None);
             }
-            run_out(&simulation);
+            simulation.finish();
             let home = rpc.0.lock();
             assert!(home.closed.iter().map(|open| open.0).eq(0..3000), "{executed}");
-            assert!(closer.homes.lock().values().all(|untold| untold.opens.is_empty() && !untold.sending));
+            assert!(closer.homes.lock().values().all(|pending| pending.opens.is_empty() && !pending.sending));
         }
     }
 
@@ -363,17 +353,17 @@ mod tests {
         let ask = |answer: Option<Result<()>>| {
             let mut opening = closer.opening();
             let opener = opening.ask(HOME);
-            answer.iter().for_each(|answer| opening.heard(answer));
+            answer.iter().for_each(|answer| opening.record_reply(answer));
             (opening, opener.open)
         };
         let (unknown, first) = ask(Some(Err(Errno::EHOSTDOWN.into())));
         let (dropped, second) = ask(None);
         let (_, _) = ask(Some(Err(Errno::ENOENT.into())));
-        ask(Some(Ok(()))).0.refused();
+        ask(Some(Ok(()))).0.end_uncounted();
         let (opened, third) = ask(Some(Ok(())));
         drop((unknown, dropped));
         assert_eq!(opened.done(), third);
-        run_out(&simulation);
+        simulation.finish();
         let home = rpc.0.lock();
         assert_eq!((&home.undone, home.closed.len()), (&BTreeSet::from([first, second]), 0));
     }
@@ -382,14 +372,14 @@ mod tests {
     fn closes_are_batched_and_a_single_one_does_not_wait_long() {
         let (simulation, rpc, closer) = bed();
         closer.close(HOME, INODE, OpenId(1), None);
-        run_out(&simulation);
+        simulation.finish();
         assert_eq!((rpc.0.lock().calls, simulation.runtime().clock.monotonic()), (1, 2 * BATCH_WAIT));
         for number in 0..BATCH_FULL as u64 {
             closer.close(HOME, INODE, OpenId(number), None);
         }
         simulation.settle();
         assert_eq!(rpc.0.lock().calls, 2, "a full batch does not wait");
-        run_out(&simulation);
+        simulation.finish();
         closer.close(HOME, INODE, OpenId(2), None);
         closer.reached(HOME);
         simulation.settle();
@@ -417,7 +407,7 @@ mod tests {
         rpc.0.lock().failing = (3, false);
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
         let shown = || {
-            let mut attr = Attr { atime: at(5), ..held::tests::attr(INODE.0) };
+            let mut attr = Attr { atime: at(5), ..fixtures::attr(INODE) };
             closer.show_accesses(&mut attr);
             attr.atime
         };
@@ -429,33 +419,33 @@ mod tests {
             closer.close(HOME, INODE, OpenId(number as u64), Some(access.time));
             assert_eq!(shown(), access.time);
         }
-        run_out(&simulation);
+        simulation.finish();
         assert_eq!(rpc.0.lock().closed.len(), 2);
         assert_eq!(shown(), at(5), "the home's attribute applies");
         closer.keep_access(INODE, accesses[0]);
         closer.close(HOME, INODE, OpenId(9), Some(accesses[0].time));
         closer.forget_accesses(INODE);
         assert_eq!(shown(), at(5), "a program has set the time");
-        run_out(&simulation);
+        simulation.finish();
     }
 
     #[test]
     fn attributes_older_than_a_reported_access_are_detected() {
         let (simulation, _, closer) = bed();
-        let look = || closer.held.asking(Duration::ZERO);
+        let start = || closer.leases.start_request(Duration::ZERO);
         let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
-        let before = look();
+        let before = start();
         closer.keep_access(INODE, Access { time: at(9), before: at(5) });
         closer.close(HOME, INODE, OpenId(1), Some(at(9)));
-        assert!(!closer.held.is_overtaken(INODE, &before), "the client still adds the access");
-        run_out(&simulation);
-        assert!(closer.held.is_overtaken(INODE, &before), "the client no longer adds the access");
-        assert!(!closer.held.is_overtaken(INODE, &look()));
+        assert!(!closer.leases.is_overtaken(INODE, &before), "the client still adds the access");
+        simulation.finish();
+        assert!(closer.leases.is_overtaken(INODE, &before), "the client no longer adds the access");
+        assert!(!closer.leases.is_overtaken(INODE, &start()));
         closer.keep_access(INODE, Access { time: at(12), before: at(9) });
         closer.forget_accesses(INODE);
-        let before = look();
+        let before = start();
         closer.close(HOME, INODE, OpenId(2), Some(at(12)));
-        run_out(&simulation);
-        assert!(closer.held.is_overtaken(INODE, &before), "only the home knows if the access counts");
+        simulation.finish();
+        assert!(closer.leases.is_overtaken(INODE, &before), "only the home knows if the access counts");
     }
 }

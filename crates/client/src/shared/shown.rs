@@ -19,7 +19,6 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Creates the publisher of the view with the root directory `root`.
     pub(super) fn new(names: Arc<dyn SharedNames>, root: InodeId) -> Self {
         Self { names, root }
     }
@@ -45,12 +44,12 @@ pub(super) fn number(root: InodeId, inode: InodeId) -> FileNumber {
 
 impl SharedView {
     pub(super) fn show_names_in(&self, names: Arc<dyn SharedNames>) {
-        self.held.show_in(Shown::new(names, self.root));
+        self.leases.show_in(Shown::new(names, self.root));
     }
 
     /// Publishes the file if its name is leased and its attributes stay valid until it is hidden.
     pub(super) fn show_file(&self, inode: InodeId) {
-        self.held.show(inode, |attr| self.settle(attr));
+        self.leases.show(inode, |attr| self.settle(attr));
     }
 
     /// Completes attributes as [`Self::complete`] does, but without requests. Returns false if that is impossible or the file is in use
@@ -81,8 +80,8 @@ impl SharedView {
             return;
         }
         match file.reported_attr() {
-            Some(attr) => self.held.wrote(attr),
-            None => self.held.changed(file.inode),
+            Some(attr) => self.leases.wrote(attr),
+            None => self.leases.changed(file.inode),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! [`Vfs`](crate::vfs::Vfs) of the job-shared view.
 
+use super::SharedView;
 use super::opens::Opening;
-use super::{SharedView, unexpected};
 use crate::data::{FileData, Grantable, Located};
 use crate::kernel_pages::{EngineFile, OnEngine};
 use crate::locks::FileLocks;
+use crate::replies::unexpected_reply;
 use crate::types::{
-    FileNumber, Found, HandleNumber, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
+    FileNumber, Found, HandleNumber, Name, OpenMode, Opened, ReadBytes, ViewSpace, WriteAt, WriteBytes,
 };
 use crate::vfs::{Content, Directories, Entries, Inodes, Locking, Names, OpenFiles, SharedNames, Usage};
 use std::ops::Range;
@@ -38,9 +39,9 @@ impl OnEngine for SharedView {
 impl Names for SharedView {
     async fn lookup(&self, dir: FileNumber, name: &[u8]) -> Result<Found> {
         let entry = self.entry(dir, name);
-        let asked = self.held.asking(self.runtime.clock.monotonic());
-        if let Some(attr) = self.held.find(&entry, self.runtime.clock.monotonic())
-            && let Some(attr) = self.complete_newest(Node::of(attr), &asked).await?
+        let start = self.leases.start_request(self.runtime.clock.monotonic());
+        if let Some(attr) = self.leases.find(&entry, self.runtime.clock.monotonic())
+            && let Some(attr) = self.complete_newest(Node::of(attr), &start).await?
         {
             return Ok(Found { file: self.number(attr.inode), attr });
         }
@@ -82,12 +83,7 @@ impl Names for SharedView {
         self.operate(&entry, NameOperation::Rmdir { entry: entry.clone() }).await
     }
 
-    async fn rename(
-        &self,
-        from: (FileNumber, &[u8]),
-        to: (FileNumber, &[u8]),
-        mode: RenameMode,
-    ) -> Result<()> {
+    async fn rename(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         name::check(to.1)?;
         let (from, to) = (self.entry(from.0, from.1), self.entry(to.0, to.1));
         let operation = NameOperation::Rename { from: from.clone(), to: to.clone(), mode };
@@ -117,10 +113,7 @@ impl Inodes for SharedView {
 
     async fn readlink(&self, file: FileNumber) -> Result<Vec<u8>> {
         let inode = self.inode(file);
-        match self.ask_home(inode, MetaRequest::ReadLink { inode }).await? {
-            MetaReply::Bytes(target) => Ok(target.into_vec()),
-            other => Err(unexpected(&other)),
-        }
+        self.ask_bytes(inode, MetaRequest::ReadLink { inode }).await
     }
 }
 
@@ -139,7 +132,7 @@ impl OpenFiles for SharedView {
         let (node, opening) = match counted {
             Some(node) => (node, opening),
             None => {
-                opening.refused();
+                opening.end_uncounted();
                 match entry.target.kind {
                     FileKind::File => self.count_open(entry.target.inode).await?,
                     FileKind::Directory => return Err(Errno::EISDIR.into()),
@@ -209,16 +202,16 @@ impl Content for SharedView {
 
     async fn locate(&self, handle: HandleNumber, offset: u64, length: u32) -> Result<Option<Located>> {
         let handle = self.handle(handle)?;
-        let placed = self.engine.locate(&handle.file, offset, length).await;
-        if placed.is_some() && !handle.mode.noatime {
+        let located = self.engine.locate(&handle.file, offset, length).await;
+        if located.is_some() && !handle.mode.noatime {
             handle.file.accessed(self.runtime.now());
         }
-        Ok(placed)
+        Ok(located)
     }
 
     fn drop_location(&self, handle: HandleNumber, offset: u64) {
-        if let Ok(handle) = self.handle(handle) {
-            handle.file.drop_location(offset);
+        if let Ok(file) = self.file(handle) {
+            file.drop_location(offset);
         }
     }
 
@@ -240,7 +233,7 @@ impl Content for SharedView {
             WriteAt::Offset(offset) => self.engine.write(&handle.file, offset, data).await,
             WriteAt::End => {
                 let appended = self.engine.append(&handle.file, data).await;
-                self.held.changed(handle.file.inode);
+                self.leases.changed(handle.file.inode);
                 appended
             }
         }
@@ -258,9 +251,9 @@ impl Content for SharedView {
         grows: bool,
     ) -> Result<()> {
         let file = self.file(handle)?;
-        let tell = self.engine.change_space_at_homes(&file, change, bytes.clone(), grows);
-        let changed = self.engine.change_space(&file, change, bytes, tell).await;
-        self.held.changed(file.inode);
+        let change_homes = self.engine.space().change_at_homes(&file, change, bytes.clone(), grows);
+        let changed = self.engine.space().change(&file, change, bytes, change_homes).await;
+        self.leases.changed(file.inode);
         changed
     }
 
@@ -270,7 +263,7 @@ impl Content for SharedView {
         if offset >= size {
             return Err(Errno::ENXIO.into());
         }
-        match (self.engine.seek(&file, sought, offset, size).await?, sought) {
+        match (self.engine.space().seek(&file, sought, offset, size).await?, sought) {
             (Some(at), _) => Ok(at),
             (None, Sought::Hole) => Ok(size),
             (None, Sought::Data) => Err(Errno::ENXIO.into()),
@@ -295,7 +288,7 @@ impl Locking for SharedView {
     async fn revalidate(&self, handle: HandleNumber) -> Result<Option<Generation>> {
         let file = self.file(handle)?;
         // The lease must not hide what other nodes wrote under the lock.
-        self.held.changed(file.inode);
+        self.leases.changed(file.inode);
         Ok(file.revalidate(self.engine.version(file.inode).await?))
     }
 }
@@ -339,10 +332,10 @@ impl SharedView {
         let mut opening = self.closer.opening();
         let opener = opening.ask(self.cluster.inode_home(inode));
         let answer = self.ask_home(inode, MetaRequest::Open { inode, opener }).await;
-        opening.heard(&answer);
+        opening.record_reply(&answer);
         match answer? {
             MetaReply::Node(node) => Ok((node, opening)),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 }

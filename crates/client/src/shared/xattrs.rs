@@ -1,6 +1,7 @@
 //! Extended attributes of the job-shared view.
 
-use super::{SharedView, unexpected};
+use super::SharedView;
+use crate::replies::unexpected_reply;
 use crate::types::FileNumber;
 use crate::vfs::Xattrs;
 use tameike_core::wire::meta::{Command, MetaReply, MetaRequest};
@@ -19,23 +20,18 @@ impl Xattrs for SharedView {
         let inode = self.inode(file);
         if name == LAYOUT_XATTR {
             // An explicit request bypasses cached directory state.
-            return match self.ask_home(inode, MetaRequest::GetAttr { inode }).await? {
-                MetaReply::Node(node) => Ok(node.attr.layout.to_string().into_bytes()),
-                other => Err(unexpected(&other)),
-            };
+            let node = self.ask_node(inode, MetaRequest::GetAttr { inode }).await?;
+            return Ok(node.attr.layout.to_string().into_bytes());
         }
         check_xattr(name)?;
-        match self.ask_home(inode, MetaRequest::GetXattr { inode, name: name.to_vec() }).await? {
-            MetaReply::Bytes(value) => Ok(value.into_vec()),
-            other => Err(unexpected(&other)),
-        }
+        self.ask_bytes(inode, MetaRequest::GetXattr { inode, name: name.to_vec() }).await
     }
 
     async fn list_xattr(&self, file: FileNumber) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(file);
         match self.ask_home(inode, MetaRequest::ListXattr { inode }).await? {
             MetaReply::Names(names) => Ok(names.into_iter().map(|name| name.into_vec()).collect()),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
@@ -56,7 +52,7 @@ impl Xattrs for SharedView {
         let now = self.runtime.now();
         let command = Command::SetXattr { inode, name, value, create, replace, now };
         let done = self.ask_home(inode, MetaRequest::Execute(command)).await;
-        self.held.changed(inode);
+        self.leases.changed(inode);
         done.map(drop)
     }
 
@@ -64,7 +60,7 @@ impl Xattrs for SharedView {
         let inode = self.inode(file);
         let command = Command::RemoveXattr { inode, name: name.to_vec(), now: self.runtime.now() };
         let done = self.ask_home(inode, MetaRequest::Execute(command)).await;
-        self.held.changed(inode);
+        self.leases.changed(inode);
         done.map(drop)
     }
 }

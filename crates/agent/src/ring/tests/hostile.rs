@@ -42,8 +42,7 @@ fn send_garbage(evil: &Client, mut random: u64, ended: &AtomicBool) {
             // A path: its size, or one that is not; then where it starts.
             1 if has_path && small > 0 => name.len() as u64,
             2 if has_path && small > 1 => 1,
-            3 if code == 13 => 1,
-            4 if code == 13 => 1,
+            3 | 4 if code == 13 => 1,
             _ if next(2) == 0 => edge,
             _ => next(300),
         });

@@ -97,7 +97,6 @@ impl FileData {
         self.state.lock().access.access = None;
     }
 
-    /// Records a change of the content.
     pub(in crate::data) fn changed_at(&self, time: Timestamp) {
         self.state.lock().changed_at(time);
     }

@@ -31,17 +31,14 @@ impl ContentVersion {
         self.generation
     }
 
-    /// Returns true if the content is in the inode record.
     pub(super) fn is_inline(&self) -> bool {
         self.is_inline
     }
 
-    /// Returns the inline content, if this node has it.
     pub(super) fn inline(&self) -> Option<&[u8]> {
         self.inline.as_deref().filter(|_| self.is_inline)
     }
 
-    /// Returns true if the content is inline and this node does not have it.
     pub(super) fn lacks_inline(&self) -> bool {
         self.is_inline && self.inline.is_none()
     }
@@ -92,7 +89,6 @@ impl FileData {
         self.state.lock().content.generation
     }
 
-    /// Returns true if the content is in the inode record.
     pub(in crate::data) fn is_inline(&self) -> bool {
         self.state.lock().content.is_inline
     }
@@ -108,10 +104,7 @@ impl FileData {
         }
     }
 
-    /// Adopts inline content that the home has sent.
-    ///
-    /// # Errors
-    /// `EPROTO` when the home sent none.
+    /// Adopts inline content that the home has sent. Fails with `EPROTO` if it sent none.
     pub(in crate::data) fn learn_inline(&self, version: FileVersion) -> Result<()> {
         let known = &mut self.state.lock().content;
         if !known.is_inline || version.generation < known.generation {
@@ -126,7 +119,6 @@ impl FileData {
         Ok(())
     }
 
-    /// Records that the content has moved to units.
     pub(in crate::data) fn left_inline(&self) {
         let content = &mut self.state.lock().content;
         (content.is_inline, content.inline) = (false, None);

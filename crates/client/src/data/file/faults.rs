@@ -35,10 +35,7 @@ impl FileData {
         ReportedFaults { count: AtomicU64::new(faults.reported), opened: faults.count }
     }
 
-    /// Reports the failures of earlier writes that this handle has not reported yet.
-    ///
-    /// # Errors
-    /// The last failure.
+    /// Reports the last of the failures of earlier writes that this handle has not reported yet.
     pub fn report_faults(&self, reported: &ReportedFaults) -> Result<()> {
         let faults = &mut self.state.lock().faults;
         if reported.count.swap(faults.count, Ordering::AcqRel) == faults.count {
@@ -48,11 +45,8 @@ impl FileData {
         faults.last.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if a home was full since the open and the handle has not reported that yet: a further write would fail, too. The failure
-    /// remains to be reported at the flush or close.
-    ///
-    /// # Errors
-    /// `ENOSPC`.
+    /// Fails with `ENOSPC` if a home was full since the open and the handle has not reported that yet: a further write would fail, too. The
+    /// failure remains to be reported at the flush or close.
     pub fn check_full(&self, reported: &ReportedFaults) -> Result<()> {
         let faults = &self.state.lock().faults;
         let known = reported.count.load(Ordering::Acquire).max(reported.opened);

@@ -52,12 +52,10 @@ impl FetchInFlight {
         UnitId { inode: self.file.inode, index: self.index }
     }
 
-    /// Bytes of the unit to fetch.
     pub(in crate::data) fn range(&self) -> Range<u32> {
         self.range.clone()
     }
 
-    /// Version of the file to fetch.
     pub(in crate::data) fn generation(&self) -> Generation {
         self.generation
     }

@@ -44,7 +44,6 @@ impl FileData {
         self.state.lock().holders().iter().map(|holder| holder.node).collect()
     }
 
-    /// Counts a request that a holder has answered.
     pub(in crate::data) fn count_request(&self, node: NodeId, has_delivered: bool) {
         let mut state = self.state.lock();
         if let Some(holder) = state.holders().iter_mut().find(|holder| holder.node == node) {
@@ -53,7 +52,6 @@ impl FileData {
         }
     }
 
-    /// Removes a holder that is unreachable.
     pub(in crate::data) fn forget_holder(&self, node: NodeId) {
         self.state.lock().holders().retain(|holder| holder.node != node);
     }

@@ -22,15 +22,15 @@ const KEPT_MAX: usize = 4 * LOCATIONS_MAX;
 pub(super) struct ExtentLocations {
     /// The cache state for which they are valid.
     mark: Mark,
-    units: BTreeMap<u64, Known>,
+    units: BTreeMap<u64, Location>,
 }
 
-enum Known {
+enum Location {
     /// A request is in flight.
     Requested,
     At(Arc<UnitLocation>),
     /// The unit has no location, or programs cannot read it there. Valid for one read.
-    Nowhere,
+    Unavailable,
 }
 
 /// Next step of a read.
@@ -38,7 +38,7 @@ pub(in crate::data) enum LocationPlan {
     /// Read without a location.
     Read,
     /// Read at this location; also send the request for locations of other units, if it has any.
-    There(Arc<UnitLocation>, LocationRequest),
+    Known(Arc<UnitLocation>, LocationRequest),
     /// Request locations.
     Request(LocationRequest),
     /// Wait for the request in flight.
@@ -59,7 +59,6 @@ impl LocationRequest {
         &self.file
     }
 
-    /// Version of the file whose locations are requested.
     pub(in crate::data) fn generation(&self) -> Generation {
         self.generation
     }
@@ -83,8 +82,8 @@ impl LocationRequest {
         }
         let mut answer = if answer.len() == self.units.len() { answer } else { Vec::new() }.into_iter();
         for index in &self.units {
-            let place = answer.next().flatten().filter(UnitLocation::is_whole);
-            let known = place.map_or(Known::Nowhere, |place| Known::At(Arc::new(place)));
+            let location = answer.next().flatten().filter(UnitLocation::is_whole);
+            let known = location.map_or(Location::Unavailable, |location| Location::At(Arc::new(location)));
             state.locations.units.insert(*index, known);
         }
     }
@@ -99,7 +98,7 @@ impl Drop for LocationRequest {
             let locations = &mut self.file.state.lock().locations;
             if locations.mark == self.mark {
                 locations.units.retain(|index, known| {
-                    !(matches!(known, Known::Requested) && self.units.contains(index))
+                    !(matches!(known, Location::Requested) && self.units.contains(index))
                 });
             }
         }
@@ -137,23 +136,23 @@ impl FileData {
         if state.locations.mark != mark {
             state.locations = ExtentLocations { mark, units: BTreeMap::new() };
         }
-        let place = match state.locations.units.get(&index) {
-            Some(Known::Requested) => return LocationPlan::Wait,
-            Some(Known::Nowhere) => {
+        let location = match state.locations.units.get(&index) {
+            Some(Location::Requested) => return LocationPlan::Wait,
+            Some(Location::Unavailable) => {
                 state.locations.units.remove(&index);
                 return LocationPlan::Read;
             }
-            Some(Known::At(place)) => Some(place.clone()),
+            Some(Location::At(location)) => Some(location.clone()),
             None => None,
         };
-        let is_sequential = match (is_sequential, &place) {
+        let is_sequential = match (is_sequential, &location) {
             (Some(is_sequential), _) => is_sequential,
             (None, Some(_)) => state.streams.read(offset, length.into()),
             // The read is planned again after the answer, which then records the stream.
             (None, None) => state.streams.goes_on(offset, length.into()),
         };
         let mut units = Vec::new();
-        if place.is_none() {
+        if location.is_none() {
             units.push(index);
         }
         if is_sequential && (index + 1..=index + AHEAD / 2).any(|index| state.is_to_be_requested(index)) {
@@ -162,8 +161,8 @@ impl FileData {
         state.locations.mark_requested(&units, index);
         let generation = state.content.generation();
         let request = LocationRequest { file: self.clone(), mark, generation, units };
-        match place {
-            Some(place) => LocationPlan::There(place, request),
+        match location {
+            Some(location) => LocationPlan::Known(location, request),
             None => LocationPlan::Request(request),
         }
     }
@@ -172,7 +171,7 @@ impl FileData {
     pub fn drop_location(&self, offset: u64) {
         let index = offset / UNIT_SIZE as u64;
         let units = &mut self.state.lock().locations.units;
-        if matches!(units.get(&index), Some(Known::At(_))) {
+        if matches!(units.get(&index), Some(Location::At(_))) {
             units.remove(&index);
         }
     }
@@ -182,13 +181,13 @@ impl ExtentLocations {
     /// Marks units as requested by a reader in the unit `near`.
     fn mark_requested(&mut self, units: &[u64], near: u64) {
         while self.units.len() + units.len() > KEPT_MAX {
-            let known = self.units.iter().filter(|(_, known)| !matches!(known, Known::Requested));
+            let known = self.units.iter().filter(|(_, known)| !matches!(known, Location::Requested));
             let Some(farthest) = known.map(|(index, _)| *index).max_by_key(|index| index.abs_diff(near))
             else {
                 break;
             };
             self.units.remove(&farthest);
         }
-        self.units.extend(units.iter().map(|index| (*index, Known::Requested)));
+        self.units.extend(units.iter().map(|index| (*index, Location::Requested)));
     }
 }

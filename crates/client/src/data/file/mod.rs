@@ -8,9 +8,9 @@ mod access;
 mod content;
 mod faults;
 mod fetch;
+mod granted;
+mod grants;
 mod hints;
-mod lending;
-mod lent;
 mod locations;
 mod mark;
 mod pages;
@@ -23,7 +23,7 @@ mod write_behind;
 
 pub use access::Access;
 pub use faults::ReportedFaults;
-pub use lent::{FrameGranter, GrantKey};
+pub use granted::{FrameGranter, GrantKey};
 pub use units::AtRest;
 
 pub(super) use content::InlineContent;
@@ -39,8 +39,8 @@ use access::AccessTimes;
 use content::ContentVersion;
 use event_listener::Event;
 use faults::WriteFaults;
+use grants::FrameGrants;
 use hints::HolderHints;
-use lending::Lending;
 use locations::ExtentLocations;
 use mark::Mark;
 use pages::KernelPages;
@@ -66,7 +66,7 @@ struct FileState {
     locations: ExtentLocations,
     hints: HolderHints,
     access: AccessTimes,
-    lending: Lending,
+    grants: FrameGrants,
 }
 
 impl FileState {
@@ -74,7 +74,6 @@ impl FileState {
         Mark { epoch: self.units.epoch(), writes: self.writes.count() }
     }
 
-    /// Records a write.
     fn wrote(&mut self, offset: u64, length: u64, time: Timestamp) {
         let end = offset + length;
         self.writes.add(end, time, offset > self.content.size());
@@ -82,16 +81,14 @@ impl FileState {
         self.changed_at(time);
     }
 
-    /// Records a change of the content.
     fn changed_at(&mut self, time: Timestamp) {
         self.access.changed(time);
         self.revoke_for_access(time);
     }
 
-    /// Sets the size of the file.
     fn set_size(&mut self, size: u64) {
         if size < self.content.size() {
-            self.lending.revoke();
+            self.grants.revoke();
             self.content.set_size(size);
         }
         self.grow(size);
@@ -100,7 +97,7 @@ impl FileState {
     /// Raises the size of the file to at least `size`.
     fn grow(&mut self, size: u64) {
         if size > self.content.size() {
-            self.lending.withdraw_end();
+            self.grants.withdraw_end();
             self.content.set_size(size);
         }
     }
@@ -174,7 +171,6 @@ impl FileData {
         self.home.lock().clone()
     }
 
-    /// Notified when a send, a fetch or a request for locations has ended.
     pub(super) fn changed(&self) -> &Event {
         &self.changed
     }
@@ -204,7 +200,7 @@ impl FileData {
         if state.opens > 0 {
             return;
         }
-        state.lending.close();
+        state.grants.close();
         state.locations = ExtentLocations::default();
         if state.writes.unknown().is_some() {
             state.writes.forget();
@@ -249,7 +245,6 @@ impl FileData {
         state.content.truncate_inline(size);
     }
 
-    /// Drops the bytes in this range.
     pub(super) fn punch(&self, bytes: &Range<u64>) {
         self.state.lock().units.punch(bytes);
     }

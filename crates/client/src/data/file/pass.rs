@@ -19,15 +19,14 @@ impl Pass {
     /// Records a read or write. Returns true if it starts another pass over the unit; the first pass does not count.
     pub(super) fn step(&mut self, range: &Range<u32>) -> bool {
         let parts = parts_of(range);
-        let begins_anew = range.start < self.end && self.parts & part_of(range.start) != 0;
-        if begins_anew {
+        let is_reuse = range.start < self.end && self.parts & part_of(range.start) != 0;
+        if is_reuse {
             *self = Self::default();
         }
         *self = Self { end: self.end.max(range.end), parts: self.parts | parts };
-        begins_anew
+        is_reuse
     }
 
-    /// Returns true if a step was recorded.
     pub(super) fn has_begun(&self) -> bool {
         self.end > 0
     }
@@ -37,7 +36,6 @@ fn part_of(place: u32) -> u16 {
     1 << (place / PART_SIZE).min(u16::BITS - 1)
 }
 
-/// Returns the bitmap of the parts that a range touches.
 fn parts_of(range: &Range<u32>) -> u16 {
     let (first, last) = (part_of(range.start), part_of(range.end.saturating_sub(1).max(range.start)));
     // All bits from the first to the last.
@@ -50,7 +48,7 @@ mod tests {
 
     const SIZE: u32 = UNIT_SIZE as u32;
 
-    fn retry_revalidated(steps: &[Range<u32>]) -> usize {
+    fn passes(steps: &[Range<u32>]) -> usize {
         let mut pass = Pass::default();
         steps.iter().filter(|step| pass.step(step)).count()
     }
@@ -63,12 +61,8 @@ mod tests {
     fn a_unit_is_gone_through_as_often_as_from_its_start_to_its_end() {
         for size in [4096, 47_008, 131_072, SIZE] {
             let once = steps(size);
-            assert_eq!(retry_revalidated(&once), 0, "in steps of {size}");
-            assert_eq!(
-                retry_revalidated(&[&once[..], &once, &once].concat()),
-                2,
-                "three times in steps of {size}"
-            );
+            assert_eq!(passes(&once), 0, "in steps of {size}");
+            assert_eq!(passes(&[&once[..], &once, &once].concat()), 2, "three times in steps of {size}");
         }
     }
 
@@ -77,13 +71,13 @@ mod tests {
         let mut once = steps(131_072);
         once.swap(0, 1);
         once.swap(4, 6);
-        assert_eq!(retry_revalidated(&once), 0);
-        assert_eq!(retry_revalidated(&[&once[..], &once].concat()), 1);
+        assert_eq!(passes(&once), 0);
+        assert_eq!(passes(&[&once[..], &once].concat()), 1);
     }
 
     #[test]
     fn the_same_bytes_are_read_again() {
-        assert_eq!(retry_revalidated(&[0..5, 0..5, 0..5]), 2);
-        assert_eq!(retry_revalidated(&[SIZE - 1..SIZE, 0..1, SIZE - 1..SIZE]), 1);
+        assert_eq!(passes(&[0..5, 0..5, 0..5]), 2);
+        assert_eq!(passes(&[SIZE - 1..SIZE, 0..1, SIZE - 1..SIZE]), 1);
     }
 }

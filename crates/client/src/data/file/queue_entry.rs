@@ -15,8 +15,8 @@ pub(in crate::data) struct QueueEntry {
     index: u64,
     /// Uses since the unit entered memory, less those that eviction scans have consumed.
     uses: AtomicU8,
-    /// True if any program has used it since it entered memory.
-    is_met: AtomicBool,
+    /// True if any program has accessed it since it entered memory.
+    is_accessed: AtomicBool,
     /// True if another node is known to have it in memory.
     is_elsewhere: AtomicBool,
     /// True if it was spared once since its last use.
@@ -25,8 +25,16 @@ pub(in crate::data) struct QueueEntry {
 
 impl QueueEntry {
     pub(in crate::data) fn new(file: &Arc<FileData>, index: u64) -> Self {
-        let (uses, is_met, is_elsewhere, is_spared) = Default::default();
-        Self { file: Arc::downgrade(file), inode: file.inode, index, uses, is_met, is_elsewhere, is_spared }
+        let (uses, is_accessed, is_elsewhere, is_spared) = Default::default();
+        Self {
+            file: Arc::downgrade(file),
+            inode: file.inode,
+            index,
+            uses,
+            is_accessed,
+            is_elsewhere,
+            is_spared,
+        }
     }
 
     /// Returns the unit's file, if the node still has it, and its index.
@@ -39,16 +47,14 @@ impl QueueEntry {
         (self.inode, self.index)
     }
 
-    /// Records a program's first use.
-    pub(in crate::data) fn meet(&self) {
-        self.is_met.store(true, Ordering::Relaxed);
+    pub(in crate::data) fn mark_accessed(&self) {
+        self.is_accessed.store(true, Ordering::Relaxed);
     }
 
-    pub(in crate::data) fn is_met(&self) -> bool {
-        self.is_met.load(Ordering::Relaxed)
+    pub(in crate::data) fn is_accessed(&self) -> bool {
+        self.is_accessed.load(Ordering::Relaxed)
     }
 
-    /// Records another use.
     pub(in crate::data) fn used(&self) {
         let uses = self.uses.load(Ordering::Relaxed);
         // Two concurrent uses may count as one.
@@ -56,26 +62,24 @@ impl QueueEntry {
         self.is_spared.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the use count and resets it.
     pub(in crate::data) fn take_uses(&self) -> u8 {
         self.uses.swap(0, Ordering::Relaxed)
     }
 
-    /// Returns the use count and decrements it.
     pub(in crate::data) fn take_use(&self) -> u8 {
         let uses = self.uses.load(Ordering::Relaxed);
         self.uses.store(uses.saturating_sub(1), Ordering::Relaxed);
         uses
     }
 
-    /// Sets whether another node has this version in memory.
     pub(in crate::data) fn set_elsewhere(&self, is_elsewhere: bool) {
         self.is_elsewhere.store(is_elsewhere, Ordering::Relaxed);
     }
 
     /// Returns true, once per use, if no other node is known to have the unit, or if it was read ahead and is still unread.
     pub(in crate::data) fn is_spared_now(&self) -> bool {
-        let is_dear = !self.is_elsewhere.load(Ordering::Relaxed) || !self.is_met.load(Ordering::Relaxed);
-        is_dear && !self.is_spared.swap(true, Ordering::Relaxed)
+        let is_spareable =
+            !self.is_elsewhere.load(Ordering::Relaxed) || !self.is_accessed.load(Ordering::Relaxed);
+        is_spareable && !self.is_spared.swap(true, Ordering::Relaxed)
     }
 }

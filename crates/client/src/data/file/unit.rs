@@ -1,6 +1,6 @@
 //! A unit of a file in memory, with its valid and dirty bytes.
 
-use super::lent::{GrantedFile, GrantedUnit};
+use super::granted::{GrantedFile, GrantedUnit};
 use super::pass::Pass;
 use super::queue_entry::QueueEntry;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use tameike_io::{Frame, Payload};
 pub(in crate::data) struct UnitFrame {
     /// Set while programs may read the frame directly. It is revoked before the frame's granted bytes change and before the frame is
     /// released.
-    lent: Option<GrantedUnit>,
+    granted: Option<GrantedUnit>,
     /// Shared with sends and replies in flight; while shared, it is copied before a change.
     frame: Arc<Frame>,
     /// Bytes that readers of this node may see.
@@ -35,15 +35,15 @@ impl UnitFrame {
     pub(super) fn new(frame: Frame) -> Self {
         let (valid, dirty, sending) = Default::default();
         let (dirty_since, sending_since, overtaken) = (0, 0, false);
-        let (lent, frame, entry, pass) = (None, Arc::new(frame), None, Pass::default());
-        Self { lent, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, entry, pass }
+        let (granted, frame, entry, pass) = (None, Arc::new(frame), None, Pass::default());
+        Self { granted, frame, valid, dirty, sending, overtaken, dirty_since, sending_since, entry, pass }
     }
 
     /// Adds the unit to an eviction queue with `enter`, if it is in none.
     pub(in crate::data) fn enter_queue(&mut self, enter: impl FnOnce() -> Arc<QueueEntry>) {
         let entry = self.entry.get_or_insert_with(enter);
         if self.pass.has_begun() {
-            entry.meet();
+            entry.mark_accessed();
         }
     }
 
@@ -53,16 +53,15 @@ impl UnitFrame {
 
     /// Records a program's read or write. Continuing through the unit is not another use.
     pub(super) fn used(&mut self, range: &Range<u32>) {
-        let begins_anew = self.pass.step(range);
+        let is_reuse = self.pass.step(range);
         if let Some(entry) = &self.entry {
-            entry.meet();
-            if begins_anew {
+            entry.mark_accessed();
+            if is_reuse {
                 entry.used();
             }
         }
     }
 
-    /// Sets whether another node is known to have the unit in memory.
     pub(super) fn set_elsewhere(&self, is_elsewhere: bool) {
         if let Some(entry) = &self.entry {
             entry.set_elsewhere(is_elsewhere);
@@ -83,7 +82,7 @@ impl UnitFrame {
     ) -> bool {
         let around = self.valid.around(wanted).map(|range| range.start..range.end.min(in_file));
         let around = around.filter(|bytes| wanted.end <= bytes.end);
-        around.is_some_and(|bytes| file.grant(&mut self.lent, self.frame.number(), index, bytes))
+        around.is_some_and(|bytes| file.grant(&mut self.granted, self.frame.number(), index, bytes))
     }
 
     /// Returns true if the frame is not shared and can be changed in place.
@@ -93,7 +92,7 @@ impl UnitFrame {
 
     /// Writes bytes of write number `write` with `copy`; returns false if the frame is shared.
     pub(super) fn write(&mut self, range: Range<u32>, write: u64, copy: impl Fn(&mut [u8])) -> bool {
-        self.lent = None;
+        self.granted = None;
         let Some(frame) = Arc::get_mut(&mut self.frame) else { return false };
         copy(frame.change(range.clone()));
         self.changed(range, write);
@@ -121,12 +120,11 @@ impl UnitFrame {
         self.valid.insert(range);
     }
 
-    /// Drops bytes, including dirty ones.
     pub(super) fn forget(&mut self, range: Range<u32>) {
         if range.is_empty() {
             return;
         }
-        self.lent = None;
+        self.granted = None;
         self.valid.remove(range.clone());
         self.dirty.remove(range);
     }
@@ -151,9 +149,8 @@ impl UnitFrame {
         found
     }
 
-    /// Drops all bytes that are not dirty.
     pub(super) fn keep_dirty(&mut self) {
-        self.lent = None;
+        self.granted = None;
         self.valid = self.dirty.clone();
     }
 
@@ -169,7 +166,7 @@ impl UnitFrame {
 
     /// Replaces a shared frame by `spare`, with the same valid bytes. Returns true if it found and dropped corrupted ones.
     pub(super) fn replace_frame(&mut self, mut spare: Frame) -> bool {
-        self.lent = None;
+        self.granted = None;
         let ranges: Vec<_> = self.valid.iter().collect();
         let found = ranges.iter().filter(|range| self.forget_damaged(range)).count() > 0;
         for range in self.valid.iter() {
@@ -181,11 +178,10 @@ impl UnitFrame {
 
     /// Replaces the frame by `frame`, which a program has just written completely.
     pub(super) fn exchange_frame(&mut self, frame: Frame) {
-        self.lent = None;
+        self.granted = None;
         self.frame = Arc::new(frame);
     }
 
-    /// Records that write number `write` has filled the frame.
     pub(super) fn filled(&mut self, write: u64) {
         self.changed(0..UNIT_SIZE as u32, write);
     }
@@ -218,7 +214,7 @@ impl UnitFrame {
 
     /// Drops the bytes of an older version after another node has changed the file.
     pub(super) fn drop_clean(&mut self) {
-        self.lent = None;
+        self.granted = None;
         self.valid = self.dirty.iter().chain(self.sending.iter()).collect();
         self.overtaken = !self.sending.is_empty();
     }
@@ -233,17 +229,14 @@ impl UnitFrame {
         Some(self.sending.iter().map(|range| self.payload(range)).collect())
     }
 
-    /// Number of pieces of dirty bytes.
     pub(super) fn dirty_pieces(&self) -> usize {
         self.dirty.count()
     }
 
-    /// Returns true if all bytes of the unit are dirty.
     pub(super) fn is_all_dirty(&self) -> bool {
         self.dirty.contains(&(0..UNIT_SIZE as u32))
     }
 
-    /// Number of unsent blocks of `st_blocks`.
     pub(super) fn unsent_blocks(&self) -> u64 {
         let block = BLOCK_SIZE as u32;
         let ranges = self.dirty.iter().chain(self.sending.iter());
@@ -263,7 +256,7 @@ impl UnitFrame {
         let sent = std::mem::take(&mut self.sending);
         let is_doubtful = std::mem::take(&mut self.overtaken) || is_lost;
         if is_doubtful {
-            self.lent = None;
+            self.granted = None;
         }
         for range in sent.iter().filter(|_| is_doubtful) {
             for gone in self.dirty.gaps(range) {

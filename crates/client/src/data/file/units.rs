@@ -49,7 +49,6 @@ impl UnitCache {
         !self.contains(index) && !self.is_fetching(index)
     }
 
-    /// Returns true if no unit is in memory and no fetch is in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.units.is_empty() && self.fetching.is_empty()
     }
@@ -111,7 +110,6 @@ impl UnitCache {
         });
     }
 
-    /// Drops the bytes of the file in this range.
     pub(super) fn punch(&mut self, bytes: &Range<u64>) {
         self.epoch += 1;
         let units = bytes.start / UNIT..bytes.end.div_ceil(UNIT);
@@ -253,7 +251,6 @@ pub struct AtRest {
 }
 
 impl FileData {
-    /// Returns the number of bytes in memory.
     pub(in crate::data) fn bytes_in_memory(&self) -> u64 {
         let state = self.state.lock();
         state.units.units.values().map(|unit| u64::from(unit.valid().len())).sum()
@@ -302,7 +299,6 @@ impl FileData {
         }
     }
 
-    /// Adds all bytes of clean units to `found`.
     pub(in crate::data) fn collect_at_rest(&self, found: &mut Vec<AtRest>) {
         let state = self.state.lock();
         let generation = state.content.generation();
@@ -338,7 +334,6 @@ impl FileData {
         self.state.lock().units.units[&index].payload(range)
     }
 
-    /// Number of pieces of a unit that its home lacks.
     #[cfg(test)]
     pub(in crate::data) fn unsent_pieces(&self, index: u64) -> usize {
         self.state.lock().units.units[&index].unsent_pieces()

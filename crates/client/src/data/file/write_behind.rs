@@ -51,7 +51,6 @@ impl WriteBehind {
         self.count
     }
 
-    /// Number of the next write.
     pub(super) fn next(&self) -> u64 {
         self.count + 1
     }
@@ -66,17 +65,14 @@ impl WriteBehind {
         self.uncommitted = Some(self.uncommitted.map_or(write, |before| before.and(Some(write))));
     }
 
-    /// Returns all uncommitted writes.
     pub(super) fn unknown(&self) -> Option<Uncommitted> {
         self.committing.map(|committing| committing.and(self.uncommitted)).or(self.uncommitted)
     }
 
-    /// Drops the uncommitted writes.
     pub(super) fn forget(&mut self) {
         (self.uncommitted, self.committing, self.in_units) = (None, None, false);
     }
 
-    /// Records a truncation to this size.
     pub(super) fn truncate(&mut self, size: u64) {
         for unknown in [&mut self.uncommitted, &mut self.committing].into_iter().flatten() {
             unknown.end = unknown.end.min(size);
@@ -121,7 +117,6 @@ impl FileData {
         state.writes.unknown().is_none() && !state.writes.is_sending() && state.units.is_clean()
     }
 
-    /// Number of writes so far.
     pub(in crate::data) fn writes(&self) -> u64 {
         self.state.lock().writes.count
     }
@@ -179,17 +174,14 @@ impl FileData {
         }
     }
 
-    /// Returns true if all bytes of the unit are dirty.
     pub(in crate::data) fn is_unit_dirty(&self, index: u64) -> bool {
         self.state.lock().units.get(index).is_some_and(UnitFrame::is_all_dirty)
     }
 
-    /// Returns true if the unit's dirty bytes are in too many pieces.
     pub(in crate::data) fn is_unit_scattered(&self, index: u64) -> bool {
         self.state.lock().units.get(index).is_some_and(|unit| unit.dirty_pieces() >= PIECES_MAX)
     }
 
-    /// Begins to send a unit's dirty bytes, in pieces, unless a send of it is in flight.
     pub(in crate::data) fn begin_send(&self, index: u64) -> Option<Vec<Payload>> {
         let mut state = self.state.lock();
         let parts = state.units.get_mut(index)?.begin_send()?;
@@ -244,7 +236,6 @@ impl FileData {
         }
     }
 
-    /// Returns the units whose homes lack bytes of write number `last` or an earlier one.
     pub(in crate::data) fn held_back(&self, last: u64) -> Vec<u64> {
         self.state.lock().units.held_back(last)
     }
@@ -254,7 +245,6 @@ impl FileData {
         std::mem::take(&mut self.state.lock().writes.unsynced)
     }
 
-    /// Adds unit homes that hold writes of this node that are not durable.
     pub(in crate::data) fn add_unsynced(&self, homes: impl IntoIterator<Item = NodeId>) {
         self.state.lock().writes.unsynced.extend(homes);
     }

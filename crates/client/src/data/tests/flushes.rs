@@ -2,14 +2,28 @@
 
 use super::*;
 
+impl Bench {
+    /// Node 0 flushes the file, and writes to it after the flush has begun.
+    fn flush_during_write(&self, file: &Arc<FileData>, offset: u64, data: &[u8]) {
+        let engine = &self.engines[0];
+        let write = async {
+            engine.homes.runtime.sleep(std::time::Duration::from_micros(1)).await;
+            engine.write(file, offset, data).await
+        };
+        let both = futures_util::future::join(engine.flush(file, false), write);
+        let (flushed, written) = self.simulation.run(both);
+        flushed.and(written).expect("the flush and the write");
+    }
+}
+
 /// A close waited until no program on the node was writing to the file.
 #[test]
 fn a_flush_ends_during_continuous_writes() {
     let bench = Bench::new(3, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);
-    let engine = bench.engines[0].clone();
-    bench.simulation.run(async move {
+    let engine = &bench.engines[0];
+    bench.simulation.run(async {
         let writes = async {
             loop {
                 engine.write(&file, 500, &[2; 100]).await.expect("the write");
@@ -30,17 +44,9 @@ fn a_flush_ends_during_continuous_writes() {
 fn a_write_during_a_flush_gets_its_own_commit() {
     for (seed, unit) in (0..40).flat_map(|seed| [(seed, 2), (seed, 3)]) {
         let bench = Bench::new(seed, 12);
-        let (file, engine) = (bench.open(0), bench.engines[0].clone());
+        let (file, place) = (bench.open(0), unit * UNIT_SIZE as u64);
         bench.write(0, &file, 0, vec![1; 10_000]);
-        let (flushed, place) = (file.clone(), unit * UNIT_SIZE as u64);
-        bench.simulation.run(async move {
-            let write = async {
-                engine.homes.runtime.sleep(std::time::Duration::from_micros(1)).await;
-                engine.write(&flushed, place, &[2; 3000]).await
-            };
-            let (flushed, written) = futures_util::future::join(engine.flush(&flushed, false), write).await;
-            flushed.and(written).expect("the flush and the write");
-        });
+        bench.flush_during_write(&file, place, &[2; 3000]);
         let other = bench.open(1);
         bench.read(1, &other, place, 3000);
         bench.flush(0, &file).expect("the second flush");
@@ -56,15 +62,7 @@ fn a_write_during_a_flush_is_committed_with_its_bytes() {
     let bench = Bench::new(3, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 10_000]);
-    let (engine, written) = (bench.engines[0].clone(), file.clone());
-    let during = async move {
-        let write = async {
-            engine.homes.runtime.sleep(std::time::Duration::from_micros(1)).await;
-            engine.write(&written, 0, &[2; 100]).await
-        };
-        futures_util::future::try_join(engine.flush(&written, false), write).await
-    };
-    bench.simulation.run(during).expect("the flush and the write");
+    bench.flush_during_write(&file, 0, &[2; 100]);
     assert!(file.newer().is_some(), "its home does not know of the second write");
     let before = bench.open(1).generation();
     bench.flush(0, &file).expect("the flush");

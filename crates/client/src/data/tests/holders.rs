@@ -20,13 +20,13 @@ pub struct Peers {
     /// True if replies come after the time limit.
     is_stuck: bool,
     /// Requested units, and true if the peer had the bytes.
-    asked: Vec<(UnitId, bool)>,
+    requests: Vec<(UnitId, bool)>,
 }
 
 impl Peers {
     /// The units that peers delivered.
     pub fn delivered(&self) -> Vec<u64> {
-        self.asked.iter().filter(|(_, had)| *had).map(|(unit, _)| unit.index).collect()
+        self.requests.iter().filter(|(_, had)| *had).map(|(unit, _)| unit.index).collect()
     }
 
     /// One-way latency of a request, in microseconds.
@@ -43,7 +43,7 @@ pub fn serve(homes: &Mutex<Homes>, to: NodeId, request: ClientRequest, mut frame
     let ClientRequest::ReadHeld { unit, offset, length, generation } = request else { panic!("{request:?}") };
     let engine = homes.lock().peers.engines[to.0 as usize].upgrade().expect("the engine exists");
     let (reply, payload) = engine.serve_peer(unit, &(offset..offset + length), generation);
-    homes.lock().peers.asked.push((unit, payload.is_some()));
+    homes.lock().peers.requests.push((unit, payload.is_some()));
     // The payload crosses into the requesting node's memory.
     let payload = payload.map(|bytes| {
         frame[..bytes.len()].copy_from_slice(&bytes);
@@ -84,19 +84,15 @@ fn read_two(bench: &Bench, file: &Arc<FileData>) {
 }
 
 /// Takes the recorded requests to holders: the number answered with bytes, and all.
-fn asked(bench: &Bench) -> (usize, usize) {
-    let asked = std::mem::take(&mut bench.homes.lock().peers.asked);
-    (asked.iter().filter(|(_, had)| *had).count(), asked.len())
+fn take_requests(bench: &Bench) -> (usize, usize) {
+    let requests = std::mem::take(&mut bench.homes.lock().peers.requests);
+    (requests.iter().filter(|(_, had)| *had).count(), requests.len())
 }
 
-fn told(bench: &Bench) -> Vec<(u32, u32, u32)> {
+fn take_reports(bench: &Bench) -> Vec<(u32, u32, u32)> {
     let homes = [NodeId(0), NodeId(1)].map(|home| bench.engines[1].reports().take(home));
-    homes
-        .iter()
-        .flatten()
-        .map(|asked| asked.holder)
-        .map(|one| (one.node.0, one.requested, one.delivered))
-        .collect()
+    let holders = homes.iter().flatten().map(|asked| asked.holder);
+    holders.map(|one| (one.node.0, one.requested, one.delivered)).collect()
 }
 
 #[test]
@@ -104,10 +100,10 @@ fn units_in_another_nodes_memory_are_read_from_it() {
     let (bench, _writer) = written();
     let file = bench.open(1);
     read_all(&bench, &file);
-    let (had, all) = asked(&bench);
+    let (had, all) = take_requests(&bench);
     assert!(had >= 2 && had == all, "after the latency of the homes is known: {had} of {all}");
-    assert_eq!(told(&bench), [(0, all as u32, had as u32)]);
-    assert_eq!(told(&bench), [], "reported once");
+    assert_eq!(take_reports(&bench), [(0, all as u32, had as u32)]);
+    assert_eq!(take_reports(&bench), [], "reported once");
 }
 
 #[test]
@@ -117,10 +113,10 @@ fn a_holder_that_has_dropped_the_file_is_skipped() {
     bench.engines[0].close(&writer);
     bench.engines[0].forget(INODE);
     read_all(&bench, &file);
-    let (had, all) = asked(&bench);
+    let (had, all) = take_requests(&bench);
     assert_eq!(had, 0);
     assert!(all >= 1, "the first read asks the holder");
-    assert_eq!(told(&bench), [(0, all as u32, 0)]);
+    assert_eq!(take_reports(&bench), [(0, all as u32, 0)]);
     assert_eq!(bench.read(1, &file, UNIT, 5), [2; 5]);
 }
 
@@ -134,13 +130,13 @@ fn other_generations_are_not_read_from_holders() {
     for unit in (2..UNITS).rev() {
         bench.read(1, &before, unit * UNIT, LENGTH);
     }
-    assert_eq!(asked(&bench).0, 0, "an older generation");
+    assert_eq!(take_requests(&bench).0, 0, "an older generation");
     let file = bench.open(1);
     bench.write(1, &file, 5, vec![8; 10]);
     for unit in (2..UNITS).rev() {
         bench.read(1, &file, unit * UNIT, LENGTH);
     }
-    assert_eq!(asked(&bench), (0, 0), "this node has unsent writes");
+    assert_eq!(take_requests(&bench), (0, 0), "this node has unsent writes");
     assert_eq!(bench.read(1, &file, 0, 20)[..16], [[1; 5].as_slice(), &[8; 10], &[1]].concat());
 }
 
@@ -152,7 +148,7 @@ fn corrupted_memory_is_detected_and_read_from_the_home() {
     let (bench, writer) = written();
     let file = bench.open(1);
     read_two(&bench, &file);
-    asked(&bench);
+    take_requests(&bench);
     for unit in 0..UNITS {
         let bytes = writer.unit_bytes(unit, 77..78);
         let memory = File::options().write(true).open("/proc/self/mem").expect("this process");
@@ -160,7 +156,7 @@ fn corrupted_memory_is_detected_and_read_from_the_home() {
     }
     assert_eq!(bench.read(0, &writer, 76, 3), [1, 0xee, 1]);
     read_all(&bench, &file);
-    let (had, all) = asked(&bench);
+    let (had, all) = take_requests(&bench);
     assert!(had == 0 && all >= 1, "{had} of {all}");
     assert!(writer.unit_count() < UNITS as usize, "the corrupted units are dropped");
 }
@@ -194,7 +190,7 @@ fn a_hanging_holder_is_remembered_across_files() {
     let (bench, _writer) = written();
     let file = bench.open(1);
     read_two(&bench, &file);
-    asked(&bench);
+    take_requests(&bench);
     bench.homes.lock().peers.is_stuck = true;
     let before = bench.simulation.runtime().clock.monotonic();
     bench.engines[1].close(&file);
@@ -205,6 +201,6 @@ fn a_hanging_holder_is_remembered_across_files() {
         bench.engines[1].close(&file);
     }
     let took = bench.simulation.runtime().clock.monotonic() - before;
-    assert_eq!(asked(&bench).1, 0, "no request has arrived");
+    assert_eq!(take_requests(&bench).1, 0, "no request has arrived");
     assert!(took < std::time::Duration::from_millis(1100), "{took:?}");
 }

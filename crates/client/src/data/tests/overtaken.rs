@@ -15,10 +15,8 @@ fn nodes_agree_after_concurrent_writes_to_the_same_bytes() {
         }
         for (engine, file) in bench.engines.iter().zip(&files) {
             let (engine, file) = (engine.clone(), file.clone());
-            bench
-                .simulation
-                .runtime()
-                .spawn(async move { engine.flush(&file, false).await.expect("the flush") });
+            let flush = async move { engine.flush(&file, false).await.expect("the flush") };
+            bench.simulation.runtime().spawn(flush);
         }
         (0..seed % 15).all(|_| bench.simulation.step());
         // Another program opens the file meanwhile.

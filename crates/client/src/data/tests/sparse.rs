@@ -23,7 +23,7 @@ enum Step {
     },
     Flush,
     /// The other node opens the file and reads all of it.
-    Look,
+    ReadElsewhere,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (place(), length(), change).prop_map(|(start, length, change)| Step::Change { start, length, change }),
         4 => (place(), sought).prop_map(|(start, sought)| Step::Seek { start, sought }),
         1 => Just(Step::Flush),
-        1 => Just(Step::Look),
+        1 => Just(Step::ReadElsewhere),
     ]
 }
 
@@ -51,7 +51,7 @@ fn content(model: &Model) -> Vec<u8> {
     model.iter().map(|byte| byte.unwrap_or(0)).collect()
 }
 
-fn look(bench: &Bench, node: usize, model: &Model) {
+fn check_content(bench: &Bench, node: usize, model: &Model) {
     let file = bench.open(node);
     let whole: Vec<u8> = (0..model.len().div_ceil(UNIT_SIZE))
         .flat_map(|unit| bench.read(node, &file, (unit * UNIT_SIZE) as u64, UNIT_SIZE as u32))
@@ -62,18 +62,14 @@ fn look(bench: &Bench, node: usize, model: &Model) {
 
 impl Bench {
     pub fn change_space(&self, file: &Arc<FileData>, change: SpaceChange, bytes: Range<u64>, grows: bool) {
-        let (engine, file) = (self.engines[0].clone(), file.clone());
-        let work = async move {
-            let tell = engine.change_space_at_homes(&file, change, bytes.clone(), grows);
-            engine.change_space(&file, change, bytes, tell).await
-        };
-        self.simulation.run(work).expect("the change");
+        let space = self.engines[0].space();
+        let change_homes = space.change_at_homes(file, change, bytes.clone(), grows);
+        self.simulation.run(space.change(file, change, bytes, change_homes)).expect("the change");
     }
 
     fn seek(&self, file: &Arc<FileData>, sought: Sought, start: u64) -> Option<u64> {
-        let (engine, file) = (self.engines[0].clone(), file.clone());
-        let end = file.size();
-        self.simulation.run(async move { engine.seek(&file, sought, start, end).await }).expect("the search")
+        let found = self.engines[0].space().seek(file, sought, start, file.size());
+        self.simulation.run(found).expect("the search")
     }
 }
 
@@ -103,9 +99,9 @@ fn run(bench: &Bench, file: &Arc<FileData>, model: &mut Model, number: usize, st
             assert_eq!(found, expected(model, sought, start), "{sought:?} from {start}");
         }
         Step::Flush => bench.flush(0, file).expect("the flush"),
-        Step::Look => {
+        Step::ReadElsewhere => {
             bench.flush(0, file).expect("the flush");
-            look(bench, 1, model);
+            check_content(bench, 1, model);
         }
     }
 }
@@ -125,8 +121,8 @@ proptest! {
             run(&bench, &file, &mut model, number, step);
         }
         bench.flush(0, &file).expect("the flush");
-        look(&bench, 0, &model);
-        look(&bench, 1, &model);
+        check_content(&bench, 0, &model);
+        check_content(&bench, 1, &model);
     }
 }
 

@@ -26,7 +26,7 @@ impl Progress {
 
 /// Data of an agent or device directory that is not on the shared file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct Undrained {
     /// Files with dirty data that this node coordinates: one node counts each file, wherever its data is.
     pub files: u64,
     /// Dirty bytes.
@@ -39,7 +39,7 @@ pub struct Left {
     pub open: u64,
 }
 
-impl AddAssign for Left {
+impl AddAssign for Undrained {
     fn add_assign(&mut self, other: Self) {
         self.files += other.files;
         self.bytes += other.bytes;
@@ -49,7 +49,7 @@ impl AddAssign for Left {
     }
 }
 
-impl Left {
+impl Undrained {
     /// Returns true if the journal holds nothing that the shared file system lacks or that a receipt must report.
     pub fn is_nothing(self) -> bool {
         (self.files, self.bytes, self.names, self.open) == (0, 0, 0, 0)

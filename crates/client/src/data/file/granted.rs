@@ -29,20 +29,20 @@ pub trait FrameGranter: Send + Sync + 'static {
 
 /// A file whose frames can be granted.
 pub(super) struct GrantedFile {
-    lender: Arc<dyn FrameGranter>,
+    table: Arc<dyn FrameGranter>,
     key: GrantKey,
     /// Number of revocations of the whole file.
-    recalls: u64,
-    /// True if anything was granted since the last one.
-    is_lent: bool,
+    revocations: u64,
+    /// True if anything was granted since the last revocation.
+    has_grants: bool,
     /// True if the end is published.
-    is_end_shown: bool,
+    is_end_published: bool,
 }
 
 impl GrantedFile {
-    pub(super) fn new(lender: &Arc<dyn FrameGranter>) -> Option<Self> {
-        let (recalls, is_lent, is_end_shown) = Default::default();
-        Some(Self { lender: lender.clone(), key: lender.open()?, recalls, is_lent, is_end_shown })
+    pub(super) fn new(table: &Arc<dyn FrameGranter>) -> Option<Self> {
+        let (revocations, has_grants, is_end_published) = Default::default();
+        Some(Self { table: table.clone(), key: table.open()?, revocations, has_grants, is_end_published })
     }
 
     pub(super) fn key(&self) -> GrantKey {
@@ -50,21 +50,21 @@ impl GrantedFile {
     }
 
     pub(super) fn revoke(&mut self) {
-        let is_end_shown = std::mem::take(&mut self.is_end_shown);
-        if std::mem::take(&mut self.is_lent) || is_end_shown {
-            self.recalls += 1;
-            self.lender.revoke_all(self.key);
+        let is_end_published = std::mem::take(&mut self.is_end_published);
+        if std::mem::take(&mut self.has_grants) || is_end_published {
+            self.revocations += 1;
+            self.table.revoke_all(self.key);
         }
     }
 
-    pub(super) fn show_end(&mut self, size: u64) {
-        self.is_end_shown = true;
-        self.lender.publish_end(self.key, size);
+    pub(super) fn publish_end(&mut self, size: u64) {
+        self.is_end_published = true;
+        self.table.publish_end(self.key, size);
     }
 
     pub(super) fn withdraw_end(&mut self) {
-        if std::mem::take(&mut self.is_end_shown) {
-            self.lender.withdraw_end(self.key);
+        if std::mem::take(&mut self.is_end_published) {
+            self.table.withdraw_end(self.key);
         }
     }
 
@@ -72,46 +72,47 @@ impl GrantedFile {
     /// bytes.
     pub(super) fn grant(
         &mut self,
-        lent: &mut Option<GrantedUnit>,
+        granted: &mut Option<GrantedUnit>,
         frame: u32,
         unit: u64,
         bytes: Range<u32>,
     ) -> bool {
-        let is_enough = |lent: &&GrantedUnit| {
-            (lent.key, lent.recalls) == (self.key, self.recalls) && lent.bytes.len() >= bytes.len()
+        let is_enough = |granted: &&GrantedUnit| {
+            (granted.key, granted.revocations) == (self.key, self.revocations)
+                && granted.bytes.len() >= bytes.len()
         };
-        if let Some(lent) = lent.as_ref().filter(is_enough) {
-            self.lender.renew(frame, self.key, unit);
-            return lent.bytes.start <= bytes.start && bytes.end <= lent.bytes.end;
+        if let Some(granted) = granted.as_ref().filter(is_enough) {
+            self.table.renew(frame, self.key, unit);
+            return granted.bytes.start <= bytes.start && bytes.end <= granted.bytes.end;
         }
-        self.is_lent = true;
+        self.has_grants = true;
         // Revoke the old grant before the frame is granted again.
-        *lent = None;
-        self.lender.grant(frame, self.key, unit, &bytes);
-        let (lender, key, recalls) = (self.lender.clone(), self.key, self.recalls);
-        *lent = Some(GrantedUnit { lender, frame, key, recalls, bytes });
+        *granted = None;
+        self.table.grant(frame, self.key, unit, &bytes);
+        let (table, key, revocations) = (self.table.clone(), self.key, self.revocations);
+        *granted = Some(GrantedUnit { table, frame, key, revocations, bytes });
         true
     }
 }
 
 impl Drop for GrantedFile {
     fn drop(&mut self) {
-        self.lender.close(self.key);
+        self.table.close(self.key);
     }
 }
 
 /// A unit whose frame is granted, until dropped.
 pub(super) struct GrantedUnit {
-    lender: Arc<dyn FrameGranter>,
+    table: Arc<dyn FrameGranter>,
     frame: u32,
     key: GrantKey,
     /// The file's revocation count at the time of the grant.
-    recalls: u64,
+    revocations: u64,
     bytes: Range<u32>,
 }
 
 impl Drop for GrantedUnit {
     fn drop(&mut self) {
-        self.lender.revoke(self.frame);
+        self.table.revoke(self.frame);
     }
 }

@@ -19,7 +19,7 @@ const CHANGES: usize = 32;
 
 /// Time and counters at the start of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestStart {
     time: Duration,
     changes: [u32; CHANGES],
     accesses: [u32; CHANGES],
@@ -36,7 +36,7 @@ struct NameLease {
 #[derive(Default)]
 struct Names {
     inodes: BTreeMap<EntryName, InodeId>,
-    held: BTreeMap<InodeId, NameLease>,
+    leases: BTreeMap<InodeId, NameLease>,
     /// Expiry times, oldest first; includes leases that have ended.
     order: VecDeque<(Duration, InodeId)>,
     /// Count events that end a lease, whether or not one was held.
@@ -47,7 +47,6 @@ struct Names {
     shown: Option<Shown>,
 }
 
-/// Index of an inode's counter.
 fn count_of(inode: InodeId) -> usize {
     (inode.0 % CHANGES as u64) as usize
 }
@@ -60,26 +59,26 @@ impl Names {
 
     fn remove(&mut self, inode: InodeId) {
         self.hide(inode);
-        if let Some(name) = self.held.remove(&inode) {
+        if let Some(name) = self.leases.remove(&inode) {
             self.inodes.remove(&name.entry);
         }
     }
 
     fn hide(&mut self, inode: InodeId) {
-        if let (Some(name), Some(shown)) = (self.held.get_mut(&inode), &self.shown)
+        if let (Some(name), Some(shown)) = (self.leases.get_mut(&inode), &self.shown)
             && std::mem::replace(&mut name.is_shown, false)
         {
             shown.hide(&name.entry);
         }
     }
 
-    fn make_room(&mut self, now: Duration) {
+    fn evict_old(&mut self, now: Duration) {
         let is_full = |names: &Self| names.order.len() >= HELD_NAMES_MAX;
         while let Some(&(until, inode)) =
             self.order.front().filter(|(until, _)| *until <= now || is_full(self))
         {
             self.order.pop_front();
-            if self.held.get(&inode).is_some_and(|name| name.until == until) {
+            if self.leases.get(&inode).is_some_and(|name| name.until == until) {
                 self.remove(inode);
             }
         }
@@ -92,47 +91,46 @@ pub(super) struct NameLeases(Mutex<Names>);
 
 impl NameLeases {
     /// Captures the counters. Call it before a request or a read of the cache, at `time`.
-    pub(super) fn asking(&self, time: Duration) -> Asked {
+    pub(super) fn start_request(&self, time: Duration) -> RequestStart {
         let names = self.0.lock();
-        Asked { time, changes: names.changes, accesses: names.accesses }
+        RequestStart { time, changes: names.changes, accesses: names.accesses }
     }
 
-    /// Returns true if attributes of an inode, requested at `asked` or later, may lack an access of this node: the access went to the home
+    /// Returns true if attributes of an inode, requested at `start` or later, may lack an access of this node: the access went to the home
     /// before [`complete`](super::SharedView::complete) could add it.
-    pub(super) fn is_overtaken(&self, inode: InodeId, asked: &Asked) -> bool {
+    pub(super) fn is_overtaken(&self, inode: InodeId, start: &RequestStart) -> bool {
         let count = count_of(inode);
-        self.0.lock().accesses[count] != asked.accesses[count]
+        self.0.lock().accesses[count] != start.accesses[count]
     }
 
     /// Caches a name and its inode's attributes from a home's reply, unless a change may have overtaken the reply.
-    pub(super) fn hold(&self, entry: EntryName, attr: Attr, asked: Asked) {
+    pub(super) fn add(&self, entry: EntryName, attr: Attr, start: RequestStart) {
         let mut names = self.0.lock();
         let count = count_of(attr.inode);
-        if names.changes[count] != asked.changes[count] {
+        if names.changes[count] != start.changes[count] {
             return;
         }
-        names.make_room(asked.time);
-        let (inode, until) = (attr.inode, asked.time + NAME_LEASE);
+        names.evict_old(start.time);
+        let (inode, until) = (attr.inode, start.time + NAME_LEASE);
         names.remove(inode);
         if let Some(old) = names.inodes.insert(entry.clone(), inode) {
             names.hide(old);
-            names.held.remove(&old);
+            names.leases.remove(&old);
         }
-        names.held.insert(inode, NameLease { entry, attr, until, is_shown: false });
+        names.leases.insert(inode, NameLease { entry, attr, until, is_shown: false });
         names.order.push_back((until, inode));
     }
 
     /// Returns the attributes of the inode that the name refers to, if the name is leased.
     pub(super) fn find(&self, entry: &EntryName, now: Duration) -> Option<Attr> {
         let names = self.0.lock();
-        let name = names.held.get(names.inodes.get(entry)?)?;
+        let name = names.leases.get(names.inodes.get(entry)?)?;
         (name.until > now).then(|| name.attr.clone())
     }
 
-    /// Returns the attributes of an inode if its name is leased.
     pub(super) fn attr(&self, inode: InodeId, now: Duration) -> Option<Attr> {
         let names = self.0.lock();
-        let name = names.held.get(&inode)?;
+        let name = names.leases.get(&inode)?;
         (name.until > now).then(|| name.attr.clone())
     }
 
@@ -142,9 +140,9 @@ impl NameLeases {
         let inode = attr.inode;
         names.count(inode);
         // Leased attributes of the same or a later generation may be newer: keep them.
-        if names.held.get(&inode).is_some_and(|name| name.attr.generation < attr.generation) {
+        if names.leases.get(&inode).is_some_and(|name| name.attr.generation < attr.generation) {
             names.hide(inode);
-            if let Some(name) = names.held.get_mut(&inode) {
+            if let Some(name) = names.leases.get_mut(&inode) {
                 name.attr = attr;
             }
         }
@@ -157,13 +155,12 @@ impl NameLeases {
         let count = &mut names.accesses[count_of(inode)];
         *count = count.wrapping_add(1);
         names.hide(inode);
-        match (names.held.get_mut(&inode), taken) {
+        match (names.leases.get_mut(&inode), taken) {
             (Some(name), Some(access)) if access.follows(name.attr.times()) => name.attr.atime = access.time,
             _ => names.remove(inode),
         }
     }
 
-    /// Sets the publisher of names.
     pub(super) fn show_in(&self, shown: Shown) {
         self.0.lock().shown = Some(shown);
     }
@@ -171,9 +168,9 @@ impl NameLeases {
     /// Publishes the name of an inode if it is leased and `complete` can fill in the attributes that programs see.
     pub(super) fn show(&self, inode: InodeId, complete: impl FnOnce(&mut Attr) -> bool) {
         let mut names = self.0.lock();
-        let Names { held, shown, .. } = &mut *names;
+        let Names { leases, shown, .. } = &mut *names;
         let (Some(shown), Some(name)) =
-            (shown.as_ref().filter(|shown| shown.is_used()), held.get_mut(&inode))
+            (shown.as_ref().filter(|shown| shown.is_used()), leases.get_mut(&inode))
         else {
             return;
         };
@@ -207,4 +204,4 @@ impl NameLeases {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

@@ -1,10 +1,11 @@
 //! Tests of dentry leases.
 
 use super::*;
+use crate::fixtures;
 use crate::types::{FileNumber, Found};
 use crate::vfs::SharedNames;
 use std::sync::Arc;
-use tameike_core::{FileKind, Generation, Layout, Timestamp};
+use tameike_core::{Generation, Timestamp};
 
 const NOW: Duration = Duration::from_secs(50);
 
@@ -12,34 +13,15 @@ fn entry(number: u64) -> EntryName {
     EntryName { dir: InodeId(1), name: number.to_string().into_bytes() }
 }
 
-/// Attributes of an ordinary inode.
-pub(in crate::shared) fn attr(number: u64) -> Attr {
-    let zero = Timestamp::default();
-    Attr {
-        inode: InodeId(number),
-        kind: FileKind::File,
-        mode: 0o600,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: zero,
-        mtime: zero,
-        ctime: zero,
-        generation: Generation(1),
-        layout: Layout::Striped,
-        inline: true,
-        sparse: false,
-    }
+fn attr(number: u64) -> Attr {
+    fixtures::attr(InodeId(number))
 }
 
 #[test]
 fn a_lease_ends_on_a_change_or_at_its_expiry() {
     let names = NameLeases::default();
     for number in 2..6 {
-        names.hold(entry(number), attr(number), names.asking(NOW));
+        names.add(entry(number), attr(number), names.start_request(NOW));
     }
     assert_eq!(names.find(&entry(2), NOW), Some(attr(2)));
     assert_eq!(names.attr(InodeId(3), NOW), Some(attr(3)));
@@ -56,23 +38,23 @@ fn a_lease_ends_on_a_change_or_at_its_expiry() {
 #[test]
 fn a_reply_older_than_a_change_is_not_cached() {
     let names = NameLeases::default();
-    let asked = names.asking(NOW);
+    let start = names.start_request(NOW);
     names.changed(InodeId(9));
-    names.hold(entry(9), attr(9), asked);
+    names.add(entry(9), attr(9), start);
     assert_eq!(names.find(&entry(9), NOW), None);
-    names.hold(entry(2), attr(2), asked);
+    names.add(entry(2), attr(2), start);
     assert_eq!(names.find(&entry(2), NOW), Some(attr(2)), "a change of another inode does not matter");
     names.renamed(&entry(7));
-    names.hold(entry(3), attr(3), asked);
+    names.add(entry(3), attr(3), start);
     assert_eq!(names.find(&entry(3), NOW), None, "a rename may concern any inode");
 }
 
 #[test]
 fn a_name_with_a_new_inode_drops_the_old_inode() {
     let names = NameLeases::default();
-    names.hold(entry(2), attr(2), names.asking(NOW));
-    names.hold(entry(2), attr(3), names.asking(NOW));
-    names.hold(entry(4), attr(3), names.asking(NOW));
+    names.add(entry(2), attr(2), names.start_request(NOW));
+    names.add(entry(2), attr(3), names.start_request(NOW));
+    names.add(entry(4), attr(3), names.start_request(NOW));
     assert_eq!(names.attr(InodeId(2), NOW), None);
     assert_eq!(names.find(&entry(2), NOW), None);
     assert_eq!(names.find(&entry(4), NOW), Some(attr(3)));
@@ -103,7 +85,7 @@ fn a_name_is_hidden_when_its_lease_ends() {
     names.show_in(Shown::new(board.clone(), InodeId(1)));
     let all: Vec<u64> = (2..10).collect();
     for &number in &all {
-        names.hold(entry(number), attr(number), names.asking(NOW));
+        names.add(entry(number), attr(number), names.start_request(NOW));
         names.show(InodeId(number), |_| true);
     }
     assert_eq!(board.0.lock().len(), all.len());
@@ -112,12 +94,12 @@ fn a_name_is_hidden_when_its_lease_ends() {
     names.renamed(&entry(3));
     names.hide(InodeId(4));
     // A new inode under a leased name, and a new name of a leased inode.
-    names.hold(entry(5), attr(20), names.asking(NOW));
-    names.hold(entry(30), attr(6), names.asking(NOW));
+    names.add(entry(5), attr(20), names.start_request(NOW));
+    names.add(entry(30), attr(6), names.start_request(NOW));
     names.wrote(Attr { generation: Generation(2), size: 9, ..attr(7) });
     assert!((2..8).all(|number| !is_shown(number)) && is_shown(8) && is_shown(9));
     for number in 100..100 + HELD_NAMES_MAX as u64 {
-        names.hold(entry(number), attr(number), names.asking(NOW));
+        names.add(entry(number), attr(number), names.start_request(NOW));
     }
     assert!(board.0.lock().is_empty(), "all were evicted");
 }
@@ -125,7 +107,7 @@ fn a_name_is_hidden_when_its_lease_ends() {
 #[test]
 fn only_leased_and_settled_names_are_published() {
     let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
-    names.hold(entry(2), attr(2), names.asking(NOW));
+    names.add(entry(2), attr(2), names.start_request(NOW));
     names.show(InodeId(2), |_| true);
     names.show_in(Shown::new(board.clone(), InodeId(1)));
     names.show(InodeId(3), |_| true);
@@ -146,15 +128,15 @@ fn a_lease_outlives_writes_of_this_node() {
     let written = Attr { generation: Generation(2), size: 9, ..attr(2) };
     names.wrote(written.clone());
     assert_eq!(names.attr(InodeId(2), NOW), None, "there is no lease");
-    let asked = names.asking(NOW);
-    names.hold(entry(2), attr(2), names.asking(NOW));
+    let start = names.start_request(NOW);
+    names.add(entry(2), attr(2), names.start_request(NOW));
     names.wrote(written.clone());
     assert_eq!(names.find(&entry(2), NOW), Some(written.clone()));
     assert_eq!(names.find(&entry(2), NOW + NAME_LEASE), None, "the lease is not extended");
-    names.hold(entry(2), attr(2), asked);
+    names.add(entry(2), attr(2), start);
     assert_eq!(names.find(&entry(2), NOW), Some(written.clone()), "the reply predates the write");
     let later = Attr { mode: 0o644, ..written.clone() };
-    names.hold(entry(2), later.clone(), names.asking(NOW));
+    names.add(entry(2), later.clone(), names.start_request(NOW));
     names.wrote(written);
     assert_eq!(names.find(&entry(2), NOW), Some(later), "the reply is newer than the write");
 }
@@ -164,38 +146,38 @@ fn a_lease_outlives_writes_of_this_node() {
 fn a_lease_outlives_a_read_if_the_home_accepts_the_access() {
     let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
     let access = Access { time: at(7), before: at(5) };
-    let held = |access_time, change| {
+    let leased = |access_time, change| {
         let (names, board) = (NameLeases::default(), Arc::new(Board::default()));
         names.show_in(Shown::new(board.clone(), InodeId(1)));
-        let asked = names.asking(NOW);
-        names.hold(
+        let start = names.start_request(NOW);
+        names.add(
             entry(2),
             Attr { atime: at(access_time), ctime: at(change), ..attr(2) },
-            names.asking(NOW),
+            names.start_request(NOW),
         );
         names.show(InodeId(2), |_| true);
         names.accessed(InodeId(2), Some(access));
         assert!(board.0.lock().is_empty(), "the outdated name is hidden");
-        let told = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
+        let atime = names.attr(InodeId(2), NOW).map(|attr| attr.atime);
         names.accessed(InodeId(3), Some(access));
-        names.hold(entry(3), attr(3), asked);
+        names.add(entry(3), attr(3), start);
         assert_eq!(names.attr(InodeId(3), NOW), None, "the reply predates the access");
-        told
+        atime
     };
-    assert_eq!(held(5, 6), Some(at(7)));
-    assert_eq!(held(4, 6), None, "the access time was set");
-    assert_eq!(held(5, 7), None, "the inode changed later");
-    assert_eq!(held(7, 6), None, "the attributes include it");
-    assert_eq!(held(5, 4), None, "relatime ignores it");
+    assert_eq!(leased(5, 6), Some(at(7)));
+    assert_eq!(leased(4, 6), None, "the access time was set");
+    assert_eq!(leased(5, 7), None, "the inode changed later");
+    assert_eq!(leased(7, 6), None, "the attributes include it");
+    assert_eq!(leased(5, 4), None, "relatime ignores it");
 }
 
 #[test]
 fn the_oldest_leases_are_evicted() {
     let names = NameLeases::default();
     for number in 0..HELD_NAMES_MAX as u64 + 10 {
-        names.hold(entry(number), attr(number), names.asking(NOW));
+        names.add(entry(number), attr(number), names.start_request(NOW));
     }
     assert_eq!(names.find(&entry(9), NOW), None);
     assert!(names.find(&entry(HELD_NAMES_MAX as u64 + 9), NOW).is_some());
-    assert!(names.0.lock().held.len() <= HELD_NAMES_MAX);
+    assert!(names.0.lock().leases.len() <= HELD_NAMES_MAX);
 }

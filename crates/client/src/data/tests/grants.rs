@@ -8,29 +8,30 @@ use tameike_core::attr::Times;
 use tameike_core::wire::unit::SpaceChange;
 
 /// Records the granted frames, as programs see them.
-pub struct Lender {
+pub struct RecordingTable {
     memory: File,
-    state: Mutex<Lent>,
+    state: Mutex<Grants>,
 }
 
 #[derive(Default)]
-struct Lent {
+struct Grants {
     frames: BTreeMap<u32, (GrantKey, u64, Range<u32>)>,
     open: BTreeSet<GrantKey>,
     ends: BTreeMap<GrantKey, u64>,
     last: u64,
 }
 
-impl Lender {
+impl RecordingTable {
     pub fn new(slab: &Arc<Slab>) -> Arc<Self> {
         let memory = slab.memory().try_clone_to_owned().expect("a descriptor").into();
         Arc::new(Self { memory, state: Mutex::default() })
     }
 
     /// The granted bytes, with their offset in the file.
-    fn lent(&self) -> Vec<(u64, Vec<u8>)> {
-        let lent = self.state.lock().frames.clone();
-        lent.into_iter()
+    fn granted(&self) -> Vec<(u64, Vec<u8>)> {
+        let granted = self.state.lock().frames.clone();
+        granted
+            .into_iter()
             .map(|(frame, (_, unit, range))| {
                 let mut bytes = vec![0; range.len()];
                 let place = u64::from(frame) * UNIT_SIZE as u64 + u64::from(range.start);
@@ -50,7 +51,7 @@ impl Lender {
     }
 }
 
-impl FrameGranter for Lender {
+impl FrameGranter for RecordingTable {
     fn open(&self) -> Option<GrantKey> {
         let mut state = self.state.lock();
         state.last += 1;
@@ -72,8 +73,8 @@ impl FrameGranter for Lender {
 
     fn renew(&self, frame: u32, key: GrantKey, unit: u64) {
         let state = self.state.lock();
-        let lent = state.frames.get(&frame).map(|(key, unit, _)| (*key, *unit));
-        assert_eq!(lent, Some((key, unit)), "only granted frames are renewed");
+        let granted = state.frames.get(&frame).map(|(key, unit, _)| (*key, *unit));
+        assert_eq!(granted, Some((key, unit)), "only granted frames are renewed");
     }
 
     fn revoke(&self, frame: u32) {
@@ -86,8 +87,11 @@ impl FrameGranter for Lender {
     }
 
     fn publish_end(&self, key: GrantKey, size: u64) {
-        let told = self.state.lock().ends.insert(key, size);
-        assert!(told.is_none_or(|told| told == size), "the old end was withdrawn before the size changed");
+        let published = self.state.lock().ends.insert(key, size);
+        assert!(
+            published.is_none_or(|published| published == size),
+            "the old end was withdrawn before the size changed"
+        );
     }
 
     fn withdraw_end(&self, key: GrantKey) {
@@ -112,7 +116,7 @@ impl Bench {
 #[derive(Clone, Debug)]
 enum Step {
     Operation(Operation),
-    Cut {
+    Truncate {
         node: usize,
         size: usize,
     },
@@ -121,11 +125,11 @@ enum Step {
         length: usize,
     },
     /// Another program of the node opens the file, and closes it at once.
-    Look {
+    OpenAndClose {
         node: usize,
     },
     /// Another program of the node flushes the file.
-    Send {
+    FlushInBackground {
         node: usize,
     },
     Wait {
@@ -136,10 +140,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => operation().prop_map(Step::Operation),
-        1 => (0..2usize, place()).prop_map(|(node, size)| Step::Cut { node, size }),
+        1 => (0..2usize, place()).prop_map(|(node, size)| Step::Truncate { node, size }),
         1 => (place(), 1..100_000usize).prop_map(|(start, length)| Step::Punch { start, length }),
-        2 => (0..2usize).prop_map(|node| Step::Look { node }),
-        2 => (0..2usize).prop_map(|node| Step::Send { node }),
+        2 => (0..2usize).prop_map(|node| Step::OpenAndClose { node }),
+        2 => (0..2usize).prop_map(|node| Step::FlushInBackground { node }),
         2 => (1..20usize).prop_map(|steps| Step::Wait { steps }),
     ]
 }
@@ -157,16 +161,16 @@ fn run(bench: &Bench, files: &mut [Arc<FileData>; 2], version: u8, step: Step) {
         Step::Operation(Operation::Reopen { node }) => {
             bench.flush(node, &files[node]).expect("the flush");
             bench.engines[node].close(&files[node]);
-            assert!(bench.lenders[node].is_empty(), "the file is closed");
+            assert!(bench.tables[node].is_empty(), "the file is closed");
             files[node] = bench.open(node);
         }
-        Step::Cut { node, size } => bench.truncate(node, &files[node], size as u64),
+        Step::Truncate { node, size } => bench.truncate(node, &files[node], size as u64),
         Step::Punch { start, length } => {
             let bytes = start as u64..(start + length) as u64;
             bench.change_space(&files[0], SpaceChange::Punch, bytes, false);
         }
-        Step::Look { node } => bench.engines[node].close(&bench.open(node)),
-        Step::Send { node } => {
+        Step::OpenAndClose { node } => bench.engines[node].close(&bench.open(node)),
+        Step::FlushInBackground { node } => {
             let (engine, file) = (bench.engines[node].clone(), files[node].clone());
             let flush = async move { engine.flush(&file, false).await.expect("the flush") };
             bench.simulation.runtime().spawn(flush);
@@ -188,9 +192,9 @@ proptest! {
         bench.flush(0, &files[0]).expect("the flush");
         for (number, step) in steps.into_iter().enumerate() {
             run(&bench, &mut files, number as u8 + 1, step);
-            for (node, lender) in bench.lenders.iter().enumerate() {
-                prop_assert!(lender.ends().into_iter().all(|end| end == files[node].size()));
-                for (offset, bytes) in lender.lent() {
+            for (node, table) in bench.tables.iter().enumerate() {
+                prop_assert!(table.ends().into_iter().all(|end| end == files[node].size()));
+                for (offset, bytes) in table.granted() {
                     prop_assert!(offset + bytes.len() as u64 <= files[node].size(), "past the end");
                     let read = bench.read(node, &files[node], offset, bytes.len() as u32);
                     prop_assert!(read == bytes, "{} bytes at {offset} of node {node}", bytes.len());
@@ -206,21 +210,21 @@ fn the_cached_part_of_a_unit_is_granted() {
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; UNIT_SIZE + 5000]);
     assert!(bench.grant(0, &file, 300, 10));
-    assert_eq!(bench.lenders[0].lent(), [(0, vec![1; UNIT_SIZE])]);
+    assert_eq!(bench.tables[0].granted(), [(0, vec![1; UNIT_SIZE])]);
     assert!(!bench.grant(0, &file, UNIT_SIZE as u64 - 5, 10), "the range spans two frames");
     assert!(bench.grant(0, &file, UNIT_SIZE as u64 + 1, 10_000));
-    assert_eq!(bench.lenders[0].lent().len(), 2);
+    assert_eq!(bench.tables[0].granted().len(), 2);
     assert!(!bench.grant(0, &file, 2 * UNIT_SIZE as u64, 10), "past the end");
     // No byte is in flight any more: a write changes the frame in place.
     bench.flush(0, &file).expect("the flush");
-    assert_eq!(bench.lenders[0].lent().len(), 2);
+    assert_eq!(bench.tables[0].granted().len(), 2);
     bench.write(0, &file, 17, vec![2]);
-    assert_eq!(bench.lenders[0].lent(), [(UNIT_SIZE as u64, vec![1; 5000])]);
+    assert_eq!(bench.tables[0].granted(), [(UNIT_SIZE as u64, vec![1; 5000])]);
     bench.grantable(0, &file).revoke();
-    assert!(bench.lenders[0].is_empty());
+    assert!(bench.tables[0].is_empty());
     assert!(bench.grant(0, &file, 300, 10), "after the kernel's close");
     bench.engines[0].close(&file);
-    assert!(bench.lenders[0].is_empty());
+    assert!(bench.tables[0].is_empty());
     assert_eq!(bench.grantable(0, &file).key(), None);
 }
 
@@ -229,7 +233,7 @@ fn the_end_is_published_after_a_read_reaches_it_until_it_moves() {
     let bench = Bench::new(1, 4);
     let file = bench.open(0);
     bench.write(0, &file, 0, vec![1; 5000]);
-    let ends = || bench.lenders[0].ends();
+    let ends = || bench.tables[0].ends();
     bench.grant(0, &file, 0, 5000);
     assert_eq!(ends(), [], "no read has reached the end");
     bench.grant(0, &file, 4000, 1001);
@@ -240,10 +244,10 @@ fn the_end_is_published_after_a_read_reaches_it_until_it_moves() {
         [&|| bench.write(0, &file, 5000, vec![2]), &|| bench.write(0, &file, UNIT_SIZE as u64, vec![2])];
     for grow in grows {
         bench.grant(0, &file, 0, 10);
-        let frames = bench.lenders[0].lent().len();
+        let frames = bench.tables[0].granted().len();
         grow();
         assert_eq!(ends(), []);
-        assert!(bench.lenders[0].lent().len() + 1 >= frames, "other frames stay granted");
+        assert!(bench.tables[0].granted().len() + 1 >= frames, "other frames stay granted");
         bench.grant(0, &file, file.size(), 1);
         assert_eq!(ends(), [file.size()]);
     }
@@ -268,7 +272,7 @@ fn inline_content_is_granted_at_open_unless_a_read_updates_atime() {
     bench.flush(0, &file).expect("the flush");
     bench.engines[0].close(&file);
     let now = bench.simulation.runtime().now().seconds;
-    for (access, is_lent) in [(now, false), (now + 1, true)] {
+    for (access, is_granted) in [(now, false), (now + 1, true)] {
         let file = bench.open(0);
         // Like the home's reply to an open.
         file.set_inline(vec![3; 500]);
@@ -276,9 +280,9 @@ fn inline_content_is_granted_at_open_unless_a_read_updates_atime() {
         let grantable = bench.grantable(0, &file);
         assert!(grantable.key().is_some());
         grantable.grant_inline();
-        let lent: &[_] = if is_lent { &[(0, vec![3; 500])] } else { &[] };
-        assert_eq!(bench.lenders[0].lent(), lent);
-        assert_eq!(bench.lenders[0].ends().len(), usize::from(is_lent));
+        let granted: &[_] = if is_granted { &[(0, vec![3; 500])] } else { &[] };
+        assert_eq!(bench.tables[0].granted(), granted);
+        assert_eq!(bench.tables[0].ends().len(), usize::from(is_granted));
         bench.engines[0].close(&file);
     }
 }
@@ -299,11 +303,11 @@ fn a_read_that_updates_the_access_time_is_not_granted() {
     assert!(bench.grant(0, &file, 0, 10), "later reads do not");
     bench.simulation.rest(std::time::Duration::from_secs(5));
     bench.write(0, &file, UNIT_SIZE as u64, vec![1]);
-    assert!(bench.lenders[0].is_empty(), "the next read does, at any offset");
+    assert!(bench.tables[0].is_empty(), "the next read does, at any offset");
     assert!(!bench.grant(0, &file, 0, 10));
     bench.simulation.rest(std::time::Duration::from_secs(5));
     file.accessed(bench.simulation.runtime().now());
     assert!(bench.grant(0, &file, 0, 10));
     file.learn_times(Times { access: at(0), change: at(now) });
-    assert!(bench.lenders[0].is_empty(), "a program has set the times");
+    assert!(bench.tables[0].is_empty(), "a program has set the times");
 }

@@ -18,10 +18,10 @@ pub struct Device {
     file: File,
     clock: FreeClock,
     pub device: Arc<HostDevice>,
-    room: u64,
-    told: u64,
+    capacity_units: u64,
+    stored: u64,
     /// Requested units, by message.
-    pub asked: Vec<Vec<u64>>,
+    pub requested: Vec<Vec<u64>>,
 }
 
 impl Default for Device {
@@ -31,7 +31,7 @@ impl Default for Device {
         let bytes = file.try_clone().expect("a descriptor").into();
         let memory = DiskMemory { bytes, clock: clock.memory().expect("a descriptor") };
         let device = Arc::new(HostDevice::new(memory));
-        Self { file, clock, device, room: 3, told: 0, asked: Vec::new() }
+        Self { file, clock, device, capacity_units: 3, stored: 0, requested: Vec::new() }
     }
 }
 
@@ -39,8 +39,8 @@ impl Device {
     /// Writes the bytes of a unit to the device, in two runs.
     fn put(&mut self, bytes: &[u8]) -> UnitLocation {
         let (first, second) = bytes.split_at(9 * BLOCK_SIZE);
-        let place = self.told % self.room * UNIT;
-        self.told += 1;
+        let place = self.stored % self.capacity_units * UNIT;
+        self.stored += 1;
         self.clock.freed(&(place..place + UNIT));
         let runs = [(second, place), (first, place + second.len() as u64)].map(|(part, at)| {
             self.file.write_all_at(part, at).expect("memory");
@@ -55,31 +55,30 @@ impl Device {
 /// Returns the extent locations of the units that have been written.
 pub fn serve(homes: &mut Homes, units: Vec<u64>) -> UnitReply {
     let all = units.iter().map(|&index| homes.units.get(&UnitId { inode: INODE, index }));
-    let places = all.map(|bytes| Some(homes.device.put(bytes?))).collect();
-    homes.device.asked.push(units);
-    UnitReply::Locations(places)
+    let locations = all.map(|bytes| Some(homes.device.put(bytes?))).collect();
+    homes.device.requested.push(units);
+    UnitReply::Locations(locations)
 }
 
 impl Bench {
-    fn place(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Located> {
-        let (engine, file) = (self.engines[0].clone(), file.clone());
-        self.simulation.run(async move { engine.locate(&file, offset, length).await })
+    fn locate(&self, file: &Arc<FileData>, offset: u64, length: u32) -> Option<Located> {
+        self.simulation.run(self.engines[0].locate(file, offset, length))
     }
 
     /// The bytes at a location; `None` if it is stale.
-    fn bytes_at(&self, placed: &Located) -> Option<Vec<u8>> {
+    fn bytes_at(&self, located: &Located) -> Option<Vec<u8>> {
         let frame = self.spare.try_take().expect("the test has a spare frame");
-        let Located { device, place, range } = placed;
-        device.read_unit(place, range, frame).map(|payload| payload.to_vec())
+        let Located { device, location, range } = located;
+        device.read_unit(location, range, frame).map(|payload| payload.to_vec())
     }
 
-    fn questions(&self) -> Vec<Vec<u64>> {
-        std::mem::take(&mut self.homes.lock().device.asked)
+    fn take_requests(&self) -> Vec<Vec<u64>> {
+        std::mem::take(&mut self.homes.lock().device.requested)
     }
 }
 
 /// Node 1 writes `units` units, each filled with its number plus one. Returns the file as node 0 then opens it.
-fn written(bench: &Bench, units: u64) -> Arc<FileData> {
+pub fn written(bench: &Bench, units: u64) -> Arc<FileData> {
     let writer = bench.open(1);
     for index in 0..units {
         bench.write(1, &writer, index * UNIT, vec![index as u8 + 1; UNIT_SIZE]);
@@ -92,54 +91,54 @@ fn written(bench: &Bench, units: u64) -> Arc<FileData> {
 fn a_sequential_reader_gets_many_locations_in_few_requests() {
     const UNITS: u64 = 80;
     let bench = Bench::new(1, 100);
-    bench.homes.lock().device.room = UNITS;
+    bench.homes.lock().device.capacity_units = UNITS;
     let file = written(&bench, UNITS);
     for index in 0..UNITS {
-        let placed = bench.place(&file, index * UNIT, WHOLE).expect("the home has the unit");
-        assert_eq!(bench.bytes_at(&placed), Some(vec![index as u8 + 1; UNIT_SIZE]));
+        let located = bench.locate(&file, index * UNIT, WHOLE).expect("the home has the unit");
+        assert_eq!(bench.bytes_at(&located), Some(vec![index as u8 + 1; UNIT_SIZE]));
         bench.simulation.rest(std::time::Duration::from_millis(5));
     }
-    let questions = bench.questions();
-    let mut all = questions.concat();
+    let requests = bench.take_requests();
+    let mut all = requests.concat();
     all.sort_unstable();
     assert_eq!(all, (0..UNITS).collect::<Vec<_>>(), "each location is requested once");
-    assert!(questions.len() <= 12, "{questions:?}");
+    assert!(requests.len() <= 12, "{requests:?}");
     // Random reads request each location separately.
     bench.engines[0].close(&file);
     let file = bench.open(0);
     for index in [70, 3, 40, 3] {
-        bench.place(&file, index * UNIT + 5000, 40_000).expect("the home has the unit");
+        bench.locate(&file, index * UNIT + 5000, 40_000).expect("the home has the unit");
     }
-    assert_eq!(bench.questions(), [[70], [3], [40]]);
+    assert_eq!(bench.take_requests(), [[70], [3], [40]]);
 }
 
 #[test]
 fn locations_are_cached_until_the_file_may_have_changed() {
     let bench = Bench::new(2, 100);
-    bench.homes.lock().device.room = 20;
+    bench.homes.lock().device.capacity_units = 20;
     let file = written(&bench, 4);
-    let place = |offset| bench.place(&file, offset, 50_000);
-    let known = place(UNIT + 100).expect("the home has the unit");
+    let locate = |offset| bench.locate(&file, offset, 50_000);
+    let known = locate(UNIT + 100).expect("the home has the unit");
     assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]));
     bench.simulation.rest(std::time::Duration::from_millis(5));
-    bench.questions();
-    assert!(place(UNIT + 50_100).is_some());
-    assert!(bench.questions().is_empty(), "the location is cached");
+    bench.take_requests();
+    assert!(locate(UNIT + 50_100).is_some());
+    assert!(bench.take_requests().is_empty(), "the location is cached");
     // After a write of this node, the written unit is in memory, and the other locations are requested again.
     bench.write(0, &file, 2 * UNIT, vec![9; 10]);
-    assert!(place(2 * UNIT).is_none() && place(UNIT).is_some());
-    assert!(!bench.questions().is_empty());
+    assert!(locate(2 * UNIT).is_none() && locate(UNIT).is_some());
+    assert!(!bench.take_requests().is_empty());
     // A write of another node, which this node detects at the next open.
     let writer = bench.open(1);
     bench.write(1, &writer, UNIT, vec![8; UNIT_SIZE]);
     bench.flush(1, &writer).expect("a flush");
     bench.open(0);
-    let anew = place(UNIT).expect("the home has the unit");
-    assert_eq!(bench.bytes_at(&anew), Some(vec![8; 50_000]));
+    let newer = locate(UNIT).expect("the home has the unit");
+    assert_eq!(bench.bytes_at(&newer), Some(vec![8; 50_000]));
     // A truncation.
     bench.truncate(0, &file, 3 * UNIT);
-    assert!(place(UNIT).is_some() && place(3 * UNIT).is_none());
-    assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]), "the blocks were replaced, not overwritten");
+    assert!(locate(UNIT).is_some() && locate(3 * UNIT).is_none());
+    assert_eq!(bench.bytes_at(&known), Some(vec![2; 50_000]), "the blocks were relocated, not overwritten");
 }
 
 #[test]
@@ -148,15 +147,15 @@ fn only_whole_units_at_their_homes_have_a_location() {
     let file = written(&bench, 1);
     bench.write(0, &file, UNIT, vec![7; 100_000]);
     bench.flush(0, &file).expect("a flush");
-    assert!(bench.place(&file, UNIT, 50_000).is_none(), "the file ends within the unit");
-    assert!(bench.place(&file, UNIT - 25_000, 50_000).is_none(), "two units");
-    assert!(bench.place(&file, 0, 50_000).is_some());
+    assert!(bench.locate(&file, UNIT, 50_000).is_none(), "the file ends within the unit");
+    assert!(bench.locate(&file, UNIT - 25_000, 50_000).is_none(), "two units");
+    assert!(bench.locate(&file, 0, 50_000).is_some());
     let other = written(&Bench::new(3, 100), 0);
-    assert!(bench.place(&other, 0, 50_000).is_none(), "the content is in the inode record");
+    assert!(bench.locate(&other, 0, 50_000).is_none(), "the content is in the inode record");
     bench.homes.lock().units.clear();
     let file = written(&bench, 1);
     bench.homes.lock().units.clear();
-    assert!(bench.place(&file, 0, 50_000).is_none(), "the home has no extent of the unit");
+    assert!(bench.locate(&file, 0, 50_000).is_none(), "the home has no extent of the unit");
 }
 
 /// If the home has reused the blocks of a location, the read goes to the home, and locations are requested again.
@@ -165,14 +164,14 @@ fn units_with_stale_locations_are_read_from_the_home() {
     const UNITS: u64 = 30;
     let bench = Bench::new(4, 4);
     let file = written(&bench, UNITS);
-    let mut told = 0;
+    let mut stored = 0;
     for round in 0..3 {
         for index in 0..UNITS {
             let (start, length) = (index * UNIT + round * 80_000, 70_000);
             assert_eq!(bench.read(0, &file, start, length), vec![index as u8 + 1; length as usize]);
         }
-        let before = std::mem::replace(&mut told, bench.homes.lock().device.told);
-        assert!(told > before, "round {round}");
+        let before = std::mem::replace(&mut stored, bench.homes.lock().device.stored);
+        assert!(stored > before, "round {round}");
     }
 }
 
@@ -200,8 +199,8 @@ fn blocks_that_contain_their_checksum_are_not_confused() {
     for _ in 0..3 {
         for index in 0..UNITS {
             assert!(bench.read(0, &file, index * UNIT, WHOLE) == unit(index), "unit {index}");
-            if let Some(placed) = bench.place(&file, index * UNIT, WHOLE) {
-                assert!(bench.bytes_at(&placed).is_none_or(|bytes| bytes == unit(index)), "unit {index}");
+            if let Some(located) = bench.locate(&file, index * UNIT, WHOLE) {
+                assert!(bench.bytes_at(&located).is_none_or(|bytes| bytes == unit(index)), "unit {index}");
             }
         }
     }
@@ -211,12 +210,12 @@ fn blocks_that_contain_their_checksum_are_not_confused() {
 fn a_small_file_costs_one_location_request_per_home() {
     const UNITS: u64 = 12;
     let bench = Bench::new(6, 100);
-    bench.homes.lock().device.room = UNITS;
+    bench.homes.lock().device.capacity_units = UNITS;
     let file = written(&bench, UNITS);
     for index in 0..UNITS {
-        bench.place(&file, index * UNIT, WHOLE).expect("the home has the unit");
+        bench.locate(&file, index * UNIT, WHOLE).expect("the home has the unit");
         bench.simulation.rest(std::time::Duration::from_millis(5));
     }
-    let questions = bench.questions();
-    assert!(questions.len() <= 3, "{questions:?}");
+    let requests = bench.take_requests();
+    assert!(requests.len() <= 3, "{requests:?}");
 }
