@@ -1,7 +1,7 @@
 //! Variadic functions with arbitrary arguments: passes registers and stack on unchanged.
 
 use super::process::upgrade_all;
-use super::{Upgrade, guarded};
+use super::{Upgrade, contained};
 use std::ffi::{c_int, c_void};
 use tameike_interpose::next::Next;
 
@@ -10,7 +10,6 @@ macro_rules! tail {
     ($($name:ident, $before:ident;)*) => {$(
         // SAFETY: the name is that of the C library's function. All registers that arguments come in are saved around the call,
         // and the stack is as it was when the C library's function begins.
-        #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $name() {
@@ -22,6 +21,7 @@ macro_rules! tail {
                 $before(first);
                 NEXT.address()
             }
+            #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(
                 "push rbp",
                 "mov rbp, rsp",
@@ -61,22 +61,8 @@ macro_rules! tail {
                 "leave",
                 "jmp r11",
                 before = sym before,
-            )
-        }
-
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() {
-            extern "C" fn before(first: c_int) -> *const c_void {
-                static NEXT: Next = Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                });
-                $before(first);
-                NEXT.address()
-            }
+            );
+            #[cfg(target_arch = "aarch64")]
             std::arch::naked_asm!(
                 "stp x29, x30, [sp, -208]!",
                 "stp x0, x1, [sp, 16]",
@@ -100,7 +86,7 @@ macro_rules! tail {
                 "ldp x29, x30, [sp], 208",
                 "br x16",
                 before = sym before,
-            )
+            );
         }
     )*};
 }
@@ -115,9 +101,8 @@ tail! {
 
 /// The first argument is a descriptor. A failed upgrade makes the C library's call fail.
 fn number(first: c_int) {
-    guarded::<()>(|| {
+    contained(|| {
         let _ = first.upgrade();
-        None
     });
 }
 

@@ -46,7 +46,7 @@ impl<H: Handler> Inner<H> {
                 }
             }
             self.watch.rise();
-            events.drain(..).for_each(|event: epoll::Event| self.happened(event.data.u64()));
+            events.drain(..).for_each(|event: epoll::Event| self.handle_event(event.data.u64()));
             if let Some(wait) = wait {
                 self.spin.slept(&wait);
             }

@@ -12,10 +12,10 @@ const ENOENT: i32 = 2;
 /// Attributes whose fields all have the same number.
 fn status(number: u32) -> Status {
     let time = Time { seconds: number.into(), nanoseconds: number };
-    let (inode, size, blocks, rdev) = (number.into(), number.into(), number.into(), number.into());
+    let (ino, size, blocks, rdev) = (number.into(), number.into(), number.into(), number.into());
     let (atime, mtime, ctime) = (time, time, time);
-    let (mode, nlink, uid, gid, block_size) = (number, number, number, number, number);
-    Status { inode, size, blocks, atime, mtime, ctime, mode, nlink, uid, gid, rdev, block_size }
+    let (mode, nlink, uid, gid, blksize) = (number, number, number, number, number);
+    Status { ino, size, blocks, atime, mtime, ctime, mode, nlink, uid, gid, rdev, blksize }
 }
 
 fn later() -> Duration {
