@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Optional
 
@@ -33,6 +34,13 @@ def pack(source: Path, container: Path, *options: str) -> Path:
     """Packs a container with the program."""
     subprocess.run([program(), "agg", "create", *options, source, container], check=True, capture_output=True)
     return container
+
+
+def opened(path: Path, use_index: bool = True) -> tameike.Container:
+    """Opens a container, and ignores its damage."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tameike.DamageWarning)
+        return tameike.Container(path, use_index=use_index)
 
 
 def without_index(container: Path, copy: Path) -> Path:

@@ -5,16 +5,25 @@ import random
 import re
 import shutil
 import subprocess
-import warnings
 from pathlib import Path
 
 import pytest
-from conftest import pack, program
+from conftest import opened, pack, program
 
-from tameike import Container, ContainerError, DamagedError, DamageWarning, UnsupportedError
+from tameike import Container, ContainerError, DamagedError, UnsupportedError
 
 #: A message with the file, the address and the lane.
 NAMED = re.compile(r"^\[Errno 5\] d\d/f\d+: .* at address \d+ in lane \d+ of subfile \d+ of /.* is damaged: ")
+
+
+#: A container, its files, a copy to damage, and random numbers.
+Case = tuple[Path, dict[str, bytes], Path, random.Random]
+
+
+@pytest.fixture
+def case(small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int) -> Case:
+    made, files = small
+    return made, files, shutil.copytree(made, tmp_path / "copy"), random.Random(seed)
 
 
 def check(container: Container, made: Path, files: dict[str, bytes]) -> tuple[int, int]:
@@ -37,19 +46,10 @@ def check(container: Container, made: Path, files: dict[str, bytes]) -> tuple[in
     return damaged, missing
 
 
-def opened(path: Path) -> Container:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DamageWarning)
-        return Container(path)
-
-
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("seed", range(25))
-def test_truncation_loses_files_and_corrupts_none(
-    small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int, has_index: bool
-) -> None:
-    made, files = small
-    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+def test_truncation_loses_files_and_corrupts_none(case: Case, has_index: bool) -> None:
+    made, files, copy, rng = case
     subfile = rng.choice([file for file in sorted(copy.glob("*.data")) if file.stat().st_size > 100])
     size = subfile.stat().st_size
     with subfile.open("r+b") as file:
@@ -62,11 +62,8 @@ def test_truncation_loses_files_and_corrupts_none(
 
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("seed", range(40))
-def test_flipped_bits_are_reported(
-    small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int, has_index: bool
-) -> None:
-    made, files = small
-    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+def test_flipped_bits_are_reported(case: Case, has_index: bool) -> None:
+    made, files, copy, rng = case
     for _ in range(3):
         flip_a_bit(rng.choice(sorted(copy.glob("*.data"))), rng)
     if not has_index:
@@ -78,11 +75,8 @@ def test_flipped_bits_are_reported(
 
 @pytest.mark.parametrize("name", ["index", "container"])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_index_or_header_yields_no_wrong_data(
-    small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int, name: str
-) -> None:
-    made, files = small
-    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+def test_a_damaged_index_or_header_yields_no_wrong_data(case: Case, name: str) -> None:
+    made, files, copy, rng = case
     if rng.random() < 0.7:
         flip_a_bit(copy / name, rng)
     else:
@@ -99,28 +93,21 @@ def test_a_damaged_index_or_header_yields_no_wrong_data(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_garbage_in_any_file_raises_only_container_errors(
-    small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int
-) -> None:
-    made, files = small
-    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+def test_garbage_in_any_file_raises_only_container_errors(case: Case) -> None:
+    made, files, copy, rng = case
     with rng.choice(sorted(copy.iterdir())).open("r+b") as file:
         file.seek(rng.randrange(file.seek(0, 2)))
         file.write(rng.randbytes(rng.randrange(5000)))
     for use_index in (True, False):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DamageWarning)
-                container = Container(copy, use_index=use_index)
-            check(container, made, files)
+            check(opened(copy, use_index), made, files)
         except ContainerError as error:
             assert str(copy) in str(error)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_program_reads_the_same_files(small: tuple[Path, dict[str, bytes]], tmp_path: Path, seed: int) -> None:
-    made, files = small
-    rng, copy = random.Random(seed), shutil.copytree(made, tmp_path / "copy")
+def test_the_program_reads_the_same_files(case: Case, tmp_path: Path) -> None:
+    _, files, copy, rng = case
     subfile = max(copy.glob("*.data"), key=lambda file: file.stat().st_size)
     for _ in range(rng.randrange(1, 6)):
         flip_a_bit(subfile, rng)
@@ -133,14 +120,15 @@ def test_the_program_reads_the_same_files(small: tuple[Path, dict[str, bytes]], 
             file.truncate(rng.randrange(size))
     if rng.random() < 0.7:
         (copy / "index").unlink()
-    subprocess.run([program(), "agg", "extract", copy, tmp_path / "back"], check=False, capture_output=True)
+    back = tmp_path / "back"
+    subprocess.run([program(), "agg", "extract", copy, back], check=False, capture_output=True)
     container, read = opened(copy), {}
     for path in files:
         with contextlib.suppress(DamagedError, FileNotFoundError):
             read[path] = container.read_bytes(path)
-    brought = {path: (tmp_path / "back" / path).read_bytes() for path in files if (tmp_path / "back" / path).exists()}
-    assert read.keys() == brought.keys()
-    assert read == brought
+    extracted = {path: (back / path).read_bytes() for path in files if (back / path).exists()}
+    assert read.keys() == extracted.keys()
+    assert read == extracted
 
 
 def test_valid_chunks_beside_a_damaged_one_are_readable(tmp_path: Path) -> None:

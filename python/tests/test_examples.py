@@ -15,6 +15,6 @@ def test_epochs_read_each_byte_of_each_file(tmp_path: Path) -> None:
         sample.write_bytes(bytes([number]) * (1000 * number))
     container = pack(samples, tmp_path / "samples.tmk")
     command = [sys.executable, ROOT / "examples/python/epochs.py", container, "--epochs", "2", "--workers", "3"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     size = sum(1000 * number for number in range(50))
-    assert [line.split(" bytes")[0] for line in said] == [f"epoch {epoch}: 50 files, {size}" for epoch in range(2)]
+    assert [line.split(" bytes")[0] for line in lines] == [f"epoch {epoch}: 50 files, {size}" for epoch in range(2)]

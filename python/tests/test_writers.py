@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, files_below, program
+from conftest import ROOT, files_below, opened, program
 from writer import FINISHED, Lane, compressed, entry
 
 from tameike import Container, DamagedError, DamageWarning
@@ -19,12 +20,6 @@ from tameike.codec import ZSTD
 
 LANES = [(0, 0), (0, 2), (1, 1), (1 << 16, 0)]
 DAMAGE = re.compile(r"^damage   lane (\d+) of subfile (\d+), at (\d+): (.*)$", re.M)
-
-
-def opened(path: Path, use_index: bool = True) -> Container:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DamageWarning)
-        return Container(path, use_index=use_index)
 
 
 def refreshed(container: Container) -> Container:
@@ -66,14 +61,23 @@ def assert_the_program_reads_the_same(path: Path, place: Path) -> None:
 class Scenario:
     """Writers that begin, put, sync, finish and crash, at random."""
 
-    def __init__(self, directory: Path, rng: random.Random) -> None:
+    def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
-        self.rng = rng
+        self.rng = random.Random(seed)
         self.writers: dict[tuple[int, int], Lane] = {}
         self.versions = 0
         #: Expected content while nothing was lost.
         self.model: dict[str, bytes] = {}
         self.has_lost = False
+        self.step()
+
+    def run(self, steps_max: int, closes: float) -> Iterator[int]:
+        """Makes steps, and yields their numbers. Closes some times with the probability ``closes``."""
+        for number in range(self.rng.randrange(20, steps_max)):
+            self.step()
+            if number % 40 == 30 and self.rng.random() < closes:
+                self.close()
+            yield number
 
     def step(self) -> None:
         place = self.rng.choice(LANES)
@@ -170,10 +174,10 @@ def test_files_of_a_c_program_are_readable_while_it_writes(c_program: Path, tmp_
             time.sleep(rng.uniform(0.005, 0.05))
             refreshed(container)
             writer.kill()
-            said, _ = writer.communicate()
-            assert "not so" not in said
+            output, _ = writer.communicate()
+            assert "not so" not in output
             # The last line may be incomplete.
-            lines = said[: said.rfind("\n") + 1].split()
+            lines = output[: output.rfind("\n") + 1].split()
             durable[name] = int(lines[-1]) + 1 if lines else 0
         if kill == 6:
             agg("verify", "--rebuild", made)
@@ -198,19 +202,14 @@ def test_files_of_a_killed_c_program_are_read(c_program: Path, tmp_path: Path, w
 
 @pytest.mark.parametrize("seed", range(24))
 def test_files_of_many_writers_are_read(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    scenario = Scenario(tmp_path / "c", rng)
-    scenario.step()
+    scenario = Scenario(tmp_path / "c", seed)
     container = Container(tmp_path / "c")
-    for number in range(rng.randrange(20, 150)):
-        scenario.step()
-        if number % 40 == 30 and rng.random() < 0.7:
-            scenario.close()
+    for number in scenario.run(150, 0.7):
         if number % 17 == 0:
             container.refresh()
             assert content(container) == scenario.model
         if number % 60 == 0:
-            container = Container(tmp_path / "c", use_index=rng.random() < 0.7)
+            container = Container(tmp_path / "c", use_index=scenario.rng.random() < 0.7)
     container.refresh()
     for read in (container, Container(tmp_path / "c"), Container(tmp_path / "c", use_index=False)):
         assert content(read) == scenario.model
@@ -220,14 +219,10 @@ def test_files_of_many_writers_are_read(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_program_agrees_on_lost_and_damaged_files(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    scenario = Scenario(tmp_path / "c", rng)
-    scenario.step()
+    scenario = Scenario(tmp_path / "c", seed)
+    rng = scenario.rng
     container = Container(tmp_path / "c")
-    for number in range(rng.randrange(20, 100)):
-        scenario.step()
-        if number % 40 == 30 and rng.random() < 0.5:
-            scenario.close()
+    for number in scenario.run(100, 0.5):
         if number % 25 == 20 and scenario.writers:
             scenario.lose()
             container = opened(tmp_path / "c", use_index=rng.random() < 0.5)

@@ -1,4 +1,4 @@
-//! The C functions for files. `include/tameike.h` is generated from this file, with its comments.
+//! The C functions for files. `include/tameike.h` is generated from this file and [`Status`], with their comments.
 //!
 //! Functions check pointers for null, and otherwise trust the contract in the header.
 
@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tameike_ring::client::{self, TRANSFER_SIZE_MAX};
+use tameike_ring::client::{Status, TRANSFER_SIZE_MAX};
 
 /// A range of a file, and the memory for it.
 #[repr(C)]
@@ -26,69 +26,6 @@ pub struct Piece {
     pub memory: *mut c_void,
     /// Size in bytes.
     pub size: usize,
-}
-
-/// A time.
-#[repr(C)]
-pub struct Time {
-    /// Seconds since the beginning of 1970.
-    pub seconds: i64,
-    /// Less than 1,000,000,000.
-    pub nanoseconds: u32,
-}
-
-/// Attributes, as in stat(2) without the device.
-#[repr(C)]
-pub struct Status {
-    /// Inode number within the view.
-    pub ino: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// Allocated blocks of 512 bytes.
-    pub blocks: u64,
-    /// Time of the last read.
-    pub atime: Time,
-    /// Time of the last write.
-    pub mtime: Time,
-    /// Time of the last change of attributes.
-    pub ctime: Time,
-    /// File type and permissions.
-    pub mode: u32,
-    /// Number of links.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Device number of a device file.
-    pub rdev: u64,
-    /// Preferred I/O size in bytes.
-    pub blksize: u32,
-}
-
-impl From<client::Time> for Time {
-    fn from(time: client::Time) -> Self {
-        Self { seconds: time.seconds, nanoseconds: time.nanoseconds }
-    }
-}
-
-impl From<client::Status> for Status {
-    fn from(status: client::Status) -> Self {
-        Self {
-            ino: status.inode,
-            size: status.size,
-            blocks: status.blocks,
-            atime: status.atime.into(),
-            mtime: status.mtime.into(),
-            ctime: status.ctime.into(),
-            mode: status.mode,
-            nlink: status.nlink,
-            uid: status.uid,
-            gid: status.gid,
-            rdev: status.rdev,
-            blksize: status.block_size,
-        }
-    }
 }
 
 /// Runs a call that returns a count. A panic of this library becomes `EIO`.
@@ -281,21 +218,21 @@ pub unsafe extern "C" fn tameike_wait(request: *mut Request, milliseconds: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_fstat(file: *mut File, status: *mut Status) -> c_int {
     // SAFETY: by the contract of the function.
-    done(|| unsafe { write_out(status, deref(file)?.status()?.into()) })
+    done(|| unsafe { write_out(status, deref(file)?.status()?) })
 }
 
 /// Reads the attributes of a file by path, following symbolic links. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_stat(path: *const c_char, status: *mut Status) -> c_int {
     // SAFETY: by the contract of the function.
-    done(|| unsafe { write_out(status, file::status_at(text(path)?, true)?.into()) })
+    done(|| unsafe { write_out(status, file::status_at(text(path)?, true)?) })
 }
 
 /// As tameike_stat(), for a symbolic link itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_lstat(path: *const c_char, status: *mut Status) -> c_int {
     // SAFETY: by the contract of the function.
-    done(|| unsafe { write_out(status, file::status_at(text(path)?, false)?.into()) })
+    done(|| unsafe { write_out(status, file::status_at(text(path)?, false)?) })
 }
 
 /// Truncates or extends a file to `size` bytes. Returns 0 or a negative errno.

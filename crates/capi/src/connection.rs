@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Pid, Uid, geteuid, getpid};
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -65,7 +66,7 @@ fn connect() -> Option<&'static Connection> {
         let root = rustix::fs::openat(CWD, mount, flags, Mode::empty()).ok()?;
         mounts::is_writable(root.as_fd()).then_some(root)
     };
-    let roots = client.views().iter().map(|view| open(&view.mount)).collect();
+    let roots = client.views().iter().map(|mount| open(mount)).collect();
     let withdrawn = AtomicBool::new(false);
     Some(Box::leak(Box::new(Connection { client, user, roots, mounts, withdrawn })))
 }
@@ -79,15 +80,14 @@ impl Connection {
     /// Finds the view of an absolute path; `None` leaves it to the kernel.
     fn find<'a>(&self, path: &'a [u8]) -> Option<(Start, &'a [u8])> {
         let views = self.client.views().iter().zip(0..);
-        let (path, view) =
-            views.filter_map(|(view, index)| Some((below(path, &view.mount)?, index))).next()?;
+        let (path, view) = views.filter_map(|(mount, index)| Some((below(path, mount)?, index))).next()?;
         self.root(view).filter(|_| is_plain(path))?;
         Some((Start { view, dir: ROOT }, path))
     }
 }
 
 /// Returns the connection for a modifying call, unless a view has become read-only.
-fn get_for_change() -> Option<&'static Connection> {
+pub fn get_for_change() -> Option<&'static Connection> {
     let connection = get()?;
     if mounts::have_changed(connection.mounts.as_fd()) != Ok(false) {
         let mut roots = connection.roots.iter().flatten();
@@ -97,34 +97,23 @@ fn get_for_change() -> Option<&'static Connection> {
     get()
 }
 
-/// Calls `ask` with the view of `path`; `None` if it is in no view.
-pub fn on_path<T>(path: &[u8], ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T) -> Option<T> {
-    ask_on(get()?, path, ask)
-}
-
-/// As [`on_path`], for a modifying call.
-pub fn on_path_for_change<T>(
+/// Calls `ask` with the view of `path`; `None` if it is in no view, or there is no connection.
+pub fn on_path<T>(
+    connection: Option<&'static Connection>,
     path: &[u8],
-    ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T,
+    ask: impl FnOnce(&'static Connection, Start, &[u8]) -> Option<T>,
 ) -> Option<T> {
-    ask_on(get_for_change()?, path, ask)
-}
-
-fn ask_on<T>(
-    connection: &'static Connection,
-    path: &[u8],
-    ask: impl FnOnce(&'static Connection, Start, &[u8]) -> T,
-) -> Option<T> {
+    let connection = connection?;
     if path.len() >= PATH_SIZE_MAX {
         return None;
     }
-    if path.first() == Some(&b'/') {
-        let (start, path) = connection.find(path)?;
-        return Some(ask(connection, start, path));
-    }
-    // The kernel returns the working directory without links and dots.
-    let directory = std::env::current_dir().ok()?;
-    let path = [directory.as_os_str().as_bytes(), b"/", without_dots(path)].concat();
+    let path = if path.starts_with(b"/") {
+        Cow::Borrowed(path)
+    } else {
+        // The kernel returns the working directory without links and dots.
+        let directory = std::env::current_dir().ok()?;
+        [directory.as_os_str().as_bytes(), b"/", without_dots(path)].concat().into()
+    };
     let (start, path) = connection.find(&path)?;
-    Some(ask(connection, start, path))
+    ask(connection, start, path)
 }

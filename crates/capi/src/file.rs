@@ -3,18 +3,16 @@
 //! A call that only the kernel can serve moves a ring file to the kernel for good, within the same [`File`]. Calls in flight continue
 //! on the ring.
 
-use crate::connection::{self, Connection};
+use crate::connection::{self, Connection, get_for_change, on_path};
 use parking_lot::RwLock;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tameike_io::os::process::umask;
-use tameike_ring::client::{
-    Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Time, Transfer,
-};
+use tameike_ring::client::{Answer, Client, FileKey, HANDOVER_NAME_SIZE, OpenFile, Start, Status, Transfer};
 
 const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 
@@ -65,31 +63,18 @@ pub enum Direction<'a> {
     Write(&'a [u8]),
 }
 
-/// Converts a reply of the ring; `None` leaves the call to the kernel.
-fn result_of<T>(answer: Answer<T>) -> Option<Result<T>> {
-    match answer {
-        Answer::Done(done) => Some(Ok(done)),
-        Answer::Failed(errno) => Some(Err(Errno::from_raw_os_error(errno))),
-        Answer::Declined => None,
-        Answer::Broken => Some(Err(Errno::IO)),
-    }
-}
-
 impl File {
     /// Opens a file like `open`, with the umask of the process.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         let ask = |connection: &'static Connection, start: Start, path: &[u8]| {
             let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & !u32::from(umask()?) };
-            let opened = result_of(connection.client.open(start, path, flags, mode))?;
-            Some(opened.map(|opened| (connection, start.view, opened)))
+            let opened = connection.client.open(start, path, flags, mode);
+            opened.map(|opened| (connection, start.view, opened)).served()
         };
-        let opened = if flags & CHANGES == 0 {
-            connection::on_path(path.to_bytes(), ask)
-        } else {
-            connection::on_path_for_change(path.to_bytes(), ask)
-        };
+        let connection = if flags & CHANGES == 0 { connection::get() } else { get_for_change() };
+        let opened = on_path(connection, path.to_bytes(), ask);
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
-        let backing = match opened.flatten().transpose()? {
+        let backing = match opened.transpose()? {
             Some((connection, view, OpenFile { handle, key, .. })) => {
                 let changed = AtomicBool::new(flags.contains(OFlags::TRUNC));
                 Backing::Ring(Arc::new(RingFile { connection, view, handle, key, changed, closed: false }))
@@ -104,8 +89,7 @@ impl File {
 
     /// Calls the ring if the file is a ring file; `None` leaves the call to the kernel.
     fn ask<T>(&self, ask: impl FnOnce(&RingFile) -> Answer<T>) -> Option<Result<T>> {
-        let file = self.ring_file()?;
-        result_of(ask(&file))
+        ask(&*self.ring_file()?).served()
     }
 
     fn ring_file(&self) -> Option<Arc<RingFile>> {
@@ -194,7 +178,7 @@ impl File {
     /// Returns the attributes.
     pub fn status(&self) -> Result<Status> {
         let served = self.ask(|file| file.client().status(file.handle));
-        served.unwrap_or_else(|| Ok(status(&rustix::fs::fstat(self.kernel()?)?)))
+        served.unwrap_or_else(|| Ok((&rustix::fs::fstat(self.kernel()?)?).into()))
     }
 
     /// Truncates or extends the file.
@@ -239,11 +223,7 @@ impl RingFile {
     fn open_in_kernel(&self, flags: OFlags) -> Result<OwnedFd> {
         let root = self.connection.root(self.view).ok_or(Errno::IO)?;
         let mut name = [0; HANDOVER_NAME_SIZE];
-        let length = match self.client().hand_over(self.handle, &mut name) {
-            Answer::Done(length) => length,
-            Answer::Failed(errno) => return Err(Errno::from_raw_os_error(errno)),
-            Answer::Declined | Answer::Broken => return Err(Errno::IO),
-        };
+        let length = self.client().hand_over(self.handle, &mut name).served().ok_or(Errno::IO)??;
         let flags = flags.difference(DONE) | OFlags::CLOEXEC;
         rustix::fs::openat(root, &name[..length], flags, Mode::empty())
     }
@@ -255,7 +235,7 @@ impl RingFile {
 
     fn close(mut self) -> Result<()> {
         self.closed = true;
-        result_of(self.end()).unwrap_or(Ok(()))
+        self.end().served().unwrap_or(Ok(()))
     }
 
     /// Closes the handle. Without changes, there are no errors to report, and the close does not wait.
@@ -279,41 +259,37 @@ impl Drop for RingFile {
 
 /// Returns attributes by path; `follow` selects the target of a link.
 pub fn status_at(path: &CStr, follow: bool) -> Result<Status> {
-    let served = connection::on_path(path.to_bytes(), |connection, start, path| {
-        result_of(connection.client.status_at(start, path, follow))
+    let served = on_path(connection::get(), path.to_bytes(), |connection, start, path| {
+        connection.client.status_at(start, path, follow).served()
     });
     let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
-    served.flatten().unwrap_or_else(|| Ok(status(&rustix::fs::statat(CWD, path, flags)?)))
+    served.unwrap_or_else(|| Ok((&rustix::fs::statat(CWD, path, flags)?).into()))
 }
 
 pub fn unlink(path: &CStr) -> Result<()> {
-    let served = connection::on_path_for_change(path.to_bytes(), |connection, start, path| {
-        result_of(connection.client.unlink(start, path))
+    let served = on_path(get_for_change(), path.to_bytes(), |connection, start, path| {
+        connection.client.unlink(start, path).served()
     });
-    served.flatten().unwrap_or_else(|| rustix::fs::unlinkat(CWD, path, AtFlags::empty()))
+    served.unwrap_or_else(|| rustix::fs::unlinkat(CWD, path, AtFlags::empty()))
 }
 
 pub fn make_dir(path: &CStr, mode: u32) -> Result<()> {
-    let served = connection::on_path_for_change(path.to_bytes(), |connection, start, path| {
-        result_of(connection.client.make_dir(start, path, mode & !u32::from(umask()?)))
+    let served = on_path(get_for_change(), path.to_bytes(), |connection, start, path| {
+        connection.client.make_dir(start, path, mode & !u32::from(umask()?)).served()
     });
-    served.flatten().unwrap_or_else(|| rustix::fs::mkdirat(CWD, path, Mode::from_bits_retain(mode)))
+    served.unwrap_or_else(|| rustix::fs::mkdirat(CWD, path, Mode::from_bits_retain(mode)))
 }
 
 /// Renames a file like `renameat2`.
 pub fn rename(from: &CStr, to: &CStr, flags: u32) -> Result<()> {
-    let served = connection::on_path_for_change(from.to_bytes(), |connection, start, path| {
-        let renamed = connection::on_path(to.to_bytes(), |_, target, new| {
-            let one_view = target.view == start.view;
-            result_of(if one_view {
-                connection.client.rename((start, path), (target, new), flags)
-            } else {
-                Answer::Declined
-            })
-        });
-        renamed.flatten()
+    let served = on_path(get_for_change(), from.to_bytes(), |connection, start, path| {
+        on_path(connection::get(), to.to_bytes(), |_, target, new| {
+            let is_one_view = target.view == start.view;
+            let rename = || connection.client.rename((start, path), (target, new), flags).served();
+            is_one_view.then(rename).flatten()
+        })
     });
-    served.flatten().unwrap_or_else(|| {
+    served.unwrap_or_else(|| {
         rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::from_bits_retain(flags))
     })
 }
@@ -331,23 +307,4 @@ pub fn whole(size: usize, mut call: impl FnMut(usize) -> Result<usize>) -> Resul
         }
     }
     Ok(done)
-}
-
-/// Converts the kernel's attributes.
-fn status(stat: &Stat) -> Status {
-    let time = |seconds: i64, nanoseconds: libc::c_ulong| Time { seconds, nanoseconds: nanoseconds as u32 };
-    Status {
-        inode: stat.st_ino,
-        size: stat.st_size.cast_unsigned(),
-        blocks: stat.st_blocks.cast_unsigned(),
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        mode: stat.st_mode,
-        nlink: stat.st_nlink as u32,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        rdev: stat.st_rdev,
-        block_size: stat.st_blksize as u32,
-    }
 }

@@ -4,12 +4,11 @@
 //! and starts more; there is no background thread. A piece that the ring does not serve is transferred by a blocking call, in order.
 
 use crate::file::{Begun, Direction, File, Result, RingFile};
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tameike_io::os::process::monotonic;
-use tameike_ring::client::{Answer, TRANSFER_SIZE_MAX, Transfer};
+use tameike_ring::client::{TRANSFER_SIZE_MAX, Transfer};
 
 /// Memory of a piece.
 #[derive(Clone, Copy, Debug)]
@@ -131,13 +130,8 @@ impl Request {
     fn take(&mut self, ended: InFlight) {
         let part = self.parts[ended.part];
         // SAFETY: by the contract of `begin`.
-        let result = match ended.transfer.end(unsafe { part.memory.into(part.size) }) {
-            Answer::Done(count) => Ok(count),
-            Answer::Failed(errno) => Err(Errno::from_raw_os_error(errno)),
-            Answer::Declined => self.call(part),
-            Answer::Broken => Err(Errno::IO),
-        };
-        self.results[ended.part] = Some(result);
+        let served = ended.transfer.end(unsafe { part.memory.into(part.size) }).served();
+        self.results[ended.part] = Some(served.unwrap_or_else(|| self.call(part)));
     }
 
     /// Waits for the end of the request, at most until `until` of the monotonic clock. Returns whether it has ended.
@@ -154,10 +148,7 @@ impl Request {
         }
     }
 
-    /// Returns the bytes transferred up to and including the first short part.
-    ///
-    /// # Errors
-    /// The first part failed.
+    /// Returns the bytes transferred up to and including the first short part, or the error of the first part.
     pub fn outcome(&self) -> Result<usize> {
         let mut moved = 0;
         for (part, end) in self.parts.iter().zip(&self.results) {

@@ -4,12 +4,24 @@
 //! contract states, and no other thread changes it during the call. Impossible pointers (null, the first page, the kernel's half) are
 //! detected, so that calls fail with `EFAULT`.
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use std::ffi::{CStr, c_char, c_void};
+use std::os::fd::BorrowedFd;
 
 /// Returns whether `pointer` can be an address of a program. Bit 55 distinguishes the kernel's half, even if higher bits hold a tag.
 pub fn is_plausible<T>(pointer: *const T) -> bool {
     pointer.addr() >= 4096 && pointer.addr() & (1 << 55) == 0
+}
+
+/// Returns a descriptor by its number, which may be `AT_FDCWD`; `EBADF` for other negative numbers.
+pub fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>, Errno> {
+    match number {
+        libc::AT_FDCWD => Ok(CWD),
+        ..0 => Err(Errno::BADF),
+        // SAFETY: the number is not negative. It names whatever the program has open there, as in the program's call.
+        0.. => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
+    }
 }
 
 /// A string, such as a path.
@@ -37,17 +49,15 @@ impl Text {
 
 /// An array of values.
 #[repr(transparent)]
+#[derive(Clone, Copy)]
 pub struct Array<T>(*const T);
 
-impl<T> Clone for Array<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Array<T> {}
-
 impl<T> Array<T> {
+    /// Converts an address.
+    pub fn at(address: *mut c_void) -> Self {
+        Self(address.cast_const().cast())
+    }
+
     /// Returns the first `count` values; `EFAULT` for an impossible pointer.
     pub fn values<'a>(self, count: usize) -> Result<&'a [T], Errno> {
         match count {
@@ -63,15 +73,8 @@ impl<T> Array<T> {
 
 /// A pointer to one value.
 #[repr(transparent)]
+#[derive(Clone, Copy)]
 pub struct Pointer<T>(*mut T);
-
-impl<T> Clone for Pointer<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Pointer<T> {}
 
 impl<T> Pointer<T> {
     /// Converts an address.

@@ -5,6 +5,7 @@
 //! threads unwind through functions that wait in the C library: all functions are `C-unwind`, and own nothing when they call it.
 
 pub mod arguments;
+pub mod attributes;
 pub mod lists;
 pub mod next;
 
@@ -83,6 +84,11 @@ impl Outcome for ErrorNumber {
 /// Converts an outcome to the C library's result.
 pub fn deliver<T: Outcome>(answer: Result<T, Errno>) -> T {
     answer.unwrap_or_else(T::failed)
+}
+
+/// Converts a success to 0, the result of most calls.
+pub fn done<E>(outcome: Result<(), E>) -> Result<c_int, E> {
+    outcome.map(|()| 0)
 }
 
 /// Evaluates `verdict`. A panic must not end the program: the C library then serves the call.

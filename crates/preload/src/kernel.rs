@@ -2,12 +2,13 @@
 //!
 //! They bypass the C library: they do not recurse into this library, do not change `errno`, and are no cancellation points.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{DupFlags, Errno, FdFlags};
 use std::ffi::CStr;
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use tameike_interpose::arguments::borrow;
 use tameike_ring::client::mounts;
 
 /// Largest number of buffers of one call; the kernel serves calls with more.
@@ -26,15 +27,6 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct SignalsBlocked {
     before: libc::sigset_t,
-}
-
-fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
-    match number {
-        libc::AT_FDCWD => Ok(CWD),
-        ..0 => Err(Errno::BADF),
-        // SAFETY: the number is not negative. It names whatever the program has open there, as in the program's call.
-        0.. => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
-    }
 }
 
 /// Duplicates a descriptor to the lowest free number.
@@ -95,10 +87,6 @@ pub fn identity(directory: i32, path: &CStr) -> Result<Identity> {
         inode: known.stx_ino,
         is_directory: u32::from(known.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
     })
-}
-
-pub fn watch_mounts() -> Result<OwnedFd> {
-    mounts::watch()
 }
 
 /// Returns whether mounts have changed since the last call for `number`.

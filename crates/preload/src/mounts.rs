@@ -11,7 +11,7 @@ static WATCH: AtomicI32 = AtomicI32::new(NONE);
 
 /// Starts to watch; the descriptor's number is `lowest` or above if possible.
 pub fn watch(lowest: i32) -> Result<i32, Errno> {
-    let number = kernel::move_up(kernel::watch_mounts()?, lowest);
+    let number = kernel::move_up(tameike_ring::client::mounts::watch()?, lowest);
     WATCH.store(number, Ordering::SeqCst);
     Ok(number)
 }

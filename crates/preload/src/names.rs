@@ -3,9 +3,8 @@
 use crate::table::{self, Opened};
 use crate::view_path::{self, ViewPath};
 use crate::{connection, kernel, session, upgrade, views};
-use rustix::io::Errno;
 use tameike_interpose::Verdict;
-use tameike_ring::client::{Answer, Status};
+use tameike_ring::client::{OpenFile, Status};
 
 /// Flags of `open` that only the kernel supports, or that do not name a regular file.
 const KERNEL_FLAGS: i32 = libc::O_PATH
@@ -20,15 +19,6 @@ const CHANGES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRU
 
 /// Permissions without which a descriptor of the file could not be upgraded.
 const OWNER_READS_AND_WRITES: u32 = 0o600;
-
-fn verdict<T>(answer: Answer<T>) -> Verdict<T> {
-    match answer {
-        Answer::Done(done) => Some(Ok(done)),
-        Answer::Failed(errno) => Some(Err(Errno::from_raw_os_error(errno))),
-        Answer::Declined => None,
-        Answer::Broken => Some(Err(Errno::IO)),
-    }
-}
 
 /// `openat`; `mode` applies with O_CREAT.
 pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> {
@@ -58,24 +48,21 @@ fn open_as(number: i32, target: &ViewPath<'_>, flags: i32, mode: u32) -> Verdict
     // The lowest numbers belong to standard streams, whose I/O in the C library bypasses this library.
     let entry = table::entry(number).filter(|entry| entry.is_free() && number > libc::STDERR_FILENO)?;
     let answer = connection::client()?.open(target.start, target.path, flags, mode);
-    let opened = match verdict(answer)? {
-        Ok(opened) => opened,
-        Err(error) => return Some(Err(error)),
-    };
-    let (handle, key) = (opened.handle, opened.key);
-    entry.install(number, Opened { handle, key, flags, view: target.view });
-    if !connection::is_on() {
-        // A thread has turned the ring off since, perhaps before it could see this file. The next call on it reports a failure.
-        let _ = upgrade::one(number);
-    }
-    Some(Ok(number))
+    Some(answer.served()?.map(|OpenFile { handle, key, .. }| {
+        entry.install(number, Opened { handle, key, flags, view: target.view });
+        if !connection::is_on() {
+            // A thread has turned the ring off since, perhaps before it could see this file. The next call on it reports a failure.
+            let _ = upgrade::one(number);
+        }
+        number
+    }))
 }
 
 /// `fstatat`: returns the attributes and the view's number.
 pub fn status(directory: i32, path: &[u8], follow: bool) -> Verdict<(Status, usize)> {
     let target = view_path::find(directory, path)?;
     let answer = connection::client()?.status_at(target.start, target.path, follow);
-    verdict(answer.map(|status| (status, target.view)))
+    answer.map(|status| (status, target.view)).served()
 }
 
 /// `faccessat`: answers for existence, and for reads and writes that the owner's bits permit. The kernel answers all other cases, as it
@@ -89,31 +76,29 @@ pub fn access(directory: i32, path: &[u8], wanted: i32) -> Verdict<()> {
         return None;
     }
     let target = find(directory, path)?;
-    let found = match verdict(connection::client()?.status_at(target.start, target.path, true))? {
-        Ok(found) => found,
-        Err(error) => return Some(Err(error)),
-    };
     let bits = wanted.cast_unsigned() << 6;
-    let may = wanted == libc::F_OK || (found.uid == user && found.mode & bits == bits);
-    may.then_some(Ok(()))
+    match connection::client()?.status_at(target.start, target.path, true).served()? {
+        Ok(found) if wanted != libc::F_OK && (found.uid != user || found.mode & bits != bits) => None,
+        found => Some(found.map(drop)),
+    }
 }
 
 /// `unlinkat` without AT_REMOVEDIR.
 pub fn unlink(directory: i32, path: &[u8]) -> Verdict<()> {
     let target = view_path::find_to_change(directory, path)?;
-    verdict(connection::client()?.unlink(target.start, target.path))
+    connection::client()?.unlink(target.start, target.path).served()
 }
 
 /// `mkdirat`.
 pub fn make_directory(directory: i32, path: &[u8], mode: u32) -> Verdict<()> {
     let target = view_path::find_to_change(directory, path)?;
     let mode = mode & 0o7777 & !session::umask()?;
-    verdict(connection::client()?.make_dir(target.start, target.path, mode))
+    connection::client()?.make_dir(target.start, target.path, mode).served()
 }
 
 /// `renameat2`.
 pub fn rename(from: (i32, &[u8]), to: (i32, &[u8]), flags: u32) -> Verdict<()> {
     let from = view_path::find_to_change(from.0, from.1)?;
     let to = view_path::find(to.0, to.1).filter(|to| to.view == from.view)?;
-    verdict(connection::client()?.rename((from.start, from.path), (to.start, to.path), flags))
+    connection::client()?.rename((from.start, from.path), (to.start, to.path), flags).served()
 }

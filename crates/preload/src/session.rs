@@ -113,9 +113,7 @@ fn reserve(number: i32) {
 
 /// Starts to watch mounts, before they are examined.
 fn watch_mounts() -> bool {
-    let Ok(number) = mounts::watch(lowest_private()) else { return false };
-    reserve(number);
-    true
+    mounts::watch(lowest_private()).map(reserve).is_ok()
 }
 
 /// Matches the views of the environment with those that the agent serves.
@@ -123,7 +121,7 @@ fn serve(client: &Client) -> bool {
     let served = client.views().iter().zip(0_u8..);
     let mut any = false;
     for (served, index) in served {
-        let same = |view: &&views::View| view.mount().is_some_and(|mount| mount.to_bytes() == served.mount);
+        let same = |view: &&views::View| view.mount().is_some_and(|mount| mount.to_bytes() == served);
         if let Some(view) = views::all().iter().find(same)
             && let Some(root) = open_root(view)
         {
@@ -141,17 +139,12 @@ fn open_root(view: &views::View) -> Option<i32> {
     let root = kernel::move_up(root, lowest_private());
     let found = kernel::identity(root, c"").ok();
     let is_view = found.is_some_and(|found| found.device == view.device()) && kernel::is_writable(root);
-    let entry = table::entry(root).filter(|_| is_view);
-    match entry {
-        Some(entry) => {
-            entry.reserve();
-            Some(root)
-        }
-        None => {
-            kernel::close(root);
-            None
-        }
-    }
+    let Some(entry) = table::entry(root).filter(|_| is_view) else {
+        kernel::close(root);
+        return None;
+    };
+    entry.reserve();
+    Some(root)
 }
 
 /// Lowest number of the library's descriptors: high, but small enough not to grow the process's descriptor table.

@@ -34,6 +34,7 @@ const TAKEN_OVER: u64 = u64::MAX;
 
 /// Entry of a number. Aligned to a cache line, as threads use adjacent numbers.
 #[repr(align(64))]
+#[derive(Debug)]
 pub struct Entry {
     control: AtomicU32,
     flags: AtomicU32,
@@ -89,6 +90,12 @@ pub fn entry(number: i32) -> Option<&'static Entry> {
     TABLE.get(usize::try_from(number).ok()?)
 }
 
+/// Returns whether `number` belongs to the kernel. This is the library's cost for calls on other descriptors.
+#[inline]
+pub fn is_kernel(number: i32) -> bool {
+    entry(number).is_none_or(Entry::is_free)
+}
+
 /// Returns a range that contains all ring files.
 pub fn numbers() -> std::ops::Range<i32> {
     0..END.load(Ordering::SeqCst).cast_signed()
@@ -114,7 +121,6 @@ impl Entry {
         }
     }
 
-    /// Returns whether the number belongs to the kernel. This is the library's cost for calls on other descriptors.
     #[inline]
     pub fn is_free(&self) -> bool {
         self.control.load(Ordering::Acquire) == FREE
@@ -147,45 +153,20 @@ impl Entry {
 
     /// Holds the file, which keeps its handle open. Waits for an upgrade in progress.
     pub fn hold(&'static self) -> Resolved {
-        let mut control = self.control.load(Ordering::Acquire);
-        loop {
-            match control & STATE {
-                OPEN if control & CALLS < CALLS => {
-                    match self.change(control, control + 1) {
-                        Ok(()) => return Resolved::File(Hold { entry: self }),
-                        Err(now) => control = now,
-                    }
-                    continue;
-                }
-                UPGRADING => self.wait(control),
-                CLOSING | PRIVATE => return Resolved::Invalid,
-                _ => return Resolved::Kernel,
-            }
-            control = self.control.load(Ordering::Acquire);
+        match self.change_open(|calls| (calls < CALLS).then_some(OPEN | (calls + 1))) {
+            Ok(_) => Resolved::File(Hold { entry: self }),
+            Err(CLOSING | PRIVATE) => Resolved::Invalid,
+            Err(_) => Resolved::Kernel,
         }
     }
 
     /// Begins to close the number. Waits for an upgrade in progress.
     pub fn begin_close(&self) -> Closed {
-        let mut control = self.control.load(Ordering::Acquire);
-        loop {
-            match control & STATE {
-                OPEN => {
-                    let calls = control & CALLS;
-                    let handle = self.handle.load(Ordering::Relaxed);
-                    let next = if calls == 0 { CLOSING } else { DETACHED | calls };
-                    match self.change(control, next) {
-                        Ok(()) if calls == 0 => return Closed::Last(handle),
-                        Ok(()) => return Closed::Deferred(handle),
-                        Err(now) => control = now,
-                    }
-                    continue;
-                }
-                UPGRADING => self.wait(control),
-                CLOSING | PRIVATE => return Closed::Invalid,
-                _ => return Closed::Kernel,
-            }
-            control = self.control.load(Ordering::Acquire);
+        match self.change_open(|calls| Some(if calls == 0 { CLOSING } else { DETACHED | calls })) {
+            Ok((0, handle)) => Closed::Last(handle),
+            Ok((_, handle)) => Closed::Deferred(handle),
+            Err(CLOSING | PRIVATE) => Closed::Invalid,
+            Err(_) => Closed::Kernel,
         }
     }
 
@@ -196,21 +177,33 @@ impl Entry {
 
     /// Begins an upgrade; `Ok(None)` if the number already belongs to the kernel. Call it with signals blocked.
     pub fn begin_upgrade(&self) -> Result<Option<Opened>, Errno> {
+        match self.change_open(|calls| Some(UPGRADING | calls)) {
+            Ok(_) => Ok(Some(self.opened())),
+            Err(CLOSING) => Err(Errno::BADF),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Changes the control word of an open file to `next` of the number of calls in flight. Waits for an upgrade in progress. Returns that
+    /// number and the handle, or else the state of a number that is not open, or for which `next` returns `None`.
+    fn change_open(&self, next: impl Fn(u32) -> Option<u32>) -> Result<(u32, u64), u32> {
         let mut control = self.control.load(Ordering::Acquire);
         loop {
+            let calls = control & CALLS;
             match control & STATE {
+                UPGRADING => {
+                    self.wait(control);
+                    control = self.control.load(Ordering::Acquire);
+                }
                 OPEN => {
-                    match self.change(control, UPGRADING | (control & CALLS)) {
-                        Ok(()) => return Ok(Some(self.opened())),
+                    let handle = self.handle.load(Ordering::Relaxed);
+                    match self.change(control, next(calls).ok_or(OPEN)?) {
+                        Ok(()) => return Ok((calls, handle)),
                         Err(now) => control = now,
                     }
-                    continue;
                 }
-                UPGRADING => self.wait(control),
-                CLOSING => return Err(Errno::BADF),
-                _ => return Ok(None),
+                state => return Err(state),
             }
-            control = self.control.load(Ordering::Acquire);
         }
     }
 
@@ -337,11 +330,5 @@ impl Drop for Hold {
         if let Some(handle) = self.entry.end_call() {
             crate::connection::close_handle(handle);
         }
-    }
-}
-
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("control", &self.control).finish_non_exhaustive()
     }
 }

@@ -12,22 +12,15 @@ const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY 
 
 /// Upgrades `number`, if it is a ring file.
 pub fn one(number: i32) -> Result<(), Errno> {
-    let Some(entry) = table::entry(number) else { return Ok(()) };
-    if entry.is_free() || connection::is_vfork_child() {
-        return Ok(());
-    }
+    let entry = table::entry(number).filter(|entry| !entry.is_free() && !connection::is_vfork_child());
+    let Some(entry) = entry else { return Ok(()) };
     // A signal handler that interrupts this would wait for the upgrade, and deadlock.
     let blocked = SignalsBlocked::new();
     let Some(opened) = entry.begin_upgrade()? else { return Ok(()) };
     let outcome = hand_over(entry, number, opened);
-    let last = match outcome {
-        Ok(()) => entry.end_upgrade(),
-        Err(_) => None,
-    };
+    let last = outcome.ok().and_then(|()| entry.end_upgrade());
     drop(blocked);
-    if let Some(handle) = last {
-        connection::close_handle(handle);
-    }
+    last.into_iter().for_each(connection::close_handle);
     outcome
 }
 
@@ -45,13 +38,7 @@ pub fn all() {
 
 /// Opens the same file in the kernel, and replaces the number. A failure changes nothing.
 fn hand_over(entry: &Entry, number: i32, opened: Opened) -> Result<(), Errno> {
-    let file = match open_again(opened) {
-        Ok(file) => file,
-        Err(error) => {
-            entry.fail_upgrade(None);
-            return Err(error);
-        }
-    };
+    let file = open_again(opened).inspect_err(|_| entry.fail_upgrade(None))?;
     let offset = entry.take_offset();
     let outcome = kernel::seek(&file, offset).and_then(|()| kernel::replace(&file, number));
     if outcome.is_err() {
@@ -65,14 +52,9 @@ fn open_again(opened: Opened) -> Result<std::os::fd::OwnedFd, Errno> {
     let root = views::by_number(opened.view).ok_or(Errno::IO)?.root()?;
     let mut name = [0_u8; HANDOVER_NAME_SIZE + 1];
     let mut given = [0_u8; HANDOVER_NAME_SIZE];
-    let length = match connection::client().map(|client| client.hand_over(opened.handle, &mut given)) {
-        Some(Answer::Done(length)) => length,
-        Some(Answer::Failed(errno)) => return Err(Errno::from_raw_os_error(errno)),
-        Some(Answer::Declined | Answer::Broken) | None => return Err(Errno::IO),
-    };
-    for (to, from) in name.iter_mut().zip(given.iter().take(length)) {
-        *to = *from;
-    }
+    let answer = connection::client().map(|client| client.hand_over(opened.handle, &mut given));
+    let length = answer.and_then(Answer::served).ok_or(Errno::IO)??;
+    name.iter_mut().zip(given.iter().take(length)).for_each(|(to, from)| *to = *from);
     let name = CStr::from_bytes_until_nul(&name).map_err(|_| Errno::IO)?;
     kernel::open(root, name, (opened.flags & !DONE) | libc::O_CLOEXEC)
 }

@@ -66,10 +66,7 @@ fn directory_of(directory: i32) -> Option<(usize, u64)> {
 
 /// Upgrades the descriptor that `path` names (`/proc/self/fd/3`).
 pub fn upgrade_link(path: &[u8]) -> Result<(), Errno> {
-    match descriptor_of_link(path) {
-        Some(number) if !table::entry(number).is_none_or(table::Entry::is_free) => upgrade::one(number),
-        _ => Ok(()),
-    }
+    descriptor_of_link(path).map_or(Ok(()), upgrade::one)
 }
 
 /// Returns the descriptor of this process that `path` names.

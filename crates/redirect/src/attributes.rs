@@ -6,7 +6,7 @@
 use crate::kernel::{self, Result};
 use crate::names::{self, Existing};
 use crate::spool::{self, Spool};
-use rustix::fs::{AtFlags, CWD, Stat, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Stat};
 use tameike_core::Timestamp;
 use tameike_core::spool::number;
 use tameike_core::spool::stub::Stub;
@@ -34,46 +34,18 @@ fn is_dir(found: &Verdict<Stat>) -> bool {
 }
 
 fn stat_path(directory: i32, path: &[u8], follow: bool) -> Verdict<Stat> {
-    let existing = match names::find_existing(directory, path, follow)? {
-        Ok(existing) => existing,
-        Err(error) => return Some(Err(error)),
-    };
-    Some(match existing {
-        Existing::Real(spool, inner, stat) => Ok(as_shown(spool, *stat, &inner)),
-        Existing::Outside(path) if follow => rustix::fs::statat(CWD, &path, AtFlags::empty()),
-        Existing::Outside(path) => kernel::lstat(&path),
-        Existing::Packed(spool, inner, stub) => packed(spool, &inner, &stub),
+    Some(match names::find_existing(directory, path, follow)? {
+        Ok(Existing::Real(spool, inner, stat)) => Ok(as_shown(spool, *stat, &inner)),
+        Ok(Existing::Outside(path)) if follow => rustix::fs::statat(CWD, &path, AtFlags::empty()),
+        Ok(Existing::Outside(path)) => kernel::lstat(&path),
+        Ok(Existing::Packed(spool, inner, stub)) => packed(spool, &inner, &stub),
+        Err(error) => Err(error),
     })
 }
 
 fn stat_open(number: i32) -> Verdict<Stat> {
-    let spool = spool::get()?;
-    let stat = rustix::fs::fstat(kernel::borrow(number).ok()?).ok()?;
-    if !spool.is_on(stat.st_dev) {
-        return None;
-    }
-    let inner = spool.inner_of_tree(&kernel::path_of(number).ok()?)?;
+    let (spool, inner, stat) = names::find_open(number)?;
     Some(Ok(as_shown(spool, stat, &inner)))
-}
-
-/// Converts a result of [`of_path`] or [`of_open`] for `statx`.
-pub fn extended(stat: &Stat) -> Statx {
-    // SAFETY: plain numbers, for which zeros are values.
-    let mut extended: Statx = unsafe { std::mem::zeroed() };
-    extended.stx_mask = StatxFlags::BASIC_STATS.bits();
-    extended.stx_blksize = stat.st_blksize as u32;
-    extended.stx_nlink = stat.st_nlink as u32;
-    (extended.stx_uid, extended.stx_gid) = (stat.st_uid, stat.st_gid);
-    extended.stx_mode = (stat.st_mode & 0xffff) as u16;
-    (extended.stx_ino, extended.stx_size, extended.stx_blocks) =
-        (stat.st_ino, stat.st_size.cast_unsigned(), stat.st_blocks.cast_unsigned());
-    (extended.stx_atime.tv_sec, extended.stx_atime.tv_nsec) = (stat.st_atime, stat.st_atime_nsec as u32);
-    (extended.stx_mtime.tv_sec, extended.stx_mtime.tv_nsec) = (stat.st_mtime, stat.st_mtime_nsec as u32);
-    (extended.stx_ctime.tv_sec, extended.stx_ctime.tv_nsec) = (stat.st_ctime, stat.st_ctime_nsec as u32);
-    (extended.stx_rdev_major, extended.stx_rdev_minor) =
-        (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
-    (extended.stx_dev_major, extended.stx_dev_minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
-    extended
 }
 
 /// Converts attributes of a file of the tree to those that programs see.

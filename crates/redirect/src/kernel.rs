@@ -3,18 +3,10 @@
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+pub use tameike_interpose::arguments::borrow;
 
 pub type Result<T> = std::result::Result<T, Errno>;
-
-pub fn borrow<'a>(number: i32) -> Result<BorrowedFd<'a>> {
-    match number {
-        libc::AT_FDCWD => Ok(CWD),
-        ..0 => Err(Errno::BADF),
-        // SAFETY: the number is not negative. It names whatever the program has open there, as in the program's call.
-        0.. => Ok(unsafe { BorrowedFd::borrow_raw(number) }),
-    }
-}
 
 pub fn open(path: &CString, flags: i32, mode: u32) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::from_bits_retain(flags.cast_unsigned()), Mode::from_raw_mode(mode))

@@ -87,13 +87,13 @@ pub fn open(directory: i32, path: &[u8], flags: i32, mode: u32) -> Verdict<i32> 
     if flags & libc::O_CREAT != 0 && ends_as_directory(path) {
         return location::find(directory, path).map(|_| Err(Errno::ISDIR));
     }
-    let outside = |path: &CString| kernel::open(path, flags, mode).map(IntoRawFd::into_raw_fd);
-    at(
+    let opened = at(
         directory,
         path,
-        |spool, inner| open_inside(spool, &inner, flags, mode).map(IntoRawFd::into_raw_fd),
-        outside,
-    )
+        |spool, inner| open_inside(spool, &inner, flags, mode),
+        |path| kernel::open(path, flags, mode),
+    );
+    opened.map(|opened| opened.map(IntoRawFd::into_raw_fd))
 }
 
 fn open_inside(spool: &Spool, inner: &[u8], flags: i32, mode: u32) -> Result<OwnedFd> {
@@ -328,13 +328,19 @@ pub fn read_link(directory: i32, path: &[u8]) -> Verdict<Vec<u8>> {
     }))
 }
 
-/// `fsync` of an open file of the tree.
-pub fn sync(number: i32) -> Verdict<()> {
+/// Returns the location of an open file of the tree, and its attributes.
+pub fn find_open(number: i32) -> Option<(&'static Spool, Vec<u8>, Stat)> {
     let spool = crate::spool::get()?;
     let stat = rustix::fs::fstat(kernel::borrow(number).ok()?).ok()?;
-    let path =
-        Some(stat).filter(|stat| spool.is_on(stat.st_dev)).and_then(|_| kernel::path_of(number).ok())?;
-    let path = spool.inner_of_tree(&path)?;
+    if !spool.is_on(stat.st_dev) {
+        return None;
+    }
+    Some((spool, spool.inner_of_tree(&kernel::path_of(number).ok()?)?, stat))
+}
+
+/// `fsync` of an open file of the tree.
+pub fn sync(number: i32) -> Verdict<()> {
+    let (spool, path, stat) = find_open(number)?;
     let is_file = is_kind(stat.st_mode, libc::S_IFREG) && stat.st_nlink > 0;
     Some(spool.ask(&Request::Sync { path: is_file.then_some(path) }))
 }

@@ -28,36 +28,31 @@ pub struct Program {
 /// Finds the program of a path; `None` leaves it to the kernel.
 pub fn find(directory: i32, path: &[u8]) -> Verdict<Program> {
     spool::get()?;
+    resolve(directory, path).transpose()
+}
+
+fn resolve(directory: i32, path: &[u8]) -> Result<Option<Program>> {
     if path.is_empty() {
-        return None;
+        return Ok(None);
     }
     let mut first: Vec<CString> = Vec::new();
     let (mut name, mut start, mut is_ours) = (path.to_vec(), directory, false);
     for level in 0.. {
-        let real = match names::unpacked(start, &name, true) {
-            Some(Ok(real)) => {
-                is_ours = true;
-                Some(real)
-            }
-            Some(Err(error)) => return Some(Err(error)),
-            None => None,
-        };
-        let real = match real.map_or_else(|| kernel::text(name.clone()), Ok) {
-            Ok(real) => real,
-            Err(error) => return Some(Err(error)),
-        };
+        let unpacked = names::unpacked(start, &name, true).transpose()?;
+        is_ours |= unpacked.is_some();
+        let real = unpacked.map_or_else(|| kernel::text(name.clone()), Ok)?;
         let (file, head) =
             head(start, &real).map_or((None, [0; HEAD_SIZE]), |(file, head)| (Some(file), head));
         let Some(found) = interpreter(&head) else {
-            return is_ours.then_some(Ok(Program { path: real, first, _file: file }));
+            return Ok(is_ours.then_some(Program { path: real, first, _file: file }));
         };
-        if level >= LEVELS {
-            return is_ours.then_some(Err(Errno::LOOP));
-        }
-        if let Err(error) =
-            rustix::fs::accessat(kernel::borrow(start).ok()?, &real, Access::EXEC_OK, AtFlags::EACCESS)
-        {
-            return is_ours.then_some(Err(error));
+        let may_run = || {
+            let start = kernel::borrow(start)?;
+            rustix::fs::accessat(start, &real, Access::EXEC_OK, AtFlags::EACCESS)
+        };
+        let run = if level < LEVELS { may_run() } else { Err(Errno::LOOP) };
+        if let Err(error) = run {
+            return if is_ours { Err(error) } else { Ok(None) };
         }
         let script = if let Some(shown) = names::shown(start, &name) {
             shown
@@ -69,13 +64,10 @@ pub fn find(directory: i32, path: &[u8]) -> Verdict<Program> {
         let before = [Some(found.path), found.argument, Some(script.as_slice())];
         let before = before.into_iter().flatten().map(|text| kernel::text(text.to_vec()));
         let after = first.into_iter().skip(1).map(Ok);
-        first = match before.chain(after).collect::<Result<_>>() {
-            Ok(first) => first,
-            Err(error) => return Some(Err(error)),
-        };
+        first = before.chain(after).collect::<Result<_>>()?;
         (name, start) = (found.path.to_vec(), libc::AT_FDCWD);
     }
-    None
+    Ok(None)
 }
 
 /// Opens a program, and reads its first bytes.

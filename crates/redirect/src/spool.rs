@@ -102,7 +102,7 @@ impl Spool {
     }
 
     fn map_page(&self) -> Result<&'static Page> {
-        let path = kernel::text([&self.dir, b"/".as_slice(), PAGE.as_bytes()].concat())?;
+        let path = kernel::text(joined(&self.dir, PAGE.as_bytes()))?;
         let file = kernel::open(&path, libc::O_RDWR | libc::O_CLOEXEC, 0)?;
         if rustix::fs::fstat(&file)?.st_size < size_of::<Page>() as i64 {
             return Err(Errno::NXIO);
@@ -226,7 +226,7 @@ impl Spool {
 
     fn ask_once(&self, request: &[u8]) -> Result<i32> {
         debug_assert!(request.len() <= REQUEST_SIZE_MAX);
-        let path = [&self.dir, b"/".as_slice(), SOCKET.as_bytes()].concat();
+        let path = joined(&self.dir, SOCKET.as_bytes());
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         until(|| connect(&socket, &SocketAddrUnix::new(path.as_slice())?))?;
         until(|| send(&socket, request, SendFlags::NOSIGNAL))?;

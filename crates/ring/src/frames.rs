@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 use tameike_io::Slab;
 use tameike_io::os::arena::Notice;
@@ -57,6 +57,21 @@ pub(crate) const WAYS: usize = 2;
 /// Index entries per frame, so that few units collide.
 const PLACES_PER_FRAME: usize = 8;
 const RECORD_SIZE: usize = 64;
+
+/// Offsets in the entry of a file.
+pub(crate) const FILE_EPOCH: usize = 0;
+pub(crate) const FILE_KEY: usize = 8;
+pub(crate) const FILE_END: usize = 16;
+pub(crate) const FILE_TIME: usize = 24;
+
+/// Offsets in the record of a frame.
+pub(crate) const VERSION: usize = 0;
+pub(crate) const KEY: usize = 8;
+pub(crate) const EPOCH: usize = 16;
+pub(crate) const UNIT: usize = 24;
+pub(crate) const BYTES: usize = 32;
+pub(crate) const TIME: usize = 40;
+
 /// Multiplier that spreads keys over the index; units of one file are adjacent.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -81,8 +96,9 @@ impl Layout {
         (INDEX + self.sets as usize * WAYS * 4).next_multiple_of(RECORD_SIZE)
     }
 
-    pub fn record(self, frame: u32) -> Record {
-        Record { at: self.records() + frame as usize * RECORD_SIZE }
+    /// Offset of the record of a frame.
+    pub fn record(self, frame: u32) -> usize {
+        self.records() + frame as usize * RECORD_SIZE
     }
 
     /// Offsets of the index entries of a unit.
@@ -92,55 +108,9 @@ impl Layout {
     }
 }
 
-/// Offsets of the words of a file.
-#[derive(Clone, Copy)]
-pub(crate) struct File {
-    at: usize,
-}
-
-impl File {
-    pub fn of(key: FileKey) -> Self {
-        Self { at: (key.get() as usize % FILES_MAX) * FILE_SIZE }
-    }
-    pub fn epoch(self) -> usize {
-        self.at
-    }
-    pub fn key(self) -> usize {
-        self.at + 8
-    }
-    pub fn end(self) -> usize {
-        self.at + 16
-    }
-    pub fn time(self) -> usize {
-        self.at + 24
-    }
-}
-
-/// Offsets of the words of a record.
-#[derive(Clone, Copy)]
-pub(crate) struct Record {
-    at: usize,
-}
-
-impl Record {
-    pub fn version(self) -> usize {
-        self.at
-    }
-    pub fn key(self) -> usize {
-        self.at + 8
-    }
-    pub fn epoch(self) -> usize {
-        self.at + 16
-    }
-    pub fn unit(self) -> usize {
-        self.at + 24
-    }
-    pub fn bytes(self) -> usize {
-        self.at + 32
-    }
-    pub fn time(self) -> usize {
-        self.at + 40
-    }
+/// Offset of the entry of a file.
+pub(crate) fn file_of(key: FileKey) -> usize {
+    (key.get() as usize % FILES_MAX) * FILE_SIZE
 }
 
 /// Returns true if the frame of a record with this version is granted.
@@ -179,10 +149,7 @@ pub struct FrameTable {
 }
 
 impl FrameTable {
-    /// A table for a slab, without grants.
-    ///
-    /// # Errors
-    /// Errors of the system, which must be Linux 5.1 or later to seal the memory against writes of programs.
+    /// A table for a slab, without grants. Fails before Linux 5.1, which cannot seal the memory against writes of programs.
     pub fn new(slab: &Arc<Slab>) -> std::io::Result<Self> {
         if !slab.is_sealed() {
             let why = "the kernel cannot seal the frames against writes of other processes (Linux 5.1 or later is needed)";
@@ -219,24 +186,24 @@ impl FrameTable {
 
     /// Revokes all frames of a file, and its end.
     pub fn revoke_all(&self, key: FileKey) {
-        let file = File::of(key);
-        self.memory.long(file.end()).store(0, Ordering::Relaxed);
-        self.memory.long(file.epoch()).fetch_add(1, Ordering::Relaxed);
+        let file = file_of(key);
+        self.memory.long(file + FILE_END).store(0, Ordering::Relaxed);
+        self.memory.long(file + FILE_EPOCH).fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Publishes the end of a file, after a request for it. The owner of the file calls this and [`Self::withdraw_end`], the latter before the
     /// size changes.
     pub fn publish_end(&self, key: FileKey, size: u64) {
-        let file = File::of(key);
-        self.memory.long(file.key()).store(key.get(), Ordering::Relaxed);
-        self.memory.long(file.time()).store(now(), Ordering::Relaxed);
-        self.memory.long(file.end()).store(size.saturating_add(1), Ordering::Release);
+        let file = file_of(key);
+        self.memory.long(file + FILE_KEY).store(key.get(), Ordering::Relaxed);
+        self.memory.long(file + FILE_TIME).store(now(), Ordering::Relaxed);
+        self.memory.long(file + FILE_END).store(size.saturating_add(1), Ordering::Release);
     }
 
     /// Withdraws the end of a file.
     pub fn withdraw_end(&self, key: FileKey) {
-        self.memory.long(File::of(key).end()).store(0, Ordering::Relaxed);
+        self.memory.long(file_of(key) + FILE_END).store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
@@ -244,16 +211,11 @@ impl FrameTable {
     pub fn grant(&self, frame: u32, key: FileKey, unit: u64, bytes: &Range<u32>) {
         self.revoke(frame);
         let record = self.layout.record(frame);
-        let epoch = self.memory.long(File::of(key).epoch()).load(Ordering::Relaxed);
-        let words = [
-            (record.key(), key.get()),
-            (record.epoch(), epoch),
-            (record.unit(), unit),
-            (record.bytes(), bytes_word(bytes)),
-            (record.time(), now()),
-        ];
+        let epoch = self.memory.long(file_of(key) + FILE_EPOCH).load(Ordering::Relaxed);
+        let words =
+            [(KEY, key.get()), (EPOCH, epoch), (UNIT, unit), (BYTES, bytes_word(bytes)), (TIME, now())];
         for (place, word) in words {
-            self.memory.long(place).store(word, Ordering::Relaxed);
+            self.memory.long(record + place).store(word, Ordering::Relaxed);
         }
         self.version(frame).fetch_add(1, Ordering::Release);
         self.index_unit(frame, key, unit);
@@ -261,7 +223,7 @@ impl FrameTable {
 
     /// Renews the grant of a frame, at a request for its unit.
     pub fn renew(&self, frame: u32, key: FileKey, unit: u64) {
-        self.memory.long(self.layout.record(frame).time()).store(now(), Ordering::Relaxed);
+        self.memory.long(self.layout.record(frame) + TIME).store(now(), Ordering::Relaxed);
         self.index_unit(frame, key, unit);
     }
 
@@ -276,31 +238,27 @@ impl FrameTable {
     }
 
     fn version(&self, frame: u32) -> &AtomicU64 {
-        self.memory.long(self.layout.record(frame).version())
-    }
-
-    fn place(&self, at: usize) -> &AtomicU32 {
-        self.memory.word(at)
+        self.memory.long(self.layout.record(frame) + VERSION)
     }
 
     /// Adds a unit to the index; replaces the entry of a frame that is not granted any more, if there is one.
     fn index_unit(&self, frame: u32, key: FileKey, unit: u64) {
         let places = self.layout.places(key, unit);
-        let known = places.map(|at| self.place(at).load(Ordering::Relaxed));
+        let known = places.map(|at| self.memory.word(at).load(Ordering::Relaxed));
         if known.contains(&(frame + 1)) {
             return;
         }
         let is_free = |&entry: &u32| entry == 0 || !self.belongs(entry - 1, places);
         let way = known.iter().position(is_free).unwrap_or(frame as usize % WAYS);
-        self.place(places[way]).store(frame + 1, Ordering::Relaxed);
+        self.memory.word(places[way]).store(frame + 1, Ordering::Relaxed);
     }
 
     /// Returns true if a frame is granted and its unit has these index entries.
     fn belongs(&self, frame: u32, places: [usize; WAYS]) -> bool {
         let record = self.layout.record(frame);
-        let word = |place| self.memory.long(place).load(Ordering::Relaxed);
-        let key = FileKey::new(word(record.key()));
-        let is_here = key.is_some_and(|key| self.layout.places(key, word(record.unit())) == places);
-        is_here && is_granted(word(record.version()))
+        let word = |place| self.memory.long(record + place).load(Ordering::Relaxed);
+        let key = FileKey::new(word(KEY));
+        let is_here = key.is_some_and(|key| self.layout.places(key, word(UNIT)) == places);
+        is_here && is_granted(word(VERSION))
     }
 }

@@ -102,7 +102,7 @@ pub fn reply_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let time = Time { seconds: -5, nanoseconds: 999_999_999 };
     let (atime, mtime, ctime) = (time, time, time);
     let status =
-        Status { inode: 77, size: 5, mode: 0o100_644, nlink: 1, atime, mtime, ctime, ..Status::default() };
+        Status { ino: 77, size: 5, mode: 0o100_644, nlink: 1, atime, mtime, ctime, ..Status::default() };
     let seeds = [
         ("declined", Reply::Declined),
         ("failed", Reply::Failed(-2)),

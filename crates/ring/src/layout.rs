@@ -138,27 +138,31 @@ impl<'a> Slot<'a> {
         self.arena.word(self.head())
     }
 
-    // Relaxed: the state and `pending` order these words.
     pub fn set_request(self, words: &RequestWords) {
-        for (place, &word) in words.iter().enumerate() {
-            self.arena.long(self.head() + REQUEST + 8 * place).store(word, Ordering::Relaxed);
-        }
+        self.store(REQUEST, words);
     }
 
     pub fn request(self) -> RequestWords {
-        std::array::from_fn(|place| {
-            self.arena.long(self.head() + REQUEST + 8 * place).load(Ordering::Relaxed)
-        })
+        self.load(REQUEST)
     }
 
     pub fn set_reply(self, words: &ReplyWords) {
-        for (place, &word) in words.iter().enumerate() {
-            self.arena.long(self.head() + REPLY + 8 * place).store(word, Ordering::Relaxed);
-        }
+        self.store(REPLY, words);
     }
 
     pub fn reply(self) -> ReplyWords {
-        std::array::from_fn(|place| self.arena.long(self.head() + REPLY + 8 * place).load(Ordering::Relaxed))
+        self.load(REPLY)
+    }
+
+    // Relaxed: the state and `pending` order these words.
+    fn store(self, start: usize, words: &[u64]) {
+        for (place, &word) in words.iter().enumerate() {
+            self.arena.long(self.head() + start + 8 * place).store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn load<const COUNT: usize>(self, start: usize) -> [u64; COUNT] {
+        std::array::from_fn(|place| self.arena.long(self.head() + start + 8 * place).load(Ordering::Relaxed))
     }
 
     /// Offset of its window in the arena.

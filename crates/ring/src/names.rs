@@ -19,6 +19,7 @@
 
 use crate::message::{STATUS_WORDS, StatusWords};
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 /// Size of the table, in bytes.
 pub(crate) const NAMES_SIZE: usize = SLOTS + SETS * SET_SLOTS * SLOT_SIZE;
@@ -54,6 +55,11 @@ const _: () = assert!(NAMES_SIZE.is_multiple_of(4096));
 /// Offset of a view's number of directory changes.
 pub(crate) fn changes(view: usize) -> usize {
     CHANGES + 8 * view
+}
+
+/// A time of the clock, in nanoseconds.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Kind of a name.
@@ -149,9 +155,9 @@ fn read(load: impl Fn(usize) -> u64, key: &Key) -> Option<NameEntry> {
     }
     fence(Ordering::Acquire);
     let is_it = key.words().all(|(place, word)| load(place) == word);
-    let said = NameEntry { until: load(UNTIL), value: std::array::from_fn(|place| load(VALUE + 8 * place)) };
+    let entry = NameEntry { until: load(UNTIL), value: std::array::from_fn(|place| load(VALUE + 8 * place)) };
     fence(Ordering::Acquire);
-    (is_it && load(VERSION) == version).then_some(said)
+    (is_it && load(VERSION) == version).then_some(entry)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tameike_io::os::process::monotonic;
 
 /// Polls between two reads of the clock.
-const LOOKS: u32 = 32;
+const POLLS: u32 = 32;
 /// Minimum polling time that pays.
 const SPIN_MIN: Duration = Duration::from_micros(2);
 
@@ -61,7 +61,7 @@ impl Spin {
     }
 
     /// Polls until `is_there`, for the current polling time. If it is in vain, the caller sleeps and then calls [`Self::slept`].
-    pub fn look(&self, is_there: impl Fn() -> bool) -> Result<(), Wait> {
+    pub fn poll(&self, is_there: impl Fn() -> bool) -> Result<(), Wait> {
         let begun = monotonic();
         let time = Duration::from_nanos(self.time.load(Ordering::Relaxed).into());
         if time.is_zero() {
@@ -70,7 +70,7 @@ impl Spin {
         let mut yields = self.yields();
         let mut last = begun;
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if is_there() {
                     return Ok(());
                 }
@@ -130,21 +130,21 @@ mod tests {
         let spin = Spin::of(Duration::from_micros(16));
         let mut rounds = 0;
         let last = loop {
-            let wait = spin.look(|| false).expect_err("it never comes");
+            let wait = spin.poll(|| false).expect_err("it never comes");
             rounds += 1;
             if spin.time.load(Ordering::Relaxed) == 0 {
                 break wait;
             }
         };
         assert_eq!(rounds, 4);
-        assert!(spin.look(|| true).is_err(), "without polling, nothing is found");
+        assert!(spin.poll(|| true).is_err(), "without polling, nothing is found");
         let long_ago = Wait { begun: last.begun.saturating_sub(Duration::from_secs(1)) };
         spin.slept(&long_ago);
         assert_eq!(spin.time.load(Ordering::Relaxed), 0);
         spin.slept(&Wait { begun: monotonic() + Duration::from_secs(1) - Duration::from_secs(1) });
         let short = Spin { time: AtomicU32::new(0), ..Spin::of(Duration::from_secs(1)) };
         short.slept(&Wait { begun: monotonic() });
-        assert!(short.look(|| true).is_ok());
+        assert!(short.poll(|| true).is_ok());
     }
 
     /// Without the limit, each wait would take a time slice of the compute-bound thread on this core.
@@ -162,7 +162,7 @@ mod tests {
             let spin = Spin::of(Duration::from_millis(1));
             while spin.keeps.load(Ordering::Relaxed) == 0 {
                 assert!(monotonic() - begun < patience, "no other thread had the core");
-                let _ = spin.look(|| false);
+                let _ = spin.poll(|| false);
                 spin.set(spin.limit);
             }
             let keeps = spin.keeps.load(Ordering::Relaxed);
@@ -176,7 +176,7 @@ mod tests {
     fn waits_yield_after_polling_in_vain_unless_a_compute_bound_thread_was_met() {
         let spin = Spin::of(Duration::from_micros(16));
         assert!(!spin.yields(), "no wait has happened yet");
-        assert!(spin.look(|| false).is_err());
+        assert!(spin.poll(|| false).is_err());
         assert!(spin.yields());
         spin.keeps.store(KEPT, Ordering::Relaxed);
         assert!((0..KEPT).all(|_| !spin.yields()));

@@ -6,11 +6,12 @@ use std::path::Path;
 
 /// The generated header.
 const HEADER: &str = "crates/capi/include/tameike.h";
-/// The sources: the functions, and the opaque types of their arguments.
-const SOURCES: [&str; 4] = [
+/// The sources: the functions, and the types of their arguments.
+const SOURCES: [&str; 5] = [
     "crates/capi/src/abi.rs",
     "crates/capi/src/file.rs",
     "crates/capi/src/request.rs",
+    "crates/ring/src/message/status.rs",
     // With its submodules.
     "crates/capi/src/aggregate/mod.rs",
 ];

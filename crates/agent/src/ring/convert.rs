@@ -95,7 +95,7 @@ pub(super) fn rename_mode(flags: u32) -> Option<RenameMode> {
 pub(super) fn status_of(file: FileNumber, attr: &Attr) -> Status {
     let time = |time: Timestamp| Time { seconds: time.seconds, nanoseconds: time.nanoseconds };
     Status {
-        inode: file.0,
+        ino: file.0,
         size: attr.size,
         blocks: attr.blocks,
         atime: time(attr.atime),
@@ -107,7 +107,7 @@ pub(super) fn status_of(file: FileNumber, attr: &Attr) -> Status {
         gid: attr.gid,
         // FUSE's 32-bit form is the one that programs see.
         rdev: attr.rdev.into(),
-        block_size: UNIT_SIZE as u32,
+        blksize: UNIT_SIZE as u32,
     }
 }
 

@@ -125,7 +125,7 @@ fn unusual_requests_are_declined() {
     assert_eq!(client.open(ROOT, b"new", libc::O_RDWR | libc::O_CREAT, 0o444), Answer::Declined);
     assert_eq!(status(&client, "link"), Answer::Declined);
     assert!(matches!(client.status_at(ROOT, b"link", false), Answer::Done(_)));
-    assert!(matches!(status(&client, "."), Answer::Done(Status { inode: 1, .. })));
+    assert!(matches!(status(&client, "."), Answer::Done(Status { ino: 1, .. })));
     for path in ["dir", "link"] {
         assert_eq!(client.unlink(ROOT, path.as_bytes()), Answer::Declined);
         assert_eq!(client.rename((ROOT, path.as_bytes()), (ROOT, b"other"), 0), Answer::Declined);
@@ -146,9 +146,9 @@ fn writes_to_set_id_files_are_declined() {
     let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
-    bed.arbiter.access_changed(FileNumber(shown.inode), Some(0o755));
+    bed.arbiter.access_changed(FileNumber(shown.ino), Some(0o755));
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Done(1));
-    bed.arbiter.access_changed(FileNumber(shown.inode), Some(0o4755));
+    bed.arbiter.access_changed(FileNumber(shown.ino), Some(0o4755));
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.set_size(handle, 0), Answer::Declined);
     assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Done(1));
@@ -179,7 +179,7 @@ fn requests_are_declined_while_the_kernel_has_the_file_open() {
     let client = bed.client();
     let handle = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(handle) else { panic!("it is open") };
-    let file = FileNumber(shown.inode);
+    let file = FileNumber(shown.ino);
     pollster::block_on(bed.arbiter.kernel_opens(file)).expect("no kernel is attached");
     assert_eq!(client.write(handle, 0, &[b"x"]), Answer::Declined);
     assert_eq!(client.read(handle, None, 0, &mut [&mut [0]]), Answer::Declined);
@@ -208,7 +208,7 @@ fn ring_writes_make_the_kernel_drop_pages() {
     let client = bed.client();
     let file = opened(&client, "file", libc::O_RDWR | libc::O_CREAT);
     let Answer::Done(shown) = client.status(file) else { panic!("it is open") };
-    let number = FileNumber(shown.inode);
+    let number = FileNumber(shown.ino);
     // The kernel has looked it up.
     pollster::block_on(bed.vfs.lookup_again(number)).expect("it is held");
     let keeps_pages = || {

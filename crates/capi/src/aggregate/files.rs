@@ -1,14 +1,17 @@
 //! Functions for files of a container.
 
-use super::{Aggregate, container_path, with_message};
-use crate::abi::{Status, check_memory, counted, deref, done, write_out};
+use super::names::status_of;
+use super::{Aggregate, on_path, with_message};
+use crate::abi::{check_memory, counted, deref, done, write_out};
 use crate::file;
 use libc::ssize_t;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
-use tameike_container::session::{OpenFile, OpenFlags};
+use tameike_container::session::{Brief, OpenFile, OpenFlags, Session};
+use tameike_core::Result;
+use tameike_ring::client::Status;
 
 /// An open file of a container.
 pub struct AggregateFile {
@@ -32,8 +35,6 @@ pub unsafe extern "C" fn tameike_agg_open(
 ) -> c_int {
     done(|| {
         check_memory(file, 1)?;
-        // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
         let access = flags & libc::O_ACCMODE;
         let asked = OpenFlags {
             write: access != libc::O_RDONLY,
@@ -41,7 +42,9 @@ pub unsafe extern "C" fn tameike_agg_open(
             exclusive: flags & libc::O_EXCL != 0,
             truncate: flags & libc::O_TRUNC != 0,
         };
-        let opened = with_message(aggregate.session()?.open_file(path, asked, (mode & 0o7777) as u16))?;
+        let open = |session: &Session, path: &[u8]| session.open_file(path, asked, (mode & 0o7777) as u16);
+        // SAFETY: by the contract of the function.
+        let opened = unsafe { on_path(container, path, open)? };
         // SAFETY: the pointer came from `Arc::into_raw`, and was not taken.
         let container = unsafe {
             Arc::increment_strong_count(container);
@@ -160,7 +163,7 @@ pub unsafe extern "C" fn tameike_agg_lseek(file: *mut AggregateFile, offset: i64
         let from = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => *position,
-            libc::SEEK_END => open.container.session()?.status(&open.file).size,
+            libc::SEEK_END => open.brief()?.size,
             _ => return Err(Errno::INVAL),
         };
         let to = from.checked_add_signed(offset).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::INVAL)?;
@@ -173,47 +176,44 @@ pub unsafe extern "C" fn tameike_agg_lseek(file: *mut AggregateFile, offset: i64
 /// Sets the size of a file. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_ftruncate(file: *mut AggregateFile, size: u64) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let open = unsafe { deref(file)? };
-        with_message(open.container.session()?.truncate(&open.file, size))
-    })
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(file)? }.call(|session, file| session.truncate(file, size)))
 }
 
 /// Makes an open file durable, and all files that this process has closed before. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_fsync(file: *mut AggregateFile) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let open = unsafe { deref(file)? };
-        with_message(open.container.session()?.sync_file(&open.file))
-    })
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { deref(file)? }.call(Session::sync_file))
 }
 
 /// Reads the attributes of an open file. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_fstat(file: *mut AggregateFile, status: *mut Status) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let open = unsafe { deref(file)? };
-        let found = open.container.session()?.status(&open.file);
-        // SAFETY: the same.
-        unsafe { write_out(status, Status::from(&found)) }
-    })
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { write_out(status, status_of(&deref(file)?.brief()?)) })
 }
 
 impl AggregateFile {
+    fn call<T>(&self, call: impl FnOnce(&Session, &OpenFile) -> Result<T>) -> file::Result<T> {
+        with_message(call(self.container.session()?, &self.file))
+    }
+
+    fn brief(&self) -> file::Result<Brief> {
+        self.call(|session, file| Ok(session.status(file)))
+    }
+
     fn read(&self, into: &mut [u8], offset: u64) -> file::Result<usize> {
         if !self.can_read {
             return Err(Errno::BADF);
         }
-        with_message(self.container.session()?.read_at(&self.file, into, offset))
+        self.call(|session, file| session.read_at(file, into, offset))
     }
 
     /// Returns the end of the write.
     fn write(&self, from: &[u8], offset: u64) -> file::Result<u64> {
         let offset = (!self.is_appending).then_some(offset);
-        with_message(self.container.session()?.write(&self.file, from, offset))
+        self.call(|session, file| session.write(file, from, offset))
     }
 }
 

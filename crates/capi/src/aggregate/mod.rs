@@ -94,6 +94,20 @@ impl Aggregate {
     }
 }
 
+/// Calls `call` with the session of a container, and a path in it.
+///
+/// # Safety
+/// As for `deref` and `container_path`.
+unsafe fn on_path<T>(
+    container: *mut Aggregate,
+    path: *const c_char,
+    call: impl FnOnce(&Session, &[u8]) -> Result<T>,
+) -> file::Result<T> {
+    // SAFETY: by the contract above.
+    let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
+    with_message(call(aggregate.session()?, path))
+}
+
 /// Takes the session of a container without open files and lists.
 ///
 /// # Safety

@@ -1,11 +1,12 @@
 //! Functions for names of a container.
 
-use super::{Aggregate, container_path, with_message};
-use crate::abi::{Status, Time, check_memory, counted, deref, done, write_out};
+use super::{Aggregate, container_path, on_path};
+use crate::abi::{check_memory, counted, done, write_out};
 use rustix::io::Errno;
 use std::ffi::{CString, c_char, c_int, c_uint};
-use tameike_container::session::Brief;
+use tameike_container::session::{Brief, Session};
 use tameike_core::FileKind;
+use tameike_ring::client::{Status, Time};
 
 /// An open list of the names in a directory of a container.
 pub struct AggregateList {
@@ -20,12 +21,10 @@ pub unsafe extern "C" fn tameike_agg_stat(
     path: *const c_char,
     status: *mut Status,
 ) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
-        let found = with_message(aggregate.session()?.stat_followed(path))?;
-        // SAFETY: the same.
-        unsafe { write_out(status, Status::from(&found)) }
+    // SAFETY: by the contract of the function.
+    done(|| unsafe {
+        let found = on_path(container, path, Session::stat_followed)?;
+        write_out(status, status_of(&found))
     })
 }
 
@@ -36,31 +35,24 @@ pub unsafe extern "C" fn tameike_agg_mkdir(
     path: *const c_char,
     mode: c_uint,
 ) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
-        with_message(aggregate.session()?.make_dir(path, (mode & 0o7777) as u16))
+    // SAFETY: by the contract of the function.
+    done(|| unsafe {
+        on_path(container, path, |session, path| session.make_dir(path, (mode & 0o7777) as u16))
     })
 }
 
 /// Removes an empty directory. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_rmdir(container: *mut Aggregate, path: *const c_char) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
-        with_message(aggregate.session()?.remove_dir(path))
-    })
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { on_path(container, path, Session::remove_dir) })
 }
 
 /// Removes a file. Processes that have it open can use it until they close it. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tameike_agg_unlink(container: *mut Aggregate, path: *const c_char) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
-        with_message(aggregate.session()?.unlink(path))
-    })
+    // SAFETY: by the contract of the function.
+    done(|| unsafe { on_path(container, path, Session::unlink) })
 }
 
 /// Renames a file or a directory. Replaces a file or an empty directory of the new name. Returns 0 or a negative errno.
@@ -70,11 +62,10 @@ pub unsafe extern "C" fn tameike_agg_rename(
     from: *const c_char,
     to: *const c_char,
 ) -> c_int {
-    done(|| {
-        // SAFETY: by the contract of the function.
-        let (aggregate, from, to) =
-            unsafe { (deref(container)?, container_path(from)?, container_path(to)?) };
-        with_message(aggregate.session()?.rename(from, to))
+    // SAFETY: by the contract of the function.
+    done(|| unsafe {
+        let to = container_path(to)?;
+        on_path(container, from, |session, from| session.rename(from, to))
     })
 }
 
@@ -88,8 +79,7 @@ pub unsafe extern "C" fn tameike_agg_opendir(
     done(|| {
         check_memory(list, 1)?;
         // SAFETY: by the contract of the function.
-        let (aggregate, path) = unsafe { (deref(container)?, container_path(path)?) };
-        let names = with_message(aggregate.session()?.read_dir(path))?;
+        let names = unsafe { on_path(container, path, Session::read_dir)? };
         let names = names.into_iter().filter_map(|(name, kind)| Some((CString::new(name).ok()?, kind)));
         let names = names.collect();
         // SAFETY: the same.
@@ -134,22 +124,21 @@ pub unsafe extern "C" fn tameike_agg_closedir(list: *mut AggregateList) -> c_int
     })
 }
 
-impl From<&Brief> for Status {
-    fn from(brief: &Brief) -> Self {
-        let time = || Time { seconds: brief.mtime.seconds, nanoseconds: brief.mtime.nanoseconds };
-        Self {
-            ino: 0,
-            size: brief.size,
-            blocks: brief.size.div_ceil(512),
-            atime: time(),
-            mtime: time(),
-            ctime: time(),
-            mode: brief.kind.mode_bits() | u32::from(brief.mode),
-            nlink: 1,
-            uid: brief.uid,
-            gid: brief.gid,
-            rdev: 0,
-            blksize: 1 << 20,
-        }
+/// Converts the attributes of a file of a container.
+pub(super) fn status_of(brief: &Brief) -> Status {
+    let time = Time { seconds: brief.mtime.seconds, nanoseconds: brief.mtime.nanoseconds };
+    Status {
+        ino: 0,
+        size: brief.size,
+        blocks: brief.size.div_ceil(512),
+        atime: time,
+        mtime: time,
+        ctime: time,
+        mode: brief.kind.mode_bits() | u32::from(brief.mode),
+        nlink: 1,
+        uid: brief.uid,
+        gid: brief.gid,
+        rdev: 0,
+        blksize: 1 << 20,
     }
 }

@@ -1,7 +1,6 @@
 //! C programs that write containers.
 
 use crate::kit::Kit;
-use crate::text;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -17,9 +16,8 @@ const KILLS: u32 = 200;
 const KILLS_OF_CONTAINER: u32 = 25;
 
 fn run(kit: &Kit, dir: &Path, what: &str) {
-    let printed =
-        text(&Command::new(kit.build("containers")).arg(dir).arg(what).output().expect("it starts"));
-    assert_eq!(printed, "exit status: 0");
+    let mut program = Command::new(kit.build("containers"));
+    assert_eq!(crate::directory::run(program.arg(dir).arg(what)), "exit status: 0");
 }
 
 fn open(dir: &Path) -> Container {

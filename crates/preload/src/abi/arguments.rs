@@ -43,79 +43,58 @@ impl Buffer {
 }
 
 /// Input buffer.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Bytes(*const u8);
-
-impl Bytes {
-    pub fn at(address: *mut c_void) -> Self {
-        Self(address.cast())
-    }
-
-    /// Returns the first `count` bytes, at most [`BYTES_MAX`].
-    pub fn bytes<'a>(self, count: usize) -> Result<&'a [u8], Errno> {
-        match count.min(BYTES_MAX) {
-            0 => Ok(&[]),
-            // SAFETY: the caller passed that many bytes, and does not change them during the call.
-            count if is_plausible(self.0) => Ok(unsafe { std::slice::from_raw_parts(self.0, count) }),
-            _ => Err(Errno::FAULT),
-        }
-    }
-}
+pub type Bytes = Array<u8>;
 
 /// Buffers of `readv` and similar calls.
 pub type Vector = Array<libc::iovec>;
 
-/// Access to the buffers of a vector.
-pub trait Parts {
-    /// Calls `with` on the buffers, up to [`BYTES_MAX`] bytes. `None` if there are more buffers than the ring supports.
-    fn buffers<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T>;
-    /// As [`Self::buffers`], for input buffers.
-    fn slices<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T>;
-}
-
-impl Parts for Vector {
-    fn buffers<T>(self, count: c_int, with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>) -> Verdict<T> {
-        let mut buffers: [&mut [u8]; PARTS_MAX] = std::array::from_fn(|_| Default::default());
-        let mut left = BYTES_MAX;
-        let parts = match parts(self, count)? {
-            Ok(parts) => parts,
-            Err(error) => return Some(Err(error)),
-        };
-        for (buffer, part) in buffers.iter_mut().zip(parts) {
-            match Buffer(part.iov_base.cast()).bytes(part.iov_len.min(left)) {
-                Ok(bytes) => *buffer = bytes,
-                Err(error) => return Some(Err(error)),
-            }
-            left -= buffer.len();
-        }
-        with(buffers.get_mut(..parts.len())?)
-    }
-
-    fn slices<T>(self, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T> {
-        let mut slices: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
-        let mut left = BYTES_MAX;
-        let parts = match parts(self, count)? {
-            Ok(parts) => parts,
-            Err(error) => return Some(Err(error)),
-        };
-        for (slice, part) in slices.iter_mut().zip(parts) {
-            match Bytes(part.iov_base.cast()).bytes(part.iov_len.min(left)) {
-                Ok(bytes) => *slice = bytes,
-                Err(error) => return Some(Err(error)),
-            }
-            left -= slice.len();
-        }
-        with(slices.get(..parts.len())?)
+/// Calls `with` on the output buffers of a vector, up to [`BYTES_MAX`] bytes. `None` if there are more buffers than the ring supports.
+pub fn with_buffers<T>(
+    vector: Vector,
+    count: c_int,
+    with: impl FnOnce(&mut [&mut [u8]]) -> Verdict<T>,
+) -> Verdict<T> {
+    let mut buffers: [&mut [u8]; PARTS_MAX] = std::array::from_fn(|_| Default::default());
+    let filled = parts(vector, count)?.and_then(|parts| {
+        buffers.iter_mut().zip(parts).try_for_each(|(buffer, (start, size))| {
+            *buffer = Buffer::at(start).bytes(size)?;
+            Ok(())
+        })
+    });
+    match filled {
+        Ok(()) => with(buffers.get_mut(..count as usize)?),
+        Err(error) => Some(Err(error)),
     }
 }
 
-fn parts<'a>(vector: Vector, count: c_int) -> Verdict<&'a [libc::iovec]> {
+/// As [`with_buffers`], for input buffers.
+pub fn with_slices<T>(vector: Vector, count: c_int, with: impl FnOnce(&[&[u8]]) -> Verdict<T>) -> Verdict<T> {
+    let mut slices: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+    let filled = parts(vector, count)?.and_then(|parts| {
+        slices.iter_mut().zip(parts).try_for_each(|(slice, (start, size))| {
+            *slice = Bytes::at(start).values(size)?;
+            Ok(())
+        })
+    });
+    match filled {
+        Ok(()) => with(slices.get(..count as usize)?),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Returns the addresses and sizes of buffers, truncated to [`BYTES_MAX`] bytes in total.
+fn parts(vector: Vector, count: c_int) -> Verdict<impl Iterator<Item = (*mut c_void, usize)>> {
     let Ok(count) = usize::try_from(count) else { return Some(Err(Errno::INVAL)) };
     if count > PARTS_MAX {
         return None;
     }
-    let parts = vector.values(count);
-    let too_long = |parts: &&[libc::iovec]| parts.iter().any(|part| isize::try_from(part.iov_len).is_err());
-    Some(parts.and_then(|parts| if too_long(&parts) { Err(Errno::INVAL) } else { Ok(parts) }))
+    let truncated = |left: &mut usize, part: &libc::iovec| {
+        let size = part.iov_len.min(*left);
+        *left -= size;
+        Some((part.iov_base, size))
+    };
+    Some(vector.values(count).and_then(|parts| {
+        let is_too_long = parts.iter().any(|part| isize::try_from(part.iov_len).is_err());
+        if is_too_long { Err(Errno::INVAL) } else { Ok(parts.iter().scan(BYTES_MAX, truncated)) }
+    }))
 }

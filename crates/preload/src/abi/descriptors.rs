@@ -1,18 +1,15 @@
 //! Calls on descriptors that the ring serves: close, offset, flags, sync and size.
 
-use super::names::done;
-use super::{ErrorNumber, interpose, upgrade_first};
+use super::{ErrorNumber, done, interpose, upgrade_first};
 use crate::file;
-use crate::{connection, kernel, session, table};
+use crate::table::{self, is_kernel};
+use crate::{connection, kernel, session};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_long, c_uint};
 use tameike_interpose::Verdict;
 
 /// `O_LARGEFILE`, which the kernel always returns from F_GETFL.
-#[cfg(target_arch = "x86_64")]
-const LARGE_FILE: c_int = 0o100_000;
-#[cfg(not(target_arch = "x86_64"))]
-const LARGE_FILE: c_int = 0o400_000;
+const LARGE_FILE: c_int = if cfg!(target_arch = "x86_64") { 0o100_000 } else { 0o400_000 };
 
 /// Flags of `open` that `F_GETFL` does not return.
 const OPEN_ONLY: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
@@ -20,16 +17,8 @@ const OPEN_ONLY: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_
 /// Flags that `F_SETFL` changes.
 const SETTABLE: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
 
-fn is_kernel_fd(number: c_int) -> bool {
-    table::entry(number).is_none_or(table::Entry::is_free)
-}
-
-fn close_file(number: c_int) -> Verdict<c_int> {
-    file::close(number).map(done)
-}
-
 fn fcntl_file(number: c_int, command: c_int, argument: c_long) -> Verdict<c_int> {
-    if is_kernel_fd(number) {
+    if is_kernel(number) {
         return None;
     }
     match command {
@@ -48,10 +37,10 @@ fn fcntl_file(number: c_int, command: c_int, argument: c_long) -> Verdict<c_int>
 /// Terminal requests fail on regular files, which needs no upgrade.
 fn ioctl_file(number: c_int, request: u64, argument: c_long) -> Verdict<c_int> {
     // The mounts support no reflinks, which `cp` attempts.
-    if request == libc::FICLONE && !(is_kernel_fd(number) && is_kernel_fd(argument as c_int)) {
+    if request == libc::FICLONE && !(is_kernel(number) && is_kernel(argument as c_int)) {
         return Some(Err(Errno::OPNOTSUPP));
     }
-    if is_kernel_fd(number) {
+    if is_kernel(number) {
         return None;
     }
     // Programs make these requests on each file that they read or write.
@@ -77,9 +66,8 @@ fn replace(old: c_int, new: c_int) -> Verdict<c_int> {
 /// Closes the ring files of a range.
 fn close_files(first: c_uint, last: c_uint) {
     for number in table::numbers() {
-        if (first..=last).contains(&number.cast_unsigned())
-            && table::entry(number).is_some_and(table::Entry::is_ring)
-        {
+        let is_ring = table::entry(number).is_some_and(table::Entry::is_ring);
+        if is_ring && (first..=last).contains(&number.cast_unsigned()) {
             let _: Verdict<()> = file::close(number);
         }
     }
@@ -112,9 +100,9 @@ const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 const CLOSE_RANGE_CLOEXEC: c_int = 1 << 2;
 
 interpose! {
-    fn [close, __close](number: c_int) -> c_int = close_file(number);
+    fn [close, __close](number: c_int) -> c_int = file::close(number).map(done);
     fn [lseek, lseek64, __lseek, llseek](number: c_int, offset: i64, whence: c_int) -> i64 =
-        if is_kernel_fd(number) { None } else { file::seek(number, offset, whence) };
+        if is_kernel(number) { None } else { file::seek(number, offset, whence) };
     fn [fsync, fdatasync](number: c_int) -> c_int = file::sync(number).map(done);
     fn [ftruncate, ftruncate64](number: c_int, size: i64) -> c_int = file::set_size(number, size).map(done);
     fn [fcntl, fcntl64, __fcntl, __libc_fcntl64](number: c_int, command: c_int, argument: c_long) -> c_int =

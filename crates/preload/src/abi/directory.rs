@@ -19,10 +19,7 @@ macro_rules! moves {
         // SAFETY: the name is that of the C library's function, and so are the arguments.
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            leave();
-            let outcome = tameike_interpose::call!($name($($argument: $type),*) -> $result);
-            arrive();
-            outcome
+            moving(|| tameike_interpose::call!($name($($argument: $type),*) -> $result))
         }
     };
 }
@@ -43,27 +40,19 @@ moves! {
 pub extern "C-unwind" fn fchdir(number: c_int) -> c_int {
     match super::guarded(|| number.upgrade().err().map(Err)) {
         Some(failed) => super::deliver(failed),
-        None => {
-            leave();
-            let outcome = tameike_interpose::call!(fchdir(number: c_int) -> c_int);
-            arrive();
-            outcome
-        }
+        None => moving(|| tameike_interpose::call!(fchdir(number: c_int) -> c_int)),
     }
 }
 
-fn concerns_views() -> bool {
-    connection::is_enabled() && !connection::is_vfork_child()
-}
-
-fn leave() {
+/// Runs a call that may change the working directory.
+fn moving<T>(call: impl FnOnce() -> T) -> T {
+    let concerns_views = || connection::is_enabled() && !connection::is_vfork_child();
     if concerns_views() {
         views::forget_working_directory();
     }
-}
-
-fn arrive() {
+    let outcome = call();
     if concerns_views() {
         views::note_working_directory();
     }
+    outcome
 }

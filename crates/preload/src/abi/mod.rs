@@ -30,8 +30,16 @@ macro_rules! upgrade {
     };
 }
 
-use tameike_interpose::{ErrorNumber, Mapping, deliver, guarded, interpose};
+use tameike_interpose::{ErrorNumber, Mapping, deliver, done, guarded, interpose};
 use upgrade;
+
+/// Runs `change`; a panic ends it.
+fn contained(change: impl FnOnce()) {
+    guarded::<()>(|| {
+        change();
+        None
+    });
+}
 
 /// An argument that may refer to ring files, which must be upgraded.
 trait Upgrade {
@@ -40,10 +48,7 @@ trait Upgrade {
 
 impl Upgrade for c_int {
     fn upgrade(&self) -> Result<(), Errno> {
-        match crate::table::entry(*self) {
-            Some(entry) if !entry.is_free() => crate::upgrade::one(*self),
-            _ => Ok(()),
-        }
+        crate::upgrade::one(*self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls on paths, except those for attributes ([`super::attributes`]).
 
 use super::arguments::Text;
-use super::{interpose, upgrade_first};
+use super::{done, interpose, upgrade_first};
 use crate::names;
 use libc::AT_FDCWD;
 use std::ffi::{c_int, c_uint};
@@ -38,10 +38,6 @@ fn access_at(directory: c_int, path: Text, wanted: c_int, flags: c_int) -> Verdi
     at(directory, path, |path| {
         if flags & !libc::AT_EACCESS == 0 { names::access(directory, path, wanted).map(done) } else { None }
     })
-}
-
-pub fn done<E>(outcome: Result<(), E>) -> Result<c_int, E> {
-    outcome.map(|()| 0)
 }
 
 const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;

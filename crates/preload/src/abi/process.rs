@@ -1,6 +1,6 @@
 //! Start, children, `exec`, changes of credentials and namespaces, and end of a process.
 
-use super::{interpose, upgrade_first};
+use super::{contained, interpose, upgrade_first};
 use crate::{connection, session, upgrade};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::Verdict;
@@ -19,22 +19,18 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
-    super::guarded::<()>(|| {
+    contained(|| {
         session::begin();
         if connection::is_enabled() {
             // SAFETY: the functions belong to this library, which stays loaded until the process ends.
             unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
         }
-        None
     });
 }
 
 /// Other libraries may still write, through the kernel, which closes files before the parent is notified of the end.
 extern "C" fn end() {
-    super::guarded::<()>(|| {
-        session::turn_off();
-        None
-    });
+    contained(session::turn_off);
 }
 
 /// A child has no connection at first, and shares offsets with its parent, which only the kernel supports.
@@ -43,18 +39,13 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    super::guarded::<()>(|| {
-        session::begin_as_child();
-        None
-    });
+    contained(session::begin_as_child);
 }
 
 /// Upgrades all files; new ones may use the ring.
 pub fn upgrade_all<T>() -> Verdict<T> {
-    super::guarded(|| {
-        upgrade::all();
-        None
-    })
+    contained(upgrade::all);
+    None
 }
 
 /// Turns the ring off for good.
@@ -150,10 +141,7 @@ pub extern "C-unwind" fn _Fork() -> c_int {
     upgrade_all::<()>();
     let child = tameike_interpose::call!(_Fork() -> c_int);
     if child == 0 {
-        super::guarded::<()>(|| {
-            session::begin_as_child();
-            None
-        });
+        contained(session::begin_as_child);
     }
     child
 }

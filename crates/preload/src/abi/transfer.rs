@@ -1,20 +1,15 @@
 //! Reading and writing.
 
-use super::arguments::{Buffer, Bytes, Parts, Vector};
+use super::arguments::{Buffer, Bytes, Vector, with_buffers, with_slices};
 use super::{interpose, upgrade_first};
-use crate::file;
-use crate::table;
+use crate::file::{self, BYTES_MAX};
+use crate::table::is_kernel;
 use std::ffi::c_int;
 use tameike_interpose::Verdict;
 
-/// Returns whether `number` belongs to the kernel. The check for all other files, and therefore first.
-#[inline]
-fn is_kernel_fd(number: c_int) -> bool {
-    table::entry(number).is_none_or(table::Entry::is_free)
-}
-
 fn read_at(number: c_int, buffer: Buffer, count: usize, offset: Option<i64>) -> Verdict<isize> {
-    if is_kernel_fd(number) {
+    // The check for all other files, and therefore first.
+    if is_kernel(number) {
         return None;
     }
     match buffer.bytes(count) {
@@ -24,16 +19,15 @@ fn read_at(number: c_int, buffer: Buffer, count: usize, offset: Option<i64>) -> 
 }
 
 fn write_at(number: c_int, bytes: Bytes, count: usize, offset: Option<i64>) -> Verdict<isize> {
-    if is_kernel_fd(number) {
+    if is_kernel(number) {
         return None;
     }
-    match bytes.bytes(count) {
+    match bytes.values(count.min(BYTES_MAX)) {
         Ok(bytes) => signed(file::write(number, offset, &[bytes])),
         Err(error) => Some(Err(error)),
     }
 }
 
-/// The ring supports no flags.
 fn read_vector(
     number: c_int,
     vector: Vector,
@@ -41,15 +35,9 @@ fn read_vector(
     offset: Option<i64>,
     flags: c_int,
 ) -> Verdict<isize> {
-    if is_kernel_fd(number) {
-        return None;
-    }
-    let outcome = if flags == 0 {
-        vector.buffers(count, |buffers| signed(file::read(number, offset, buffers)))
-    } else {
-        None
-    };
-    outcome.or_else(|| upgrade_first(&[&number]))
+    without_flags(number, flags, || {
+        with_buffers(vector, count, |buffers| signed(file::read(number, offset, buffers)))
+    })
 }
 
 fn write_vector(
@@ -59,15 +47,18 @@ fn write_vector(
     offset: Option<i64>,
     flags: c_int,
 ) -> Verdict<isize> {
-    if is_kernel_fd(number) {
+    without_flags(number, flags, || {
+        with_slices(vector, count, |slices| signed(file::write(number, offset, slices)))
+    })
+}
+
+/// Serves a call through the ring, which supports no flags, or else through the kernel.
+fn without_flags<T>(number: c_int, flags: c_int, ring: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
+    if is_kernel(number) {
         return None;
     }
-    let outcome = if flags == 0 {
-        vector.slices(count, |slices| signed(file::write(number, offset, slices)))
-    } else {
-        None
-    };
-    outcome.or_else(|| upgrade_first(&[&number]))
+    let served = if flags == 0 { ring() } else { None };
+    served.or_else(|| upgrade_first(&[&number]))
 }
 
 fn signed(verdict: Verdict<usize>) -> Verdict<isize> {

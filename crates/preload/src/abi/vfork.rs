@@ -7,11 +7,10 @@ use crate::{connection, upgrade};
 use std::ffi::{c_int, c_long};
 
 extern "C" fn before() {
-    super::guarded::<()>(|| {
+    super::contained(|| {
         // In this order, so that files opened in between are not taken for the child's.
         connection::begin_vfork();
         upgrade::all();
-        None
     });
 }
 
@@ -27,10 +26,10 @@ extern "C" fn after(outcome: c_long) -> c_int {
 
 // SAFETY (of all): name and arguments are those of the C library's function. The child returns first, and overwrites the stack below the
 // caller's frame: while the parent waits, the return address is in a register, as in the C library.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn vfork() -> c_int {
+    #[cfg(target_arch = "x86_64")]
     std::arch::naked_asm!(
         "sub rsp, 8",
         "call {before}",
@@ -50,27 +49,8 @@ extern "C" fn vfork() -> c_int {
         before = sym before,
         after = sym after,
         call = const libc::SYS_vfork,
-    )
-}
-
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn __vfork() -> c_int {
-    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn __vfork() -> c_int {
-    std::arch::naked_asm!("b {vfork}", vfork = sym vfork)
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-extern "C" fn vfork() -> c_int {
+    );
+    #[cfg(target_arch = "aarch64")]
     std::arch::naked_asm!(
         "stp x29, x30, [sp, -16]!",
         "bl {before}",
@@ -92,5 +72,14 @@ extern "C" fn vfork() -> c_int {
         after = sym after,
         flags = const libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
         call = const libc::SYS_clone,
-    )
+    );
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn __vfork() -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork);
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("b {vfork}", vfork = sym vfork);
 }

@@ -1,8 +1,8 @@
 //! C programs that make every kind of call and print the results, which must be the same with and without the library.
 
-use crate::directory::{Bed, tree};
+use crate::directory::{Bed, run};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// Compiles the program `name` of `tests/calls`.
 pub fn build(name: &str, into: &Path) -> PathBuf {
@@ -15,27 +15,15 @@ pub fn build(name: &str, into: &Path) -> PathBuf {
     program
 }
 
-/// Returns the output and exit status of a program.
-pub fn text(output: &Output) -> String {
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
-}
-
 /// Runs the program without and with the library, and with an agent for each of `declines_each`.
 fn compare(name: &str, declines_each: &[u64]) {
     let programs = tempfile::tempdir().expect("a directory");
     let program = build(name, programs.path());
     for declines_each in declines_each {
+        println!("{name}, of whose requests every {declines_each}th is declined");
         let bed = Bed::new(*declines_each);
-        let expected = text(&bed.without(&program).output().expect("it starts"));
-        let printed = text(&bed.with_ring(&program).output().expect("it starts"));
-        for (line, (printed, expected)) in printed.lines().zip(expected.lines()).enumerate() {
-            assert_eq!(printed, expected, "line {} of {name}, {declines_each}", line + 1);
-        }
-        assert_eq!(printed, expected);
-        assert!(bed.asked() > 10, "only {} requests: the kernel served the calls", bed.asked());
-        bed.settle();
-        assert_eq!(tree(&bed.view()), tree(&bed.plain()));
+        let expected = run(&mut bed.without(&program));
+        bed.compare(&run(&mut bed.with_ring(&program)), &expected, 10);
     }
 }
 

@@ -3,7 +3,7 @@
 //! The kernel serves the same directory for requests that the ring declines: a handover name is a symbolic link to the agent's
 //! descriptor of the file.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tameike_io::os::system::System;
-use tameike_ring::client::{Start, Status, Time};
+use tameike_ring::client::Start;
 use tameike_ring::message::{Reply, Request};
 use tameike_ring::server::{Asked, Handler, NameTable, Peer, Server};
 
@@ -22,6 +22,12 @@ use tameike_ring::server::{Asked, Handler, NameTable, Peer, Server};
 #[derive(Default)]
 pub struct Session {
     files: Mutex<BTreeMap<u64, Arc<File>>>,
+}
+
+impl Session {
+    fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
+        self.files.lock().expect("no panic").get(&handle).cloned().ok_or(Errno::BADF)
+    }
 }
 
 struct File {
@@ -71,7 +77,7 @@ impl Directory {
                 let (parent, name) = self.parent(path.at, asked.name(&path))?;
                 let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 let declined = follow && FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
-                Ok(if declined { Reply::Declined } else { Reply::Status(status(&found)) })
+                Ok(if declined { Reply::Declined } else { Reply::Status((&found).into()) })
             }
             Request::Unlink { path } => {
                 let (parent, name) = self.parent(path.at, asked.name(&path))?;
@@ -104,7 +110,7 @@ impl Directory {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         let mode = Mode::from_bits_retain(mode);
         let descriptor = rustix::fs::openat(&parent, name, flags | OFlags::CLOEXEC, mode)?;
-        let status = status(&rustix::fs::fstat(&descriptor)?);
+        let status = (&rustix::fs::fstat(&descriptor)?).into();
         let handle = self.last.fetch_add(1, Ordering::SeqCst) + 1;
         let file =
             File { descriptor, appends: flags.contains(OFlags::APPEND), handed_over: Mutex::default() };
@@ -113,26 +119,26 @@ impl Directory {
     }
 
     fn reply_on_file(&self, asked: &Asked<Self>, request: &Request) -> Outcome {
-        let file = |handle: &u64| {
-            asked.session().files.lock().expect("no panic").get(handle).cloned().ok_or(Errno::BADF)
+        let file = |handle: &u64| asked.session().file(*handle);
+        let window = |size: u32| {
+            let mut bytes = vec![0; size as usize];
+            asked.window().copy_to(0, &mut bytes);
+            bytes
         };
         Ok(match request {
             Request::Write { handle, offset, size } => {
-                let mut bytes = vec![0; *size as usize];
-                asked.window().copy_to(0, &mut bytes);
+                let bytes = window(*size);
                 let file = file(handle)?;
                 assert!(!file.appends, "the library appends");
                 Reply::Count(rustix::io::pwrite(&file.descriptor, &bytes, *offset)? as u32)
             }
             Request::Append { handle, size } => {
-                let mut bytes = vec![0; *size as usize];
-                asked.window().copy_to(0, &mut bytes);
                 let file = file(handle)?;
-                let count = rustix::io::write(&file.descriptor, &bytes)? as u32;
+                let count = rustix::io::write(&file.descriptor, &window(*size))? as u32;
                 Reply::Appended { count, end: rustix::fs::tell(&file.descriptor)? }
             }
             Request::Status { handle } => {
-                Reply::Status(status(&rustix::fs::fstat(&file(handle)?.descriptor)?))
+                Reply::Status((&rustix::fs::fstat(&file(handle)?.descriptor)?).into())
             }
             Request::SetSize { handle, size } => {
                 rustix::fs::ftruncate(&file(handle)?.descriptor, *size).map(|()| Reply::Done)?
@@ -152,8 +158,10 @@ impl Directory {
     }
 
     fn hand_over(&self, asked: Asked<Self>, handle: u64) {
-        let file = asked.session().files.lock().expect("no panic").get(&handle).cloned();
-        let Some(file) = file else { return asked.answer(&Reply::Failed(Errno::BADF.raw_os_error())) };
+        let file = match asked.session().file(handle) {
+            Ok(file) => file,
+            Err(error) => return asked.answer(&Reply::Failed(error.raw_os_error())),
+        };
         let mut name = file.handed_over.lock().expect("no panic");
         if name.is_none() {
             let target = format!("/proc/{}/fd/{}", std::process::id(), file.descriptor.as_raw_fd());
@@ -188,10 +196,9 @@ impl Handler for Directory {
                 return asked.answer(&Reply::Declined);
             }
             Some(Request::Read { handle, offset, size, .. }) => {
-                let file = asked.session().files.lock().expect("no panic").get(&handle).cloned();
+                let file = asked.session().file(handle);
                 let mut bytes = vec![0; size as usize];
-                let read =
-                    file.ok_or(Errno::BADF).and_then(|file| fill(&file.descriptor, &mut bytes, offset));
+                let read = file.and_then(|file| fill(&file.descriptor, &mut bytes, offset));
                 return match read {
                     Ok(count) => asked.answer_with(&bytes[..count]),
                     Err(error) => asked.answer(&Reply::Failed(error.raw_os_error())),
@@ -244,24 +251,6 @@ fn find(directory: OwnedFd, inode: u64) -> Option<OwnedFd> {
     })
 }
 
-fn status(stat: &Stat) -> Status {
-    let time = |seconds: i64, nanoseconds: u64| Time { seconds, nanoseconds: nanoseconds as u32 };
-    Status {
-        inode: stat.st_ino,
-        size: stat.st_size.cast_unsigned(),
-        blocks: stat.st_blocks.cast_unsigned(),
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-        mode: stat.st_mode,
-        nlink: stat.st_nlink as u32,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        rdev: stat.st_rdev,
-        block_size: stat.st_blksize as u32,
-    }
-}
-
 /// The agent, its view, and a plain directory for runs without the library.
 pub struct Bed {
     server: Arc<Server<Directory>>,
@@ -309,9 +298,15 @@ impl Bed {
         self.server.stop();
     }
 
-    /// Waits until no program is connected.
-    pub fn settle(&self) {
+    /// Checks that a program printed the same in both directories, left the same files, and made more than `asked_min` requests.
+    pub fn compare(&self, printed: &str, expected: &str, asked_min: u64) {
+        for (line, (printed, expected)) in printed.lines().zip(expected.lines()).enumerate() {
+            assert_eq!(printed, expected, "line {}", line + 1);
+        }
+        assert_eq!(printed, expected);
+        assert!(self.asked() > asked_min, "only {} requests: the kernel served the calls", self.asked());
         self.server.settle();
+        assert_eq!(tree(&self.view()), tree(&self.plain()));
     }
 
     /// Returns a command that runs `program` in the view, with the agent in its environment.
@@ -335,6 +330,13 @@ impl Bed {
         command.current_dir(self.plain());
         command
     }
+}
+
+/// Runs a program, and returns its output and exit status.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
 }
 
 /// Returns the path of the library, which cargo builds beside the tests.

@@ -1,6 +1,6 @@
 //! Unmodified programs: their output and files must be the same with and without the library.
 
-use crate::directory::{Bed, tree};
+use crate::directory::{Bed, run};
 
 /// Runs `script` in bash, in a plain directory without the library, and in the view with it, where it must make more than `asked_min`
 /// requests.
@@ -8,16 +8,9 @@ fn compare(script: &str, asked_min: u64) {
     for declines_each in [0, 9] {
         let bed = Bed::new(declines_each);
         let script = format!("set -eu; export LC_ALL=C; exec 2>&1; {script}");
-        let run = |mut command: std::process::Command| {
-            let output = command.args(["-c", &script]).output().expect("bash");
-            format!("{}{}", String::from_utf8_lossy(&output.stdout), output.status)
-        };
-        let expected = run(bed.without("bash"));
+        let expected = run(bed.without("bash").args(["-c", &script]));
         assert!(expected.ends_with("exit status: 0"), "without the library: {expected}");
-        assert_eq!(run(bed.with_ring("bash")), expected);
-        assert!(bed.asked() > asked_min, "only {} requests: the kernel served the calls", bed.asked());
-        bed.settle();
-        assert_eq!(tree(&bed.view()), tree(&bed.plain()));
+        bed.compare(&run(bed.with_ring("bash").args(["-c", &script])), &expected, asked_min);
     }
 }
 

@@ -22,12 +22,9 @@ fn functions(library: &Path) -> BTreeSet<String> {
 /// Returns the path of this program's C library.
 fn c_library() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
-    let paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    paths
-        .into_iter()
-        .find(|path| path.contains("/libc.so") || path.contains("/libc-2"))
-        .expect("a C library")
-        .to_owned()
+    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    let found = paths.find(|path| path.contains("/libc.so") || path.contains("/libc-2"));
+    found.expect("a C library").to_owned()
 }
 
 /// Returns reasons with their name patterns, in order.

@@ -1,6 +1,6 @@
 //! `stat` and its variants, including the names that glibc had before 2.33, and changes of attributes by path.
 
-use super::{done, of};
+use super::of;
 use crate::{attributes, names, permissions};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Statx, Timespec, Timestamps, Uid};
@@ -9,20 +9,19 @@ use std::ffi::{CString, c_int, c_uint};
 use tameike_core::Timestamp;
 use tameike_core::attr::{AttrChange, SetTime};
 use tameike_interpose::arguments::{Pointer, Text};
-use tameike_interpose::{Verdict, interpose};
-
-/// Version of `struct stat` in the first argument of the older functions.
-#[cfg(target_arch = "x86_64")]
-const STAT_VERSION: c_int = 1;
-#[cfg(not(target_arch = "x86_64"))]
-const STAT_VERSION: c_int = 0;
+use tameike_interpose::attributes::{STAT_VERSION, statx_of};
+use tameike_interpose::{Verdict, done, interpose};
 
 type Out = Pointer<Stat>;
+
+fn follow(flags: c_int) -> bool {
+    flags & AT_SYMLINK_NOFOLLOW == 0
+}
 
 fn find(directory: c_int, path: Text, flags: c_int) -> Verdict<Stat> {
     of(path, |path| match path {
         b"" if flags & AT_EMPTY_PATH != 0 => attributes::of_open(directory),
-        path => attributes::of_path(directory, path, flags & AT_SYMLINK_NOFOLLOW == 0),
+        path => attributes::of_path(directory, path, follow(flags)),
     })
 }
 
@@ -35,8 +34,7 @@ fn stat_open(number: c_int, out: Out) -> Verdict<c_int> {
 }
 
 fn statx_at(directory: c_int, path: Text, flags: c_int, out: Pointer<Statx>) -> Verdict<c_int> {
-    find(directory, path, flags)
-        .map(|found| done(found.and_then(|stat| out.put(attributes::extended(&stat)))))
+    find(directory, path, flags).map(|found| done(found.and_then(|stat| out.put(statx_of(&stat)))))
 }
 
 /// Serves an older function if its version is that of today's `struct stat`.
@@ -48,8 +46,7 @@ fn change_mode(directory: c_int, path: Text, mode: c_uint, flags: c_int) -> Verd
     let bits = Mode::from_raw_mode(mode);
     let change = AttrChange { mode: Some((mode & 0o7777) as u16), ..AttrChange::default() };
     let of_directory = |path: &CString| rustix::fs::chmodat(CWD, path, bits, AtFlags::empty());
-    let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| permissions::change(directory, path, follow, change, of_directory).map(done))
+    of(path, |path| permissions::change(directory, path, follow(flags), change, of_directory).map(done))
 }
 
 fn change_owner(directory: c_int, path: Text, user: c_uint, group: c_uint, flags: c_int) -> Verdict<c_int> {
@@ -61,8 +58,7 @@ fn change_owner(directory: c_int, path: Text, user: c_uint, group: c_uint, flags
     let (user, group) = (given(user).map(Uid::from_raw), given(group).map(Gid::from_raw));
     let of_directory =
         |path: &CString| rustix::fs::chownat(CWD, path, user, group, AtFlags::SYMLINK_NOFOLLOW);
-    let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| permissions::change(directory, path, follow, change, of_directory).map(done))
+    of(path, |path| permissions::change(directory, path, follow(flags), change, of_directory).map(done))
 }
 
 /// Changes times in the form of `utimensat`.
@@ -77,8 +73,7 @@ fn change_times(directory: c_int, path: Text, times: [libc::timespec; 2], flags:
     let kernels = |time: &libc::timespec| Timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec };
     let both = Timestamps { last_access: kernels(access), last_modification: kernels(change) };
     let of_directory = |path: &CString| rustix::fs::utimensat(CWD, path, &both, AtFlags::SYMLINK_NOFOLLOW);
-    let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
-    of(path, |path| permissions::change(directory, path, follow, changes, of_directory).map(done))
+    of(path, |path| permissions::change(directory, path, follow(flags), changes, of_directory).map(done))
 }
 
 const NOW: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };

@@ -2,7 +2,7 @@
 //!
 //! Stubs of packed files are symbolic links. `readdir` therefore reports the type of links as DT_UNKNOWN, so that programs call `stat`.
 
-use super::{content, give, of, redirect};
+use super::{content, give, of, redirect, with_path};
 use crate::{kernel, names, spool};
 use libc::{AT_FDCWD, DIR, dirent, dirent64};
 use rustix::io::Errno;
@@ -36,13 +36,10 @@ fn is_of_tree(stream: *mut DIR) -> bool {
 
 /// The directory of a path, with all its names in the tree.
 fn listed(path: &[u8]) -> Verdict<std::ffi::CString> {
+    let spool = spool::get()?;
     let found = names::unpacked(AT_FDCWD, path, true)?;
     Some(found.and_then(|real| {
-        if let Some(spool) = spool::get()
-            && let Some(inner) = spool.inner_of_tree(real.as_bytes())
-        {
-            spool.list(&inner)?;
-        }
+        spool.inner_of_tree(real.as_bytes()).map_or(Ok(()), |inner| spool.list(&inner))?;
         Ok(real)
     }))
 }
@@ -50,18 +47,13 @@ fn listed(path: &[u8]) -> Verdict<std::ffi::CString> {
 // SAFETY: the name is that of the C library's function, and so are the arguments.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn opendir(path: Text) -> *mut DIR {
-    match guarded(|| of(path, listed)) {
-        Some(Ok(real)) => {
-            let path = Text::of(&real);
-            let stream = call!(opendir(path: Text) -> *mut DIR);
-            if !stream.is_null() {
-                note(stream);
-            }
-            stream
-        }
-        Some(Err(error)) => deliver(Err(error)),
-        None => call!(opendir(path: Text) -> *mut DIR),
+    let real = guarded(|| of(path, listed));
+    let is_of_tree = matches!(real, Some(Ok(_)));
+    let stream = with_path(path, real, |path| call!(opendir(path: Text) -> *mut DIR));
+    if is_of_tree && !stream.is_null() {
+        note(stream);
     }
+    stream
 }
 
 // SAFETY: the name is that of the C library's function, and so are the arguments.
@@ -128,19 +120,16 @@ macro_rules! scans {
         // SAFETY: the name is that of the C library's function, and so are the arguments.
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name(path: Text, list: List, select: In, order: In) -> c_int {
-            match guarded(|| of(path, listed)) {
-                Some(Ok(real)) => {
-                    let path = Text::of(&real);
-                    let count = call!($name(path: Text, list: List, select: In, order: In) -> c_int);
-                    for at in 0..usize::try_from(count).unwrap_or(0) {
-                        // SAFETY: the C library has stored a list of that many entries at the caller's pointer.
-                        hide_type(unsafe { *(*list).add(at) });
-                    }
-                    count
-                }
-                Some(Err(error)) => deliver(Err(error)),
-                None => call!($name(path: Text, list: List, select: In, order: In) -> c_int),
+            let real = guarded(|| of(path, listed));
+            let is_of_tree = matches!(real, Some(Ok(_)));
+            let scan = |path: Text| call!($name(path: Text, list: List, select: In, order: In) -> c_int);
+            let count = with_path(path, real, scan);
+            let entries = if is_of_tree { usize::try_from(count).unwrap_or(0) } else { 0 };
+            for at in 0..entries {
+                // SAFETY: the C library has stored a list of that many entries at the caller's pointer.
+                hide_type(unsafe { *(*list).add(at) });
             }
+            count
         }
     )+};
 }

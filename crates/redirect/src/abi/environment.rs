@@ -61,10 +61,7 @@ pub fn own() -> List {
     unsafe { environ }
 }
 
-/// Calls `call` with `given` plus the variables that this library needs.
-///
-/// # Errors
-/// `E2BIG`: the environment is too large.
+/// Calls `call` with `given` plus the variables that this library needs. Fails with `E2BIG` if the environment is too large.
 pub fn completed<T>(given: List, call: impl FnOnce(List) -> T) -> Result<T, Errno> {
     let Some(kept) = KEPT.get().filter(|kept| kept.is_wanted(given)) else { return Ok(call(given)) };
     let mut buffer = [0; PRELOAD_SIZE_MAX];
@@ -77,10 +74,7 @@ pub fn completed<T>(given: List, call: impl FnOnce(List) -> T) -> Result<T, Errn
     with_list(strings(given).filter(stays).chain(added), call)
 }
 
-/// Returns the variables that the environment of the process lacks, as `NAME=VALUE`.
-///
-/// # Errors
-/// `E2BIG`, as for [`completed`].
+/// Returns the variables that the environment of the process lacks, as `NAME=VALUE`. Fails like [`completed`].
 pub fn lacking() -> Result<Vec<CString>, Errno> {
     let given = own();
     let Some(kept) = KEPT.get().filter(|kept| kept.is_wanted(given)) else { return Ok(Vec::new()) };

@@ -12,14 +12,9 @@ mod programs;
 mod streams;
 
 use rustix::io::Errno;
-use std::ffi::{CStr, CString, c_char, c_int};
-use tameike_interpose::Verdict;
+use std::ffi::{CString, c_char, c_int};
 use tameike_interpose::arguments::Text;
-
-/// The result of a call that succeeds with 0.
-fn done(outcome: Result<(), Errno>) -> Result<c_int, Errno> {
-    outcome.map(|()| 0)
-}
+use tameike_interpose::{Outcome, Verdict};
 
 /// Runs `verdict` on the bytes of a path.
 fn of<T>(path: Text, verdict: impl FnOnce(&[u8]) -> Verdict<T>) -> Verdict<T> {
@@ -36,19 +31,24 @@ macro_rules! redirect {
         // SAFETY: the name is that of the C library's function, and so are the arguments.
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            match tameike_interpose::guarded(|| $verdict) {
-                Some(Ok(real)) => {
-                    let $path = Text::of(&real);
-                    tameike_interpose::call!($name($($argument: $type),*) -> $result)
-                }
-                Some(Err(error)) => tameike_interpose::deliver(Err(error)),
-                None => tameike_interpose::call!($name($($argument: $type),*) -> $result),
-            }
+            let real = tameike_interpose::guarded(|| $verdict);
+            $crate::abi::with_path(
+                $path, real, |$path| tameike_interpose::call!($name($($argument: $type),*) -> $result)
+            )
         }
     };
 }
 
 use redirect;
+
+/// Calls a function of the C library with the path that `real` has, or else with `path`.
+fn with_path<T: Outcome>(path: Text, real: Verdict<CString>, call: impl FnOnce(Text) -> T) -> T {
+    match real {
+        Some(Ok(real)) => call(Text::of(&real)),
+        Some(Err(error)) => T::failed(error),
+        None => call(path),
+    }
+}
 
 /// Returns the kernel's path of a file, unpacking it if necessary.
 fn content(directory: c_int, path: Text, follow: bool) -> Verdict<CString> {
@@ -74,6 +74,5 @@ fn give(text: &[u8], buffer: *mut c_char, size: usize) -> Result<*mut c_char, Er
 
 /// Returns the bytes of a C string, or `None` for null.
 fn bytes_at<'a>(text: *const c_char) -> Option<&'a [u8]> {
-    // SAFETY: the pointer is not null, and the string is NUL-terminated.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
+    Text::at(text.cast_mut().cast()).bytes()
 }

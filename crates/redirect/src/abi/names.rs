@@ -1,11 +1,11 @@
 //! Calls on paths, except those for attributes ([`super::attributes`]).
 
-use super::{content, done, of, redirect};
+use super::{content, of, redirect};
 use crate::{names, permissions, temporary};
 use libc::AT_FDCWD;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use tameike_interpose::arguments::Text;
-use tameike_interpose::{Verdict, interpose};
+use tameike_interpose::{Verdict, done, interpose};
 
 type In = *const c_void;
 type Out = *mut c_void;

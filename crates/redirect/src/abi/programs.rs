@@ -24,10 +24,9 @@ fn started<T: Outcome>(
     environment: List,
     start: impl FnOnce(Text, List, List) -> T,
 ) -> T {
-    let found = match guarded(|| program::find(directory, path.bytes()?)) {
-        Some(Ok(found)) => Some(found),
-        Some(Err(error)) => return deliver(Err(error)),
-        None => None,
+    let found = match guarded(|| program::find(directory, path.bytes()?)).transpose() {
+        Ok(found) => found,
+        Err(error) => return deliver(Err(error)),
     };
     let path = found.as_ref().map_or(path, |found| Text::of(&found.path));
     let start = |arguments| completed(environment, |environment| start(path, arguments, environment));
@@ -203,11 +202,7 @@ fn commanded<T: Outcome>(command: Text, start: impl FnOnce(Text) -> T) -> T {
             lacking => Some(lacking.and_then(|lacking| with_variables(&lacking, bytes))),
         }
     });
-    match longer {
-        Some(Ok(longer)) => start(Text::of(&longer)),
-        Some(Err(error)) => deliver(Err(error)),
-        None => start(command),
-    }
+    super::with_path(command, longer, start)
 }
 
 fn with_variables(variables: &[CString], command: &[u8]) -> Result<CString, Errno> {

@@ -1,6 +1,7 @@
 //! Results of calls.
 
 use crate::message::{FileKey, Status};
+use rustix::io::{Errno, Result};
 
 /// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +26,16 @@ impl<T> Answer<T> {
             Self::Broken => Answer::Broken,
         }
     }
-}
 
-/// A view of the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ViewInfo {
-    /// Mount point.
-    pub mount: Vec<u8>,
+    /// Returns the result for the program: `EIO` if the connection is broken, or `None` if the kernel must serve the call.
+    pub fn served(self) -> Option<Result<T>> {
+        match self {
+            Self::Done(done) => Some(Ok(done)),
+            Self::Failed(errno) => Some(Err(Errno::from_raw_os_error(errno))),
+            Self::Declined => None,
+            Self::Broken => Some(Err(Errno::IO)),
+        }
+    }
 }
 
 /// An open file.

@@ -170,7 +170,7 @@ impl Client {
 
     /// Waits for the reply until `until` on the monotonic clock; returns true if it is there.
     pub(super) fn wait(&self, claim: &Claim<'_>, until: Option<Duration>) -> Result<bool, NoReply> {
-        let Err(wait) = self.spin.look(|| self.is_answered(claim)) else { return Ok(true) };
+        let Err(wait) = self.spin.poll(|| self.is_answered(claim)) else { return Ok(true) };
         self.near.polled_in_vain();
         let is_there = self.sleep(claim, until)?;
         if is_there {

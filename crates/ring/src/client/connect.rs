@@ -1,11 +1,11 @@
 //! Connection of a program to the agent.
 
+use super::Client;
 use super::granted::GrantedFrames;
 use super::names::PublishedNames;
 use super::near::Near;
 use super::placed::Devices;
 use super::slots::Slots;
-use super::{Client, ViewInfo};
 use crate::greeting::{WELCOME_SIZE_MAX, Welcome, hello};
 use crate::layout::{ARENA_SIZE, NOTICE_SIZE};
 use crate::spin::Spin;
@@ -78,7 +78,7 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
     if size == 0 {
         sent.map_err(ConnectError::Greeting)?;
     } // A full agent replies without waiting for the hello, whose send may fail then.
-    let (mounts, frames) = match Welcome::decode(&bytes[..size]).ok_or(ConnectError::Version)? {
+    let (views, frames) = match Welcome::decode(&bytes[..size]).ok_or(ConnectError::Version)? {
         Welcome::Views { mounts, frames } => (mounts, frames),
         Welcome::Full => return Err(ConnectError::Full),
         Welcome::Refused => return Err(ConnectError::Refused),
@@ -90,12 +90,12 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
         [table, slab] if frames > 0 => GrantedFrames::map(frames, table, slab).ok(),
         _ => None,
     };
-    let socket = out_of_the_way(socket.into()).map_err(failed("moving the socket to another descriptor"))?;
+    let socket = to_high_number(socket.into()).map_err(failed("moving the socket to another descriptor"))?;
     keeps(socket.as_raw_fd());
     Ok(Client {
-        views: mounts.into_iter().map(|mount| ViewInfo { mount }).collect(),
+        views,
         arena,
-        shown: PublishedNames::new(&notice, begun),
+        published: PublishedNames::new(&notice, begun),
         notice,
         granted,
         socket,
@@ -112,15 +112,15 @@ pub(super) fn connect(path: &Path, keeps: fn(RawFd)) -> Result<Client, ConnectEr
 
 impl Client {
     /// Moves a descriptor that the agent has sent out of the way, for the lifetime of the connection.
-    pub(super) fn kept_apart(&self, descriptor: OwnedFd) -> Option<OwnedFd> {
-        let kept = out_of_the_way(descriptor).ok()?;
+    pub(super) fn keep_descriptor(&self, descriptor: OwnedFd) -> Option<OwnedFd> {
+        let kept = to_high_number(descriptor).ok()?;
         (self.keeps)(kept.as_raw_fd());
         Some(kept)
     }
 }
 
 /// Moves a descriptor to a number that programs rarely use.
-fn out_of_the_way(descriptor: OwnedFd) -> std::io::Result<OwnedFd> {
+fn to_high_number(descriptor: OwnedFd) -> std::io::Result<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let number = SOCKET_NUMBER.min(limit.saturating_sub(BELOW_LIMIT)) as i32;
     match rustix::io::fcntl_dupfd_cloexec(&descriptor, number) {

@@ -1,7 +1,10 @@
 //! Reads of granted frames. `frames` explains why no stale byte is returned.
 
 use super::parts_mut;
-use crate::frames::{File, LEASE, Layout, bytes_of, is_granted, now};
+use crate::frames::{
+    BYTES, EPOCH, FILE_END, FILE_EPOCH, FILE_KEY, FILE_TIME, KEY, LEASE, Layout, TIME, UNIT, VERSION,
+    bytes_of, file_of, is_granted, now,
+};
 use crate::message::FileKey;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
@@ -52,13 +55,12 @@ impl GrantedFrames {
 
     /// The size of a file, if it is published.
     fn published_end(&self, key: FileKey) -> Option<u64> {
-        let file = File::of(key);
-        let word = |place| self.table.load_long(place);
-        let end = word(file.end()).checked_sub(1)?;
+        let word = |place| self.table.load_long(file_of(key) + place);
+        let end = word(FILE_END).checked_sub(1)?;
         fence(Ordering::Acquire);
-        let is_recent = now().wrapping_sub(word(file.time())) <= LEASE.as_nanos() as u64;
+        let is_recent = now().wrapping_sub(word(FILE_TIME)) <= LEASE.as_nanos() as u64;
         // Keys are never reused: if it is this one now, it was before.
-        (word(file.key()) == key.get() && is_recent).then_some(end)
+        (word(FILE_KEY) == key.get() && is_recent).then_some(end)
     }
 
     /// Reads `size` bytes, at least one; returns true if all were granted.
@@ -81,27 +83,27 @@ impl GrantedFrames {
         }
         // The copy happens before the checks.
         fence(Ordering::Acquire);
-        let version = self.table.load_long(self.layout.record(grant.frame).version());
-        version == grant.version && self.table.load_long(File::of(key).epoch()) == grant.epoch
+        let version = self.table.load_long(self.layout.record(grant.frame) + VERSION);
+        version == grant.version && self.table.load_long(file_of(key) + FILE_EPOCH) == grant.epoch
     }
 
     fn find(&self, key: FileKey, unit: u64, start: u32, end: u32) -> Option<Grant> {
-        let epoch = self.table.load_long(File::of(key).epoch());
+        let epoch = self.table.load_long(file_of(key) + FILE_EPOCH);
         self.layout.places(key, unit).into_iter().find_map(|place| {
             let frame = self.table.load(place).checked_sub(1).filter(|frame| *frame < self.layout.frames)?;
             let record = self.layout.record(frame);
-            let version = self.table.load_long(record.version());
+            let word = |place| self.table.load_long(record + place);
+            let version = word(VERSION);
             fence(Ordering::Acquire);
-            let word = |place| self.table.load_long(place);
-            let bytes = bytes_of(word(record.bytes()));
+            let bytes = bytes_of(word(BYTES));
             let is_it = is_granted(version)
-                && word(record.key()) == key.get()
-                && word(record.epoch()) == epoch
-                && word(record.unit()) == unit
+                && word(KEY) == key.get()
+                && word(EPOCH) == epoch
+                && word(UNIT) == unit
                 && bytes.start <= start
                 && end <= bytes.end
                 && bytes.end as usize <= UNIT_SIZE
-                && now().wrapping_sub(word(record.time())) <= LEASE.as_nanos() as u64;
+                && now().wrapping_sub(word(TIME)) <= LEASE.as_nanos() as u64;
             is_it.then_some(Grant { frame, version, epoch })
         })
     }

@@ -7,7 +7,6 @@ mod answer;
 mod call;
 mod connect;
 pub(crate) mod granted;
-mod leave;
 pub mod mounts;
 mod names;
 mod near;
@@ -18,11 +17,12 @@ mod slots;
 mod transfer;
 
 pub use crate::message::{FileKey, Start, Status, Time};
-pub use answer::{Answer, OpenFile, ViewInfo};
+pub use answer::{Answer, OpenFile};
 pub use connect::ConnectError;
 pub use transfer::Transfer;
 
 use crate::WINDOW_SIZE;
+use crate::layout::{LEFT, left};
 use crate::message::{self, Reply, Request};
 use crate::spin::Spin;
 use call::{NoReply, Populated};
@@ -33,7 +33,7 @@ use placed::Devices;
 use slots::Slots;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tameike_core::limits::PATH_SIZE_MAX;
 use tameike_io::os::arena::{Arena, Sight};
 use tameike_io::os::forked::OwnMark;
@@ -44,12 +44,12 @@ pub use crate::layout::HANDOVER_NAME_SIZE;
 /// The connection of one process to the agent of its node.
 #[derive(Debug)]
 pub struct Client {
-    views: Vec<ViewInfo>,
+    views: Vec<Vec<u8>>,
     pub(crate) arena: Arena,
     notice: Sight,
     /// `None` if the agent grants no frames, or they could not be mapped.
     granted: Option<GrantedFrames>,
-    shown: PublishedNames,
+    published: PublishedNames,
     pub(crate) socket: OwnedFd,
     own: OwnMark,
     broken: AtomicBool,
@@ -65,15 +65,12 @@ pub struct Client {
 impl Client {
     /// Connects to the agent that listens at `socket`. `keeps` is called for each descriptor that the connection keeps, now or in later
     /// calls. Such descriptors are close-on-exec and have high numbers; only a child of the process may close them.
-    ///
-    /// # Errors
-    /// The reason why there is no connection.
     pub fn connect(socket: &Path, keeps: fn(RawFd)) -> Result<Self, ConnectError> {
         connect::connect(socket, keeps)
     }
 
-    /// The views, by [`Start::view`].
-    pub fn views(&self) -> &[ViewInfo] {
+    /// Mount points of the views, by [`Start::view`].
+    pub fn views(&self) -> &[Vec<u8>] {
         &self.views
     }
 
@@ -104,12 +101,11 @@ impl Client {
             |_| WINDOW_SIZE,
             |done, size| {
                 let Some(offset) = offset.checked_add(done as u64) else { return Answer::Declined };
-                let claim = match self.claim(size as usize) {
-                    Ok(claim) => claim,
-                    Err(none) => return none.into(),
-                };
-                self.put(&claim, parts(from, done, size as usize));
-                self.take(self.ask(&claim, &Request::Write { handle, offset, size }), counted(size))
+                let written = self.claim(size as usize).and_then(|claim| {
+                    self.put(&claim, parts(from, done, size as usize));
+                    self.ask(&claim, &Request::Write { handle, offset, size })
+                });
+                self.take(written, counted(size))
             },
         )
     }
@@ -122,12 +118,11 @@ impl Client {
             return Answer::Declined;
         }
         let size = whole as u32;
-        let claim = match self.claim(whole) {
-            Ok(claim) => claim,
-            Err(none) => return none.into(),
-        };
-        self.put(&claim, from.iter().copied());
-        self.take(self.ask(&claim, &Request::Append { handle, size }), |reply| match reply {
+        let appended = self.claim(whole).and_then(|claim| {
+            self.put(&claim, from.iter().copied());
+            self.ask(&claim, &Request::Append { handle, size })
+        });
+        self.take(appended, |reply| match reply {
             Reply::Appended { count, end } if count <= size => Some((count as usize, end)),
             _ => None,
         })
@@ -159,6 +154,25 @@ impl Client {
     /// Closes a handle; the result is that of `close`. The handle is gone in any case.
     pub fn close(&self, handle: u64) -> Answer<()> {
         self.take(self.by_handle(&Request::Close { handle }), done)
+    }
+
+    /// Closes a handle through which nothing was changed, so that the close cannot fail, without waiting for the agent. A failure of the
+    /// agent may go undetected for as long as in lookups of names.
+    pub fn leave(&self, handle: u64) -> Answer<()> {
+        if self.is_broken() || !self.is_agent_there() {
+            return Answer::Broken;
+        }
+        let put = |place: &AtomicU64| {
+            place.compare_exchange(0, handle, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        // 0 means "no handle" in the shared places.
+        if handle == 0 || !left(&self.arena).any(put) {
+            return self.close(handle);
+        }
+        if !self.hand_over_near(LEFT) {
+            self.announce(LEFT);
+        }
+        Answer::Done(())
     }
 
     /// `lseek` with `SEEK_DATA` (`data`) or `SEEK_HOLE`.

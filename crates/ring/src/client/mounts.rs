@@ -11,17 +11,11 @@ use rustix::time::Timespec;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Opens a descriptor by which the kernel reports changes of mounts.
-///
-/// # Errors
-/// There is no `/proc`, or no descriptor left.
 pub fn watch() -> Result<OwnedFd> {
     openat(CWD, c"/proc/self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Returns true if mounts have changed since `watch` was opened or polled the last time. Only one thread sees each change.
-///
-/// # Errors
-/// The descriptor is not that of [`watch`].
 pub fn have_changed(watch: BorrowedFd<'_>) -> Result<bool> {
     let mut polled = [PollFd::from_borrowed_fd(watch, PollFlags::PRI)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -7,7 +7,7 @@ use super::Client;
 use super::path::is_plain;
 use crate::layout::{NAMES, looked_up};
 use crate::message::{Start, Status};
-use crate::names::{CLOCK, Key, Kind, NameEntry, changes, find};
+use crate::names::{CLOCK, Key, Kind, NameEntry, changes, find, nanoseconds};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 use tameike_io::os::arena::Sight;
@@ -20,7 +20,7 @@ const TRUST: u64 = 50_000_000;
 #[derive(Debug)]
 pub(super) struct PublishedNames {
     /// The agent has the same clock as the program.
-    is_of_use: bool,
+    is_usable: bool,
     /// Time of the last check that the agent runs.
     seen: AtomicU64,
 }
@@ -30,15 +30,15 @@ impl PublishedNames {
     pub fn new(notice: &Sight, begun: Duration) -> Self {
         let clock = notice.load_long(NAMES + CLOCK);
         // Clocks of different time namespaces differ by hours, or by at least the time of the welcome.
-        let is_of_use = (nanoseconds(begun)..=now()).contains(&clock);
-        Self { is_of_use, seen: AtomicU64::new(0) }
+        let is_usable = (nanoseconds(begun)..=now()).contains(&clock);
+        Self { is_usable, seen: AtomicU64::new(0) }
     }
 }
 
 impl Client {
     /// Attributes of the file at a path, if they are published.
     pub(super) fn known_status(&self, at: Start, path: &[u8]) -> Option<Status> {
-        if !self.shown.is_of_use || self.is_broken() || path.starts_with(b"/") || !is_plain(path) {
+        if !self.published.is_usable || self.is_broken() || path.starts_with(b"/") || !is_plain(path) {
             return None;
         }
         let view = usize::from(at.view);
@@ -52,7 +52,7 @@ impl Client {
             dir = walk.step(dir, name)?;
             name = next;
         }
-        let file = walk.said(Kind::File, dir, name)?;
+        let file = walk.entry(Kind::File, dir, name)?;
         let now = now();
         if walk.until <= now || !self.was_agent_there(now) {
             return None;
@@ -67,14 +67,14 @@ impl Client {
     }
 
     fn was_agent_there(&self, now: u64) -> bool {
-        if now.saturating_sub(self.shown.seen.load(Ordering::Relaxed)) < TRUST {
+        if now.saturating_sub(self.published.seen.load(Ordering::Relaxed)) < TRUST {
             return true;
         }
         if self.is_alone() {
             self.give_up();
             return false;
         }
-        self.shown.seen.store(now, Ordering::Relaxed);
+        self.published.seen.store(now, Ordering::Relaxed);
         true
     }
 }
@@ -90,23 +90,18 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn said(&mut self, kind: Kind, dir: u64, name: &[u8]) -> Option<NameEntry> {
+    fn entry(&mut self, kind: Kind, dir: u64, name: &[u8]) -> Option<NameEntry> {
         let key = Key::new(kind, self.view, dir, name)?;
-        let said = find(|place| self.notice.load_long(NAMES + place), &key)?;
-        self.until = self.until.min(said.until);
-        Some(said)
+        let entry = find(|place| self.notice.load_long(NAMES + place), &key)?;
+        self.until = self.until.min(entry.until);
+        Some(entry)
     }
 
     /// The inode number of a subdirectory, or of the directory itself for an empty name.
     fn step(&mut self, dir: u64, name: &[u8]) -> Option<u64> {
-        let said = self.said(Kind::Directory, dir, name)?;
-        let [number, changes, ..] = said.value;
+        let [number, changes, ..] = self.entry(Kind::Directory, dir, name)?.value;
         (changes == self.changes).then_some(number)
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn now() -> u64 {
@@ -125,11 +120,11 @@ mod tests {
         let notice = Notice::create("test", NOTICE_SIZE).expect("memory");
         let sight = Sight::map(notice.memory(), NOTICE_SIZE).expect("what was sealed");
         let begun = monotonic();
-        let is_of_use = |clock: u64| {
+        let is_usable = |clock: u64| {
             notice.long(NAMES + CLOCK).store(clock, Ordering::Relaxed);
-            PublishedNames::new(&sight, begun).is_of_use
+            PublishedNames::new(&sight, begun).is_usable
         };
-        assert!(is_of_use(now()));
-        assert!(!is_of_use(nanoseconds(begun) - 1) && !is_of_use(now() + 1_000_000_000));
+        assert!(is_usable(now()));
+        assert!(!is_usable(nanoseconds(begun) - 1) && !is_usable(now() + 1_000_000_000));
     }
 }

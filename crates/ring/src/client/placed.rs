@@ -77,7 +77,7 @@ impl Client {
             if size == 0 {
                 return;
             }
-            let kept = files.map(|file| file.and_then(|file| self.kept_apart(file)));
+            let kept = files.map(|file| file.and_then(|file| self.keep_descriptor(file)));
             match (self.devices.all.get(usize::from(number[0])), kept) {
                 (Some(device), [Some(bytes), Some(clock)]) => {
                     device.bytes.set(bytes);

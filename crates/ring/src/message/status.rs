@@ -1,6 +1,7 @@
-//! File attributes, and their encoding in words.
+//! File attributes, and their encoding in words. `tameike.h` of `tameike-capi` has the same structures.
 
 use super::{REPLY_WORDS, ReplyWords};
+use rustix::fs::Stat;
 
 /// Words before the attributes.
 const BEFORE_STATUS: usize = 2;
@@ -14,56 +15,78 @@ pub(super) const END: usize = BEFORE_STATUS + STATUS_WORDS;
 
 const _: () = assert!(END < REPLY_WORDS);
 
-/// A time since 1970-01-01 UTC.
+/// A time.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
-    /// Whole seconds; negative before 1970.
+    /// Seconds since the beginning of 1970.
     pub seconds: i64,
-    /// 0 to 999,999,999.
+    /// Less than 1,000,000,000.
     pub nanoseconds: u32,
 }
 
-/// Attributes as `statx` on the mount returns them, except `st_dev`, which is the mount's.
+/// Attributes, as in stat(2) without the device.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// `st_ino`.
-    pub inode: u64,
+    /// Inode number within the view.
+    pub ino: u64,
     /// Size in bytes.
     pub size: u64,
-    /// `st_blocks`: allocated space in units of 512 bytes.
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
-    /// Last access.
+    /// Time of the last read.
     pub atime: Time,
-    /// Last change of content.
+    /// Time of the last write.
     pub mtime: Time,
-    /// Last change of content or attributes.
+    /// Time of the last change of attributes.
     pub ctime: Time,
-    /// `st_mode`: file type and permissions.
+    /// File type and permissions.
     pub mode: u32,
-    /// Number of hard links.
+    /// Number of links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// `st_rdev`, as the kernel encodes it for programs (`makedev`).
+    /// Device number of a device file.
     pub rdev: u64,
-    /// `st_blksize`.
-    pub block_size: u32,
+    /// Preferred I/O size in bytes.
+    pub blksize: u32,
+}
+
+impl From<&Stat> for Status {
+    fn from(stat: &Stat) -> Self {
+        let time = |seconds: i64, nanoseconds: u64| Time { seconds, nanoseconds: nanoseconds as u32 };
+        Self {
+            ino: stat.st_ino,
+            size: stat.st_size.cast_unsigned(),
+            blocks: stat.st_blocks.cast_unsigned(),
+            atime: time(stat.st_atime, stat.st_atime_nsec),
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+            mode: stat.st_mode,
+            nlink: stat.st_nlink as u32,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            rdev: stat.st_rdev,
+            blksize: stat.st_blksize as u32,
+        }
+    }
 }
 
 impl Status {
     pub(crate) fn to_words(self) -> StatusWords {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         [
-            self.inode,
+            self.ino,
             self.size,
             self.blocks,
             self.atime.seconds as u64,
             self.mtime.seconds as u64,
             self.ctime.seconds as u64,
             pair(self.atime.nanoseconds, self.mtime.nanoseconds),
-            pair(self.ctime.nanoseconds, self.block_size),
+            pair(self.ctime.nanoseconds, self.blksize),
             pair(self.mode, self.nlink),
             pair(self.uid, self.gid),
             self.rdev,
@@ -72,11 +95,11 @@ impl Status {
 
     pub(crate) fn of_words(words: &StatusWords) -> Self {
         let pair = |place: usize| ((words[place] >> 32) as u32, words[place] as u32);
-        let ((atime, mtime), (ctime, block_size)) = (pair(6), pair(7));
+        let ((atime, mtime), (ctime, blksize)) = (pair(6), pair(7));
         let ((mode, nlink), (uid, gid)) = (pair(8), pair(9));
         let time = |place: usize, nanoseconds| Time { seconds: words[place] as i64, nanoseconds };
         Self {
-            inode: words[0],
+            ino: words[0],
             size: words[1],
             blocks: words[2],
             atime: time(3, atime),
@@ -87,7 +110,7 @@ impl Status {
             uid,
             gid,
             rdev: words[10],
-            block_size,
+            blksize,
         }
     }
 

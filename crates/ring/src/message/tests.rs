@@ -33,7 +33,7 @@ fn requests_and_replies_round_trip() {
     }
     let time = |seconds| Time { seconds, nanoseconds: 999_999_999 };
     let status = Status {
-        inode: 1,
+        ino: 1,
         size: 2,
         blocks: 3,
         atime: time(-4),
@@ -44,7 +44,7 @@ fn requests_and_replies_round_trip() {
         uid: 8,
         gid: 9,
         rdev: 10,
-        block_size: 11,
+        blksize: 11,
     };
     let replies = [
         Reply::Declined,

@@ -242,9 +242,6 @@ impl<H: Handler> Asked<H> {
 
     /// Replies with the location of `range` of a unit on a device, to a program that accepts such a reply. Returns the request if the
     /// location cannot be encoded or the device cannot be sent.
-    ///
-    /// # Errors
-    /// The request.
     pub fn answer_placed(
         mut self,
         device: &Arc<HostDevice>,

@@ -5,10 +5,10 @@
 //! threads sleep while there are no requests.
 
 mod connection;
-mod guests;
 mod names;
 mod pinned_server;
 mod pinned_state;
+mod programs;
 mod threads;
 pub(crate) mod watch;
 
@@ -19,9 +19,9 @@ pub use tameike_io::os::socket::Peer;
 use crate::frames::FrameTable;
 use crate::spin::Spin;
 use connection::{Connection, Counts};
-use guests::Guest;
 use parking_lot::{Mutex, RwLock};
-use pinned_server::PinnedServers;
+use pinned_server::PinnedServer;
+use programs::Program;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -83,10 +83,10 @@ struct Inner<H: Handler> {
     epoll: OwnedFd,
     wakeup: OwnedFd,
     /// All connections, by number.
-    guests: Mutex<Guests<H>>,
+    programs: Mutex<Programs<H>>,
     /// Programs that have been welcomed.
     connections: RwLock<Vec<Arc<Connection<H>>>>,
-    pinned_servers: PinnedServers<H>,
+    pinned_servers: Mutex<Vec<PinnedServer<H>>>,
     /// Index of the program to serve next.
     next: AtomicUsize,
     stopping: AtomicBool,
@@ -106,8 +106,8 @@ pub struct Usage {
     pub looked_up: u64,
 }
 
-struct Guests<H: Handler> {
-    guests: BTreeMap<u64, Guest<H>>,
+struct Programs<H: Handler> {
+    programs: BTreeMap<u64, Program<H>>,
     last: u64,
 }
 
@@ -120,9 +120,6 @@ pub struct Server<H: Handler> {
 
 impl<H: Handler> Server<H> {
     /// A server for programs of `user`, with the mount points `views`, a table of published names and, optionally, one of granted frames.
-    ///
-    /// # Errors
-    /// The system has no descriptors or memory left.
     pub fn new(
         handler: Arc<H>,
         views: Vec<Vec<u8>>,
@@ -134,7 +131,7 @@ impl<H: Handler> Server<H> {
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed(error.into()))?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &wakeup, epoll::EventData::new_u64(guests::WAKEUP), flags)
+        epoll::add(&epoll, &wakeup, epoll::EventData::new_u64(programs::WAKEUP), flags)
             .map_err(|error| failed(error.into()))?;
         let inner = Arc::new(Inner {
             handler,
@@ -146,9 +143,9 @@ impl<H: Handler> Server<H> {
             spin: Spin::new(SPIN),
             epoll,
             wakeup,
-            guests: Mutex::new(Guests { guests: BTreeMap::new(), last: 0 }),
+            programs: Mutex::new(Programs { programs: BTreeMap::new(), last: 0 }),
             connections: RwLock::default(),
-            pinned_servers: PinnedServers::default(),
+            pinned_servers: Mutex::default(),
             next: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             counts: Arc::default(),
@@ -157,9 +154,6 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts programs at `listener` from now on.
-    ///
-    /// # Errors
-    /// The listener cannot be watched.
     pub fn listen(self: &Arc<Self>, system: &System, listener: UnixListener) -> Result<()> {
         let failed = |error| Fault::from_os("listening for programs", &error);
         listener.set_nonblocking(true).map_err(failed)?;
@@ -190,9 +184,6 @@ impl<H: Handler> Server<H> {
     }
 
     /// Accepts a connected program. The first one starts the threads.
-    ///
-    /// # Errors
-    /// The reason why it cannot be accepted.
     pub fn admit(&self, socket: UnixStream) -> Result<()> {
         let mut threads = self.threads.lock();
         if self.inner.stopping.load(Ordering::SeqCst) {
@@ -214,15 +205,15 @@ impl<H: Handler> Server<H> {
     pub fn usage(&self) -> Usage {
         let Counts { answered, declined, looked_up } = &*self.inner.counts;
         // The lock excludes programs that are welcomed but not yet in the map.
-        let guests = &self.inner.guests.lock().guests;
-        let by_guests = guests.values().fold(0_u64, |sum, guest| match guest {
-            Guest::New(..) => sum,
-            Guest::Served(connection) => sum.wrapping_add(connection.looked_up()),
+        let programs = &self.inner.programs.lock().programs;
+        let connected = programs.values().fold(0_u64, |sum, program| match program {
+            Program::New(..) => sum,
+            Program::Served(connection) => sum.wrapping_add(connection.looked_up()),
         });
-        let looked_up = looked_up.load(Ordering::Relaxed).wrapping_add(by_guests);
+        let looked_up = looked_up.load(Ordering::Relaxed).wrapping_add(connected);
         Usage {
             looked_up,
-            clients: guests.len() as u64,
+            clients: programs.len() as u64,
             answered: answered.load(Ordering::Relaxed),
             declined: declined.load(Ordering::Relaxed),
         }

@@ -3,7 +3,7 @@
 use crate::layout::{NAMES, NOTICE_SIZE};
 use crate::message::{STATUS_WORDS, Status, StatusWords};
 use crate::names::{
-    CLOCK, HASH, HEAD, Key, Kind, NAMES_SIZE, UNTIL, VERSION, VIEWS_MAX, changes, value_places,
+    CLOCK, HASH, HEAD, Key, Kind, NAMES_SIZE, UNTIL, VERSION, VIEWS_MAX, changes, nanoseconds, value_places,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl NameTable {
     }
 
     /// Updates the clock before a program is welcomed, so that the program can compare it with its own.
-    pub(super) fn greets(&self) {
+    pub(super) fn update_clock(&self) {
         if !self.is_used()
             && let Err(error) = self.notice.populate(NAMES, NAMES_SIZE)
         {
@@ -152,8 +152,4 @@ impl NameTable {
     fn put(&self, place: usize, word: u64) {
         self.long(place).store(word, Ordering::Relaxed);
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

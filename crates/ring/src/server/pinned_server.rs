@@ -18,7 +18,6 @@ use super::connection::Connection;
 use super::threads::Work;
 use super::{Handler, Inner};
 use crate::layout::{ACCOMPANIED, ALL_SLOTS, LEFT, RESTS, SLOTS, core, near};
-use parking_lot::Mutex;
 use rustix::thread::{CpuSet, futex, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -34,7 +33,7 @@ const FOLLOWS_AFTER: u32 = 4;
 const NUDGE: Duration = Duration::from_millis(1);
 
 /// One pinned server, until it is joined.
-struct PinnedServer<H: Handler> {
+pub(super) struct PinnedServer<H: Handler> {
     connection: Weak<Connection<H>>,
     thread: JoinHandle<()>,
 }
@@ -46,15 +45,6 @@ impl<H: Handler> PinnedServer<H> {
         if let Some(connection) = self.connection.upgrade().filter(ended) {
             connection.pinned.end(&connection.arena);
         }
-    }
-}
-
-/// All pinned servers.
-pub(super) struct PinnedServers<H: Handler>(Mutex<Vec<PinnedServer<H>>>);
-
-impl<H: Handler> Default for PinnedServers<H> {
-    fn default() -> Self {
-        Self(Mutex::default())
     }
 }
 
@@ -116,7 +106,7 @@ impl<H: Handler> Inner<H> {
             return;
         }
         let Ok(allowed) = sched_getaffinity(None) else { return };
-        let mut all = self.pinned_servers.0.lock();
+        let mut all = self.pinned_servers.lock();
         all.retain(|served| !served.thread.is_finished());
         all.iter().for_each(PinnedServer::nudge);
         // An agent that is bound to cores does not use those of programs.
@@ -152,7 +142,7 @@ impl<H: Handler> Inner<H> {
 
     /// Waits for the end of all pinned servers, whose connections are closed.
     pub(super) fn end_pinned_servers(&self) {
-        let all = std::mem::take(&mut *self.pinned_servers.0.lock());
+        let all = std::mem::take(&mut *self.pinned_servers.lock());
         for PinnedServer { connection, thread } in all {
             while let Some(connection) = connection.upgrade().filter(|_| !thread.is_finished()) {
                 connection.pinned.end(&connection.arena);

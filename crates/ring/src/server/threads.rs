@@ -23,16 +23,16 @@ impl<H: Handler> Inner<H> {
     /// Main loop of a serving thread.
     pub(super) fn serve(self: &Arc<Self>) {
         let mut events = Vec::with_capacity(EVENTS_PER_ROUND);
-        let mut is_second = self.watch.look();
+        let mut is_second = self.watch.poll();
         while !self.stopping.load(Ordering::SeqCst) {
             if let Some(work) = self.find() {
                 self.work(work);
-                is_second = self.watch.look();
+                is_second = self.watch.poll();
                 continue;
             }
             // One polling thread suffices.
-            let looked = if is_second { None } else { Some(self.spin.look(|| self.is_pending())) };
-            let wait = match looked {
+            let polled = if is_second { None } else { Some(self.spin.poll(|| self.is_pending())) };
+            let wait = match polled {
                 Some(Ok(())) => continue,
                 Some(Err(wait)) => Some(wait),
                 None => None,
@@ -46,11 +46,11 @@ impl<H: Handler> Inner<H> {
                 }
             }
             self.watch.rise();
-            events.drain(..).for_each(|event: epoll::Event| self.happened(event.data.u64()));
+            events.drain(..).for_each(|event: epoll::Event| self.handle_event(event.data.u64()));
             if let Some(wait) = wait {
                 self.spin.slept(&wait);
             }
-            is_second = self.watch.look();
+            is_second = self.watch.poll();
         }
         self.watch.work();
         // Each thread that ends wakes the next.

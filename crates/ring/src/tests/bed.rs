@@ -1,7 +1,7 @@
 //! A test agent with files in a map, and child processes that run tests of this binary.
 
 use super::placed::Placing;
-use crate::client::{Client, Start, Status};
+use crate::client::{Answer, Client, OpenFile, Start, Status};
 use crate::frames::FrameTable;
 use crate::message::{FileKey, Reply, Request, Takes};
 use crate::server::{Asked, Handler, NameTable, Peer, Server};
@@ -21,7 +21,7 @@ use tameike_io::{Frame, Slab};
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const ROOT: Start = Start { view: 0, dir: 1 };
 /// A directory whose creation blocks its thread.
-pub const BLOCKS: &[u8] = b"blocks";
+pub const BLOCKING_DIR: &[u8] = b"blocks";
 /// A file of which the agent serves the first unit only.
 pub const HALF_DECLINED: &[u8] = b"half declined";
 const SOCKET_VARIABLE: &str = "TAMEIKE_TEST_SOCKET";
@@ -31,14 +31,14 @@ pub struct State {
     files: BTreeMap<Vec<u8>, Vec<u8>>,
     handles: BTreeMap<u64, Vec<u8>>,
     last: u64,
-    /// Held requests: `fsync` blocks until `let_go`.
+    /// Held requests: `fsync` blocks until `answer_held`.
     held: Vec<Asked<Files>>,
     /// Handles that programs have closed without a reply.
     pub closed: Vec<u64>,
     /// Requests served by pinned servers.
     pub near: usize,
     /// Threads blocked by `mkdir`.
-    pub held_up: usize,
+    pub blocked: usize,
     pub begun: usize,
     pub left: usize,
     pub ended: usize,
@@ -75,50 +75,59 @@ pub struct Files {
     changed: Condvar,
 }
 
+impl State {
+    fn is_file(&self, handle: u64, name: &[u8]) -> bool {
+        self.handles.get(&handle).is_some_and(|found| found == name)
+    }
+
+    fn bytes(&mut self, handle: u64) -> Option<&mut Vec<u8>> {
+        self.files.get_mut(self.handles.get(&handle)?)
+    }
+}
+
 impl Files {
     fn reply(&self, state: &mut State, asked: &Asked<Self>) -> Result<Reply, i32> {
         const ENOENT: i32 = 2;
         const EBADF: i32 = 9;
         let Some(request) = asked.request() else { return Ok(Reply::Declined) };
-        let State { files, handles, last, .. } = state;
         let status = |bytes: &Vec<u8>| Status { size: bytes.len() as u64, ..Status::default() };
         Ok(match request {
             Request::Open { path, .. } => {
-                let bytes = files.entry(asked.name(&path).to_vec()).or_default();
-                *last += 1;
-                handles.insert(*last, asked.name(&path).to_vec());
+                let bytes = state.files.entry(asked.name(&path).to_vec()).or_default();
+                state.last += 1;
+                state.handles.insert(state.last, asked.name(&path).to_vec());
                 let key = (asked.name(&path) == b"lent").then_some(self.lent.key);
                 key.iter().for_each(|_| self.lent.grant());
-                Reply::Opened { handle: *last, key, status: status(bytes) }
+                Reply::Opened { handle: state.last, key, status: status(bytes) }
             }
             Request::Write { handle, offset, size } => {
-                let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
+                let bytes = state.bytes(handle).ok_or(EBADF)?;
                 let (start, end) = (offset as usize, offset as usize + size as usize);
                 bytes.resize(bytes.len().max(end), 0);
                 asked.window().copy_to(0, &mut bytes[start..end]);
                 Reply::Count(size)
             }
             Request::Append { handle, size } => {
-                let bytes = handles.get(&handle).and_then(|name| files.get_mut(name)).ok_or(EBADF)?;
+                let bytes = state.bytes(handle).ok_or(EBADF)?;
                 let start = bytes.len();
                 bytes.resize(start + size as usize, 0);
                 asked.window().copy_to(0, &mut bytes[start..]);
                 Reply::Appended { count: size, end: bytes.len() as u64 }
             }
-            Request::Status { handle } => {
-                Reply::Status(status(handles.get(&handle).and_then(|name| files.get(name)).ok_or(EBADF)?))
-            }
+            Request::Status { handle } => Reply::Status(status(state.bytes(handle).ok_or(EBADF)?)),
             Request::StatusAt { path, .. } => {
-                Reply::Status(status(files.get(asked.name(&path)).ok_or(ENOENT)?))
+                Reply::Status(status(state.files.get(asked.name(&path)).ok_or(ENOENT)?))
             }
-            Request::Close { handle } => handles.remove(&handle).map(|_| Reply::Done).ok_or(EBADF)?,
+            Request::Close { handle } => state.handles.remove(&handle).map(|_| Reply::Done).ok_or(EBADF)?,
             Request::Rename { from, to, .. } => {
-                let bytes = files.remove(asked.name(&from)).ok_or(ENOENT)?;
+                let bytes = state.files.remove(asked.name(&from)).ok_or(ENOENT)?;
                 assert_eq!(asked.second_name(&from).len(), to.size as usize);
-                files.insert(asked.second_name(&from).to_vec(), bytes);
+                state.files.insert(asked.second_name(&from).to_vec(), bytes);
                 Reply::Done
             }
-            Request::Unlink { path } => files.remove(asked.name(&path)).map(|_| Reply::Done).ok_or(ENOENT)?,
+            Request::Unlink { path } => {
+                state.files.remove(asked.name(&path)).map(|_| Reply::Done).ok_or(ENOENT)?
+            }
             _ => Reply::Declined,
         })
     }
@@ -138,13 +147,13 @@ impl Files {
     }
 
     /// Unblocks the blocked threads.
-    pub fn go_on(&self) {
-        self.state.lock().held_up = 0;
+    pub fn unblock(&self) {
+        self.state.lock().blocked = 0;
         self.changed.notify_all();
     }
 
     /// Answers the held requests.
-    pub fn let_go(&self) {
+    pub fn answer_held(&self) {
         let held = std::mem::take(&mut self.state.lock().held);
         held.into_iter().for_each(|asked| asked.answer(&Reply::Done));
     }
@@ -163,11 +172,11 @@ impl Handler for Files {
         let mut state = self.state.lock();
         state.near += usize::from(std::thread::current().name() == Some("tameike-near"));
         match asked.request() {
-            Some(Request::MakeDir { path, .. }) if asked.name(&path) == BLOCKS => {
-                state.held_up += 1;
+            Some(Request::MakeDir { path, .. }) if asked.name(&path) == BLOCKING_DIR => {
+                state.blocked += 1;
                 self.changed.notify_all();
                 drop(state);
-                self.wait_for_state(|state| state.held_up == 0);
+                self.wait_for_state(|state| state.blocked == 0);
                 asked.answer(&Reply::Done);
             }
             Some(Request::Sync { .. }) => {
@@ -175,14 +184,13 @@ impl Handler for Files {
                 self.changed.notify_all();
             }
             Some(Request::Read { handle, offset, .. } | Request::Write { handle, offset, .. })
-                if offset >= UNIT_SIZE as u64
-                    && state.handles.get(&handle).is_some_and(|name| name == HALF_DECLINED) =>
+                if offset >= UNIT_SIZE as u64 && state.is_file(handle, HALF_DECLINED) =>
             {
                 drop(state);
                 asked.answer(&Reply::Declined);
             }
             Some(Request::Read { handle, offset, size, takes })
-                if takes.placed && state.handles.get(&handle).is_some_and(|name| name == b"placed") =>
+                if takes.placed && state.is_file(handle, b"placed") =>
             {
                 drop(state);
                 let range = offset as u32..offset as u32 + size;
@@ -193,14 +201,13 @@ impl Handler for Files {
             }
             Some(Request::Read { handle, takes: Takes { lent: true, .. }, .. }) => {
                 // Revoked, or never granted.
-                let size = state.handles.get(&handle).and_then(|name| state.files.get(name)).map(Vec::len);
+                let size = state.bytes(handle).map_or(0, |bytes| bytes.len());
                 drop(state);
-                asked.answer(&Reply::Lent(size.unwrap_or_default() as u32));
+                asked.answer(&Reply::Lent(size as u32));
             }
             Some(Request::Read { handle, offset, size, .. }) => {
-                let bytes = state.handles.get(&handle).and_then(|name| state.files.get(name)).cloned();
+                let bytes = state.bytes(handle).cloned().unwrap_or_default();
                 drop(state);
-                let bytes = bytes.unwrap_or_default();
                 let rest = &bytes[bytes.len().min(offset as usize)..];
                 asked.answer_with(&rest[..rest.len().min(size as usize)]);
             }
@@ -263,6 +270,13 @@ impl Bed {
 
     pub fn client(&self) -> Client {
         Client::connect(&self.socket, |_| {}).expect("the agent listens")
+    }
+}
+
+pub fn open(client: &Client, path: &[u8]) -> OpenFile {
+    match client.open(ROOT, path, 0, 0o644) {
+        Answer::Done(open) => open,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::bed::{Bed, HALF_DECLINED, PATIENCE, ROOT};
 use crate::WINDOW_SIZE;
-use crate::client::{Answer, Client, ConnectError};
+use crate::client::{Answer, Client, ConnectError, Transfer};
 use crate::layout::SLOTS;
 use crate::message::Status;
 use crate::server::{CLIENTS_MAX, THREADS};
@@ -12,17 +12,14 @@ use tameike_core::limits::UNIT_SIZE;
 use tameike_io::os::process::start_thread;
 
 fn open(client: &Client, path: &[u8]) -> u64 {
-    match client.open(ROOT, path, 0, 0o644) {
-        Answer::Done(open) => open.handle,
-        other => panic!("{other:?}"),
-    }
+    super::bed::open(client, path).handle
 }
 
 #[test]
 fn calls_are_answered() {
     let bed = Bed::new();
     let client = bed.client();
-    assert_eq!(client.views()[0].mount, b"/view");
+    assert_eq!(client.views()[0], b"/view");
     let handle = open(&client, b"a/file");
     let bytes: Vec<u8> = (0..2 * WINDOW_SIZE + 5000).map(|place| (place % 251) as u8).collect();
     let parts = [&bytes[..10], &bytes[10..10], &bytes[10..WINDOW_SIZE + 7], &bytes[WINDOW_SIZE + 7..]];
@@ -132,7 +129,7 @@ fn a_blocked_request_does_not_block_others() {
         bed.files.wait_for_held(SLOTS - 1);
         let handle = open(&other, b"other");
         assert_eq!(client.status(handle), Answer::Done(Status::default()));
-        bed.files.let_go();
+        bed.files.answer_held();
         for waiting in waiting {
             assert_eq!(waiting.join().expect("an end"), Answer::Done(()));
         }
@@ -184,19 +181,22 @@ fn a_program_beyond_the_maximum_is_refused() {
     assert_eq!(bed.client().close(1), Answer::Failed(9));
 }
 
+fn begun(answer: Answer<Option<Transfer<'_>>>) -> Option<Transfer<'_>> {
+    match answer {
+        Answer::Done(transfer) => transfer,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn transfers_leave_slots_for_calls() {
     let bed = Bed::new();
     let client = bed.client();
     let handle = open(&client, b"file");
     let bytes: Vec<u8> = (0..100_000).map(|place| (place % 251) as u8).collect();
-    let begin = |number: usize| match client.begin_write(
-        handle,
-        1000 * number as u64,
-        &bytes[1000 * number..][..1000],
-    ) {
-        Answer::Done(transfer) => transfer,
-        other => panic!("{other:?}"),
+    let begin = |number: usize| {
+        let part = &bytes[1000 * number..][..1000];
+        begun(client.begin_write(handle, 1000 * number as u64, part))
     };
     let in_flight: Vec<_> = (0..SLOTS).map_while(begin).collect();
     assert!(in_flight.len() < SLOTS, "some slots are reserved for calls");
@@ -204,15 +204,13 @@ fn transfers_leave_slots_for_calls() {
     assert!(matches!(client.status(handle), Answer::Done(_)));
     assert!(in_flight.iter().all(|transfer| transfer.wait(None)));
     drop(in_flight);
-    let Answer::Done(Some(read)) = client.begin_read(handle, 0, bytes.len()) else {
-        panic!("a slot is free")
-    };
+    let read = begun(client.begin_read(handle, 0, bytes.len())).expect("a slot is free");
     let mut found = vec![0; bytes.len()];
     assert_eq!(read.end(&mut found), Answer::Done(1000 * count));
     assert_eq!(found[..1000 * count], bytes[..1000 * count]);
-    let Answer::Done(Some(empty)) = client.begin_read(handle, 5, 0) else { panic!("a slot is free") };
+    let empty = begun(client.begin_read(handle, 5, 0)).expect("a slot is free");
     assert_eq!(empty.end(&mut []), Answer::Done(0));
-    let Answer::Done(Some(failing)) = client.begin_write(77, 0, b"bytes") else { panic!("a slot is free") };
+    let failing = begun(client.begin_write(77, 0, b"bytes")).expect("a slot is free");
     assert_eq!(failing.end(&mut []), Answer::Failed(9));
 }
 

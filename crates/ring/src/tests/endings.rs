@@ -1,23 +1,34 @@
 //! Programs and agents that end during a call.
 
-use super::bed::{Bed, PATIENCE, ROOT, be_an_agent, socket, start};
+use super::bed::{Bed, PATIENCE, be_an_agent, open, socket, start};
 use crate::client::{Answer, Client, ConnectError};
 use rustix::io::FdFlags;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use tameike_io::os::process::start_thread;
 
-/// Waits until the program reports that it is ready.
-pub fn wait_for_ready(child: &mut Child) {
-    let mut output = child.stdout.take().expect("piped");
-    let mut said = Vec::new();
-    let mut byte = [0];
-    while !said.ends_with(b"READY") {
-        assert_eq!(output.read(&mut byte).expect("a pipe"), 1, "it ended: {said:?}");
-        said.push(byte[0]);
+/// Waits until the program reports that it is ready, and returns its output.
+fn wait_for_ready(child: &mut Child) -> String {
+    let output = child.stdout.as_mut().expect("piped");
+    let mut text = String::new();
+    while !text.ends_with("READY") {
+        let mut byte = [0];
+        assert_eq!(output.read(&mut byte).expect("a pipe"), 1, "it ended: {text}");
+        text.push(byte[0] as char);
     }
-    child.stdout = Some(output);
+    text
+}
+
+/// Starts an agent in a child process, and returns its socket in a temporary directory, a client, and the process.
+pub fn client_of_child() -> ((tempfile::TempDir, PathBuf), Client, Child) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("ring");
+    let mut agent = start("tests::endings::agent", &socket);
+    wait_for_ready(&mut agent);
+    let client = Client::connect(&socket, |_| {}).expect("it listens");
+    ((dir, socket), client, agent)
 }
 
 pub fn kill(mut child: Child) {
@@ -50,7 +61,7 @@ fn the_session_of_a_killed_program_ends_with_its_requests() {
         let state = bed.files.state.lock();
         assert_eq!((state.left, state.ended), (1, 0), "requests are in flight");
     }
-    bed.files.let_go();
+    bed.files.answer_held();
     bed.files.wait_for_state(|state| state.ended == 1);
     assert_eq!(bed.client().close(1), Answer::Failed(9), "other programs are served");
 }
@@ -73,16 +84,10 @@ fn program_whose_child_outlives_it() {
 fn the_session_of_a_killed_program_ends_despite_a_child() {
     let bed = Bed::new();
     let mut child = start("tests::endings::program_whose_child_outlives_it", &bed.socket);
-    let mut output = child.stdout.take().expect("piped");
-    let mut said = String::new();
-    while !said.contains("READY") {
-        let mut byte = [0];
-        assert_eq!(output.read(&mut byte).expect("a pipe"), 1, "it ended");
-        said.push(byte[0] as char);
-    }
+    let text = wait_for_ready(&mut child);
     kill(child);
     bed.files.wait_for_state(|state| state.ended == 1);
-    let pid = said.lines().last().and_then(|line| line.split_whitespace().next()?.parse().ok());
+    let pid = text.lines().last().and_then(|line| line.split_whitespace().next()?.parse().ok());
     let pid = pid.expect("a number");
     tameike_io::os::process::ProcessId::now(pid).expect("it lives").signal(9).expect("it is ours");
 }
@@ -97,12 +102,8 @@ fn agent() {
 
 #[test]
 fn a_killed_agent_breaks_the_calls_in_flight_and_later_ones() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let socket = dir.path().join("ring");
-    let mut agent = start("tests::endings::agent", &socket);
-    wait_for_ready(&mut agent);
-    let client = Client::connect(&socket, |_| {}).expect("it listens");
-    assert!(matches!(client.open(ROOT, b"file", 0, 0), Answer::Done(_)));
+    let ((_dir, socket), client, agent) = client_of_child();
+    open(&client, b"file");
     let (sender, answers) = channel();
     std::thread::scope(|scope| {
         for _ in 0..20 {
@@ -132,7 +133,7 @@ fn a_stopping_agent_answers_requests_in_flight_only() {
         files.wait_for_held(1);
         bed.server.stop();
         assert_eq!(files.state.lock().ended, 0);
-        files.let_go();
+        files.answer_held();
         let answer = answers.recv_timeout(PATIENCE).expect("no call hangs");
         assert!(matches!(answer, Answer::Done(()) | Answer::Broken), "{answer:?}");
     });

@@ -1,7 +1,7 @@
 //! Granted frames: read without a request until they are revoked, and not after.
 
-use super::bed::{Bed, PATIENCE, ROOT, start};
-use super::endings::{kill, wait_for_ready};
+use super::bed::{Bed, PATIENCE};
+use super::endings::{client_of_child, kill};
 use crate::client::granted::GrantedFrames;
 use crate::client::{Answer, Client, OpenFile};
 use crate::frames::FrameTable;
@@ -24,10 +24,7 @@ const UNIT: u64 = UNIT_SIZE as u64;
 const WHOLE: Range<u32> = 0..UNIT_SIZE as u32;
 
 fn open(client: &Client) -> OpenFile {
-    match client.open(ROOT, b"lent", 0, 0o644) {
-        Answer::Done(open) => open,
-        other => panic!("{other:?}"),
-    }
+    super::bed::open(client, b"lent")
 }
 
 /// Reads the file `lent` until a read is a request, which returns other bytes.
@@ -69,11 +66,11 @@ fn granted_frames_are_read_without_a_request_until_they_are_revoked() {
     bed.files.lent.table.grant(bed.files.lent.frame.number(), bed.files.lent.key, 0, &(100..200));
     asked(file.key, 99);
     asked(file.key, 199);
-    let recalls: [fn(&Bed); 2] = [
+    let revocations: [fn(&Bed); 2] = [
         |bed| bed.files.lent.table.revoke(bed.files.lent.frame.number()),
         |bed| bed.files.lent.table.revoke_all(bed.files.lent.key),
     ];
-    for revoke in recalls {
+    for revoke in revocations {
         bed.files.lent.grant();
         revoke(&bed);
         asked(file.key, 0);
@@ -144,11 +141,7 @@ fn a_read_after_a_revocation_sends_another_request() {
 /// A program must not read frames of a failed agent forever.
 #[test]
 fn grants_of_a_failed_agent_expire() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let socket = dir.path().join("ring");
-    let mut agent = start("tests::endings::agent", &socket);
-    wait_for_ready(&mut agent);
-    let client = Client::connect(&socket, |_| {}).expect("it listens");
+    let (_socket, client, agent) = client_of_child();
     let file = open(&client);
     kill(agent);
     let begun = monotonic();
@@ -159,7 +152,7 @@ fn grants_of_a_failed_agent_expire() {
 }
 
 /// The descriptors that a program gets in its welcome.
-fn shown(bed: &Bed) -> Vec<OwnedFd> {
+fn shared_memory(bed: &Bed) -> Vec<OwnedFd> {
     let (_, memory) = Arena::create("test", ARENA_SIZE).expect("memory");
     let socket = UnixStream::connect(&bed.socket).expect("it listens");
     send_with_files(&socket, &hello(), &[memory.as_fd()]).expect("sent");
@@ -170,9 +163,9 @@ fn shown(bed: &Bed) -> Vec<OwnedFd> {
 #[test]
 fn programs_cannot_write_to_the_agents_memory() {
     let bed = Bed::new();
-    let shown = shown(&bed);
-    assert_eq!(shown.len(), 3, "notice, table and slab");
-    for memory in &shown {
+    let shared_memory = shared_memory(&bed);
+    assert_eq!(shared_memory.len(), 3, "notice, table and slab");
+    for memory in &shared_memory {
         let size = rustix::fs::fstat(memory).expect("memory").st_size;
         // By its descriptor, and by one opened for writing.
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -186,7 +179,7 @@ fn programs_cannot_write_to_the_agents_memory() {
         }
     }
     let mut found = [0];
-    rustix::io::pread(&shown[2], &mut found, 0).expect("it can be read");
+    rustix::io::pread(&shared_memory[2], &mut found, 0).expect("it can be read");
     assert_eq!(found, [7]);
 }
 

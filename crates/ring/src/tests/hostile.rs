@@ -1,6 +1,6 @@
 //! Programs that break the rules, beside one that does not.
 
-use super::bed::{Bed, PATIENCE, ROOT};
+use super::bed::{Bed, PATIENCE, open};
 use crate::client::{Answer, Client};
 use crate::greeting::{Welcome, hello};
 use crate::layout::{ALL_SLOTS, ARENA_SIZE, LEFT, SLOTS, Slot, core, left, near, pending};
@@ -52,9 +52,7 @@ fn garbage_in_an_arena_harms_only_its_program() {
             let (evil, ended) = (&evil, &ended);
             scope.spawn(move || write_garbage(evil, seed, ended));
         }
-        let Answer::Done(open) = client.open(ROOT, b"good", 0, 0) else {
-            panic!("the other program is served")
-        };
+        let open = open(&client, b"good");
         for round in 0..2000_u64 {
             let bytes = round.to_le_bytes();
             assert_eq!(client.write(open.handle, 0, &[&bytes]), Answer::Done(8));
@@ -69,7 +67,7 @@ fn garbage_in_an_arena_harms_only_its_program() {
     let begun = monotonic();
     while bed.files.state.lock().ended == 0 {
         assert!(monotonic() - begun < PATIENCE, "it has not ended");
-        bed.files.let_go();
+        bed.files.answer_held();
         std::thread::yield_now();
     }
     assert_eq!(client.close(1 << 60), Answer::Failed(9));

@@ -12,10 +12,10 @@ const ENOENT: i32 = 2;
 /// Attributes whose fields all have the same number.
 fn status(number: u32) -> Status {
     let time = Time { seconds: number.into(), nanoseconds: number };
-    let (inode, size, blocks, rdev) = (number.into(), number.into(), number.into(), number.into());
+    let (ino, size, blocks, rdev) = (number.into(), number.into(), number.into(), number.into());
     let (atime, mtime, ctime) = (time, time, time);
-    let (mode, nlink, uid, gid, block_size) = (number, number, number, number, number);
-    Status { inode, size, blocks, atime, mtime, ctime, mode, nlink, uid, gid, rdev, block_size }
+    let (mode, nlink, uid, gid, blksize) = (number, number, number, number, number);
+    Status { ino, size, blocks, atime, mtime, ctime, mode, nlink, uid, gid, rdev, blksize }
 }
 
 fn later() -> Duration {
@@ -36,13 +36,13 @@ fn show(bed: &Bed, dir: u64, name: &[u8], number: u32) {
     assert!(bed.names.show_file(0, dir, name, &status(number), later()));
 }
 
-fn look(client: &Client, path: &[u8]) -> Answer<Status> {
+fn look_up(client: &Client, path: &[u8]) -> Answer<Status> {
     client.status_at(ROOT, path, true)
 }
 
 /// The lookup is a request, and the agent has no such file.
 fn assert_asked(client: &Client, path: &[u8]) {
-    assert_eq!(look(client, path), Answer::Failed(ENOENT), "{}", path.escape_ascii());
+    assert_eq!(look_up(client, path), Answer::Failed(ENOENT), "{}", path.escape_ascii());
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn published_names_need_no_request() {
     show(&bed, 7, b"file", 4);
     for path in [&b"file"[..], b"dir/file", b"dir//file"] {
         let number = if path == b"file" { 3 } else { 4 };
-        assert_eq!(look(&client, path), Answer::Done(status(number)), "{}", path.escape_ascii());
+        assert_eq!(look_up(&client, path), Answer::Done(status(number)), "{}", path.escape_ascii());
     }
     let usage = bed.server.usage();
     assert_eq!((usage.answered, usage.looked_up), (0, 3));
@@ -71,7 +71,7 @@ fn published_names_need_no_request() {
     assert_eq!(client.status_at(Start { view: 255, dir: 1 }, b"file", true), Answer::Failed(ENOENT));
     bed.names.hide_file(0, 7, b"file");
     assert_asked(&client, b"dir/file");
-    assert_eq!(look(&client, b"file"), Answer::Done(status(3)));
+    assert_eq!(look_up(&client, b"file"), Answer::Done(status(3)));
     drop(client);
     bed.server.settle();
     assert_eq!(bed.server.usage().looked_up, 4, "also after the program has disconnected");
@@ -84,7 +84,7 @@ fn names_are_compared_whole() {
     let (fits, long) = ([b'n'; 64], [b'n'; 65]);
     show(&bed, 1, &fits, 3);
     assert!(!bed.names.show_file(0, 1, &long, &status(4), later()), "the name is too long");
-    assert_eq!(look(&client, &fits), Answer::Done(status(3)));
+    assert_eq!(look_up(&client, &fits), Answer::Done(status(3)));
     assert_asked(&client, &long);
     assert_asked(&client, &fits[1..]);
 }
@@ -96,7 +96,7 @@ fn entries_are_not_used_beyond_their_validity() {
     bed.names.show_file(0, 1, b"file", &status(3), monotonic());
     assert_asked(&client, b"file");
     show(&bed, 7, b"file", 4);
-    assert!(matches!(look(&client, b"dir/file"), Answer::Done(_)));
+    assert!(matches!(look_up(&client, b"dir/file"), Answer::Done(_)));
     bed.names.show_directory(0, (1, b"dir"), 7, 0, monotonic());
     assert_asked(&client, b"dir/file");
 }
@@ -115,7 +115,7 @@ fn changed_directories_are_not_walked() {
     assert_asked(&client, b"dir/file");
     bed.names.show_directory(0, (1, b"dir"), 7, 5, later());
     bed.names.directories_changed(0, 4);
-    assert_eq!(look(&client, b"dir/file"), Answer::Done(status(4)));
+    assert_eq!(look_up(&client, b"dir/file"), Answer::Done(status(4)));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn the_file_whose_validity_ends_first_is_replaced() {
         assert!(bed.names.show_file(0, 1, &name(number), &status(number), until));
     }
     // The directory is still published, and most of the files that fit.
-    let found = (0..count).filter(|&number| match look(&client, &name(number)) {
+    let found = (0..count).filter(|&number| match look_up(&client, &name(number)) {
         Answer::Done(found) => found == status(number),
         _ => false,
     });
@@ -158,7 +158,7 @@ fn entries_being_written_are_not_used() {
             }
         });
         while seen < 20_000 {
-            match look(&client, b"dir/file") {
+            match look_up(&client, b"dir/file") {
                 Answer::Done(found) => {
                     assert_eq!(found, status(found.mode));
                     assert!(found.mode >= last, "time goes on");
@@ -177,6 +177,6 @@ fn names_of_a_failed_agent_are_not_used() {
     let client = bed.client();
     show(&bed, 1, b"file", 3);
     bed.server.stop();
-    assert_eq!(look(&client, b"file"), Answer::Broken);
+    assert_eq!(look_up(&client, b"file"), Answer::Broken);
     assert!(client.is_broken());
 }

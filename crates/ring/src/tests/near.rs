@@ -1,6 +1,6 @@
 //! Pinned servers of programs that poll in vain.
 
-use super::bed::{BLOCKS, Bed, PATIENCE, ROOT};
+use super::bed::{BLOCKING_DIR, Bed, PATIENCE, ROOT, open};
 use crate::client::{Answer, Client};
 use tameike_io::os::process::monotonic;
 
@@ -12,7 +12,7 @@ fn make_pinned(bed: &Bed, client: &Client) {
         std::thread::scope(|scope| {
             scope.spawn(|| client.sync(1));
             bed.files.wait_for_held(1);
-            bed.files.let_go();
+            bed.files.answer_held();
         });
         (0..4).for_each(|_| assert_eq!(client.close(1 << 50), Answer::Failed(9)));
     }
@@ -26,7 +26,7 @@ fn a_program_that_polls_in_vain_gets_a_pinned_server() {
         make_pinned(&bed, client);
         let before = bed.files.state.lock().near;
         for round in 0..200_u64 {
-            let Answer::Done(open) = client.open(ROOT, b"file", 0, 0) else { panic!("it is there") };
+            let open = open(client, b"file");
             assert_eq!(client.write(open.handle, 0, &[&round.to_le_bytes()]), Answer::Done(8));
             assert_eq!(client.leave(open.handle), Answer::Done(()));
             bed.files.wait_for_state(|state| state.closed.last() == Some(&open.handle));
@@ -47,11 +47,11 @@ fn other_threads_are_served_while_the_pinned_server_is_blocked() {
     make_pinned(&bed, &client);
     std::thread::scope(|scope| {
         let before = bed.files.state.lock().near;
-        let first = scope.spawn(|| client.make_dir(ROOT, BLOCKS, 0o755));
-        bed.files.wait_for_state(|state| state.held_up == 1);
+        let first = scope.spawn(|| client.make_dir(ROOT, BLOCKING_DIR, 0o755));
+        bed.files.wait_for_state(|state| state.blocked == 1);
         assert_eq!(bed.files.state.lock().near - before, 1, "it is the pinned server");
         (0..100).for_each(|_| assert_eq!(client.close(1 << 50), Answer::Failed(9)));
-        bed.files.go_on();
+        bed.files.unblock();
         assert_eq!(first.join().expect("no panic"), Answer::Done(()));
     });
 }

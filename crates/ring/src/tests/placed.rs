@@ -1,6 +1,6 @@
 //! Reads of programs on a device, at the location that the agent returns.
 
-use super::bed::{Bed, PATIENCE, ROOT};
+use super::bed::{Bed, PATIENCE};
 use crate::client::{Answer, Client, OpenFile};
 use crate::layout::{ANSWERED, ASKED, Slot, pending};
 use crate::message::{Request, Takes};
@@ -15,8 +15,7 @@ use tameike_core::limits::{BLOCK_SIZE, UNIT_SIZE};
 use tameike_core::wire::call::Run;
 use tameike_core::wire::unit::UnitLocation;
 use tameike_io::BlockSums;
-use tameike_io::disk::HostDevice;
-use tameike_io::disk::{DiskMemory, FreeClock};
+use tameike_io::disk::{DiskMemory, FreeClock, HostDevice};
 use tameike_io::os::process::monotonic;
 
 /// A unit on a device.
@@ -61,7 +60,7 @@ fn device_of(file: &File, clock: &FreeClock) -> Arc<HostDevice> {
 
 /// The file on the device. Requests return other bytes: all 1.
 fn open(client: &Client) -> OpenFile {
-    let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
+    let file = super::bed::open(client, b"placed");
     assert_eq!(client.write(file.handle, 0, &[&vec![1; UNIT_SIZE]]), Answer::Done(UNIT_SIZE));
     file
 }
@@ -186,7 +185,7 @@ fn threads_receive_a_device_concurrently() {
 fn the_end_of_an_agent_is_detected_behind_an_unread_device() {
     let bed = Bed::new();
     let client = bed.client();
-    let Answer::Done(file) = client.open(ROOT, b"placed", 0, 0o644) else { panic!("it is opened") };
+    let file = super::bed::open(&client, b"placed");
     // Requested, but not received.
     let takes = Takes { placed: true, ..Takes::default() };
     let slot = Slot::new(&client.arena, 9);

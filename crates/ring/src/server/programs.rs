@@ -11,7 +11,6 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-
 use tameike_core::{Fault, Result};
 use tameike_io::os::arena::Arena;
 use tameike_io::os::privilege::is_peer_privileged;
@@ -25,7 +24,7 @@ const PROCESS: u64 = 1 << 63;
 const RINGS: usize = 4096;
 
 /// A program with a connection.
-pub(super) enum Guest<H: Handler> {
+pub(super) enum Program<H: Handler> {
     /// Before its hello.
     New(Arc<UnixStream>, Peer),
     /// After the welcome.
@@ -43,14 +42,14 @@ impl<H: Handler> Inner<H> {
         if peer.user != self.user || (peer.user == 0 && !is_peer_privileged(&socket)) {
             return refuse(&socket, &Welcome::Refused);
         }
-        let mut all = self.guests.lock();
-        if all.guests.len() >= CLIENTS_MAX {
+        let mut all = self.programs.lock();
+        if all.programs.len() >= CLIENTS_MAX {
             return refuse(&socket, &Welcome::Full);
         }
         all.last += 1;
         let number = all.last;
         self.watch_for(&socket, number).map_err(failed)?;
-        all.guests.insert(number, Guest::New(Arc::new(socket), peer));
+        all.programs.insert(number, Program::New(Arc::new(socket), peer));
         Ok(())
     }
 
@@ -61,18 +60,18 @@ impl<H: Handler> Inner<H> {
     }
 
     /// Handles an event of a program.
-    pub(super) fn happened(&self, event: u64) {
+    pub(super) fn handle_event(&self, event: u64) {
         if event == WAKEUP {
             return;
         }
         let number = event & !PROCESS;
-        let mut all = self.guests.lock();
-        let Some(guest) = all.guests.get_mut(&number) else { return };
-        let stays = match guest {
+        let mut all = self.programs.lock();
+        let Some(program) = all.programs.get_mut(&number) else { return };
+        let stays = match program {
             _ if event & PROCESS != 0 => false,
-            Guest::New(socket, peer) => match self.greet(socket, *peer, number) {
+            Program::New(socket, peer) => match self.greet(socket, *peer, number) {
                 Ok(Some(connection)) => {
-                    *guest = Guest::Served(connection.clone());
+                    *program = Program::Served(connection.clone());
                     self.connections.write().push(connection);
                     true
                 }
@@ -82,9 +81,9 @@ impl<H: Handler> Inner<H> {
                     false
                 }
             },
-            Guest::Served(connection) => is_open(&connection.socket),
+            Program::Served(connection) => is_open(&connection.socket),
         };
-        let gone = if stays { None } else { self.remove(&mut all.guests, number) };
+        let gone = if stays { None } else { self.remove(&mut all.programs, number) };
         drop(all);
         self.end(gone);
     }
@@ -106,56 +105,55 @@ impl<H: Handler> Inner<H> {
         if let Some(process) = &process {
             self.watch_for(process, number | PROCESS).map_err(failed)?;
         }
-        self.names.greets();
+        self.names.update_clock();
         let frames = self.granted.as_ref().map_or(0, |table| table.frames());
         let welcome = Welcome::Views { mounts: self.views.clone(), frames }.encode();
-        let mut shown = vec![self.names.notice().memory().as_fd()];
-        shown.extend(self.granted.iter().flat_map(|table| table.memory()));
-        send_with_files(socket, &welcome, &shown)?;
+        let mut shared = vec![self.names.notice().memory().as_fd()];
+        shared.extend(self.granted.iter().flat_map(|table| table.memory()));
+        send_with_files(socket, &welcome, &shared)?;
         let session = self.handler.begin(&peer);
         let served = (self.handler.clone(), session, self.counts.clone());
         Ok(Some(Arc::new(Connection::new(served, (socket.clone(), process), arena))))
     }
 
     /// Runs under the lock, so that a later `settle` finds the program gone or its end reported.
-    fn remove(&self, guests: &mut BTreeMap<u64, Guest<H>>, number: u64) -> Option<Guest<H>> {
-        let gone = guests.remove(&number);
-        if let Some(Guest::Served(connection)) = &gone {
+    fn remove(&self, programs: &mut BTreeMap<u64, Program<H>>, number: u64) -> Option<Program<H>> {
+        let gone = programs.remove(&number);
+        if let Some(Program::Served(connection)) = &gone {
             connection.leaves();
         }
         gone
     }
 
-    fn end(&self, gone: Option<Guest<H>>) {
-        if let Some(Guest::Served(connection)) = gone {
+    fn end(&self, gone: Option<Program<H>>) {
+        if let Some(Program::Served(connection)) = gone {
             self.connections.write().retain(|other| !Arc::ptr_eq(other, &connection));
             connection.close();
         }
     }
 
     pub(super) fn settle(&self) {
-        let ended = |guest: &Guest<H>| match guest {
-            Guest::New(..) => false,
-            Guest::Served(connection) => {
+        let ended = |program: &Program<H>| match program {
+            Program::New(..) => false,
+            Program::Served(connection) => {
                 !is_open(&connection.socket) || connection.process.as_ref().is_some_and(has_ended)
             }
         };
-        let gone: Vec<_> = {
-            let guests = &mut self.guests.lock().guests;
-            let ended = guests.iter().filter(|(_, guest)| ended(guest)).map(|(number, _)| *number);
-            let ended: Vec<u64> = ended.collect();
-            ended.into_iter().filter_map(|number| self.remove(guests, number)).collect()
-        };
-        gone.into_iter().for_each(|guest| self.end(Some(guest)));
+        self.end_where(ended);
     }
 
     pub(super) fn end_all(&self) {
+        self.end_where(|_| true);
+    }
+
+    fn end_where(&self, ends: impl Fn(&Program<H>) -> bool) {
         let gone: Vec<_> = {
-            let guests = &mut self.guests.lock().guests;
-            let all: Vec<u64> = guests.keys().copied().collect();
-            all.into_iter().filter_map(|number| self.remove(guests, number)).collect()
+            let programs = &mut self.programs.lock().programs;
+            let numbers: Vec<u64> =
+                programs.iter().filter(|(_, program)| ends(program)).map(|(number, _)| *number).collect();
+            numbers.into_iter().filter_map(|number| self.remove(programs, number)).collect()
         };
-        gone.into_iter().for_each(|guest| self.end(Some(guest)));
+        gone.into_iter().for_each(|program| self.end(Some(program)));
     }
 
     /// Wakes a sleeping thread.
