@@ -11,11 +11,11 @@
 
 pub mod countdown;
 pub mod kernel;
-pub mod locking;
-pub mod model;
+mod locking;
+mod model;
 pub mod op;
 pub mod program;
-pub mod rng;
+mod rng;
 pub mod run;
 pub mod runner;
 pub mod scale;
@@ -24,3 +24,5 @@ pub mod trace;
 pub mod tree;
 pub mod walk;
 pub mod world;
+
+pub use model::pattern_byte;
