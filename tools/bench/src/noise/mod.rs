@@ -26,7 +26,7 @@ use std::process::{Command, Stdio};
 /// Written and read again and again beside the compute process.
 const LOAD: Sizes = Sizes { size_bytes: 64 << 20, ..Sizes::USUAL };
 
-/// What there is beside the compute process.
+/// The load beside the compute process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Beside {
@@ -35,7 +35,7 @@ enum Beside {
     BusyJob,
 }
 
-/// All that is kept.
+/// The content of `result.json`.
 #[derive(Debug, Serialize)]
 struct Report {
     machine: Machine,

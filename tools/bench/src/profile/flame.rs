@@ -25,7 +25,7 @@ pub fn svg(title: &str, root: &Frame) -> String {
     text + "</svg>\n"
 }
 
-/// What all boxes share.
+/// The scale of all boxes.
 struct Picture {
     /// Width of a sample.
     scale: f64,

@@ -1,4 +1,4 @@
-//! Where agents spend their processor time: workloads on a job again and again, its agents sampled by `perf`.
+//! Flame graphs of agents: repeats workloads on a job, and samples its agents with `perf`.
 
 mod flame;
 mod stacks;
@@ -84,7 +84,7 @@ impl Perf {
         Ok(Self { process: Process(process), directory })
     }
 
-    /// Ends it, and puts its samples together.
+    /// Stops it, and merges its samples.
     fn stop(mut self, limits: &Limits) -> Outcome<Frame> {
         kill_process(Pid::from_child(&self.process.0), Signal::INT).context(|| "stop perf")?;
         wait::until("the end of perf", limits.step, || {

@@ -1,4 +1,4 @@
-//! What the figures were measured on, and by which build.
+//! The machine and the build of a run.
 
 use crate::outcome::{Context, Outcome, output_of};
 use crate::slow_server;

@@ -65,7 +65,7 @@ impl Figures {
     }
 }
 
-/// All that is kept of a run.
+/// The content of `result.json`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     machine: Machine,
