@@ -2,7 +2,7 @@
 //!
 //! [`program::draw`] generates a program from a seed: the calls of application processes on several nodes, in the job-shared and the
 //! cache view, and the faults to inject. [`run::run`] executes it on a [`world::World`]: the product's code over a simulated network,
-//! simulated disks and a simulated shared file system. It compares every reply with the reference [`model`], which allows exactly
+//! simulated disks and a simulated shared file system. It compares every reply with the reference model, which allows exactly
 //! what `SEMANTICS.md` allows.
 //!
 //! [`mod@walk`] repeats one program and fails another call to a disk, the network or the shared file system in each run. [`scale`]

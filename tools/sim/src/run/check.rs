@@ -120,7 +120,7 @@ impl Run {
     async fn remove(&mut self, view: View, path: String) -> Checked {
         let op = Op::Unlink { path };
         self.must(0, view, op.clone(), None).await?;
-        // An event of its own.
+        // Counts as an event of the run.
         self.moment();
         self.model(view).apply(&op);
         Ok(())
@@ -287,7 +287,7 @@ impl Run {
 
     /// Adopts the observed state of everything that was in doubt.
     fn adopt(&mut self, view: View, seen: &Seen) {
-        // An event of its own.
+        // Counts as an event of the run.
         self.moment();
         let model = self.model(view);
         let all = model.all();
